@@ -1,0 +1,45 @@
+# Two commands do everything on a fresh machine: make demo, make test.
+# Python >= 3.11, chosen with: make PYTHON=python3.12 demo
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: demo test check clean help
+
+help:
+	@echo "make demo    install into $(VENV), convert, verify and draw two data sets of real digits"
+	@echo "make test    install with the test tools, run all tests"
+	@echo "make check   format, lint, types, direction of imports"
+	@echo "make clean   remove what these made, $(VENV) too"
+
+demo: $(VENV)/demo.stamp
+	$(BIN)/tsds demo
+
+test: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest
+
+check: $(VENV)/dev.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# An editable install: it is made again only when the list of what is needed changes.
+$(VENV)/demo.stamp: pyproject.toml | $(BIN)/python
+	$(PIP) install -e '.[demo]'
+	@touch $@
+
+$(VENV)/dev.stamp: pyproject.toml | $(BIN)/python
+	$(PIP) install -e '.[dev]'
+	@touch $@ $(VENV)/demo.stamp
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or later is needed, $(PYTHON) is not: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+clean:
+	rm -rf $(VENV) demo dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find cli tensorstore_ds tests benchmarks formats -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The project's own figures: ``python -m benchmarks``. See README.md."""

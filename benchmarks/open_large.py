@@ -1,0 +1,134 @@
+"""Opening a store of 50 GB: sparse files, as opening reads no data."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.measure import Figure, Settings, own_nbytes
+from tensorstore_ds.layout import GROUP, ArrayGeometry, dump_json, shard_arrays, shard_files
+from tensorstore_ds.manifest import CONVENTION, File, Manifest, Shard, SplitEntry, dump, shard_path
+from tensorstore_ds.options import ConvertOptions
+from tensorstore_ds.schema import KEY, SIZE, ArrayField, Field, image_field, label_field
+
+MILLISECONDS, MEGABYTES = 50, 30
+_ROUNDS = 5  # for each of the settings' rounds: one takes a fraction of a second
+_ROWS = {"train": 300_000, "val": 20_000, "test": 15_000}
+_CLASSES = 1000
+_KEY_NBYTES = 32  # of each sample's key
+_FIELDS: dict[str, Field] = {
+    "image": image_field((224, 224, 3)),
+    "label": label_field(tuple(f"n{i:08d}" for i in range(_CLASSES))),
+    "size": SIZE,
+    "key": KEY,
+}
+
+
+def measure(settings: Settings) -> list[Figure]:
+    """Time and memory of `tensorstore_ds.open`, each time in a fresh process, after the import."""
+    store = settings.scratch / "large.tsds"
+    write_sparse_store(store)
+    opened = [open_in_fresh_process(store) for _ in range(settings.repeat * _ROUNDS + 1)][1:]
+    median = {name: statistics.median(run[name] for run in opened) for name in opened[0]}
+    size = f"{median['nbytes'] / 1e9:.0f} GB in {median['files']:.0f} files"
+    note = f"{size}; with a row of each of {len(_ROWS)} splits read: {median['read_seconds'] * 1e3:.0f} ms"
+    grown = f"with these rows read: {median['read_grown'] / 1e6:.1f} MB"
+    return [
+        Figure("open a store of 50 GB: time", median["seconds"] * 1e3, MILLISECONDS, "ms", 1, note=note),
+        Figure("open a store of 50 GB: own memory more", median["grown"] / 1e6, MEGABYTES, "MB", 1, note=grown),
+    ]
+
+
+# --- the store --------------------------------------------------------------------------------------------------
+
+
+def write_sparse_store(root: Path) -> None:
+    """A store as a conversion of some 335,000 images would leave it, but for the data: all zeros, and wrong digests."""
+    root.mkdir()
+    splits = {}
+    for split, rows in _ROWS.items():
+        image = _FIELDS["image"]
+        per_shard = ConvertOptions().shard_nbytes // (image.spec.row_nbytes if isinstance(image, ArrayField) else 1)
+        sizes = [min(per_shard, rows - first) for first in range(0, rows, per_shard)]
+        shards = tuple(_write_shard(root / shard_path(split, i), n) for i, n in enumerate(sizes))
+        splits[split] = SplitEntry(shards, {"class_counts": [rows // _CLASSES] * _CLASSES})
+    files = {}
+    for split in splits:
+        (root / split / "zarr.json").write_bytes(dump_json(GROUP))
+        files[f"{split}/zarr.json"] = _listed(root / split / "zarr.json")
+    attributes = {"zarr_conventions": [CONVENTION], "tsds": dump(Manifest("memmap", _FIELDS, splits, files))}
+    (root / "zarr.json").write_bytes(dump_json({**GROUP, "attributes": attributes}))
+
+
+def _write_shard(directory: Path, rows: int) -> Shard:
+    lengths = {"key": rows * _KEY_NBYTES}
+    arrays = shard_arrays(_FIELDS, rows, lengths)
+    for name in shard_files(_FIELDS, rows, lengths):
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        array = next((a for a in arrays if name.startswith(f"{a}/")), None)
+        if array is None:
+            path.write_bytes(dump_json(GROUP))
+        elif path.name == "zarr.json":
+            path.write_bytes(dump_json(arrays[array].metadata("memmap")))
+        else:
+            _write_sparse(path, arrays[array], np.arange(rows + 1) * _KEY_NBYTES if array == "key/offsets" else None)
+    return Shard(rows, lengths, {name: _listed(directory / name) for name in shard_files(_FIELDS, rows, lengths)})
+
+
+def _write_sparse(path: Path, geometry: ArrayGeometry, values: np.ndarray | None) -> None:
+    """An array's file of the right size with its index; only `values`, if any, and the index take room."""
+    path.touch()
+    os.truncate(path, geometry.chunks * geometry.chunk_nbytes)
+    with path.open("r+b") as file:
+        if values is not None:
+            file.write(values.astype("<i8").tobytes())
+        file.seek(0, os.SEEK_END)
+        file.write(geometry.index())
+
+
+def _listed(path: Path) -> File:
+    return File(path.stat().st_size, "0" * 64)
+
+
+# --- a fresh process --------------------------------------------------------------------------------------------
+
+
+def open_in_fresh_process(store: Path) -> dict[str, float]:
+    """Run this module, which opens the store and says what that took."""
+    command = [sys.executable, "-m", "benchmarks.open_large", str(store)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+def _main(path: str) -> None:
+    import tensorstore_ds as tsds
+
+    memory, begun = own_nbytes(), time.perf_counter()
+    store = tsds.open(path)
+    seconds, grown = time.perf_counter() - begun, own_nbytes() - memory
+    for split in store:
+        row = len(store[split]) - 1
+        if store[split]["image"][row].any() or len(store[split]["key"][row]) != _KEY_NBYTES:
+            raise RuntimeError(f"{path}: the last row of {split} is not what was written")
+    result = {
+        "seconds": seconds,
+        "grown": grown,
+        "read_seconds": time.perf_counter() - begun,
+        "read_grown": own_nbytes() - memory,
+        "nbytes": store.nbytes,
+        "files": len(store.manifest.all_files()),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

@@ -1,0 +1,32 @@
+"""How soon the command answers, against a Python that does nothing."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.convert_mnist import convert
+from benchmarks.measure import Figure, Settings, alternate, seconds_of
+
+HELP, INFO = 0.25, 0.5  # seconds
+_ROUNDS = 10
+
+
+def measure(settings: Settings) -> list[Figure]:
+    """Wall time of whole processes, files warm: the median of ten, or of more if more rounds are asked for."""
+    store = settings.scratch / "startup.tsds"
+    convert(settings.digits, store)
+    tsds = str(Path(sys.executable).with_name("tsds"))
+    commands = [[sys.executable, "-c", "pass"], [tsds, "--help"], [tsds, "info", str(store)]]
+    bare, help_, info = alternate([lambda c=c: _run(c) for c in commands], max(_ROUNDS, settings.repeat))  # type: ignore[misc]
+    note = f"of which Python's own start {statistics.median(bare):.3f} s"
+    return [
+        Figure("tsds --help", statistics.median(help_), HELP, "s", 3, note=note),
+        Figure("tsds info of the 70,000 images", statistics.median(info), INFO, "s", 3, note=note),
+    ]
+
+
+def _run(command: list[str]) -> float:
+    return seconds_of(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))

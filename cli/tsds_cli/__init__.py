@@ -1,0 +1,1 @@
+"""The `tsds` command: what a user types, and what is shown. All work is done by `tensorstore_ds`."""

@@ -1,0 +1,41 @@
+"""How a command ends when it cannot do what was asked: one line on stderr, and an exit status."""
+
+from __future__ import annotations
+
+import errno
+from typing import IO, Any
+
+import click
+
+
+class Failure(click.ClickException):
+    """An error that is the user's to mend, or problems found: one line, or none where the output has said it all."""
+
+    exit_code = 1
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print ``tsds: message`` on stderr."""
+        if self.message:
+            click.echo(f"tsds: {self.message}", file=file, err=file is None)
+
+
+class Interrupted(Failure):
+    """The user pressed Ctrl-C."""
+
+    exit_code = 130  # as shells have it: 128 + SIGINT
+
+
+def failure_of(error: BaseException) -> Failure | None:
+    """What to tell the user about an exception; None for one that no user can cause: a defect."""
+    from tensorstore_ds import TsdsError
+    from tensorstore_ds.errors import one_line
+
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted("interrupted")
+    if isinstance(error, TsdsError):
+        return Failure(one_line(str(error)))
+    # A closed pipe is nobody's error: click ends the command without a word.
+    if isinstance(error, OSError) and error.errno is not None and error.errno != errno.EPIPE:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return Failure(one_line(f"{where}{error.strerror}."))
+    return None

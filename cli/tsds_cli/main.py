@@ -1,0 +1,78 @@
+"""The command group. A command's module is imported when it is called, and its libraries when it runs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from tsds_cli.failure import failure_of
+
+COMMANDS = ("convert", "info", "verify", "repack", "stats", "preview", "demo")
+
+
+class Commands(click.Group):
+    """Commands by the name of their module, in the order in which people need them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"tsds_cli.{cmd_name}"), cmd_name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; what a user can cause becomes one line and an exit status."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            failure = failure_of(error)
+            if failure is None:
+                raise
+            raise failure from error
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from tensorstore_ds.version import __version__
+
+        click.echo(f"tsds {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    "tsds",
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    no_args_is_help=True,
+    epilog="Begin with: tsds demo. Each command tells more with --help.",
+)
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
+)
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Image data sets as memory-mapped Zarr stores.
+
+    Convert a folder of images and annotations once; read it at the speed of memory in every epoch.
+    """
+    if "NO_COLOR" in os.environ:
+        ctx.color = False
+
+
+def main() -> None:
+    """The program ``tsds``."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:  # a closed stream is None
+            reconfigure(errors="backslashreplace")  # a terminal without Unicode gets escapes, not a traceback
+    cli(prog_name="tsds")

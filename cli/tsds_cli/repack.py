@@ -1,0 +1,53 @@
+"""``tsds repack``: the same store in the other layout."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tsds_cli import text
+from tsds_cli.failure import Interrupted
+from tsds_cli.options import json_option, path_argument
+from tsds_cli.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from tensorstore_ds.schema import Layout
+
+
+@click.command()
+@path_argument("src")
+@path_argument("out")
+@click.option(
+    "--layout",
+    type=click.Choice(["memmap", "zarr"]),
+    required=True,
+    help="memmap: uncompressed, to train from. zarr: compressed, to share.",
+)
+@json_option
+def repack(src: Path, out: Path, layout: Layout, as_json: bool) -> None:
+    """Write the store SRC again as OUT, in another layout.
+
+    Every value stays the same, bit for bit. SRC is not touched.
+
+    \b
+    Examples:
+      tsds repack photos.tsds photos-small.tsds --layout zarr
+      tsds repack downloaded.tsds photos.tsds --layout memmap
+    """
+    from tensorstore_ds import repack as run
+    from tensorstore_ds.errors import one_line
+
+    try:
+        with ProgressBar() as bar:
+            summary = run(src, out, layout=layout, progress=bar.update)
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; {out} was not made") from None
+    if as_json:
+        text.echo_json(summary)
+        return
+    done = f"{layout}, {text.size(summary.nbytes)}, {text.duration(summary.seconds)}"
+    click.echo(f"{click.style(one_line(str(out)), bold=True)}  {done}")
+    click.echo(f"next: {text.program()} verify {shlex.quote(str(out))}")

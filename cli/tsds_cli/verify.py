@@ -1,0 +1,54 @@
+"""``tsds verify``: every byte of a store against its checksum, every rule of the format."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from tsds_cli import text
+from tsds_cli.failure import Failure
+from tsds_cli.options import json_option, path_argument
+from tsds_cli.progress import ProgressBar
+
+
+@click.command()
+@path_argument("store")
+@click.option("--threads", type=click.IntRange(1), help="Threads that read. [default: the cores you may use]")
+@json_option
+def verify(store: Path, threads: int | None, as_json: bool) -> None:
+    """Check every byte of a STORE.
+
+    Every file against its SHA-256, and the values against the rules of the format. Each problem is printed in a line of
+    its own, and the exit status is 1 if there are any.
+
+    \b
+    Examples:
+      tsds verify photos.tsds
+      tsds verify photos.tsds --threads 4 --json
+    """
+    from tensorstore_ds import verify as run
+
+    with ProgressBar() as bar:
+        problems = run(store, threads=threads, progress=bar.update_bytes)
+    files, nbytes = _contents(store)
+    if as_json:
+        text.echo_json({"path": str(store), "ok": not problems, "files": files, "nbytes": nbytes, "problems": problems})
+    elif problems:
+        for problem in problems:
+            click.echo(f"{problem.reason}: {problem}")
+    else:
+        click.echo(f"{click.style('OK', fg='green')}: {text.count(files, 'file')}, {text.size(nbytes)}")
+    if problems:
+        raise Failure("" if as_json else f"{store}: {text.count(len(problems), 'problem')}.")
+
+
+def _contents(store: Path) -> tuple[int, int]:
+    """Number of files below a directory, and their bytes; links are not followed."""
+    files = nbytes = 0
+    for directory, _, names in os.walk(store):
+        for name in names:
+            files += 1
+            nbytes += os.lstat(Path(directory, name)).st_size
+    return files, nbytes

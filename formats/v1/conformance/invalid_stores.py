@@ -1,0 +1,327 @@
+"""The invalid conformance stores: each is a valid one with one thing wrong, and says which.
+
+A change is made to the `files` before the manifest lists them (sizes and hashes then agree), to the `manifest`, or
+`after`wards, to the files as they lie on the disk, the root's ``zarr.json`` among them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from plain_store import Files, Json, Link, Shard, Store, dump_json, index_of, root
+from valid_stores import KEY, bytes_table, chunks, encoded_source, image, label, minimal, objects, pattern, table
+
+SHARD = "train/00000"
+LABEL = f"{SHARD}/label/c/0"
+IMAGE = f"{SHARD}/image/c/0/0/0/0"
+
+
+@dataclass(frozen=True)
+class Case:
+    """An invalid store.
+
+    Attributes:
+        name: the reason code, and a detail after two hyphens.
+        stage: when a reader or verifier must find it at the latest: ``open``, ``map`` or ``verify``.
+        why: what is wrong, in a sentence.
+        store: the store that is made invalid; it may be so already.
+    """
+
+    name: str
+    stage: str
+    why: str
+    store: Store
+    files: Callable[[Files], Any] = lambda files: None
+    manifest: Callable[[Json], Any] = lambda manifest: None
+    after: Callable[[Files], Any] = lambda files: None
+
+
+# --- the stores they are made from ------------------------------------------------------------------------------
+
+
+def labels_store(values: Sequence[int] = (0, 2, 1)) -> Store:
+    """Labels of three classes and nothing else."""
+    return Store({"label": label("a", "b", "c")}, {"train": [Shard(len(values), {"label": np.array(values)})]})
+
+
+def twin_store() -> Store:
+    """Two label fields with the same values, so that one file can be a link to the other."""
+    arrays = {"label": np.array([1, 0]), "twin": np.array([1, 0])}
+    return Store({name: label("a", "b") for name in arrays}, {"train": [Shard(2, arrays)]})
+
+
+def objects_store(offsets: Sequence[int] = (0, 2, 2, 3), labels: Sequence[int] = (0, 1, 0)) -> Store:
+    """Three samples with three objects of two classes; the objects have nothing but labels."""
+    arrays = table("objects", [], {"labels": np.array(labels)})
+    arrays["objects/offsets"] = np.array(offsets)
+    fields = {"objects": objects({"labels": arrays["objects/labels"]}, ["a", "b"], ["left", "right"], [[0, 1]])}
+    return Store(fields, {"train": [Shard(3, arrays)]})
+
+
+def boxes_store(*box: float) -> Store:
+    """An image of 4 (height) x 6 (width) pixels with two objects; `box` is the second one's."""
+    boxes = {"boxes": np.array([[0, 0, 6, 4], box], np.float32)}
+    arrays = {"image": pattern((1, 4, 6, 1), "uint8"), **table("objects", [2], boxes)}
+    return Store({"image": image(arrays["image"]), "objects": objects(boxes, [])}, {"train": [Shard(1, arrays)]})
+
+
+def boxes_alone_store(*box: float) -> Store:
+    """A box without an image, in a field of another name."""
+    boxes = {"boxes": np.array([box], np.float32)}
+    return Store({"things": objects(boxes, [])}, {"train": [Shard(1, table("things", [1], boxes))]})
+
+
+def keys_store(*keys: bytes, name: str = "key") -> Store:
+    """Keys and nothing else."""
+    return Store({name: KEY}, {"train": [Shard(len(keys), bytes_table(name, keys))]})
+
+
+# --- changes ----------------------------------------------------------------------------------------------------
+
+
+def metadata(path: str, change: Callable[[Json], Any]) -> Callable[[Files], None]:
+    """Change the ``zarr.json`` of an array."""
+
+    def changed(files: Files) -> None:
+        value = json.loads(data_of(files, f"{path}/zarr.json"))
+        change(value)
+        files[f"{path}/zarr.json"] = dump_json(value)
+
+    return changed
+
+
+def data_of(files: Files, path: str) -> bytes:
+    """The bytes of a file that is not a link."""
+    data = files[path]
+    if isinstance(data, Link):
+        raise TypeError(f"{path}: expected a file, found a link.")
+    return data
+
+
+def patch(path: str, change: Callable[[bytes], bytes]) -> Callable[[Files], None]:
+    """Change the bytes of a file."""
+    return lambda files: files.update({path: change(data_of(files, path))})
+
+
+def flip(data: bytes, position: int) -> bytes:
+    """The data with the lowest bit of one byte flipped."""
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+
+
+def raw_root(data: bytes) -> Callable[[Files], None]:
+    """Replace the root's ``zarr.json``."""
+    return lambda files: files.update({"zarr.json": data})
+
+
+def around(text: bytes) -> bytes:
+    """The root's ``zarr.json`` with this text in place of the manifest."""
+    return dump_json(root("MANIFEST")).replace(b'"MANIFEST"', text)
+
+
+def sharding(value: Json) -> Json:
+    """The configuration of the sharding codec."""
+    configuration: Json = value["codecs"][0]["configuration"]
+    return configuration
+
+
+def linked_directory(files: Files) -> None:
+    """Replace a directory by a link to one with the same files."""
+    for path in [path for path in files if path.startswith(f"{SHARD}/twin/")]:
+        del files[path]
+    files[f"{SHARD}/twin"] = Link("label")
+
+
+def shard_of(manifest: Json) -> Json:
+    """The first shard in the manifest."""
+    shard: Json = manifest["splits"]["train"]["shards"][0]
+    return shard
+
+
+def renamed(place: str, old: str, new: str) -> Callable[[Json], None]:
+    """Rename a member of an object in the manifest."""
+    return lambda manifest: manifest[place].update({new: manifest[place].pop(old)})
+
+
+def with_hole(files: Files) -> None:
+    """Move the second chunk of a compressed array by a byte and say so in the index."""
+    data = data_of(files, IMAGE)
+    entries = np.frombuffer(data[-36:-4], "<u8").reshape(2, 2).copy()
+    first = int(entries[0, 1])
+    entries[1, 0] += 1
+    files[IMAGE] = data[:first] + b"\0" + data[first:-36] + index_of(entries)
+
+
+# --- the cases --------------------------------------------------------------------------------------------------
+# fmt: off
+
+
+def cases() -> list[Case]:
+    """Every invalid store."""
+    groups = (root_cases, manifest_cases, path_cases, file_cases, map_cases, verify_cases, value_cases)
+    return [case for group in groups for case in group()]
+
+
+def root_cases() -> list[Case]:
+    """The root's ``zarr.json`` cannot be read as a manifest."""
+    s, empty_group = labels_store(), {"zarr_format": 3, "node_type": "group", "attributes": {}}
+    return [
+        Case("not-a-store--no-root", "open", "The root has no zarr.json.", s, after=lambda f: f.pop("zarr.json")),
+        Case("not-a-store--no-attribute", "open", "The root group has no attribute tsds.", s,
+             after=raw_root(dump_json(empty_group))),
+        Case("manifest-json--cut", "open", "The root's zarr.json ends too early.", s,
+             after=patch("zarr.json", lambda data: data[:-9])),
+        Case("manifest-json--not-an-object", "open", "The root's zarr.json is a list.", s, after=raw_root(b"[3]\n")),
+        Case("manifest-json--encoding", "open", "The root's zarr.json is UTF-16.", s,
+             after=patch("zarr.json", lambda data: data.decode().encode("utf-16-le"))),
+        Case("manifest-json--nested", "open", "Lists nested 20,000 deep: a recursive parser runs out of stack.", s,
+             after=raw_root(around(b"[" * 20000 + b"]" * 20000))),
+        Case("manifest-json--long-number", "open", "An integer of 10,000 digits.", s,
+             after=raw_root(around(b"9" * 10000))),
+    ]
+
+
+def manifest_cases() -> list[Case]:
+    """The manifest breaks a rule."""
+    s, o = labels_store(), objects_store()
+    return [
+        Case("unknown-version--2.0", "open", "The major version is 2.", s,
+             manifest=lambda m: m.update(format_version="2.0")),
+        Case("manifest--not-an-object", "open", "The attribute tsds is a string.", s,
+             after=raw_root(around(b'"1.0"'))),
+        Case("manifest--missing-layout", "open", "The member layout is missing.", s,
+             manifest=lambda m: m.pop("layout")),
+        Case("manifest--missing-rows", "open", "A shard's member rows is missing.", s,
+             manifest=lambda m: shard_of(m).pop("rows")),
+        Case("manifest--rows", "open", "The rows of a split are not the sum of its shards'.", s,
+             manifest=lambda m: m["splits"]["train"].update(rows=4)),
+        Case("manifest--lengths", "open", "The lengths of a shard do not name its tables.", o,
+             manifest=lambda m: shard_of(m)["lengths"].update(label=3)),
+        Case("manifest--classes", "open", "A class name appears twice.", s,
+             manifest=lambda m: m["fields"]["label"].update(classes=["a", "b", "a"])),
+        Case("manifest--flip-pair", "open", "A flip pair names a keypoint that does not exist.", o,
+             manifest=lambda m: m["fields"]["objects"].update(flip_pairs=[[0, 2]])),
+        Case("manifest--dtype", "open", "A data type that the format does not have.", minimal(),
+             manifest=lambda m: m["fields"]["image"].update(dtype="complex64")),
+        Case("manifest--row-size", "open", "A row of 2^64 + 16 bytes: 16, where 64-bit numbers wrap.", minimal(),
+             manifest=lambda m: m["fields"]["image"].update(shape=[2**60 + 1, 4, 4])),
+        Case("manifest--file-missing", "open", "A shard does not list one of its files.", s,
+             manifest=lambda m: shard_of(m)["files"].pop("label/c/0")),
+        Case("manifest--file-added", "open", "A shard lists a file that does not belong to it.", s,
+             files=lambda f: f.update({f"{SHARD}/label/c/1": b"1"})),
+    ]
+
+
+def path_cases() -> list[Case]:
+    """A path leaves the store, or a link stands in a path."""
+    s, entry = labels_store(), {"size": 4, "sha256": "0" * 64}
+    return [
+        Case("unsafe-path--shard", "open", "A shard's path leaves the store.", s,
+             manifest=lambda m: shard_of(m).update(path="../00000")),
+        Case("unsafe-path--split", "open", "A split's name has dots and a slash.", s,
+             manifest=renamed("splits", "train", "../a")),
+        Case("unsafe-path--field", "open", "A field's name is two dots.", s, manifest=renamed("fields", "label", "..")),
+        Case("unsafe-path--file", "open", "A shard lists a file outside of the store.", s,
+             manifest=lambda m: shard_of(m)["files"].update({"../../../passwd": entry})),
+        Case("unsafe-path--absolute", "open", "The store lists a file by an absolute path.", s,
+             manifest=lambda m: m["files"].update({"/etc/passwd": entry})),
+        Case("symlink--file", "open", "A data file is a link to another of the store.", twin_store(),
+             after=lambda f: f.update({f"{SHARD}/twin/c/0": Link("../../label/c/0")})),
+        Case("symlink--directory", "open", "A directory is a link to another of the store.", twin_store(),
+             after=linked_directory),
+        Case("symlink--root", "open", "The root's zarr.json is a link that leaves the store.", minimal(),
+             after=lambda f: f.update({"zarr.json": Link("../../valid/minimal.tsds/zarr.json")})),
+    ]
+
+
+def file_cases() -> list[Case]:
+    """A file is not there, or not of the size that it must have."""
+    s, o = labels_store(), objects_store()
+    return [
+        Case("missing-file--data", "open", "A data file is missing.", s, after=lambda f: f.pop(LABEL)),
+        Case("missing-file--metadata", "open", "The metadata of an array are missing.", s,
+             after=lambda f: f.pop(f"{SHARD}/label/zarr.json")),
+        Case("file-size--short", "open", "A data file is cut in half.", minimal(),
+             after=patch(IMAGE, lambda data: data[: len(data) // 2])),
+        Case("file-size--long", "open", "A data file is 8 bytes too long.", minimal(),
+             after=patch(IMAGE, lambda data: data + bytes(8))),
+        Case("file-size--listed", "open", "A data file and the manifest agree on a size that the shape denies.",
+             minimal(), files=patch(IMAGE, lambda data: data[:16])),
+        Case("file-size--length", "open", "A table has one value less than its length says.", o,
+             manifest=lambda m: shard_of(m)["lengths"].update(objects=4)),
+    ]
+
+
+def map_cases() -> list[Case]:
+    """An array's metadata or a table's offsets are not what the manifest implies."""
+    s, path = labels_store(), f"{SHARD}/label"
+    zstd = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
+    return [
+        Case("array-metadata--shape", "map", "An array has another shape.", s,
+             files=metadata(path, lambda a: a.update(shape=[4]))),
+        Case("array-metadata--dtype", "map", "An array has another data type of the same size.", s,
+             files=metadata(path, lambda a: a.update(data_type="uint64"))),
+        Case("array-metadata--endian", "map", "An array is big-endian.", s,
+             files=metadata(path, lambda a: sharding(a)["codecs"][0]["configuration"].update(endian="big"))),
+        Case("array-metadata--codec", "map", "An array of the layout memmap is compressed.", s,
+             files=metadata(path, lambda a: sharding(a)["codecs"].append(zstd))),
+        Case("array-metadata--chunks", "map", "The inner chunks have another shape.", s,
+             files=metadata(path, lambda a: sharding(a).update(chunk_shape=[1]))),
+        Case("array-metadata--fill-value", "map", "An array has the fill value 1.", s,
+             files=metadata(path, lambda a: a.update(fill_value=1))),
+        Case("array-metadata--json", "map", "An array's zarr.json is no JSON.", s,
+             files=patch(f"{path}/zarr.json", lambda data: data[:-9])),
+        Case("offsets--fall", "map", "The offsets fall.", objects_store((0, 2, 1, 3))),
+        Case("offsets--negative", "map", "An offset is negative.", objects_store((0, -1, 2, 3))),
+        Case("offsets--start", "map", "The offsets begin at 1.", objects_store((1, 2, 2, 3))),
+        Case("offsets--beyond", "map", "The offsets end beyond the table.", objects_store((0, 2, 2, 4))),
+        Case("offsets--short", "map", "The offsets end before the table does.", objects_store((0, 2, 2, 2))),
+    ]
+
+
+def verify_cases() -> list[Case]:
+    """Bytes that only a reader of every byte finds."""
+    s = labels_store()
+    return [
+        Case("checksum--data", "verify", "A bit of a data file is flipped.", minimal(),
+             after=patch(IMAGE, lambda data: flip(data, 9))),
+        Case("checksum--metadata", "verify", "A group's zarr.json has other white space.", s,
+             after=patch(f"{SHARD}/zarr.json", lambda data: data.replace(b"\n", b" "))),
+        Case("checksum--listed", "verify", "The manifest has a wrong hash.", s,
+             manifest=lambda m: shard_of(m)["files"]["label/c/0"].update(sha256="0" * 64)),
+        Case("shard-index--entry", "verify", "The index says that a chunk begins at byte 8.", s,
+             files=patch(LABEL, lambda data: data[:-20] + index_of(np.array([[8, 24]])))),
+        Case("shard-index--crc", "verify", "The checksum of the index is wrong.", s,
+             files=patch(LABEL, lambda data: flip(data, len(data) - 1))),
+        Case("shard-index--hole", "verify", "A byte lies between two compressed chunks.", chunks("zarr"),
+             files=with_hole),
+        Case("unlisted-file--added", "verify", "A file that the manifest does not list.", s,
+             after=lambda f: f.update({f"{SHARD}/notes": b"hello\n"})),
+        Case("unlisted-file--group", "verify", "The metadata of a split are not listed.", s,
+             manifest=lambda m: m["files"].pop("train/zarr.json")),
+    ]
+
+
+def value_cases() -> list[Case]:
+    """Values that a field of this kind cannot have."""
+    return [
+        Case("label-range--above", "verify", "The label 3 of three classes.", labels_store((0, 3, 1))),
+        Case("label-range--negative", "verify", "The label -1.", labels_store((0, -1, 1))),
+        Case("label-range--object", "verify", "An object's label 2 of two classes.", objects_store(labels=(0, 2, 0))),
+        Case("box-range--outside", "verify", "A box ends half a pixel outside.", boxes_store(1, 0, 6.5, 3)),
+        Case("box-range--negative", "verify", "A box begins at -1.", boxes_store(-1, 0, 6, 3)),
+        Case("box-range--reversed", "verify", "A box has x2 < x1.", boxes_store(4, 0, 1, 3)),
+        Case("box-range--empty", "verify", "A box has y1 = y2.", boxes_alone_store(1, 3, 4, 3)),
+        Case("box-range--nan", "verify", "A coordinate of a box is no number.", boxes_alone_store(math.nan, 0, 4, 3)),
+        Case("box-range--turned", "verify", "A box fits its image only before the image is turned.",
+             encoded_source((0, 0, 16, 8))),
+        Case("key-text--utf-8", "verify", "A key is not UTF-8.", keys_store(b"a.png", b"b\xff.png")),
+        Case("key-text--cut", "verify", "A character begins in one key and ends in the next.",
+             keys_store(b"a\xc3", b"\xa9b")),
+        Case("key-text--twice", "verify", "Two samples of a split have the same key.",
+             keys_store(b"a.png", b"a.png", name="path")),
+    ]

@@ -1,0 +1,68 @@
+"""Write the conformance stores and ``cases.json``: ``python make_conformance.py OUT``.
+
+Standard library and NumPy only; the same bytes on every machine.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from invalid_stores import Case, cases
+from plain_store import Files, Json, Link, Store, contents, dump_json, manifest, root
+from valid_stores import add_members, stores
+
+
+def valid_files(store: Store) -> Files:
+    """All files of a valid store."""
+    files = contents(store)
+    listing = manifest(store, files)
+    if listing["format_version"] != "1.0":
+        add_members(listing)
+    return {**files, "zarr.json": dump_json(root(listing))}
+
+
+def invalid_files(case: Case) -> Files:
+    """All files of an invalid store."""
+    files: Files = {**contents(case.store)}
+    case.files(files)
+    listing = manifest(case.store, {path: data for path, data in files.items() if isinstance(data, bytes)})
+    case.manifest(listing)
+    files["zarr.json"] = dump_json(root(listing))
+    case.after(files)
+    return files
+
+
+def write(directory: Path, files: Files) -> None:
+    """Write the files of a store below a directory that does not exist yet."""
+    for path, data in sorted(files.items()):
+        target = directory / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(data, Link):
+            target.symlink_to(data.target)
+        else:
+            target.write_bytes(data)
+
+
+def main(out: Path) -> None:
+    """Write everything below `out`."""
+    listing: list[Json] = []
+    for name, store in stores().items():
+        write(out / "valid" / f"{name}.tsds", valid_files(store))
+        listing.append({"path": f"valid/{name}.tsds", "valid": True})
+    for case in cases():
+        write(out / "invalid" / f"{case.name}.tsds", invalid_files(case))
+        listing.append(
+            {
+                "path": f"invalid/{case.name}.tsds",
+                "valid": False,
+                "reason": case.name.split("--")[0],
+                "stage": case.stage,
+                "why": case.why,
+            }
+        )
+    (out / "cases.json").write_bytes(dump_json({"format": "1.0", "cases": listing}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,322 @@
+"""What the valid conformance stores hold. Values are arithmetic patterns, so that every byte is the same anywhere."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from plain_store import Json, Shard, Store
+
+Array = NDArray[Any]
+NAN = math.nan
+
+#: Two baseline JPEG files, gray, 16 x 8 and 8 x 8 pixels (width x height).
+JPEG_16X8 = base64.b64decode(
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDABQODxIPDRQSEBIXFRQYHjIhHhwcHj0sLiQySUBMS0dARkVQWnNiUFVtVkVGZIhlbXd7gYKBTmCNl4x9"
+    "lnN+gXz/wAALCAAIABABAREA/8QAFQABAQAAAAAAAAAAAAAAAAAABQb/xAAXEAADAQAAAAAAAAAAAAAAAAAAAwUx/9oACAEBAAA/ACp6sKeerD//2Q=="
+)
+JPEG_8X8 = base64.b64decode(
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDABQODxIPDRQSEBIXFRQYHjIhHhwcHj0sLiQySUBMS0dARkVQWnNiUFVtVkVGZIhlbXd7gYKBTmCNl4x9"
+    "lnN+gXz/wAALCAAIAAgBAREA/8QAFAABAAAAAAAAAAAAAAAAAAAABf/EABcQAAMBAAAAAAAAAAAAAAAAAAADBTH/2gAIAQEAAD8AKnqw/9k="
+)
+
+
+def stores() -> dict[str, Store]:
+    """Every valid store by its name."""
+    return {
+        "minimal": minimal(),
+        "classification": classification(),
+        "gray16": gray16(),
+        "detection": detection("memmap"),
+        "shards": shards(),
+        "chunks": chunks("memmap"),
+        "encoded-jpeg": encoded_jpeg(),
+        "encoded-source": encoded_source(),
+        "array-fields": array_fields(),
+        "later-minor": later_minor(),
+        "zarr-detection": detection("zarr"),
+        "zarr-chunks": chunks("zarr"),
+    }
+
+
+# --- the stores -------------------------------------------------------------------------------------------------
+
+
+def minimal() -> Store:
+    """Two images and nothing else; no optional member."""
+    images = pattern((2, 4, 4, 1), "uint8")
+    return Store({"image": image(images)}, {"train": [Shard(2, {"image": images})]})
+
+
+def classification() -> Store:
+    """Images with labels, keys and original sizes; every optional member; a list of what was skipped."""
+    images, labels = pattern((6, 8, 8, 3), "uint8"), np.array([0, 2, 1, 1, 0, 2])
+    keys = ["cat/1.png", "new\nline.png", "kot/żółw 2.png", "猫/三.png", "a/b/c.png", "🐈.png"]
+    arrays = {
+        "image": images,
+        "label": labels,
+        "size": np.array([[8, 8], [480, 640], [8, 8], [1080, 1920], [16, 8], [8, 16]], np.int32),
+        **text_table("key", keys),
+    }
+    fields = {"image": image(images), "label": label("bird", "cat", "dög"), "size": SIZE, "key": KEY}
+    skipped = {"where": "dog/9.jpg", "reason": "truncated-image", "message": "ends after 12 of 64 rows."}
+    statistics = {
+        "class_counts": [2, 2, 2],
+        "channels": channels(images),
+        "sizes": {
+            "height": {"min": 8, "max": 1080, "mean": 1600 / 6},
+            "width": {"min": 8, "max": 1920, "mean": 2600 / 6},
+            "distinct": {"8x8": 2, "480x640": 1, "1080x1920": 1, "16x8": 1, "8x16": 1},
+        },
+    }
+    extra = {
+        "provenance": {
+            "tool": "make_conformance.py",
+            "tool_version": "1",
+            "source": "pets",
+            "source_format": "folders",
+            "options": {"size": [8, 8], "fit": "crop"},
+            "created": "2025-01-02T03:04:05Z",
+            "skipped": {"truncated-image": 1},
+        },
+        "license": "CC0-1.0",
+        "citation": "Conformance stores of the tsds format.",
+    }
+    top = {"skipped.jsonl": (json.dumps(skipped) + "\n").encode()}
+    return Store(fields, {"train": [Shard(6, arrays)]}, statistics={"train": statistics}, extra=extra, top=top)
+
+
+def gray16() -> Store:
+    """Gray images of 16 bits: (H, W, 1) uint16."""
+    images = pattern((4, 6, 5, 1), "uint16")
+    statistics = {"channels": channels(images)}
+    return Store({"image": image(images)}, {"train": [Shard(4, {"image": images})]}, statistics={"train": statistics})
+
+
+def detection(layout: str) -> Store:
+    """Objects with every value, in rows of 2, 0, 1 and 0 objects; keypoints that are absent."""
+    images = pattern((4, 16, 20, 3), "uint8")
+    values = {
+        "boxes": np.array([[0, 0, 20, 16], [2.5, 3, 7.25, 9], [19, 15, 20, 16]], np.float32),
+        "labels": np.array([1, 0, 1]),
+        "keypoints": np.array(
+            [[[3, 4], [12.5, 4], [8, 8]], [[NAN, NAN], [5, 5], [NAN, NAN]], [[NAN, NAN]] * 3], np.float32
+        ),
+        "difficult": np.array([0, 1, 0], np.uint8),
+        "truncated": np.array([1, 0, 1], np.uint8),
+        "occluded": np.array([0, 0, 1], np.uint8),
+    }
+    arrays = {
+        "image": images,
+        **table("objects", [2, 0, 1, 0], values),
+        **text_table("key", ["a.jpg", "b.jpg", "c.jpg", "d.jpg"]),
+    }
+    fields = {
+        "image": image(images),
+        "objects": objects(values, ["face", "cat"], ["left_eye", "right_eye", "nose"], [[0, 1]]),
+        "key": KEY,
+    }
+    statistics = {
+        "object_counts": [1, 2],
+        "objects": {"total": 3, "min": 0, "max": 2, "mean": 0.75},
+        "channels": channels(images),
+    }
+    return Store(fields, {"train": [Shard(4, arrays)]}, layout, statistics={"train": statistics})
+
+
+def shards() -> Store:
+    """Two shards, the second with an empty table; a split without shards; a split whose shard has no rows."""
+
+    def shard(rows: int, counts: Sequence[int], start: int) -> Shard:
+        m = sum(counts)
+        values: dict[str, Array] = {
+            "boxes": np.array([[0, 0, 1 + i, 2] for i in range(m)], np.float32).reshape(m, 4),
+            "labels": np.arange(m, dtype=np.int64) % 2,
+        }
+        keys = [f"{start + i}.png" for i in range(rows)]
+        arrays = {
+            "image": pattern((rows, 3, 4, 1), "uint8", start),
+            "label": np.arange(rows, dtype=np.int64) % 2,
+            **table("objects", counts, values),
+            **text_table("key", keys),
+        }
+        return Shard(rows, arrays)
+
+    splits = {"train": [shard(3, [1, 0, 2], 0), shard(2, [0, 0], 3)], "val": [], "test-0": [shard(0, [], 5)]}
+    first = splits["train"][0].arrays
+    fields = {
+        "image": image(first["image"]),
+        "label": label("no", "yes"),
+        "objects": objects({"boxes": first["objects/boxes"], "labels": first["objects/labels"]}, ["a", "b"]),
+        "key": KEY,
+    }
+    return Store(fields, splits)
+
+
+def chunks(layout: str) -> Store:
+    """13 rows of 64 KiB: 2 chunks of 7 rows, the last of which is filled up with a row of zeros.
+
+    All pixels of an image are alike, and those of rows 7 to 12 are 0: such chunks are written all the same.
+    """
+    values = np.array([1, 2, 3, 4, 5, 6, 7] + [0] * 6, np.uint8)
+    images = np.ascontiguousarray(np.broadcast_to(values[:, None, None, None], (13, 256, 256, 1)))
+    return Store({"image": image(images)}, {"train": [Shard(13, {"image": images})]}, layout, zstd_level=19)
+
+
+def encoded_jpeg() -> Store:
+    """Images kept as JPEG files, with labels."""
+    arrays = {"label": np.array([1, 0, 0]), **bytes_table("image", [JPEG_16X8, JPEG_8X8, JPEG_16X8])}
+    fields = {"image": {"kind": "image", "encoding": "jpeg", "values": BYTES}, "label": label("off", "on")}
+    return Store(fields, {"train": [Shard(3, arrays)]})
+
+
+def encoded_source(first_box: Sequence[float] = (0, 0, 8, 16)) -> Store:
+    """Source files unchanged: a JPEG that is to be turned (8 x 16 pixels once it is), a PNG of 5 x 3 pixels."""
+    values: dict[str, Array] = {"boxes": np.array([first_box, [1, 1, 5, 3]], np.float32), "labels": np.array([0, 0])}
+    arrays = {**bytes_table("image", [turned(JPEG_16X8), png(pattern((3, 5), "uint8"))])}
+    arrays |= table("objects", [1, 1], values)
+    fields = {
+        "image": {"kind": "image", "encoding": "source", "values": BYTES},
+        "objects": objects(values, ["thing"]),
+    }
+    return Store(fields, {"train": [Shard(2, arrays)]})
+
+
+def array_fields() -> Store:
+    """One array for every data type, of several shapes, with every character that a name may have."""
+    arrays: dict[str, Array] = {}
+    for kind, sizes in {"uint": (8, 16, 32, 64), "int": (8, 16, 32, 64), "float": (16, 32, 64)}.items():
+        for i, bits in enumerate(sizes):
+            arrays[f"{kind}_{bits}-x"] = pattern(((3,), (3, 2), (3, 1, 2), (3, 2, 1, 2))[i], f"{kind}{bits}", i)
+    arrays["float_32-x"][0, 0] = np.inf
+    arrays["int_64-x"].reshape(-1)[:2] = -(2**63), 2**63 - 1
+    arrays["uint_64-x"].reshape(-1)[0] = 2**64 - 1
+    fields = {name: {"kind": "array", "dtype": a.dtype.name, "shape": list(a.shape[1:])} for name, a in arrays.items()}
+    return Store(fields, {"train": [Shard(3, arrays)]})
+
+
+def later_minor() -> Store:
+    """A store of version 1.7: members that 1.0 does not know, wherever a later minor version may add some."""
+    images, labels = pattern((2, 4, 4, 1), "uint8"), np.array([0, 1])
+    values: dict[str, Array] = {
+        "boxes": np.array([[0, 0, 2, 2]], np.float32),
+        "scores": np.array([[0.5, 0.25]], np.float16),
+    }
+    arrays = {"image": images, "label": labels, **table("objects", [0, 1], values)}
+    fields = {
+        "image": {**image(images), "colour_space": "sRGB"},
+        "label": {**label("a", "b"), "colours": ["#ff0000", "#00ff00"]},
+        "objects": {**objects(values, []), "tracks": None},
+    }
+    extra = {"format_version": "1.7", "signature": {"algorithm": "none"}, "provenance": {"who": ["x"]}}
+    statistics = {"train": {"histogram": [1, 2, 3], "class_counts": [1, 1]}}
+    return Store(fields, {"train": [Shard(2, arrays)]}, statistics=statistics, extra=extra)
+
+
+def add_members(manifest: Json) -> None:
+    """Add members that version 1.0 does not know to the parts of a manifest that `Store` cannot describe."""
+    for split in manifest["splits"].values():
+        split["weight"] = 0.5
+        for shard in split["shards"]:
+            shard["machine"] = {"name": "m1"}
+            for file in shard["files"].values():
+                file["crc32c"] = 0
+
+
+# --- fields, as the manifest has them ---------------------------------------------------------------------------
+
+BYTES: Json = {"bytes": {"dtype": "uint8", "shape": []}}
+KEY: Json = {"kind": "key", "values": BYTES}
+SIZE: Json = {"kind": "size", "dtype": "int32", "shape": [2]}
+
+
+def image(images: Array) -> Json:
+    """A field of images kept as pixels."""
+    return {"kind": "image", "encoding": "raw", "dtype": images.dtype.name, "shape": list(images.shape[1:])}
+
+
+def label(*classes: str) -> Json:
+    """A field of class indices."""
+    return {"kind": "label", "dtype": "int64", "shape": [], "classes": list(classes)}
+
+
+def objects(
+    values: Mapping[str, Array], classes: Sequence[str], keypoints: Sequence[str] = (), pairs: Sequence[Any] = ()
+) -> Json:
+    """A table of objects."""
+    specs = {name: {"dtype": array.dtype.name, "shape": list(array.shape[1:])} for name, array in values.items()}
+    names = {"classes": list(classes), "keypoints": list(keypoints), "flip_pairs": list(pairs)}
+    return {"kind": "objects", "values": specs, **names}
+
+
+# --- arrays -----------------------------------------------------------------------------------------------------
+
+
+def pattern(shape: tuple[int, ...], dtype: str, start: int = 0) -> Array:
+    """Values in [0, 251), no two neighbours alike; above a byte also in the higher bytes."""
+    steps = np.arange(math.prod(shape), dtype=np.int64) * 37 + start * 11
+    values = steps % 251 * (257 if np.dtype(dtype).kind in "ui" and np.dtype(dtype).itemsize > 1 else 1)
+    if dtype.startswith("int"):
+        values = values // 4 - 20
+    return (values / 8 if dtype.startswith("float") else values).astype(dtype).reshape(shape)
+
+
+def table(name: str, counts: Sequence[int], values: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays of a table whose row i has ``counts[i]`` values."""
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return {f"{name}/offsets": offsets, **{f"{name}/{value}": array for value, array in values.items()}}
+
+
+def bytes_table(name: str, items: Sequence[bytes]) -> dict[str, Array]:
+    """The arrays of a table of bytes."""
+    data = np.frombuffer(b"".join(items), np.uint8)
+    return table(name, [len(item) for item in items], {"bytes": data})
+
+
+def text_table(name: str, items: Sequence[str]) -> dict[str, Array]:
+    """The arrays of a table of texts in UTF-8."""
+    return bytes_table(name, [item.encode() for item in items])
+
+
+def channels(images: Array) -> Json:
+    """Mean and standard deviation of each channel, from exact sums of integers."""
+    scale = {"uint8": 255, "uint16": 65535}[images.dtype.name]
+    flat = images.reshape(-1, images.shape[-1]).astype(np.int64)
+    n = len(flat)
+    sums, squares = ([int(s) for s in total] for total in (flat.sum(0), (flat * flat).sum(0)))
+    return {
+        "mean": [s / (n * scale) for s in sums],
+        "std": [math.sqrt((n * q - s * s) / (n * n)) / scale for s, q in zip(sums, squares, strict=True)],
+        "scale": scale,
+    }
+
+
+# --- image files ------------------------------------------------------------------------------------------------
+
+
+def turned(jpeg: bytes) -> bytes:
+    """A JPEG file with an EXIF block that says orientation 6: to be shown turned by 90 degrees clockwise."""
+    tiff = b"II*\0\x08\0\0\0" + b"\x01\0" + b"\x12\x01\x03\0\x01\0\0\0\x06\0\0\0" + b"\0\0\0\0"
+    segment = b"Exif\0\0" + tiff
+    return jpeg[:2] + b"\xff\xe1" + (len(segment) + 2).to_bytes(2, "big") + segment + jpeg[2:]
+
+
+def png(pixels: Array) -> bytes:
+    """A gray PNG file of 8 bits; its deflate stream is one stored block, the same with any zlib."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+
+    height, width = pixels.shape
+    raw = b"".join(b"\0" + row.tobytes() for row in pixels)
+    size = len(raw).to_bytes(2, "little")
+    stored = b"\x01" + size + bytes(255 - b for b in size) + raw
+    stream = b"\x78\x01" + stored + zlib.adler32(raw).to_bytes(4, "big")
+    header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\0\0\0\0"
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", stream) + chunk(b"IEND", b"")

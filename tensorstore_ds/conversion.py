@@ -1,0 +1,326 @@
+"""Convert a source into a store: scan, plan, convert block by block into shards, commit."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, StoreExistsError
+from tensorstore_ds.manifest import Manifest, SplitEntry, dump_field, shard_path
+from tensorstore_ds.options import ConvertOptions
+from tensorstore_ds.plan import Block, PlannedShard, plan_blocks, plan_shards
+from tensorstore_ds.prepare import Prepared, open_any, prepare
+from tensorstore_ds.sources.base import Reference
+from tensorstore_ds.statistics import Statistics
+from tensorstore_ds.survey import SHAPES_DIFFER, shapes_problem, survey
+from tensorstore_ds.version import __version__
+from tensorstore_ds.workers import BlockResult, Job, default_workers, faults, run_blocks
+from tensorstore_ds.workspace import FinishedShard, Workspace
+from tensorstore_ds.writer import ShardWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a conversion is.
+
+    Attributes:
+        stage: ``scan``, ``convert``.
+        done, total: samples.
+        nbytes: bytes of the store written so far, before compression.
+    """
+
+    stage: str
+    done: int
+    total: int
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a conversion did.
+
+    Attributes:
+        rows: samples of each split.
+        nbytes: size of the store on disk.
+        seconds: wall time.
+        skipped: for each reason, how many files were left out or boxes dropped.
+        left_out: what the source itself does not take in.
+        resumed: shards that an earlier run had finished.
+    """
+
+    path: Path
+    rows: Mapping[str, int]
+    nbytes: int
+    seconds: float
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    left_out: tuple[Problem, ...] = ()
+    resumed: int = 0
+
+
+#: So many references are joined at a time for their digest.
+_DIGESTED = 10_000
+
+OnProgress = Callable[[Progress], None]
+
+
+def convert(
+    source: str | os.PathLike[str] | Sequence[Any] | Mapping[str, Any],
+    out: str | os.PathLike[str],
+    options: ConvertOptions | None = None,
+    *,
+    progress: OnProgress | None = None,
+) -> Summary:
+    """Convert a source into a new store at `out`. The source is never modified.
+
+    The store grows in ``OUT.partial`` and appears as `out` in one step, when it is whole. Interrupted, the same call
+    goes on from the shards that were finished.
+
+    Args:
+        source: a folder or file, or any sequence of samples: a torchvision data set, or a mapping of split names to
+            such.
+        out: where the store shall be; nothing may be there.
+        options: all the rest.
+        progress: called now and then, from this thread.
+
+    Raises:
+        SourceError: the source, or with ``on_error="fail"`` a sample of it, cannot be converted.
+        OptionError: options contradict each other, the source, or the interrupted run in ``OUT.partial``.
+        StoreExistsError: `out` exists.
+        ConversionError: the disk is full, or a worker process died.
+    """
+    began = time.monotonic()
+    options = options or ConvertOptions()
+    options.image.check()
+    target = Path(out).absolute()
+    opened = open_any(source, options)
+    _check_paths(opened.path if isinstance(source, str | os.PathLike) else None, target)
+    with one_line_for_os_errors(target), Workspace(target) as workspace:
+        notify = progress or (lambda _: None)
+        notify(Progress("scan", 0, 0))
+        prepared = prepare(opened, options)
+        conversion = _Conversion(prepared, options, workspace, notify)
+        finished = conversion.run()
+        manifest, listed = _manifest(prepared, options, finished)
+        manifest = workspace.commit(manifest, listed)
+    return Summary(
+        path=target,
+        rows={name: split.rows for name, split in manifest.splits.items()},
+        nbytes=sum(file.size for file in manifest.all_files().values()),
+        seconds=time.monotonic() - began,
+        skipped=manifest.provenance["skipped"],
+        left_out=prepared.contents.left_out,
+        resumed=conversion.resumed,
+    )
+
+
+def _check_paths(source: Path | None, out: Path) -> None:
+    if not out.parent.is_dir():
+        raise OptionError(f"{out}: the folder {out.parent} does not exist. Make it first.")
+    if source is None:
+        return
+    real_source, real_out = source.resolve(), out.resolve()
+    if real_source.is_relative_to(real_out):
+        raise OptionError(f"{out}: the source {source} lies inside it. Choose another place for the store.")
+    if real_source.is_dir() and real_out.is_relative_to(real_source):
+        raise OptionError(
+            f"{out}: this lies inside the source {source}, which is never written to. Choose another place."
+        )
+    if os.path.lexists(out):
+        raise StoreExistsError(f"{out}: this exists already. Choose another name, or remove it first.")
+
+
+# --- conversion -------------------------------------------------------------------------------------------------
+
+
+class _Conversion:
+    """Shards of a prepared source, converted or found finished."""
+
+    def __init__(self, prepared: Prepared, options: ConvertOptions, workspace: Workspace, notify: OnProgress) -> None:
+        self.resumed = 0
+        self._prepared = prepared
+        self._options = options
+        self._workspace = workspace
+        self._notify = notify
+        self._begun = time.time()  # before any file is read: blocks are read ahead of their shard's turn
+        self._done = 0
+        self._nbytes = 0
+
+    def run(self) -> list[tuple[PlannedShard, FinishedShard]]:
+        """Convert what is not finished yet."""
+        prepared, options = self._prepared, self._options
+        self._workspace.begin(
+            {
+                "source": str(prepared.source.path),
+                "format": prepared.source.name,
+                "fields": {name: dump_field(f) for name, f in prepared.fields.items()},
+                **options.recorded(),
+            }
+        )
+        shards = plan_shards(prepared.splits, max(1, options.shard_nbytes // max(1, prepared.row_nbytes)))
+        kept = {(shard.split, shard.index): self._find(shard) for shard in shards}
+        self._workspace.clean({name for name, finished in kept.items() if finished is not None})
+        missing = [shard for shard in shards if kept[shard.split, shard.index] is None]
+        self.resumed = len(shards) - len(missing)
+        self._check_space(missing)
+        made = self._convert(missing)
+        return [(shard, kept[shard.split, shard.index] or made[shard.split, shard.index]) for shard in shards]
+
+    def _find(self, shard: PlannedShard) -> FinishedShard | None:
+        """The shard, if an earlier run finished it from the very same files, none of them changed since."""
+        finished = self._workspace.finished(shard.split, shard.index)
+        if finished is None:
+            return None
+        source = self._prepared.source
+        paths = [path for reference in shard.references for path in source.files(reference)]
+        if not paths or finished.references != _digest(shard.references) or _changed_since(paths, finished.begun):
+            return None
+        if self._options.on_error == "fail" and faults(finished.skipped):
+            return None
+        self._advance(finished.shard.rows)
+        return finished
+
+    def _check_space(self, missing: Sequence[PlannedShard]) -> None:
+        needed = sum(len(shard.references) for shard in missing) * self._prepared.row_nbytes
+        free = shutil.disk_usage(self._workspace.path).free
+        if self._options.layout == "memmap" and needed > free:
+            raise ConversionError(
+                f"{self._workspace.out}: about {needed:,} bytes are needed, {free:,} are free on this disk. "
+                "Make room, choose another disk, or a smaller --size."
+            )
+
+    def _convert(self, shards: Sequence[PlannedShard]) -> dict[tuple[str, int], FinishedShard]:
+        job = Job(self._prepared.source, self._prepared.fields, self._options.image, self._options.on_error)
+        workers = default_workers() if self._options.workers is None else self._options.workers
+        made = {}
+        with contextlib.ExitStack() as stack:
+            writers = [ShardWriter(self._workspace.store / shard_path(s.split, s.index), job.fields) for s in shards]
+            tasks = _Tasks(shards, writers, self._prepared.row_nbytes, stack)
+            results = stack.enter_context(contextlib.closing(run_blocks(job, tasks, workers)))
+            try:
+                for shard, writer in zip(shards, writers, strict=True):
+                    made[shard.split, shard.index] = self._collect(shard, writer, results)
+            except SourceError as error:
+                if error.reason == SHAPES_DIFFER:
+                    self._workspace.clean(set())  # with these options no shard will ever be of use
+                    source, image = self._prepared.source, self._options.image
+                    sizes, modes, _ = survey(source, self._prepared.splits, image)
+                    problem = shapes_problem(source, sizes, modes, image)
+                    if problem is not None:
+                        raise SourceError(problem) from error
+                raise
+        return made
+
+    def _collect(
+        self, shard: PlannedShard, writer: ShardWriter, results: Iterator[tuple[Block, BlockResult]]
+    ) -> FinishedShard:
+        """Take in the blocks of one shard, and finish it."""
+        statistics = Statistics()
+        skipped: list[Problem] = []
+        left = len(shard.references)
+        while left:
+            block, result = next(results)
+            writer.append(block.first_row, result.rows, result.tables)
+            statistics.add(result.statistics)
+            skipped += result.skipped
+            left -= len(block.references)
+            self._advance(len(block.references))
+        written = writer.finish(self._options.layout)
+        finished = FinishedShard(written, statistics, tuple(skipped), self._begun, _digest(shard.references))
+        self._workspace.finish(shard.split, shard.index, finished)
+        return finished
+
+    def _advance(self, rows: int) -> None:
+        self._done += rows
+        self._nbytes += rows * self._prepared.row_nbytes
+        self._notify(Progress("convert", self._done, self._prepared.rows, self._nbytes))
+
+
+class _Tasks:
+    """Blocks of all shards in order; a shard's files are made when its first block is asked for."""
+
+    def __init__(
+        self,
+        shards: Sequence[PlannedShard],
+        writers: Sequence[ShardWriter],
+        row_nbytes: int,
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self._shards = shards
+        self._writers = writers
+        self._row_nbytes = row_nbytes
+        self._stack = stack
+
+    def __iter__(self) -> Iterator[tuple[Block, Mapping[str, Path]]]:
+        for shard, writer in zip(self._shards, self._writers, strict=True):
+            paths = self._stack.enter_context(writer).row_paths()
+            for block in plan_blocks(shard, self._row_nbytes):
+                yield block, paths
+
+
+def _digest(references: Sequence[Reference]) -> str:
+    sha256 = hashlib.sha256()
+    for start in range(0, len(references), _DIGESTED):
+        # No file name holds a NUL: joined by it, no two lists of references have the same bytes.
+        text = "\0".join(map(str, references[start : start + _DIGESTED]))
+        sha256.update(f"{text}\0".encode("utf-8", "surrogateescape"))
+    return sha256.hexdigest()
+
+
+def _changed_since(paths: Sequence[Path], moment: float) -> bool:
+    """Whether one of the files was written, replaced or removed after `moment`, seconds since the epoch."""
+    try:
+        return any(path.stat().st_ctime > moment for path in paths)
+    except OSError:
+        return True
+
+
+def _manifest(
+    prepared: Prepared, options: ConvertOptions, finished: Sequence[tuple[PlannedShard, FinishedShard]]
+) -> tuple[Manifest, list[Problem]]:
+    """The manifest, and everything to be listed in ``skipped.jsonl``."""
+    skipped = [*prepared.contents.problems, *(p for _, shard in finished for p in shard.skipped)]
+    splits = {}
+    for name in prepared.splits:
+        shards = [done for planned, done in finished if planned.split == name]
+        statistics = Statistics()
+        for shard in shards:
+            statistics.add(shard.statistics)
+        splits[name] = SplitEntry(tuple(shard.shard for shard in shards), statistics.summary())
+    if not any(split.rows for split in splits.values()):
+        raise SourceError(skipped, "No sample is left to be stored.")
+    provenance = {
+        "tool": "tensorstore-ds",
+        "tool_version": __version__,
+        "source": prepared.source.path.name,
+        "source_format": prepared.source.name,
+        "options": options.recorded(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "skipped": dict(Counter(p.reason for p in skipped)),
+        "left_out": dict(Counter(p.reason for p in prepared.contents.left_out)),
+    }
+    manifest = Manifest(options.layout, prepared.fields, splits, {}, provenance, options.license, options.citation)
+    return manifest, [*skipped, *prepared.contents.left_out]
+
+
+@contextlib.contextmanager
+def one_line_for_os_errors(out: Path) -> Iterator[None]:
+    """What the system refuses while writing becomes a `ConversionError`; what was finished stays in ``OUT.partial``."""
+    try:
+        yield
+    except (ConversionError, StoreExistsError):
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            message = "the disk is full. Finished shards are kept; make room and run the same command again to go on."
+            raise ConversionError(f"{out}: {message}") from error
+        raise ConversionError(f"{error.filename or out}: {error.strerror or error}.") from error

@@ -1,0 +1,248 @@
+"""Two small data sets of real handwritten digits, as people keep them in folders, and what this library makes of them.
+
+The digits come with scikit-learn (1,797 of 8 x 8 pixels, from the UCI repository): nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from tensorstore_ds.conversion import convert
+from tensorstore_ds.errors import OptionError, TsdsError
+from tensorstore_ds.options import ConvertOptions
+from tensorstore_ds.preview import choose_rows, contact_sheet
+from tensorstore_ds.store import open as open_store
+from tensorstore_ds.verification import verify
+
+SCENES = 200
+SCENE_SIZE = (120, 160)  # height, width
+_TRAIN_SCENES = 150
+_MARKER = ".tsds-demo"
+#: All that a demo leaves in its folder; a later one removes these and nothing else.
+_FOLDERS = ("digits", "scenes", "digits.tsds", "scenes.tsds", "digits.tsds.partial", "scenes.tsds.partial")
+_SHEETS = ("digits.png", "scenes.png")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that was done.
+
+    Attributes:
+        done: what, in words.
+        path: what it left.
+        seconds: how long it took.
+    """
+
+    done: str
+    path: Path
+    seconds: float
+
+
+def run(out: Path) -> Iterator[Step]:
+    """Write both data sets into `out`, convert and verify them, and draw contact sheets; yields each step when done.
+
+    What an earlier demo left in `out` is replaced, and nothing else is touched.
+
+    Raises:
+        OptionError: scikit-learn is not installed, or `out` holds something that no demo left there.
+        TsdsError: a store that was just written is not sound.
+    """
+    images, labels = load_digits()
+    _clear(out)
+    yield from _show(out, "digits", lambda path: write_digits(path, images, labels), ConvertOptions(format="folders"))
+    yield from _show(out, "scenes", lambda path: write_scenes(path, images, labels), ConvertOptions(format="voc"))
+
+
+def _show(out: Path, name: str, write: Callable[[Path], str], options: ConvertOptions) -> Iterator[Step]:
+    source, store, sheet = out / name, out / f"{name}.tsds", out / f"{name}.png"
+    begun = time.perf_counter()
+    written = write(source)
+    yield Step(f"wrote {written}", source, time.perf_counter() - begun)
+
+    summary = convert(source, store, options)
+    samples = sum(summary.rows.values())
+    yield Step(f"converted {samples:,} samples, {samples / summary.seconds:,.0f} a second", store, summary.seconds)
+
+    begun = time.perf_counter()
+    problems = verify(store)
+    if problems:
+        raise TsdsError(f"{store}: expected a sound store, found {problems[0]}")
+    yield Step(f"verified {summary.nbytes / 1e6:.1f} MB", store, time.perf_counter() - begun)
+
+    begun = time.perf_counter()
+    split = open_store(store)["train"]
+    rows = choose_rows(split, 60 if name == "digits" else 12)
+    contact_sheet(split, rows).save(sheet, "PNG")
+    yield Step(f"drew {len(rows)} of them", sheet, time.perf_counter() - begun)
+
+
+def _clear(out: Path) -> None:
+    """Make `out`, or remove what an earlier demo left there."""
+    is_free = not out.exists() or (out / _MARKER).is_file() or (out.is_dir() and not any(out.iterdir()))
+    if not is_free:
+        found = "expected a new or empty folder, or that of an earlier demo, found something else."
+        raise OptionError(f"{out}: {found} Choose another with --out.")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / _MARKER).write_text("tsds demo may replace what it wrote here: digits*, scenes*\n", "utf-8")
+    for name in _FOLDERS:
+        if (out / name).is_dir() and not (out / name).is_symlink():
+            shutil.rmtree(out / name)
+    for name in _SHEETS:
+        (out / name).unlink(missing_ok=True)
+
+
+def load_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """scikit-learn's digits: images (1797, 8, 8) uint8 from 0 to 255, and which digit each is, (1797,) int64.
+
+    Raises:
+        OptionError: scikit-learn is not installed.
+    """
+    try:
+        from sklearn.datasets import load_digits as load
+    except ImportError as error:
+        raise OptionError(
+            "demo: expected scikit-learn, which has the digits, found none. pip install 'tensorstore-ds[demo]'"
+        ) from error
+    digits: Any = load()
+    return np.rint(digits.images * (255 / 16)).astype(np.uint8), digits.target.astype(np.int64)
+
+
+# --- class folders ----------------------------------------------------------------------------------------------
+
+
+def write_digits(path: Path, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> str:
+    """Write ``train/<digit>/0000.png`` and ``test/<digit>/0004.png``, every fifth image in ``test``; returns what."""
+    for i, (image, label) in enumerate(zip(images, labels, strict=True)):
+        folder = path / ("test" if i % 5 == 4 else "train") / str(label)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{i:04d}.png")
+    return f"{len(images):,} PNG images in class folders"
+
+
+# --- Pascal VOC -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A digit in a scene: which, and its box x1 y1 x2 y2 in pixels, x2 and y2 exclusive."""
+
+    digit: int
+    box: tuple[int, int, int, int]
+
+
+def write_scenes(path: Path, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> str:
+    """Write `SCENES` pictures of several digits in the layout of a VOCdevkit, always the same; returns what."""
+    root = path / "VOC2012"
+    folders = {name: root / name for name in ("JPEGImages", "Annotations", "ImageSets/Main")}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    stems = [f"scene_{i:04d}" for i in range(SCENES)]
+    objects = 0
+    for stem in stems:
+        scene, placed = _scene(rng, images, labels)
+        objects += len(placed)
+        Image.fromarray(scene).save(folders["JPEGImages"] / f"{stem}.jpg", quality=92)
+        (folders["Annotations"] / f"{stem}.xml").write_text(_annotation(f"{stem}.jpg", placed), "utf-8")
+    lists = {"train": stems[:_TRAIN_SCENES], "val": stems[_TRAIN_SCENES:], "trainval": stems}
+    for name, listed in lists.items():
+        (folders["ImageSets/Main"] / f"{name}.txt").write_text("".join(f"{stem}\n" for stem in listed), "utf-8")
+    return f"{SCENES} JPEG scenes with {objects:,} boxes, as Pascal VOC"
+
+
+def _scene(
+    rng: np.random.Generator, images: NDArray[np.uint8], labels: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], list[_Placed]]:
+    """A picture (H, W, 3) with digits that do not overlap."""
+    height, width = SCENE_SIZE
+    scene = _background(rng)
+    placed: list[_Placed] = []
+    for _ in range(int(rng.integers(3, 8))):
+        chosen = int(rng.integers(len(images)))
+        ink = _ink(images[chosen], int(rng.integers(26, 54)))
+        h, w = ink.shape
+        x, y = int(rng.integers(2, width - w - 2)), int(rng.integers(2, height - h - 2))
+        box = (x, y, x + w, y + h)
+        if any(
+            box[0] < b[2] + 3 and b[0] < box[2] + 3 and box[1] < b[3] + 3 and b[1] < box[3] + 3 for b in _boxes(placed)
+        ):
+            continue
+        patch = scene[y : y + h, x : x + w]
+        color = _contrasting(rng, patch)
+        patch += (color - patch) * ink[:, :, None]
+        placed.append(_Placed(int(labels[chosen]), box))
+    return np.clip(np.rint(scene), 0, 255).astype(np.uint8), placed
+
+
+def _boxes(placed: list[_Placed]) -> list[tuple[int, int, int, int]]:
+    return [p.box for p in placed]
+
+
+def _background(rng: np.random.Generator) -> NDArray[np.float64]:
+    """Two colours that run into one another, cloudy and grainy: (H, W, 3), about 0 to 255."""
+    height, width = SCENE_SIZE
+    first, second = rng.uniform(40, 215, (2, 3))
+    angle = rng.uniform(0, 2 * np.pi)
+    y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
+    slope = (np.cos(angle) * (x - 0.5) + np.sin(angle) * (y - 0.5)) / 1.42 + 0.5
+    clouds = Image.fromarray(rng.normal(0, 22, (8, 10)).astype(np.float32)).resize(
+        (width, height), Image.Resampling.BICUBIC
+    )
+    grain = rng.normal(0, 7, (height, width, 3))
+    scene: NDArray[np.float64] = first + (second - first) * slope[:, :, None] + np.asarray(clouds)[:, :, None] + grain
+    return scene
+
+
+def _ink(image: NDArray[np.uint8], size: int) -> NDArray[np.float64]:
+    """A digit's ink from 0 to 1, enlarged smoothly and cut to where there is some: (h, w), neither above `size`."""
+    enlarged = np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BICUBIC)) / 255.0
+    ink = np.clip((enlarged - 0.25) / 0.4, 0, 1)
+    rows, columns = np.flatnonzero((ink > 0.3).any(axis=1)), np.flatnonzero((ink > 0.3).any(axis=0))
+    return ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+
+
+def _contrasting(rng: np.random.Generator, patch: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A colour that stands out: bright on dark, dark on bright."""
+    return rng.uniform(200, 255, 3) if patch.mean() < 128 else rng.uniform(0, 60, 3)
+
+
+def _annotation(filename: str, placed: list[_Placed]) -> str:
+    height, width = SCENE_SIZE
+    objects = "".join(
+        f"""\
+\t<object>
+\t\t<name>{p.digit}</name>
+\t\t<pose>Unspecified</pose>
+\t\t<truncated>0</truncated>
+\t\t<difficult>0</difficult>
+\t\t<bndbox>
+\t\t\t<xmin>{p.box[0]}</xmin>
+\t\t\t<ymin>{p.box[1]}</ymin>
+\t\t\t<xmax>{p.box[2]}</xmax>
+\t\t\t<ymax>{p.box[3]}</ymax>
+\t\t</bndbox>
+\t</object>
+"""
+        for p in placed
+    )
+    return f"""\
+<annotation>
+\t<folder>VOC2012</folder>
+\t<filename>{filename}</filename>
+\t<size>
+\t\t<width>{width}</width>
+\t\t<height>{height}</height>
+\t\t<depth>3</depth>
+\t</size>
+\t<segmented>0</segmented>
+{objects}</annotation>
+"""

@@ -1,0 +1,307 @@
+"""One sample of a source becomes one row of a store: decode, orient, resize, move boxes along, encode."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL.PngImagePlugin import PngImageFile
+
+from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.geometry import Fit, Placement, place, place_objects
+from tensorstore_ds.schema import DTYPES, OBJECT_VALUES, Encoding
+from tensorstore_ds.sources.base import Sample
+
+Color = Literal["auto", "gray", "rgb", "rgba"]
+COLORS: tuple[Color, ...] = get_args(Color)
+
+#: More pixels than this are taken for a decompression bomb; Pillow's own threshold for a warning.
+MAX_PIXELS = 1024**3 // 4 // 3
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_GRAY_MODES = frozenset(("1", "L", "LA", "La"))
+_MODES: Mapping[Color, str] = {"gray": "L", "rgb": "RGB", "rgba": "RGBA"}
+#: Members of `Image.info` from which Pillow reads an orientation. That of a TIFF file it applies by itself.
+_ORIENTED = frozenset(("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"))
+
+
+@dataclass(frozen=True, slots=True)
+class ImageOptions:
+    """How images are kept.
+
+    Attributes:
+        encoding: ``raw`` pixels, ``jpeg`` (encoded again), or the ``source`` file's own bytes.
+        quality: of ``jpeg``, 1 to 95.
+        size: (height, width) to fit every image to; None to keep sizes.
+        fit: how: ``pad`` keeps the whole image, ``crop`` fills the size, ``stretch`` ignores the aspect.
+        color: ``auto`` keeps gray and colour and drops alpha; the others convert.
+        max_pixels: refuse an image with more, before decoding it.
+    """
+
+    encoding: Encoding = "raw"
+    quality: int = 90
+    size: tuple[int, int] | None = None
+    fit: Fit = "pad"
+    color: Color = "auto"
+    max_pixels: int = MAX_PIXELS
+
+    def check(self) -> None:
+        """Raise `OptionError` for options that contradict each other."""
+        if self.encoding == "source" and (self.size is not None or self.color != "auto"):
+            raise OptionError("--encoding source keeps files as they are: leave out --size and --color, or use jpeg.")
+        if self.encoding == "jpeg" and self.color == "rgba":
+            raise OptionError("JPEG has no alpha: use --encoding raw with --color rgba.")
+        if not 1 <= self.quality <= 95:
+            raise OptionError(f"--quality: expected 1 to 95, found {self.quality}.")
+        if self.size is not None and min(self.size) < 1:
+            raise OptionError(f"--size: expected positive numbers, found {self.size[0]}x{self.size[1]}.")
+
+
+@dataclass(slots=True)  # not frozen, which would triple the time to make one
+class EncodedSample:
+    """One row.
+
+    Attributes:
+        pixels: (H, W, C) of the stored image.
+        image: the stored bytes, or None where the pixels themselves are stored.
+        size: (height, width) of the image before it was resized.
+        objects: each (M, ...) in the dtype stored; empty without objects.
+        problems: boxes that were dropped, and why.
+    """
+
+    pixels: NDArray[Any]
+    image: bytes | None
+    size: tuple[int, int]
+    objects: Mapping[str, NDArray[Any]]
+    problems: tuple[Problem, ...] = ()
+
+
+def encode_sample(sample: Sample, options: ImageOptions) -> EncodedSample:
+    """Decode a sample's image, fit it and its objects to the size asked for, and encode it.
+
+    Raises:
+        SourceError: the image cannot be decoded, or the annotation belongs to an image of another size.
+    """
+    source: Any = sample.image
+    if isinstance(source, str | Path):
+        source = _read_file(source, sample.key)
+    original = decode_image(source, color=options.color, max_pixels=options.max_pixels, key=sample.key)
+    height, width = original.shape[:2]
+    if sample.annotated_size is not None and sample.annotated_size != (height, width):
+        annotated = "x".join(map(str, sample.annotated_size))
+        message = f"the annotation is for an image of {annotated} (height x width), the image is {height}x{width}."
+        raise _bad(sample.key, "size-mismatch", message)
+    pixels, placement = original, None
+    if options.size is not None:
+        placement = place((height, width), options.size, options.fit)
+        pixels = resize(original, placement)
+    objects: dict[str, NDArray[Any]] = {}
+    problems: tuple[Problem, ...] = ()
+    if sample.objects is not None:
+        placed, problems = place_objects(sample.key, sample.objects, (height, width), placement)
+        for name, (dtype, _) in OBJECT_VALUES.items():
+            value = getattr(placed, name)
+            if value is not None:
+                objects[name] = np.ascontiguousarray(value, dtype)
+    return EncodedSample(pixels, _encode(sample.key, source, pixels, options), (height, width), objects, problems)
+
+
+def _read_file(path: str | Path, key: str) -> bytes:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read()
+    except OSError as error:
+        raise _bad(key, "unreadable-file", f"this file cannot be read ({error.strerror}).") from error
+
+
+def _encode(key: str, source: Any, pixels: NDArray[Any], options: ImageOptions) -> bytes | None:
+    if options.encoding == "raw":
+        return None
+    if options.encoding == "source":
+        if not isinstance(source, bytes):
+            raise OptionError(f"{key}: this source has no image files to keep. Use --encoding raw or jpeg.")
+        return source
+    if pixels.dtype != np.uint8 or pixels.shape[2] not in (1, 3):
+        message = f"JPEG keeps 8-bit gray or RGB, this image is {pixels.dtype} with {pixels.shape[2]} channels."
+        raise _bad(key, "unsupported-depth", message)
+    buffer = io.BytesIO()
+    _as_image(pixels).save(buffer, "JPEG", quality=options.quality)
+    return buffer.getvalue()
+
+
+# --- decode -----------------------------------------------------------------------------------------------------
+
+
+def decode_image(
+    source: bytes | NDArray[Any] | Image.Image,
+    *,
+    color: Color = "auto",
+    max_pixels: int = MAX_PIXELS,
+    key: str = "image",
+) -> NDArray[Any]:
+    """Pixels of an image file's bytes, of an array (H, W) or (H, W, C), or of a PIL image.
+
+    The orientation that the file asks for is applied. Of an animation the first frame is taken.
+
+    Returns:
+        (H, W, C): uint8; uint16, int32 or float32 where the source has it. It may share memory with an array given.
+
+    Raises:
+        SourceError: `not-an-image`, `truncated-image`, `too-many-pixels` or `unsupported-depth`, naming `key`.
+    """
+    if isinstance(source, np.ndarray):
+        return _from_array(source, color, key)
+    image: Image.Image = open_image(source, max_pixels=max_pixels, key=key) if isinstance(source, bytes) else source
+    try:
+        image.load()
+        if not _ORIENTED.isdisjoint(image.info):
+            image = ImageOps.exif_transpose(image)
+        return _from_image(image, color, key)
+    except SourceError:
+        raise
+    except Exception as error:  # Pillow's decoders raise whatever a damaged file makes them stumble over
+        raise _bad(key, "truncated-image", f"this image is damaged ({error}).") from error
+
+
+def open_image(data: bytes | Path, *, max_pixels: int = MAX_PIXELS, key: str = "image") -> ImageFile.ImageFile:
+    """Read an image file's header; raises `SourceError`. Pixels are not decoded yet."""
+    try:
+        if isinstance(data, bytes) and data.startswith(_PNG):
+            # What Image.open would come to, without its search: for small images a tenth of the whole conversion.
+            image: ImageFile.ImageFile = PngImageFile(io.BytesIO(data))
+        else:
+            image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data)
+    except Image.DecompressionBombError as error:
+        raise _bad(key, "too-many-pixels", str(error)) from error
+    except UnidentifiedImageError as error:
+        raise _bad(key, "not-an-image", "expected an image file, found something else.") from error
+    except FileNotFoundError as error:
+        raise _bad(key, "unreadable-file", f"this file cannot be read ({error.strerror}).") from error
+    except Exception as error:  # as above
+        raise _bad(key, "truncated-image", f"this image's header is damaged ({error}).") from error
+    width, height = image.size
+    if width * height > max_pixels:
+        message = f"this image says it has {width}x{height} pixels, the limit is {max_pixels}."
+        raise SourceError(
+            Problem(key, "too-many-pixels", message), "Raise the limit with --max-pixels, if you trust it."
+        )
+    if image.tile and image.mode[:2] != "I;" and ";16" in str(image.tile[0][3]):
+        message = "this is a 16-bit colour image, of which Pillow would keep 8 bits."
+        raise SourceError(Problem(key, "unsupported-depth", message), "Convert it to an array (.npy) to keep 16 bits.")
+    return image
+
+
+def oriented_size(image: Image.Image) -> tuple[int, int]:
+    """(height, width) of an opened image as it will be shown, from its header."""
+    width, height = image.size
+    if not _ORIENTED.isdisjoint(image.info) and image.getexif().get(0x0112, 1) >= 5:
+        return width, height
+    return height, width
+
+
+def color_of(mode: str) -> str:
+    """What a Pillow mode becomes by ``color="auto"``: gray, colour, or its own name for more than 8 bits."""
+    if mode in ("I", "F") or mode.startswith("I;16"):
+        return mode
+    return "gray" if mode in _GRAY_MODES else "colour"
+
+
+@contextlib.contextmanager
+def own_pixel_limit() -> Iterator[None]:
+    """Leave the limit on pixels to `max_pixels`: Pillow's own would warn below it, or refuse what the user allowed."""
+    limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = limit
+
+
+def _from_image(image: Image.Image, color: Color, key: str) -> NDArray[Any]:
+    mode = image.mode
+    if color_of(mode) == mode:
+        array = np.asarray(image)
+        return _from_array(array.astype(array.dtype.newbyteorder("=")), color, key)
+    wanted = _MODES.get(color) or ("L" if color_of(mode) == "gray" else "RGB")
+    if mode != wanted:
+        if mode == "P" and "transparency" in image.info:
+            image = image.convert("RGBA")  # a palette with several transparent entries goes no other way
+        image = image.convert(wanted)
+    width, height = image.size
+    # np.asarray(image) does the same in more steps; for small images it shows.
+    return np.frombuffer(image.tobytes(), np.uint8).reshape(height, width, -1)
+
+
+def _from_array(array: NDArray[Any], color: Color, key: str) -> NDArray[Any]:
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if array.ndim != 3 or 0 in array.shape:
+        raise _bad(key, "array-shape", f"expected an image (H, W) or (H, W, C), found shape {array.shape}.")
+    if array.dtype == np.bool_:
+        array = array.astype(np.uint8) * np.uint8(255)
+    if array.dtype.name not in DTYPES:
+        raise _bad(key, "unsupported-depth", f"expected numbers of at most 64 bits, found {array.dtype}.")
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    channels = array.shape[2]
+    if color == "gray" and channels in (3, 4) and array.dtype == np.uint8:
+        return np.asarray(_as_image(array[:, :, :3]).convert("L"))[:, :, None]
+    if color == "rgb" and channels in (1, 2):
+        return np.repeat(array[:, :, :1], 3, axis=2)
+    if color == "rgb" and channels == 4:
+        return array[:, :, :3]
+    if color in ("gray", "rgb", "rgba") and channels != {"gray": 1, "rgb": 3, "rgba": 4}[color]:
+        raise _bad(key, "unsupported-depth", f"{array.dtype} with {channels} channels cannot become {color}.")
+    return array
+
+
+# --- resize -----------------------------------------------------------------------------------------------------
+
+
+def resize(pixels: NDArray[Any], placement: Placement) -> NDArray[Any]:
+    """Resize with antialiasing: Pillow's bilinear filter, whose support grows with the reduction.
+
+    Args:
+        pixels: (H, W, C), any dtype.
+
+    Returns:
+        (H', W', C) of the same dtype; what `placement` leaves free is zero. Types other than uint8 are resized as
+        float32 and rounded.
+    """
+    channels = pixels.shape[2]
+    height, width = placement.resized
+    if pixels.dtype == np.uint8 and channels in (1, 3, 4):
+        resized = np.asarray(_resize(_as_image(pixels), placement)).reshape(height, width, channels)
+    else:
+        planes = [
+            np.asarray(_resize(Image.fromarray(pixels[:, :, c].astype(np.float32)), placement)) for c in range(channels)
+        ]
+        resized = np.stack(planes, axis=2)
+        if pixels.dtype.kind in "iu":
+            limits = np.iinfo(pixels.dtype)
+            resized = np.clip(np.rint(resized.astype(np.float64)), limits.min, limits.max)
+        resized = resized.astype(pixels.dtype)
+    if placement.resized == placement.size:
+        return resized
+    canvas = np.zeros((*placement.size, channels), pixels.dtype)
+    top, left = placement.offset
+    canvas[top : top + height, left : left + width] = resized
+    return canvas
+
+
+def _resize(image: Image.Image, placement: Placement) -> Image.Image:
+    height, width = placement.resized
+    return image.resize((width, height), Image.Resampling.BILINEAR, box=placement.box)
+
+
+def _as_image(pixels: NDArray[np.uint8]) -> Image.Image:
+    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels))
+
+
+def _bad(key: str, reason: str, message: str) -> SourceError:
+    return SourceError(Problem(key, reason, message))

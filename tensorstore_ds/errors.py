@@ -1,0 +1,84 @@
+"""Everything this library raises on purpose.
+
+::
+
+    TsdsError
+    ├── FormatError         a store, or a part of it, is not what the format says    (also a ValueError)
+    ├── SourceError         a data set to be converted cannot be read as it is       (also a ValueError)
+    ├── OptionError         options that contradict each other or the data           (also a ValueError)
+    ├── ConversionError     the machine failed during a conversion: disk, worker     (also a RuntimeError)
+    └── StoreExistsError    the target of a conversion is already there              (also a FileExistsError)
+
+A message is one line: where, what was expected and what was found, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong, in one place.
+
+    Attributes:
+        where: the file, sample or place in the manifest, relative to the store or source.
+        reason: a code from ``formats/v1/reasons.md``, such as ``file-size``.
+        message: what was expected and what was found.
+    """
+
+    where: str
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        return one_line(f"{self.where}: {self.message}")
+
+
+class TsdsError(Exception):
+    """Base of all errors raised here; its message is one line."""
+
+
+class _ProblemError(TsdsError, ValueError):
+    """An error that carries the list of problems behind it."""
+
+    def __init__(self, problems: Problem | Sequence[Problem], advice: str = "") -> None:
+        self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        self.advice = advice
+        super().__init__(self.problems, advice)
+
+    @property
+    def reason(self) -> str:
+        """The reason code of the first problem."""
+        return self.problems[0].reason
+
+    def __str__(self) -> str:
+        more = len(self.problems) - 1
+        text = str(self.problems[0]) + (f" (and {more} more)" if more else "")
+        return f"{text} {self.advice}".rstrip()
+
+
+class FormatError(_ProblemError):
+    """A store breaks a rule of the format; ``problems`` holds every rule found broken."""
+
+
+class SourceError(_ProblemError):
+    """A source, or a sample of it, cannot be converted; ``problems`` holds all that was found."""
+
+
+class OptionError(TsdsError, ValueError):
+    """Options that contradict each other or the data."""
+
+
+class ConversionError(TsdsError, RuntimeError):
+    """A conversion was stopped by the machine: a full disk, a dead worker process."""
+
+
+class StoreExistsError(TsdsError, FileExistsError):
+    """The target of a conversion exists already; nothing was touched."""
+
+
+def one_line(text: str) -> str:
+    """``text`` with control characters (a newline in a file's name, say) escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

@@ -1,0 +1,134 @@
+"""What a conversion would make of a source, before it is run: from headers, and a few samples for the time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numcodecs.zstd import Zstd
+
+from tensorstore_ds.encode import EncodedSample, encode_sample, own_pixel_limit
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.layout import ZSTD_LEVEL
+from tensorstore_ds.options import ConvertOptions
+from tensorstore_ds.prepare import Prepared, open_any, prepare
+from tensorstore_ds.residency import memory_limit
+from tensorstore_ds.schema import Field
+from tensorstore_ds.sources.base import Reference
+from tensorstore_ds.survey import shapes_problem, survey
+from tensorstore_ds.workers import default_workers
+
+#: Time beyond that of the samples themselves: starting, listing, syncing, checksums.
+_OVERHEAD = 1.3
+#: So many samples, spread over the source, are converted to learn the time and how they compress.
+_TRIED = 64
+_TRIED_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a conversion would make.
+
+    Attributes:
+        format: of the source.
+        rows: samples of each split.
+        classes: class names of the labels, or of the objects.
+        fields: of the store.
+        nbytes: size of the store in each layout; that of ``zarr`` is projected from a few samples.
+        seconds: how long it will take, about.
+        memory: bytes that this process may use.
+        fits: whether the uncompressed store fits that memory.
+        problems: what is bad; the conversion would stop at it, or leave it out.
+        left_out: what the source itself does not take in.
+        sizes: how many images there are of each size, "480x640" (height x width).
+    """
+
+    format: str
+    rows: Mapping[str, int]
+    classes: tuple[str, ...]
+    fields: Mapping[str, Field]
+    nbytes: Mapping[str, int]
+    seconds: float
+    memory: int
+    fits: bool
+    problems: tuple[Problem, ...]
+    left_out: tuple[Problem, ...]
+    sizes: Mapping[str, int]
+
+
+def estimate(
+    source: str | os.PathLike[str] | Sequence[Any] | Mapping[str, Any], options: ConvertOptions | None = None
+) -> Estimate:
+    """Look at a source without converting it: annotations, image headers, and some samples for the time.
+
+    Raises:
+        SourceError: nothing there can be converted, or with ``on_error="fail"`` something is bad.
+        OptionError: options contradict each other or the source.
+    """
+    options = options or ConvertOptions()
+    options.image.check()
+    prepared = prepare(open_any(source, options), options)
+    sizes, modes, unreadable = survey(prepared.source, prepared.splits, options.image)
+    problems = [*prepared.contents.problems, *unreadable]
+    differing = shapes_problem(prepared.source, sizes, modes, options.image)
+    if differing is not None:
+        problems.append(differing)
+    if problems and options.on_error == "fail":
+        raise SourceError(problems, "Mend it, or leave such samples out with --on-error skip.")
+    tried = _try(prepared, options)
+    nbytes = prepared.rows * tried.row_nbytes
+    memory = memory_limit()
+    return Estimate(
+        format=prepared.source.name,
+        rows={name: len(split.references) for name, split in prepared.splits.items()},
+        classes=next((f.classes for f in prepared.fields.values() if f.classes), ()),
+        fields=prepared.fields,
+        nbytes={"memmap": nbytes, "zarr": round(nbytes * tried.compressed)},
+        seconds=_OVERHEAD * prepared.rows * tried.seconds / max(1, options.workers or default_workers()),
+        memory=memory,
+        fits=nbytes <= memory,
+        problems=tuple(problems),
+        left_out=prepared.contents.left_out,
+        sizes=dict(sizes.most_common()),
+    )
+
+
+def _every(prepared: Prepared, step: int) -> Iterator[tuple[str, Reference]]:
+    """Every `step`-th sample of each split."""
+    for split in prepared.splits.values():
+        for i in range(0, len(split.references), step):
+            yield split.source_split, split.references[i]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """Of the samples that were converted: bytes and seconds a sample, and the ratio of compression."""
+
+    row_nbytes: int
+    seconds: float
+    compressed: float
+
+
+def _try(prepared: Prepared, options: ConvertOptions) -> _Tried:
+    step = max(1, prepared.rows // _TRIED)
+    samples: list[EncodedSample] = []
+    began = time.perf_counter()
+    with own_pixel_limit():
+        for source_split, reference in _every(prepared, step):
+            try:
+                samples.append(encode_sample(prepared.source.read(source_split, reference), options.image))
+            except SourceError:
+                continue  # already among the problems, or found when it is converted
+            if time.perf_counter() - began > _TRIED_SECONDS:
+                break
+    seconds = (time.perf_counter() - began) / max(1, len(samples))
+    stored = [np.ascontiguousarray(s.pixels).tobytes() if s.image is None else s.image for s in samples]
+    data = b"".join(stored)
+    # Besides the image a row has a size, a key with its offset, and often a label: about a hundred bytes.
+    small = 100
+    compressed = len(Zstd(level=ZSTD_LEVEL).encode(data)) / len(data) if data else 1.0
+    return _Tried(len(data) // max(1, len(samples)) + small, seconds, compressed)

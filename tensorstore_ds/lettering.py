@@ -1,0 +1,86 @@
+"""Text on pictures, in whatever script a class is named."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+from PIL import ImageFont
+
+from tensorstore_ds.errors import one_line
+
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+#: Fonts with more scripts than Pillow's own, looked for where the system keeps its fonts.
+_WIDER = (
+    "DejaVuSans.ttf",
+    "NotoSansCJK-Regular.ttc",
+    "NotoSansCJKsc-Regular.otf",
+    "wqy-zenhei.ttc",
+    "wqy-microhei.ttc",
+    "DroidSansFallbackFull.ttf",
+    "Arial Unicode.ttf",
+    "PingFang.ttc",
+    "msyh.ttc",
+)
+_NO_CHARACTER = "\U0010ffff"
+
+
+def lettering(text: str, size: int) -> tuple[str, Font]:
+    """What to draw for `text`, and in which font: the first that has all its characters.
+
+    Where no font has them, characters are escaped: ``\\u732b`` can be read, an empty box can not.
+
+    Args:
+        text: any; control characters are escaped.
+        size: of the font, in pixels.
+    """
+    text = one_line(text)
+    for font in _fonts(size):
+        if all(map(functools.partial(_has, font), set(text))):
+            return text, font
+    default = _default(size)
+    return "".join(c if _has(default, c) else c.encode("unicode_escape").decode() for c in text), default
+
+
+def shortened(text: str, font: Font, width: float) -> str:
+    """`text`, or if it is wider than `width` pixels its end behind an ellipsis: paths end in what differs."""
+    if font.getlength(text) <= width:
+        return text
+    low, high = 0, len(text)
+    while low < high:  # how many characters must go
+        middle = (low + high) // 2
+        if font.getlength("..." + text[middle:]) <= width:
+            high = middle
+        else:
+            low = middle + 1
+    return "..." + text[low:]
+
+
+@functools.cache
+def _default(size: int) -> Font:
+    return ImageFont.load_default(size)
+
+
+def _fonts(size: int) -> Iterator[Font]:
+    yield _default(size)
+    for name in _WIDER:
+        font = _installed(name, size)
+        if font is not None:
+            yield font
+
+
+@functools.cache
+def _installed(name: str, size: int) -> Font | None:
+    try:
+        return ImageFont.truetype(name, size)
+    except OSError:
+        return None
+
+
+def _has(font: Font, character: str) -> bool:
+    """Whether a font can draw a character: what it lacks, it draws as the same box."""
+    if character.isascii():
+        return True
+    mask, missing = font.getmask(character), font.getmask(_NO_CHARACTER)
+    return mask.size != missing.size or bytes(mask) != bytes(missing)

@@ -1,0 +1,67 @@
+"""What can be asked of a conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tensorstore_ds.encode import MAX_PIXELS, Color, ImageOptions
+from tensorstore_ds.geometry import Fit
+from tensorstore_ds.schema import Encoding, Keypoints, Layout
+from tensorstore_ds.sources.base import SourceOptions
+
+OnError = Literal["fail", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertOptions:
+    """All that can be asked of a conversion.
+
+    Attributes:
+        format: of the source: a name of `sources.registry()`, or ``auto``.
+        layout: ``memmap`` to train from, ``zarr`` (compressed) to share.
+        encoding, quality, size, fit, color, max_pixels: of images, see `encode.ImageOptions`; size is (height, width).
+        classes, keypoints, images: of the source, see `sources.base.SourceOptions`.
+        split: divide the source's samples: name to fraction.
+        seed: of that division.
+        shard_nbytes: size of a shard's largest field, about.
+        workers: processes; 0 for none but this one, None for the cores that this process may use.
+        on_error: ``fail`` stops at the first bad sample, ``skip`` leaves it out and names it in ``skipped.jsonl``.
+        license, citation: noted in the manifest.
+    """
+
+    format: str = "auto"
+    layout: Layout = "memmap"
+    encoding: Encoding = "raw"
+    quality: int = 90
+    size: tuple[int, int] | None = None
+    fit: Fit = "pad"
+    color: Color = "auto"
+    max_pixels: int = MAX_PIXELS
+    classes: tuple[str, ...] | None = None
+    keypoints: Keypoints | None = None
+    images: Path | None = None
+    split: Mapping[str, float] | None = None
+    seed: int = 0
+    shard_nbytes: int = 4 * 1024**3
+    workers: int | None = None
+    on_error: OnError = "fail"
+    license: str | None = None
+    citation: str | None = None
+
+    @property
+    def image(self) -> ImageOptions:
+        """The options that concern images."""
+        return ImageOptions(self.encoding, self.quality, self.size, self.fit, self.color, self.max_pixels)
+
+    @property
+    def source(self) -> SourceOptions:
+        """The options that concern the source."""
+        return SourceOptions(self.classes, self.keypoints, self.images)
+
+    def recorded(self) -> dict[str, Any]:
+        """What decides the bytes of the store: for the manifest, and for an interrupted conversion's next run."""
+        names = ("layout", "encoding", "quality", "size", "fit", "color", "split", "seed", "shard_nbytes")
+        return {name: getattr(self, name) for name in names}

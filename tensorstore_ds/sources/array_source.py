@@ -1,0 +1,145 @@
+"""The base of the sources whose samples are rows of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.schema import ArrayField, ArraySpec, Field, label_field
+from tensorstore_ds.sources.array_files import ArrayFile, Scratch, bad_shape
+from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions
+from tensorstore_ds.sources.classes import number_classes
+
+
+class ArraySource:
+    """Samples are rows of arrays, one array a field; a reference is a row's number.
+
+    A format derives from this, and its `find` says which arrays there are. `image` and `label` have a meaning;
+    whatever else a split has is a field of its own.
+    """
+
+    def __init__(self, path: Path, options: SourceOptions) -> None:
+        self.path = path
+        self.options = options
+        self._splits: dict[str, dict[str, ArrayFile]] = {}
+        self._left_out: list[Problem] = []
+        self._maps: dict[str, dict[str, NDArray[Any]]] = {}
+        self._files: tuple[Path, ...] = ()
+        self._scratch: Scratch | None = None
+
+    def find(self) -> dict[str, dict[str, ArrayFile]]:
+        """For each split its arrays by field: `image` with (N, H, W) or (N, H, W, C) or (N, C, H, W), and others."""
+        raise NotImplementedError
+
+    def scan(self) -> Contents:
+        """Read headers and labels."""
+        self._splits = {split: arrays for split, arrays in self.find().items() if arrays["image"].shape[0]}
+        if not self._splits:
+            raise SourceError(Problem(str(self.path), "empty-source", "expected arrays with rows, found none."))
+        first = next(iter(self._splits.values()))
+        for arrays in self._splits.values():
+            _check(arrays, first)
+        fields: dict[str, Field] = {
+            name: ArrayField("array", ArraySpec(array.native.name, array.shape[1:]))
+            for name, array in first.items()
+            if name not in ("image", "label")
+        }
+        labels = None
+        if "label" in first:
+            labels = {split: self._read_labels(arrays["label"]) for split, arrays in self._splits.items()}
+            found = {int(label) for array in labels.values() for label in np.unique(array)}
+            fields = {"label": label_field(number_classes(found, self.options.classes, first["label"].where)), **fields}
+        splits = {split: range(arrays["image"].shape[0]) for split, arrays in self._splits.items()}
+        return Contents(fields, splits, labels, left_out=tuple(self._left_out))
+
+    def read(self, split: str, reference: Reference) -> Sample:
+        """A row of each array; the image is a view of the file."""
+        maps = self._maps.get(split) or self._map(split)
+        row = int(reference)
+        label = int(maps["label"][row].item()) if "label" in maps else None
+        arrays = self._splits[split]
+        others = {
+            name: np.asarray(array[row], arrays[name].native, order="C")
+            for name, array in maps.items()
+            if name not in ("image", "label")
+        }
+        return Sample(f"{split}/{row:05d}", maps["image"][row], label, arrays=others)
+
+    def files(self, reference: Reference) -> tuple[Path, ...]:
+        """The files of the source; which of them a row is from, its number alone does not say."""
+        return self._files
+
+    def scratch(self) -> Scratch:
+        """Where to decompress to."""
+        self._scratch = self._scratch or Scratch()
+        return self._scratch
+
+    def _map(self, split: str) -> dict[str, NDArray[Any]]:
+        maps = {name: array.map() for name, array in self._splits[split].items()}
+        if channels_first(self._splits[split]["image"].shape):
+            maps["image"] = maps["image"].transpose(0, 2, 3, 1)
+        self._maps[split] = maps
+        return maps
+
+    def _read_labels(self, array: ArrayFile) -> NDArray[np.int64]:
+        values = array.map().reshape(-1)
+        if array.native == np.uint64 and values.max() > np.iinfo(np.int64).max:
+            raise bad_shape(array.where, f"expected labels below 2^63, found {values.max()}.")
+        return values.astype(np.int64)
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        # maps would be pickled with all their data, and the temporary folder belongs to the process that made it
+        return {**self.__dict__, "_maps": {}, "_scratch": None}
+
+
+def channels_first(shape: tuple[int, ...]) -> bool:
+    """Whether images of this shape are (N, C, H, W)."""
+    return len(shape) == 4 and shape[3] not in (1, 2, 3, 4)
+
+
+def check_images(array: ArrayFile) -> None:
+    """Refuse what is not (N, H, W), (N, H, W, C) with 1 to 4 channels, or (N, C, H, W) with 1, 3 or 4.
+
+    Raises:
+        SourceError: `array-shape`.
+    """
+    shape = array.shape
+    found = f"found {shape}."
+    if len(shape) not in (3, 4) or 0 in shape[1:]:
+        raise bad_shape(array.where, f"expected images (N, H, W) or (N, H, W, C), {found}", "Reshape the array.")
+    if len(shape) == 3:
+        return
+    last, second = shape[3] in (1, 2, 3, 4), shape[1] in (1, 3, 4)
+    if last and second:
+        message = f"expected it to be clear which axis holds the channels, {found}"
+        advice = "Pass the images to tensorstore_ds.convert as a sequence of arrays (H, W, C)."
+        raise bad_shape(array.where, message, advice)
+    if not last and not second:
+        raise bad_shape(array.where, f"expected 1 to 4 channels in the last axis, or 1, 3 or 4 in the second, {found}")
+
+
+def _check(arrays: Mapping[str, ArrayFile], first: Mapping[str, ArrayFile]) -> None:
+    """Refuse fields whose rows are not as many as the images, or not as in the first split."""
+    image = arrays["image"]
+    check_images(image)
+    missing = next((name for name in first if name not in arrays), None)
+    if missing is not None:
+        message = f"expected an array for {missing} beside it, as {first[missing].where} is in another split."
+        raise bad_shape(image.where, message, "Add it, or move the other away.")
+    for name, array in arrays.items():
+        if array.shape[:1] != image.shape[:1]:
+            message = f"expected {image.shape[0]:,} rows, as {image.where} has, found {array.shape[:1]}."
+            raise bad_shape(array.where, message)
+        if name not in first:
+            raise bad_shape(array.where, "expected the same arrays in all splits, found this one only here.")
+        one, other = first[name], array
+        if name not in ("image", "label") and (one.native, one.shape[1:]) != (other.native, other.shape[1:]):
+            message = f"expected rows of {one.native} {one.shape[1:]}, as in {one.where}, "
+            raise bad_shape(other.where, f"{message}found {other.native} {other.shape[1:]}.")
+        if name != "image" and 0 in array.shape[1:]:
+            raise bad_shape(array.where, f"expected rows that hold numbers, found the shape {array.shape}.")

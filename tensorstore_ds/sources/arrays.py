@@ -1,0 +1,203 @@
+"""NumPy's files, .npy and .npz: formats/sources/arrays.md."""
+
+from __future__ import annotations
+
+import contextlib
+import lzma
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tensorstore_ds.errors import Problem, SourceError, TsdsError
+from tensorstore_ds.sources.array_files import NPY_HEAD, ArrayFile, bad_file, parse_npy
+from tensorstore_ds.sources.array_source import ArraySource
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES, SourceOptions
+from tensorstore_ds.sources.files import SPLIT_NAMES, glance, split_name, unreadable, walk_files
+
+#: Names of arrays, in lower case, that are read as the images and as the labels.
+IMAGE_NAMES = frozenset({"image", "images", "img", "imgs", "x", "data"})
+LABEL_NAMES = frozenset({"label", "labels", "y", "target", "targets"})
+
+_SUFFIXES = (".npy", ".npz")
+_SPLITS = "|".join(sorted(SPLIT_NAMES, key=len, reverse=True))
+_NAME = re.compile(rf"(?P<before>{_SPLITS})[-_. ](?P<rest>.+)|(?P<first>.+)[-_. ](?P<after>{_SPLITS})", re.IGNORECASE)
+#: Fields that a store has anyway, or that mean something else there.
+_TAKEN = frozenset({"image", "key", "label", "objects", "size"})
+#: What zipfile raises for files that are damaged, encrypted or compressed in a way it does not know.
+_BAD_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, struct.error, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """An array with what its name says: its split, if any, and its field."""
+
+    array: ArrayFile
+    split: str | None
+    field: str
+
+
+class ArraysSource(ArraySource):
+    """A .npy file, a .npz file, or a folder of them, perhaps with split folders."""
+
+    name: ClassVar[str] = "arrays"
+
+    def __init__(self, path: Path, options: SourceOptions) -> None:
+        super().__init__(path, options)
+        self._packed: dict[ArrayFile, zipfile.ZipInfo] = {}  # arrays that lie in a .npz file
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        """Whether this is a .npy or .npz file, or a folder of them without a file that is an image."""
+        if path.is_file():
+            return path.suffix.lower() in _SUFFIXES
+        found = [file.lower() for file in glance(path)] if path.is_dir() else []
+        arrays = any(file.endswith(_SUFFIXES) for file in found)
+        return arrays and not any(file.endswith((*IMAGE_SUFFIXES, ".xml")) for file in found)
+
+    def find(self) -> dict[str, dict[str, ArrayFile]]:
+        """The arrays of each split; those that belong to none, or have other rows, are left out and named."""
+        named = list(self._named())
+        if not named:
+            raise SourceError(Problem(str(self.path), "unknown-format", "expected .npy or .npz files, found none."))
+        has_splits = any(item.split is not None for item in named)
+        splits: dict[str, dict[str, ArrayFile]] = {}
+        for item in named:
+            if has_splits and item.split is None:
+                self._leave_out(item.array.where, "its name says no split, as others do")
+                continue
+            arrays = splits.setdefault(item.split or "train", {})
+            if item.field in arrays:
+                message = f"expected one array for {item.field}, found {arrays[item.field].where} too."
+                raise SourceError(Problem(item.array.where, "array-file", message), "Rename or remove one.")
+            arrays[item.field] = item.array
+        for arrays in splits.values():
+            self._choose(arrays)
+        return {split: {name: self._unpack(a) for name, a in arrays.items()} for split, arrays in splits.items()}
+
+    def _named(self) -> Iterator[_Named]:
+        """Every array with what its name and its folder say."""
+        relative = list(walk_files(self.path, _SUFFIXES)) if self.path.is_dir() else [self.path.name]
+        top = self.path if self.path.is_dir() else self.path.parent
+        self._files = tuple(top / name for name in relative)
+        for name, file in zip(relative, self._files, strict=True):
+            *folders, _ = name.split("/")
+            if len(folders) > 1 or (folders and folders[0].lower() not in SPLIT_NAMES):
+                self._leave_out(name, "its folder is not named after a split")
+                continue
+            hint = folders[0] if folders else file.stem if file.suffix.lower() == ".npz" else ""
+            split = split_name(hint) if hint.lower() in SPLIT_NAMES else None
+            if file.suffix.lower() == ".npz":
+                for member, array in self._members(file, name):
+                    yield _name(array, member, split)
+            elif file.suffix.lower() == ".npy":
+                item = _name(open_npy(file, name), file.stem, split)
+                alone = self.path.is_file()  # whatever its name, it can only be the images
+                yield _Named(item.array, item.split, "image") if alone else item
+            else:
+                raise bad_file(name, "expected a .npy or .npz file, found another suffix.")
+
+    def _members(self, file: Path, where: str) -> Iterator[tuple[str, ArrayFile]]:
+        """The arrays in a .npz file, by name; their data stay where they are."""
+        with _zip_errors(where), zipfile.ZipFile(file) as archive:
+            for info in archive.infolist():
+                place = f"{where}:{info.filename}"
+                if not info.filename.endswith(".npy"):
+                    self._leave_out(place, "it is no array")
+                    continue
+                with archive.open(info) as stream:
+                    dtype, shape, fortran, offset = parse_npy(stream.read(NPY_HEAD), place)
+                array = ArrayFile(place, file, dtype, shape, offset, fortran)
+                if info.file_size != offset + array.nbytes:
+                    raise bad_file(place, f"expected {offset + array.nbytes:,} bytes, found {info.file_size:,}.")
+                self._packed[array] = info
+                yield info.filename.removesuffix(".npy"), array
+
+    def _unpack(self, array: ArrayFile) -> ArrayFile:
+        """The array in a file of its own, if it is packed."""
+        info = self._packed.get(array)
+        if info is None:
+            return array
+        with _zip_errors(array.where), zipfile.ZipFile(array.path) as archive, archive.open(info) as stream:
+            stream.read(array.offset)
+            path = self.scratch().keep(stream, array.nbytes)
+            found = path.stat().st_size + len(stream.read(1))  # at the end zipfile compares the checksum
+            if found != array.nbytes:
+                raise bad_file(array.where, f"expected {array.nbytes:,} bytes after the header, found {found:,}.")
+        return replace(array, path=path, offset=0)
+
+    def _choose(self, arrays: dict[str, ArrayFile]) -> None:
+        """Leave the arrays that can be fields."""
+        if "image" not in arrays:
+            found = ", ".join(f"{array.where} {array.shape}" for array in arrays.values())
+            message = f"expected an array of images (named images, x or data), found {found}."
+            raise SourceError(Problem(str(self.path), "no-image", message), "Rename the array that holds the images.")
+        image = arrays["image"]
+        for name, array in list(arrays.items()):
+            if name not in ("image", "label") and array.shape[:1] != image.shape[:1]:
+                self._leave_out(array.where, f"its shape is {array.shape}, that of the images {image.shape}")
+                del arrays[name]
+
+    def _leave_out(self, where: str, why: str) -> None:
+        self._left_out.append(Problem(where, "not-listed", f"not read: {why}."))
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        return {**super().__getstate__(), "_packed": {}}
+
+
+def open_npy(file: Path, where: str) -> ArrayFile:
+    """The array in a .npy file, from its header.
+
+    Raises:
+        SourceError: `array-file` when it holds anything but one array of numbers; `unreadable-file`.
+    """
+    try:
+        with file.open("rb") as stream:
+            dtype, shape, fortran, offset = parse_npy(stream.read(NPY_HEAD), where)
+        size = file.stat().st_size
+    except OSError as error:
+        raise SourceError(unreadable(where, error)) from error
+    array = ArrayFile(where, file, dtype, shape, offset, fortran)
+    if size != offset + array.nbytes:
+        raise bad_file(where, f"expected {offset + array.nbytes:,} bytes, found {size:,}.")
+    return array
+
+
+def _name(array: ArrayFile, name: str, split: str | None) -> _Named:
+    """What a name such as ``train_images``, ``x_test`` or ``val`` says; the folder's split goes before the name's."""
+    match = _NAME.fullmatch(name)
+    own, rest = (match["before"] or match["after"], match["rest"] or match["first"]) if match else ("", name)
+    if name.lower() in SPLIT_NAMES:
+        own, rest = name, "images"
+    if own and split not in (None, split_name(own)):
+        message = f"expected one split, found {split} in the path and {own} in the name."
+        raise SourceError(Problem(array.where, "split-name", message), "Rename one.")
+    split = split or (split_name(own) if own else None)
+    rest = rest.lower()
+    if rest in IMAGE_NAMES:
+        return _Named(array, split, "image")
+    if rest in LABEL_NAMES and array.native.kind in "iu" and array.shape[1:] in ((), (1,)):
+        return _Named(array, split, "label")
+    field = re.sub(r"[^a-z0-9_-]", "_", rest)[:64]
+    if field in _TAKEN:
+        raise bad_file(array.where, f"expected a name that a store does not use itself, found {field}.")
+    return _Named(array, split, field)
+
+
+@contextlib.contextmanager
+def _zip_errors(where: str) -> Iterator[None]:
+    try:
+        yield
+    except TsdsError:
+        raise  # some of these are a ValueError or RuntimeError, too
+    except _BAD_ZIP as error:
+        raise bad_file(where, f"cannot be read as a .npz file: {error}.") from error
+    except OSError as error:
+        raise SourceError(unreadable(where, error)) from error
+
+
+SOURCE = ArraysSource

@@ -1,0 +1,127 @@
+"""What a source is: something that lists samples, and reads each of them in a worker process.
+
+A format is one module of this package that sets ``SOURCE`` to a class like `Source`, and one page in
+``formats/sources/``. Nothing else is needed: `tensorstore_ds.sources` finds the module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import Problem
+from tensorstore_ds.schema import Field, Keypoints
+
+#: What a source hands to its own `read`: a path, a row number. It must be small: a data set has millions.
+Reference = str | int
+
+#: Files that are taken for images, by their suffix in lower case.
+IMAGE_SUFFIXES = frozenset(
+    [".bmp", ".gif", ".jpeg", ".jpg", ".jp2", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What the user may say about a source.
+
+    Attributes:
+        classes: the class names in their order; None for alphabetic order of what is found.
+        keypoints: landmark names in their order and flip pairs; None to derive them.
+        images: a folder to look for images in, for annotations that lie apart from their images.
+    """
+
+    classes: tuple[str, ...] | None = None
+    keypoints: Keypoints | None = None
+    images: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """The objects of one sample, as the source has them; absent arrays are None, all others have M rows.
+
+    Attributes:
+        boxes: (M, 4) float64, x1 y1 x2 y2 in pixels, x2 and y2 exclusive; unchecked.
+        labels: (M,) int64 class indices.
+        keypoints: (M, K, 2) float64, x y in pixels; NaN where a point is absent.
+        difficult, truncated, occluded: (M,) uint8 flags.
+    """
+
+    boxes: NDArray[np.float64] | None = None
+    labels: NDArray[np.int64] | None = None
+    keypoints: NDArray[np.float64] | None = None
+    difficult: NDArray[np.uint8] | None = None
+    truncated: NDArray[np.uint8] | None = None
+    occluded: NDArray[np.uint8] | None = None
+
+
+@dataclass(slots=True)  # not frozen, which would triple the time to make one
+class Sample:
+    """One sample as the source has it.
+
+    Attributes:
+        key: its path in the source, with ``/``, or its number: what people know it by.
+        image: a file's path (as a string too: quicker, and it shows for small images), or pixels (H, W) or (H, W, C),
+            or a PIL image.
+        label: class index.
+        objects: boxes and landmarks, in the pixels of the image as it is shown (orientation applied).
+        arrays: further fields, one array each.
+        annotated_size: (height, width) that the annotation gives; it is compared with the image.
+    """
+
+    key: str
+    image: str | Path | NDArray[Any] | Any
+    label: int | None = None
+    objects: Objects | None = None
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    annotated_size: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a scan finds.
+
+    Attributes:
+        fields: all fields but the image, its size and its key.
+        splits: for each split the references of its samples, in stored order. Names match `schema.NAME`.
+        labels: for each split the labels, (n,) int64, where the source knows them without reading the samples.
+        problems: what is bad; a conversion stops at it, or leaves it out if told so.
+        left_out: what the source itself does not take in: a photograph not listed, a split that is a union.
+    """
+
+    fields: Mapping[str, Field]
+    splits: Mapping[str, Sequence[Reference]]
+    labels: Mapping[str, NDArray[np.int64]] | None = None
+    problems: tuple[Problem, ...] = ()
+    left_out: tuple[Problem, ...] = ()
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A data set in somebody else's format. Instances travel to worker processes once.
+
+    ``Source(path, options)`` only stores its arguments. Any failure to read is a `SourceError` with a reason code.
+    """
+
+    name: ClassVar[str]
+    path: Path
+
+    def __init__(self, path: Path, options: SourceOptions) -> None: ...
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        """Whether `path` looks like this format, from names and first bytes alone."""
+
+    def scan(self) -> Contents:
+        """List the samples; called once, before any `read`. Reads annotations, no pixels."""
+
+    def read(self, split: str, reference: Reference) -> Sample:
+        """One sample; called in worker processes, on a copy of this object as it was after `scan`."""
+
+    def files(self, reference: Reference) -> tuple[Path, ...]:
+        """The files that a sample is made from; empty when there are none."""

@@ -1,0 +1,93 @@
+"""Class names: in which order, and from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tensorstore_ds.errors import OptionError, Problem, SourceError
+
+
+def order_classes(found: Iterable[str], wanted: tuple[str, ...] | None, where: str) -> tuple[str, ...]:
+    """The class names in their stored order: `wanted` as it is, else those found, by code point.
+
+    >>> order_classes(["dog", "cat", "dog"], None, "photos")
+    ('cat', 'dog')
+
+    Args:
+        found: the names that occur; repetitions do not matter.
+        wanted: the user's list, which may name classes that do not occur.
+        where: what an error names: the source, or the file with the annotations.
+
+    Raises:
+        SourceError: `class-case` for two names that differ only in case, unless `wanted` has both; `unknown-class` for
+            a name that `wanted` has not.
+        OptionError: `wanted` is empty or names a class twice.
+    """
+    names = sorted(set(found))
+    listed = set(_checked(wanted, "classes")) if wanted is not None else set()
+    folded: dict[str, str] = {}
+    for name in names:
+        other = folded.setdefault(name.casefold(), name)
+        if other != name and not {name, other} <= listed:
+            message = f"expected classes that differ in more than case, found {other} and {name}."
+            advice = "Rename one, or name both in a class list (--classes FILE)."
+            raise SourceError(Problem(where, "class-case", message), advice)
+    if wanted is None:
+        return tuple(names)
+    unknown = [name for name in names if name not in listed]
+    if unknown:
+        some = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+        message = f"expected only the {len(wanted)} classes of the class list, found also {some}."
+        raise SourceError(Problem(where, "unknown-class", message), "Add it to the list, or correct the source.")
+    return wanted
+
+
+def number_classes(found: Iterable[int], wanted: tuple[str, ...] | None, where: str) -> tuple[str, ...]:
+    """The class names of labels that are numbers already: `wanted`, whose n-th name (from 0) is that of label n, else
+    the numbers themselves, which must then be 0 to n - 1 without a gap.
+
+    >>> number_classes([1, 0, 2, 1], None, "labels.npy")
+    ('0', '1', '2')
+
+    Raises:
+        SourceError: `unknown-class` for a negative number, a gap, or a number that has no name in `wanted`.
+        OptionError: `wanted` is empty or names a class twice.
+    """
+    numbers = sorted(set(found))
+    n = len(numbers) if wanted is None else len(_checked(wanted, "classes"))
+    wrong = next((number for number in numbers if not 0 <= number < n), None)
+    if wrong is None:
+        return tuple(map(str, range(n))) if wanted is None else wanted
+    if wanted is not None:
+        message = f"expected labels from 0 to {n - 1}, one for each name in the class list, found {wrong}."
+        raise SourceError(Problem(where, "unknown-class", message), "Correct the list: its first name is label 0.")
+    gap = f"but never {next(i for i in range(n) if i not in numbers)}" if numbers[0] >= 0 else "some of them negative"
+    message = f"expected labels from 0 up without a gap, found labels from {numbers[0]} to {numbers[-1]}, {gap}."
+    raise SourceError(Problem(where, "unknown-class", message), "Name all classes, label 0 first (--classes FILE).")
+
+
+def read_classes(path: Path) -> tuple[str, ...]:
+    """The class names in a text file, one a line, in this order; blank lines and white space around do not count.
+
+    Raises:
+        OptionError: the file cannot be read, is not UTF-8, names no class, or names one twice.
+    """
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise OptionError(f"{path}: expected a class list in UTF-8, found other bytes. Save it as UTF-8.") from error
+    except OSError as error:
+        raise OptionError(f"{path}: the class list cannot be read: {error.strerror or error}.") from error
+    return _checked(tuple(name for line in lines if (name := line.strip())), str(path))
+
+
+def _checked(names: tuple[str, ...], where: str) -> tuple[str, ...]:
+    if not names:
+        raise OptionError(f"{where}: expected at least one class name, found none. Write one a line.")
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise OptionError(f"{where}: expected each class once, found {name} twice. Remove one.")
+        seen.add(name)
+    return names

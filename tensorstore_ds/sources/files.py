@@ -1,0 +1,218 @@
+"""The files below a folder: walked quickly and in a fixed order, and kept compactly."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import accumulate, islice, pairwise
+from pathlib import Path
+from typing import overload
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.schema import NAME
+
+#: What operating systems and archive programs leave behind; hidden names (``.DS_Store``) are passed over anyway.
+LITTER = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini"})
+
+#: Names that mean a split, in lower case, of a folder, a list or an array. Others are read as class names and the like.
+SPLIT_NAMES = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
+
+_GLANCE_FOLDER = 1_000  # entries of one folder below the root, and of all, that `glance` looks at
+_GLANCE_ALL = 10_000
+_PACK = 65536  # strings that are packed at a time
+
+
+def walk_files(root: Path, suffixes: Collection[str], *, others: list[str] | None = None) -> Iterator[str]:
+    """The files below `root` whose suffix is one of `suffixes`, as relative paths with ``/``, in string order.
+
+    Links to folders are followed. Hidden names and `LITTER` are passed over. A link that leads nowhere is given too, so
+    that reading it fails and nothing is lost in silence.
+
+    Args:
+        root: the folder.
+        suffixes: in lower case with their dot; a file's own may be in any case.
+        others: receives the paths of all other files, and of whatever is neither file nor folder.
+
+    Raises:
+        SourceError: `symlink-loop`; `unreadable-file` for a folder that cannot be read.
+    """
+    yield from _walk(str(root), "", (), tuple(suffixes), others)
+
+
+def _walk(
+    root: str, prefix: str, above: tuple[tuple[int, int], ...], suffixes: tuple[str, ...], others: list[str] | None
+) -> Iterator[str]:
+    names: list[str] = []
+    try:
+        status = Path(root, prefix).stat()
+        here = (status.st_dev, status.st_ino)
+        if here in above:
+            raise _loop(prefix)
+        with os.scandir(f"{root}/{prefix}") as entries:
+            for entry in entries:
+                name = entry.name
+                if name[0] == "." or name.lower() in LITTER:
+                    continue
+                if entry.is_dir():
+                    names.append(f"{name}/")  # with its slash it sorts as its files' paths do
+                elif name.lower().endswith(suffixes) and (entry.is_file() or not Path(entry.path).exists()):
+                    names.append(name)
+                elif others is not None:
+                    others.append(prefix + name)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _loop(prefix) from error
+        raise SourceError(unreadable(prefix or root, error), "Make it readable, or move it away.") from error
+    names.sort()
+    for name in names:
+        if name[-1] == "/":
+            yield from _walk(root, prefix + name, (*above, here), suffixes, others)
+        else:
+            yield prefix + name
+
+
+def glance(root: Path) -> list[str]:
+    """Some files below `root`, to tell its format by: those of the root and of two levels below, relative, with ``/``.
+
+    The widest view first, and never more than some ten thousand. A folder that cannot be read is passed over: the scan
+    reports it.
+    """
+    found: list[str] = []
+    level = [""]
+    for depth in range(3):
+        below: list[str] = []
+        for prefix in level:
+            limit = min(_GLANCE_ALL - len(found), _GLANCE_FOLDER if depth else _GLANCE_ALL)
+            for name, is_folder in _entries(f"{root}/{prefix}", limit):
+                (below if is_folder else found).append(f"{prefix}{name}/" if is_folder else prefix + name)
+        level = sorted(below)
+    return found
+
+
+def _entries(folder: str, limit: int) -> list[tuple[str, bool]]:
+    """Name, and whether it is a folder, of some entries; of a folder with more, also an XML file beside the first."""
+    try:
+        with os.scandir(folder) as entries:
+            shown = (e for e in entries if e.name[0] != "." and e.name.lower() not in LITTER)
+            some = [(e.name, e.is_dir()) for e in islice(shown, limit)]
+    except OSError:
+        return []
+    if some and len(some) == limit:  # some file systems list files as they were written: images first, then XML
+        annotation = Path(folder, some[0][0]).with_suffix(".xml")
+        some += [(annotation.name, False)] if annotation.is_file() else []
+    return some
+
+
+def _loop(prefix: str) -> SourceError:
+    message = "expected folders that end, found a symbolic link that leads back to a folder above or to itself."
+    return SourceError(Problem(prefix or ".", "symlink-loop", message), "Remove the link.")
+
+
+def unreadable(where: str, error: OSError) -> Problem:
+    """The problem `unreadable-file`, in the words of the operating system."""
+    return Problem(where, "unreadable-file", f"cannot be read: {error.strerror or error}.")
+
+
+def encoding_problem(path: str) -> Problem | None:
+    """The problem `name-encoding` of a path whose bytes are not UTF-8; None for all others."""
+    if path.isascii():
+        return None
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return Problem(path, "name-encoding", "expected a file name in UTF-8, found other bytes. Rename the file.")
+    return None
+
+
+def split_name(text: str) -> str:
+    """The name of a split as a store allows it: lower case, with ``_`` for all other characters.
+
+    >>> split_name("Train 2012")
+    'train_2012'
+
+    Raises:
+        SourceError: `split-name` when no letter or digit is left, or more than 64 characters are.
+    """
+    name = re.sub(r"[^a-z0-9_-]", "_", text.lower())
+    if NAME.fullmatch(name) and re.search(r"[a-z0-9]", name):
+        return name
+    message = "expected a split's name with letters a-z or digits, 64 characters at most."
+    raise SourceError(Problem(text or '""', "split-name", message), "Rename the split.")
+
+
+def split_names(texts: Iterable[str]) -> dict[str, str]:
+    """`split_name` of each text; two that get the same name are a `SourceError` `split-name`."""
+    names: dict[str, str] = {}
+    for text in texts:
+        name = split_name(text)
+        other = next((t for t, n in names.items() if n == name and t != text), None)
+        if other is not None:
+            message = f"expected splits whose names differ, found {other} too: both would be named {name}."
+            raise SourceError(Problem(text, "split-name", message), "Rename or merge one of them.")
+        names[text] = name
+    return names
+
+
+class PackedStrings(Sequence[str]):
+    """Strings back to back in one buffer, to which more can only be added: a million paths cost about 50 MB.
+
+    >>> PackedStrings(["a", "bc", "d"])[1:]
+    ['bc', 'd']
+    """
+
+    __slots__ = ("_bytes", "_offsets")
+
+    def __init__(self, strings: Iterable[str] = ()) -> None:
+        self._bytes = bytearray()
+        self._offsets = array("q", [0])
+        self.extend(strings)
+
+    def extend(self, strings: Iterable[str]) -> None:
+        """Add strings at the end."""
+        remaining = iter(strings)
+        while batch := list(islice(remaining, _PACK)):
+            joined = "".join(batch)
+            lengths: Iterable[int]
+            if joined.isascii():
+                lengths = map(len, batch)
+                data = joined.encode()
+            else:  # surrogates stand for the bytes of file names that are not UTF-8
+                encoded = [text.encode("utf-8", "surrogateescape") for text in batch]
+                lengths = map(len, encoded)
+                data = b"".join(encoded)
+            self._offsets.extend(islice(accumulate(lengths, initial=len(self._bytes)), 1, None))
+            self._bytes += data
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            return self._between(start, stop) if step == 1 else [self[i] for i in range(start, stop, step)]
+        i = index + len(self) if index < 0 else index
+        if not 0 <= i < len(self):
+            raise IndexError(f"expected an index in [0, {len(self)}), found {index}")
+        return self._bytes[self._offsets[i] : self._offsets[i + 1]].decode("utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), _PACK):
+            yield from self._between(start, min(start + _PACK, len(self)))
+
+    def _between(self, start: int, stop: int) -> list[str]:
+        if stop <= start:
+            return []
+        offsets = self._offsets[start : stop + 1]
+        first = offsets[0]
+        data = self._bytes[first : offsets[-1]]
+        if data.isascii():  # characters are bytes: decode once, then cut
+            text = data.decode("ascii")
+            return [text[a - first : b - first] for a, b in pairwise(offsets)]
+        return [data[a - first : b - first].decode("utf-8", "surrogateescape") for a, b in pairwise(offsets)]

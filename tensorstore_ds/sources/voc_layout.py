@@ -1,0 +1,204 @@
+"""How a Pascal VOC data set lies in its folders, and which splits it has: formats/sources/voc.md."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES
+from tensorstore_ds.sources.files import SPLIT_NAMES, split_names, unreadable
+from tensorstore_ds.sources.unions import find_unions
+
+_ANNOTATIONS, _IMAGES = "Annotations", "JPEGImages"
+_CLASS_LINE = re.compile(r"\S.*?\s+(-1|0|1)")  # of aeroplane_train.txt: an id, and whether the class is in the image
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where things are, relative to the source: folders are ``""`` or end with ``/``.
+
+    Attributes:
+        annotations: the folder that all XML files lie in or below.
+        images: the folder that all images lie in or below.
+        lists: the files that may list splits.
+    """
+
+    annotations: str = ""
+    images: str = ""
+    lists: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Splits:
+    """The splits, as numbers of XML files, and what was found on the way.
+
+    Attributes:
+        rows: for each split the numbers of its XML files, (n,) int64, in stored order.
+        listed: whether lists name the samples; otherwise all XML files are samples.
+        missing: XML files that a list wants and that are not there.
+        problems, left_out: as in `Contents`.
+    """
+
+    rows: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    listed: bool = False
+    missing: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    left_out: list[Problem] = field(default_factory=list)
+
+
+def find_layout(root: Path) -> Layout:
+    """Find the parts of a data set: a VOCdevkit, one of the data sets in it, or XML files anywhere.
+
+    Raises:
+        SourceError: `several-datasets`; `unreadable-file`.
+    """
+    try:
+        base = _base(root)
+        if base is None:
+            return Layout()
+        images = f"{base}{_IMAGES}/" if (root / base / _IMAGES).is_dir() else base
+        for folder in (f"{base}ImageSets/Main/", f"{base}ImageSets/"):
+            if (root / folder).is_dir():
+                lists = sorted(entry.name for entry in (root / folder).iterdir() if _is_list(entry))
+                return Layout(f"{base}{_ANNOTATIONS}/", images, tuple(folder + name for name in lists))
+    except OSError as error:
+        raise SourceError(unreadable(str(root), error)) from error
+    return Layout(f"{base}{_ANNOTATIONS}/", images)
+
+
+def _base(root: Path) -> str | None:
+    if (root / _ANNOTATIONS).is_dir():
+        return ""
+    names: list[str] = []
+    for pattern in (f"*/{_ANNOTATIONS}", f"*/*/{_ANNOTATIONS}"):  # in VOCdevkit, and in the folder around it
+        found = (path.parent for path in root.glob(pattern) if path.is_dir())
+        names = names or sorted(folder.relative_to(root).as_posix() for folder in found)
+    if not names or all(name.split("/")[0].lower() in SPLIT_NAMES for name in names):
+        return None
+    if len(names) > 1:
+        message = f"expected one Pascal VOC data set, found {', '.join(names)}."
+        raise SourceError(Problem(str(root), "several-datasets", message), f"Convert one: {root / names[0]}.")
+    return f"{names[0]}/"
+
+
+def _is_list(entry: Path) -> bool:
+    return entry.suffix.lower() == ".txt" and entry.name[0] != "." and entry.is_file()
+
+
+def image_folders(xml: str) -> tuple[str, ...]:
+    """Where the image of an XML file is looked for first: beside it, and in the JPEGImages that belongs to its folder.
+
+    >>> image_folders("VOC2012/Annotations/a.xml")
+    ('VOC2012/Annotations/', 'VOC2012/JPEGImages/')
+    """
+    parts = xml.split("/")[:-1]
+    folders = [parts, [*parts[:-1], _IMAGES]]
+    if _ANNOTATIONS in parts:
+        i = len(parts) - 1 - parts[::-1].index(_ANNOTATIONS)
+        folders.insert(1, [*parts[:i], _IMAGES, *parts[i + 1 :]])
+    return tuple(dict.fromkeys("".join(f"{part}/" for part in folder) for folder in folders))
+
+
+# --- splits -----------------------------------------------------------------------------------------------------
+
+
+def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> Splits:
+    """The splits that the lists say, or else those that the folders say, or else `train`.
+
+    Args:
+        root: the source.
+        layout: of its folders.
+        xmls: the paths of all XML files, in string order.
+
+    Raises:
+        SourceError: `split-name`; `unreadable-file` for a list.
+    """
+    lists = {PurePosixPath(path).stem: (path, _lines(root, path)) for path in layout.lists}
+    splits = Splits()
+    found: dict[str, NDArray[np.int64]] = {}
+    for name, (path, lines) in lists.items():
+        rows = [_row(line, layout.annotations, xmls) for line in lines]
+        if lines and all(row < 0 and _CLASS_LINE.fullmatch(line) for row, line in zip(rows, lines, strict=True)):
+            continue
+        whole = next((other for other in lists if name.endswith(f"_{other}")), None)
+        if whole is not None:
+            message = f"not stored: by its name it lists the images of one class in {whole}."
+            splits.left_out.append(Problem(path, "class-list", message))
+        elif lines:
+            found[name] = _listed(path, lines, rows, layout.annotations, xmls, splits)
+        else:
+            splits.left_out.append(Problem(path, "empty-split", "not stored: it lists nothing."))
+    if not found:
+        splits.rows = _folder_splits(layout.annotations, xmls, str(root))
+        return splits
+    splits.listed = True
+    unions = find_unions(found)
+    for name, parts in unions.items():
+        message = f"not stored twice: it is the union of {', '.join(parts)}."
+        splits.left_out.append(Problem(lists[name][0], "split-union", message))
+    names = split_names(name for name in found if name not in unions)
+    splits.rows = {short: found[name] for name, short in names.items()}
+    return splits
+
+
+def _lines(root: Path, path: str) -> list[str]:
+    try:  # names are bytes: the same way of decoding makes them agree with those of the folders
+        text = (root / path).read_text("utf-8-sig", "surrogateescape")
+    except OSError as error:
+        raise SourceError(unreadable(path, error)) from error
+    return [line for row in text.split("\n") if (line := row.strip())]
+
+
+def _row(line: str, folder: str, xmls: Sequence[str]) -> int:
+    """The number of the XML file of an id, which may have a suffix that it should not have; -1 if there is none."""
+    stem, _, suffix = line.rpartition(".")
+    ids = (line, stem) if f".{suffix.lower()}" in IMAGE_SUFFIXES | {".xml"} else (line,)
+    for path in (f"{folder}{name}.{xml}" for name in ids for xml in ("xml", "XML")):
+        i = bisect_left(xmls, path)
+        if i < len(xmls) and xmls[i] == path:
+            return i
+    return -1
+
+
+def _listed(
+    path: str, lines: list[str], rows: list[int], folder: str, xmls: Sequence[str], splits: Splits
+) -> NDArray[np.int64]:
+    kept: dict[int, None] = {}
+    known = set(splits.missing)
+    for line, row in zip(lines, rows, strict=True):
+        xml = f"{folder}{line}.xml"
+        if row >= 0 and row not in kept:
+            kept[row] = None
+        elif row >= 0:
+            message = f"expected it once in {path}, found it again. Remove the line."
+            splits.problems.append(Problem(xmls[row], "duplicate-key", message))
+        elif xml not in known:
+            message = f"expected this annotation, which {path} lists, found none. Add it, or remove the line."
+            splits.problems.append(Problem(xml, "no-annotation", message))
+            splits.missing.append(xml)
+            known.add(xml)
+    return np.fromiter(kept, np.int64, len(kept))
+
+
+def _folder_splits(folder: str, xmls: Sequence[str], where: str) -> dict[str, NDArray[np.int64]]:
+    """A split for each top folder, where all of these mean splits; otherwise one split, `train`."""
+    rows: dict[str, array[int]] = {}
+    for i, xml in enumerate(xmls):
+        top, slash, _ = xml[len(folder) :].partition("/")
+        rows.setdefault(top if slash else "", array("q")).append(i)
+    tops = [top for top in rows if top.lower() in SPLIT_NAMES]
+    if not tops:
+        return {"train": np.arange(len(xmls))}
+    if len(tops) < len(rows):
+        other = next(top for top in rows if top not in tops)
+        message = f"expected all XML files in split folders, found {tops[0]} and, beside it, {other or 'XML files'}."
+        raise SourceError(Problem(where, "split-name", message), "Move them into split folders, or convert one folder.")
+    return {name: np.asarray(rows[top], np.int64) for top, name in split_names(tops).items()}

@@ -1,0 +1,150 @@
+"""What a split's samples are like: class counts, channel mean and standard deviation, objects, original sizes.
+
+Blocks are summed in worker processes and added up; sums of 8- and 16-bit pixels are exact integers, so that the result
+does not depend on how the work was divided.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Original sizes are listed one by one up to this many different ones.
+MAX_DISTINCT_SIZES = 16
+
+
+class Statistics:
+    """Sums over samples, to which blocks and other sums can be added.
+
+    All state is one JSON object, so that a finished shard's sums can wait on disk.
+    """
+
+    def __init__(self, sums: Mapping[str, Any] | None = None) -> None:
+        self.sums: dict[str, Any] = dict(sums or {})
+
+    def add_labels(self, labels: NDArray[np.int64], classes: int) -> None:
+        """Count image labels, (n,)."""
+        self.add({"class_counts": np.bincount(labels, minlength=classes).tolist()})
+
+    def add_objects(self, lengths: NDArray[np.int64], labels: NDArray[np.int64] | None, classes: int) -> None:
+        """Count objects: `lengths` (n,) of each sample, and their class indices (M,), if they have any."""
+        if len(lengths):
+            low, high = int(lengths.min()), int(lengths.max())
+            self.add({"objects": {"samples": len(lengths), "total": int(lengths.sum()), "min": low, "max": high}})
+        if labels is not None:
+            self.add({"object_counts": np.bincount(labels, minlength=classes).tolist()})
+
+    def add_sizes(self, sizes: NDArray[np.int32]) -> None:
+        """Note original sizes, (n, 2) height width."""
+        self.add({"samples": len(sizes)})
+        for name, values in zip(("height", "width"), sizes.T.astype(np.int64), strict=True):
+            if len(values):
+                self.add({name: {"min": int(values.min()), "max": int(values.max()), "sum": int(values.sum())}})
+        distinct, counts = np.unique(sizes, axis=0, return_counts=True)
+        named = {f"{h}x{w}": int(n) for (h, w), n in zip(distinct.tolist(), counts, strict=True)}
+        self.add({"distinct": _add_distinct({}, named)})
+
+    def add_pixels(self, pixels: NDArray[Any]) -> None:
+        """Sum values and squares by channel, of (..., W, C)."""
+        width, channels = pixels.shape[-2:]
+        lines = pixels.reshape(-1, width * channels)
+        # Whole lines are summed first, along the long contiguous axis, and folded into channels after.
+        total, squares = _line_sums(lines)
+        self.add(
+            {
+                "channels": {
+                    "dtype": pixels.dtype.name,
+                    "count": lines.shape[0] * width,
+                    "sum": total.reshape(width, channels).sum(0).tolist(),
+                    "squares": squares.reshape(width, channels).sum(0).tolist(),
+                }
+            }
+        )
+
+    def add(self, other: Statistics | Mapping[str, Any]) -> None:
+        """Add the sums of other samples."""
+        sums = other.sums if isinstance(other, Statistics) else other
+        for name, value in sums.items():
+            self.sums[name] = _ADD[name](self.sums[name], value) if name in self.sums else value
+
+    def summary(self) -> dict[str, Any]:
+        """The statistics as the manifest has them: ``formats/v1/spec.md`` section 4.5."""
+        sums = self.sums
+        summary: dict[str, Any] = {name: sums[name] for name in ("class_counts", "object_counts") if name in sums}
+        if "objects" in sums:
+            objects = sums["objects"]
+            summary["objects"] = {name: objects[name] for name in ("total", "min", "max")}
+            summary["objects"]["mean"] = objects["total"] / objects["samples"]
+        if sums.get("channels") is not None:
+            summary["channels"] = _moments(sums["channels"])
+        if "height" in sums:
+            samples = sums["samples"]
+            sizes: dict[str, Any] = {}
+            for name in ("height", "width"):
+                size = sums[name]
+                sizes[name] = {"min": size["min"], "max": size["max"], "mean": size["sum"] / samples}
+            summary["sizes"] = {**sizes, "distinct": sums["distinct"]}
+        return summary
+
+
+def _line_sums(lines: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Sums and sums of squares along axis 0: exact integers for 8 and 16 bits, else float64."""
+    if lines.dtype == np.uint8:
+        squares = np.multiply(lines, lines, dtype=np.uint16)  # 255 squared is 65025
+        return lines.sum(0, dtype=np.uint64), squares.sum(0, dtype=np.uint64)
+    if lines.dtype == np.uint16:
+        wide = lines.astype(np.uint64)
+        return wide.sum(0), (wide * wide).sum(0)
+    values = lines.astype(np.float64)
+    return values.sum(0), (values * values).sum(0)
+
+
+def _moments(channels: Mapping[str, Any]) -> dict[str, Any]:
+    scale = {"uint8": 255, "uint16": 65535}.get(channels["dtype"], 1)
+    count = channels["count"]
+    mean, std = [], []
+    for total, squares in zip(channels["sum"], channels["squares"], strict=True):
+        mean.append(total / count / scale)
+        # Integers stay exact until the one division, so that nothing cancels: count * squares - total ** 2.
+        variance = (count * squares - total * total) / (count * count)
+        std.append(math.sqrt(max(variance, 0.0)) / scale)
+    return {"mean": mean, "std": std, "scale": scale}
+
+
+def _add_lists(a: list[Any], b: list[Any]) -> list[Any]:
+    return [x + y for x, y in zip(a, b, strict=True)]
+
+
+def _add_range(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
+    rules = {"min": min, "max": max}
+    return {name: rules.get(name, lambda x, y: x + y)(a[name], b[name]) for name in a}
+
+
+def _add_channels(a: dict[str, Any] | None, b: dict[str, Any] | None) -> dict[str, Any] | None:
+    if a is None or b is None or a["dtype"] != b["dtype"] or len(a["sum"]) != len(b["sum"]):
+        return None  # gray and colour images in one split have no channels in common
+    sums = {name: _add_lists(a[name], b[name]) for name in ("sum", "squares")}
+    return {"dtype": a["dtype"], "count": a["count"] + b["count"], **sums}
+
+
+def _add_distinct(a: dict[str, int] | None, b: dict[str, int] | None) -> dict[str, int] | None:
+    if a is None or b is None:
+        return None
+    joined = {size: a.get(size, 0) + b.get(size, 0) for size in sorted({*a, *b})}
+    return joined if len(joined) <= MAX_DISTINCT_SIZES else None
+
+
+_ADD: Mapping[str, Any] = {
+    "samples": lambda a, b: a + b,
+    "class_counts": _add_lists,
+    "object_counts": _add_lists,
+    "objects": _add_range,
+    "height": _add_range,
+    "width": _add_range,
+    "distinct": _add_distinct,
+    "channels": _add_channels,
+}

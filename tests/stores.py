@@ -1,0 +1,74 @@
+"""Make small sources and stores for tests."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+import tensorstore_ds as tsds
+from tensorstore_ds.options import ConvertOptions
+
+
+def png_bytes(pixels: NDArray[Any]) -> bytes:
+    """An image as the bytes of a PNG file."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def class_folders(root: Path, *, per_class: int = 4, size: tuple[int, int] = (6, 5), seed: int = 0) -> Path:
+    """PNG files train/{ant,bee}/N.png and test/{ant,bee}/N.png of random gray pixels."""
+    rng = np.random.default_rng(seed)
+    for split in ("train", "test"):
+        for name in ("ant", "bee"):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for i in range(per_class):
+                (folder / f"{i}.png").write_bytes(png_bytes(rng.integers(0, 256, size, np.uint8)))
+    return root
+
+
+class Samples:
+    """A sequence of given samples."""
+
+    def __init__(self, samples: Sequence[Any], classes: Sequence[str] = ()) -> None:
+        self.samples = list(samples)
+        if classes:
+            self.classes = list(classes)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index]
+
+
+def detections(rows: int = 7, *, seed: int = 0, shape: tuple[int, int, int] = (12, 10, 3)) -> list[Mapping[str, Any]]:
+    """Samples with an image and 0 to 3 objects: boxes, labels, keypoints."""
+    rng = np.random.default_rng(seed)
+    samples = []
+    for row in range(rows):
+        m = row % 4
+        corner = rng.uniform(0, 4, (m, 2))
+        samples.append(
+            {
+                "image": rng.integers(0, 256, shape, np.uint8),
+                "boxes": np.concatenate([corner, corner + rng.uniform(1, 5, (m, 2))], axis=1),
+                "labels": rng.integers(0, 2, m),
+                "keypoints": rng.uniform(0, 9, (m, 3, 2)),
+            }
+        )
+    return samples
+
+
+def store_of(path: Path, samples: Sequence[Any], classes: Sequence[str] = (), **options: Any) -> tsds.Store:
+    """A store converted from samples in this process."""
+    options = {"workers": 0, **options}
+    tsds.convert(Samples(samples, classes), path, ConvertOptions(**options))
+    return tsds.open(path)

@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tensorstore_ds
+from small_stores import VALID, class_folders, tsds, voc
+from tensorstore_ds import ConvertOptions, Keypoints
+
+TSDS = [sys.executable, "-m", "tsds_cli"]
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return class_folders(tmp_path / "photos", "cat", "dog", count=5)
+
+
+def convert(source: Path, *arguments: object) -> tensorstore_ds.Store:
+    """Convert in this process, and open."""
+    out = source.parent / "out.tsds"
+    done = tsds("convert", source, out, "--workers", 0, *arguments)
+    assert done.exit_code == 0, done.output
+    return tensorstore_ds.open(out)
+
+
+# --- options ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--format", "voc"], {"format": "voc"}),
+        (["--layout", "zarr"], {"layout": "zarr"}),
+        (["--encoding", "jpeg"], {"encoding": "jpeg"}),
+        (["--quality", "50"], {"quality": 50}),
+        (["--size", "224"], {"size": (224, 224)}),
+        (["--size", "480x640"], {"size": (480, 640)}),
+        (["--fit", "crop"], {"fit": "crop"}),
+        (["--color", "gray"], {"color": "gray"}),
+        (["--images", "pictures"], {"images": Path("pictures")}),
+        (["--split", "train=0.75,val=0.25"], {"split": {"train": 0.75, "val": 0.25}}),
+        (["--seed", "7"], {"seed": 7}),
+        (["--shard-size", "500MB"], {"shard_nbytes": 500_000_000}),
+        (["--workers", "3"], {"workers": 3}),
+        (["--on-error", "skip"], {"on_error": "skip"}),
+        (["--max-pixels", "1000"], {"max_pixels": 1000}),
+        (["--license", "CC0-1.0"], {"license": "CC0-1.0"}),
+        (["--citation", "Us, 2025"], {"citation": "Us, 2025"}),
+    ],
+)
+def test_every_option_reaches_the_library(
+    arguments: list[str], expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def run(*given: Any, progress: Any) -> None:
+        seen.extend(given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tensorstore_ds.conversion.convert", run)
+    tsds("convert", "src", "out", *arguments)
+    assert seen == [Path("src"), Path("out"), ConvertOptions(**expected)]
+    assert ConvertOptions(**expected) != ConvertOptions()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--size", "0"],
+        ["--size", "12x"],
+        ["--size", "big"],
+        ["--quality", "96"],
+        ["--seed", "-1"],
+        ["--shard-size", "0"],
+        ["--shard-size", "4 potatoes"],
+        ["--split", "train"],
+        ["--split", "train=0.5,train=0.5"],
+        ["--split", "train=much"],
+        ["--workers", "-1"],
+        ["--max-pixels", "0"],
+    ],
+)
+def test_a_malformed_value_is_wrong_usage(arguments: list[str]) -> None:
+    done = tsds("convert", "src", "out", *arguments)
+    assert done.exit_code == 2
+    assert f"Invalid value for '{arguments[0]}'" in done.stderr
+
+
+def test_a_store_is_made_and_described(photos: Path) -> None:
+    out = photos.parent / "my photos.tsds"
+    done = tsds("convert", photos, out, "--workers", 1)
+    assert done.exit_code == 0
+    assert done.stderr == ""  # no terminal, no progress bar
+    first, *_, last = done.stdout.splitlines()
+    assert re.fullmatch(rf"{re.escape(str(out))}  10 samples, [\d.]+ kB, [\d.]+ m?s, [\d,]+ samples/s", first)
+    assert "  train  10\n" in done.stdout
+    assert f"info '{out}'" in last and "skipped" not in done.stdout
+    assert len(tensorstore_ds.open(out)["train"]) == 10
+
+
+def test_classes_come_in_the_order_of_a_file(photos: Path, tmp_path: Path) -> None:
+    names = tmp_path / "names.txt"
+    names.write_text("dog\ncat\nbird\n", "utf-8")
+    assert convert(photos, "--classes", names)["train"].fields["label"].classes == ("dog", "cat", "bird")
+
+
+def test_keypoints_come_in_the_order_of_a_file(tmp_path: Path) -> None:
+    source = tmp_path / "faces"
+    source.mkdir()
+    Image.new("L", (9, 9)).save(source / "a.png")
+    part = "<part name='{}' x='1' y='2'/>"
+    parts = part.format("left") + part.format("right")
+    box = f"<box top='1' left='1' width='5' height='5'>{parts}</box>"
+    (source / "faces.xml").write_text(f"<dataset><images><image file='a.png'>{box}</image></images></dataset>")
+    names = tmp_path / "names.txt"
+    names.write_text("right\nleft\n", "utf-8")
+    field = convert(source, "--keypoints", names)["train"].fields["objects"]
+    assert Keypoints(field.keypoints).names == ("right", "left")
+
+
+def test_images_may_lie_elsewhere(tmp_path: Path) -> None:
+    source = voc(tmp_path / "voc", "a", "b")
+    (source / "JPEGImages").rename(tmp_path / "pictures")
+    assert len(convert(source / "Annotations", "--images", tmp_path / "pictures")["train"]) == 2
+
+
+def test_shard_size(photos: Path) -> None:
+    assert len(convert(photos, "--shard-size", 12 * 10 * 3 * 4).manifest.splits["train"].shards) == 3
+
+
+def test_json_says_what_was_done(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.tsds"
+    done = json.loads(tsds("convert", photos, out, "--workers", 0, "--json").stdout)
+    assert done["path"] == str(out)
+    assert done["rows"] == {"train": 10}
+    assert done["nbytes"] == tensorstore_ds.open(out).nbytes
+
+
+# --- bad samples ------------------------------------------------------------------------------------------------
+
+
+def test_a_bad_sample_stops_the_conversion(photos: Path, tmp_path: Path) -> None:
+    (photos / "cat" / "7.png").write_text("not an image")
+    done = tsds("convert", photos, tmp_path / "out.tsds", "--workers", 0)
+    assert done.exit_code == 1
+    assert re.fullmatch(r"tsds: cat/7\.png: .+\n", done.stderr)
+    assert not (tmp_path / "out.tsds").exists()
+
+
+def test_skipped_samples_are_counted_and_named(photos: Path, tmp_path: Path) -> None:
+    (photos / "cat" / "7.png").write_text("not an image")
+    done = tsds("convert", photos, tmp_path / "out.tsds", "--workers", 0, "--on-error", "skip")
+    assert done.exit_code == 0
+    assert "skipped: 1 (not-an-image 1)" in done.stdout
+    listed = tmp_path / "out.tsds" / "skipped.jsonl"
+    assert str(listed) in done.stdout
+    assert json.loads(listed.read_text())["where"] == "cat/7.png"
+
+
+def test_what_the_source_leaves_out_is_counted(tmp_path: Path) -> None:
+    source = voc(tmp_path / "voc", "a", "b", "c")
+    lists = source / "ImageSets" / "Main"
+    lists.mkdir(parents=True)
+    for name, stems in {"train": "a\nb\n", "val": "c\n", "trainval": "a\nb\nc\n"}.items():
+        (lists / f"{name}.txt").write_text(stems)
+    done = tsds("convert", source, tmp_path / "out.tsds", "--workers", 0)
+    assert "not taken in: split-union 1" in done.stdout
+    assert "  train  2\n  val    1\n" in done.stdout
+
+
+@pytest.mark.parametrize(("source", "out"), [("nothing", "out"), ("photos", "photos/out"), ("photos", "taken")])
+def test_one_line_for_what_a_user_can_cause(source: str, out: str, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    done = tsds("convert", tmp_path / source, tmp_path / out)
+    assert done.exit_code == 1
+    assert re.fullmatch(r"tsds: [^\n]+\n", done.stderr)
+    assert done.stdout == ""
+
+
+def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("tensorstore_ds.conversion.convert", run)
+    with pytest.raises(ZeroDivisionError):
+        tsds("convert", "a", "b")
+
+
+# --- dry run ----------------------------------------------------------------------------------------------------
+
+
+def test_dry_run_says_what_would_be_and_writes_nothing(photos: Path, tmp_path: Path) -> None:
+    done = tsds("convert", photos, tmp_path / "out.tsds", "--dry-run")
+    assert done.exit_code == 0
+    assert "folders, 10 samples" in done.stdout
+    assert re.search(r"classes +2: cat, dog", done.stdout)
+    assert re.search(r"sizes +12x10 \(10\), height x width", done.stdout)
+    assert re.search(r"as memmap +\d+\.\d kB\n +as zarr +\d+\.\d kB", done.stdout)
+    assert re.search(r"memory +memmap fits into the [\d.]+ GB", done.stdout)
+    assert re.search(r"time +about [\d.]+ m?s", done.stdout)
+    assert {path.name for path in tmp_path.iterdir()} == {"photos"}
+
+
+def test_dry_run_as_json(photos: Path, tmp_path: Path) -> None:
+    found = json.loads(tsds("convert", photos, tmp_path / "out.tsds", "--dry-run", "--json").stdout)
+    assert found["rows"] == {"train": 10}
+    assert found["fields"]["image"] == {"kind": "image", "dtype": "uint8", "shape": [12, 10, 3], "encoding": "raw"}
+    assert set(found["nbytes"]) == {"memmap", "zarr"}
+
+
+def test_dry_run_names_every_problem(photos: Path, tmp_path: Path) -> None:
+    for i in range(12):
+        (photos / "cat" / f"bad{i:02d}.png").write_text("not an image")
+    done = tsds("convert", photos, tmp_path / "out.tsds", "--dry-run")
+    assert done.exit_code == 1
+    assert done.stdout.count("  not-an-image: cat/bad") == 10
+    assert "... and 2 more; --json prints all" in done.stdout
+    assert "12 problems would stop the conversion" in done.stderr
+    assert tsds("convert", photos, tmp_path / "out.tsds", "--dry-run", "--on-error", "skip").exit_code == 0
+
+
+def test_dry_run_names_differing_sizes_which_cannot_be_skipped(photos: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (7, 7)).save(photos / "cat" / "odd.png")
+    done = tsds("convert", photos, tmp_path / "out.tsds", "--dry-run", "--on-error", "skip")
+    assert done.exit_code == 1
+    assert "shapes-differ: " in done.stdout
+    assert done.stderr == "tsds: 1 problem would stop the conversion.\n"
+
+
+# --- processes --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """One large image under many names: enough work to be interrupted."""
+    folder = tmp_path / "many" / "noise"
+    folder.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (1200, 1200), np.uint8)
+    Image.fromarray(pixels).save(folder / "000.png", compress_level=1)
+    for i in range(1, 80):
+        os.link(folder / "000.png", folder / f"{i:03d}.png")
+    return tmp_path / "many"
+
+
+def test_ctrl_c_keeps_finished_shards(many: Path, tmp_path: Path) -> None:
+    out, partial = tmp_path / "out.tsds", tmp_path / "out.tsds.partial"
+    command = [*TSDS, "convert", str(many), str(out), "--size", "32", "--shard-size", "10000", "--workers", "2"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 30
+    while len(list(partial.glob("journal/*.json"))) < 2 and time.monotonic() < deadline:  # the first one is whole
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the command and its workers
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert stderr == f"tsds: interrupted; finished shards are kept in {partial}, the same command goes on from there\n"
+    assert stdout == "" and not out.exists()
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert re.search(r"^used again: \d+ shards? that an earlier run had finished$", done.stdout, re.MULTILINE)
+    assert len(tensorstore_ds.open(out)["train"]) == 80
+    assert not partial.exists()
+
+
+def test_ctrl_c_before_the_first_shard_leaves_nothing(photos: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    def run(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tensorstore_ds.conversion.convert", run)
+    done = tsds("convert", photos, tmp_path / "out")
+    assert done.exit_code == 130
+    assert done.stderr == f"tsds: interrupted before a shard was finished; nothing is left of {tmp_path / 'out'}\n"
+
+
+def test_progress_is_drawn_on_a_terminal(many: Path, tmp_path: Path) -> None:
+    controller, terminal = pty.openpty()
+    command = [*TSDS, "convert", str(many), str(tmp_path / "out"), "--size", "32", "--shard-size", "50000"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, env=environment)
+    os.close(terminal)
+    drawn = b""
+    try:
+        while block := os.read(controller, 65536):
+            drawn += block
+    except OSError:  # Linux says so when the other end is closed
+        pass
+    stdout, _ = process.communicate(timeout=60)
+    os.close(controller)
+    assert process.returncode == 0
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.decode())
+    assert re.search(r"Converting .*\d+ % \d+/80 · [\d,]+ samples/s · [\d.]+ kB +\d+:\d+ +left", shown)
+    assert b"\x1b" not in stdout
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [*TSDS, "info", str(VALID / "detection.tsds")]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=30)
+    os.close(writer)
+    assert done.stderr == b""
+
+
+def test_a_closed_stdout_is_no_error() -> None:
+    code = f"import os, sys; os.close(1); os.execv(sys.executable, {[*TSDS, 'info', str(VALID / 'detection.tsds')]!r})"
+    done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, timeout=30)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_terminal_without_unicode_gets_escapes() -> None:
+    command = [*TSDS, "info", str(VALID / "classification.tsds")]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, capture_output=True, env=environment, timeout=30)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "dög".encode("latin-1") in done.stdout and b"\\u2588" in done.stdout

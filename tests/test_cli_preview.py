@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from small_stores import VALID, image_field, tsds, write_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Row r of train is all of gray value 10 * r, of val 200 + r."""
+    train = np.broadcast_to((np.arange(20, dtype=np.uint8) * 10)[:, None, None, None], (20, 8, 8, 1)).copy()
+    val = np.broadcast_to((np.arange(3, dtype=np.uint8) + 200)[:, None, None, None], (3, 8, 8, 1)).copy()
+    fields = {"image": image_field(train)}
+    return write_store(tmp_path / "s", fields, ("val", 3, {"image": val}), ("train", 20, {"image": train}))
+
+
+def drawn(path: Path, values: Any) -> list[int]:
+    """Which of the gray values fill a whole picture of the sheet, 112 x 112 pixels."""
+    pixels = np.asarray(Image.open(path))
+    return [v for v in values if (pixels == v).all(axis=2).sum() >= 112 * 112]
+
+
+def preview(store: Path, out: Path, *arguments: object) -> str:
+    done = tsds("preview", store, "--out", out, *arguments)
+    assert done.exit_code == 0
+    return done.stdout
+
+
+def test_chosen_rows(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.png"
+    said = preview(store, out, "--rows", "1,5,7")
+    assert drawn(out, range(10, 200, 10)) == [10, 50, 70]
+    with Image.open(out) as image:
+        assert said == f"{out}: 3 samples of train, {image.width} x {image.height} pixels\n"
+        assert image.format == "PNG"
+
+
+def test_a_draw_of_some(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.png"
+    draws = {}
+    for seed in (0, 1):
+        preview(store, out, "--count", 6, "--seed", seed)
+        draws[seed] = drawn(out, range(10, 200, 10))
+        assert 5 <= len(draws[seed]) <= 6  # row 0 is black, as the letters may be
+    assert draws[0] != draws[1]
+
+
+def test_the_split(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.png"
+    assert "3 samples of val" in preview(store, out, "--split", "val")
+    assert drawn(out, range(200, 203)) == [200, 201, 202]
+    assert "20 samples of train" in preview(store, out)
+
+
+def test_the_name_of_the_file(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tsds("preview", store).stdout.startswith("preview.png: ")
+    assert (tmp_path / "preview.png").exists()
+
+
+def test_one_line_for_what_a_user_can_cause(store: Path, tmp_path: Path) -> None:
+    for arguments, message in {
+        ("--rows", "1,99"): "train: expected rows in [0, 20), found 99.",
+        ("--out", str(tmp_path / "no" / "p.png")): "p.png: No such file or directory.",
+    }.items():
+        done = tsds("preview", store, *arguments)
+        assert done.exit_code == 1
+        assert done.stderr.startswith("tsds: ") and done.stderr.endswith(f"{message}\n")
+    assert tsds("preview", store, "--rows", "1;2").exit_code == 2
+    assert tsds("preview", VALID / "array-fields.tsds").exit_code == 1  # no images

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from small_stores import VALID, tsds
+
+
+def test_what_is_shown() -> None:
+    shown = tsds("stats", VALID / "classification.tsds").stdout
+    statistics = json.loads(tsds("stats", VALID / "classification.tsds", "--json").stdout)["train"]
+    assert shown.startswith("train  6 samples\n")
+    for name in ("mean", "std"):
+        numbers = "  ".join(f"{v:.4f}" for v in statistics["channels"][name])
+        assert re.search(rf"^  {name} +{re.escape(numbers)}$", shown, re.MULTILINE)
+    assert "by channel, of values divided by 255\n" in shown
+    assert re.search(r"height +8 to 1,080, 266.7 on average, in the source$", shown, re.MULTILINE)
+    assert "8x8 (2), 480x640 (1), " in shown
+    assert re.search(r"^    1  cat +2  33.3 %  █+$", shown, re.MULTILINE)
+
+
+def test_objects_are_counted() -> None:
+    shown = tsds("stats", VALID / "detection.tsds").stdout
+    assert re.search(r"^  objects +3: 0 to 2 an image, 0.75 on average$", shown, re.MULTILINE)
+    assert re.search(r"^    1  cat +2  66.7 %  █{28}$", shown, re.MULTILINE)
+
+
+def test_one_split() -> None:
+    store = VALID / "shards.tsds"
+    assert re.findall(r"^([\w-]+)  \d+ sample", tsds("stats", store).stdout, re.MULTILINE) == ["train", "val", "test-0"]
+    assert tsds("stats", store, "--split", "val").stdout.startswith("val  0 samples")
+    assert list(json.loads(tsds("stats", store, "--split", "val", "--json").stdout)) == ["val"]
+
+
+@pytest.mark.parametrize("command", ["stats", "preview"])
+def test_a_split_that_is_not_there(command: str) -> None:
+    done = tsds(command, VALID / "shards.tsds", "--split", "dev")
+    assert done.exit_code == 1
+    assert "there is no split dev. Choose one of train, val, test-0." in done.stderr

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from small_stores import INVALID, VALID, tsds
+
+
+def test_a_sound_store() -> None:
+    done = tsds("verify", VALID / "detection.tsds")
+    files = [p for p in (VALID / "detection.tsds").rglob("*") if p.is_file()]
+    assert done.exit_code == 0
+    size = f"{sum(p.stat().st_size for p in files) / 1000:.1f} kB"
+    assert done.stdout == f"OK: {len(files)} files, {size}\n"
+    assert done.stderr == ""
+
+
+def test_every_problem_is_a_line(tmp_path: Path) -> None:
+    store = shutil.copytree(VALID / "detection.tsds", tmp_path / "s")
+    for name in ("objects/boxes/c/0/0", "objects/labels/c/0"):
+        path = store / "train" / "00000" / name
+        path.write_bytes(b"\xff" + path.read_bytes()[1:])
+    done = tsds("verify", store)
+    assert done.exit_code == 1
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    assert all(re.match(r"checksum: train/00000/objects/(boxes|labels)/c/", line) for line in lines)
+    assert done.stderr == f"tsds: {store}: 2 problems.\n"
+
+
+@pytest.mark.parametrize("store", sorted(p.name for p in INVALID.iterdir()))
+def test_every_invalid_store_is_found_out(store: str) -> None:
+    done = tsds("verify", INVALID / store)
+    assert done.exit_code == 1
+    assert done.stdout.startswith(f"{store.split('--')[0]}: ")
+
+
+def test_no_such_store(tmp_path: Path) -> None:
+    done = tsds("verify", tmp_path / "nothing")
+    assert done.exit_code == 1
+    assert "nothing" in done.stdout and "Traceback" not in done.stdout
+
+
+def test_json() -> None:
+    found = json.loads(tsds("verify", VALID / "minimal.tsds", "--json").stdout)
+    assert found["ok"] is True and found["problems"] == []
+    done = tsds("verify", INVALID / "checksum--data.tsds", "--json")
+    problems = json.loads(done.stdout)["problems"]
+    assert done.exit_code == 1 and done.stderr == ""
+    assert problems[0]["reason"] == "checksum"
+
+
+def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def verify(path: Path, *, threads: int | None, progress: object) -> list[object]:
+        seen.append(threads)
+        return []
+
+    monkeypatch.setattr("tensorstore_ds.verification.verify", verify)
+    tsds("verify", VALID / "minimal.tsds")
+    tsds("verify", VALID / "minimal.tsds", "--threads", 3)
+    assert seen == [None, 3]

@@ -1,0 +1,280 @@
+"""The reader and the verifier against the conformance stores, with zarr-python and TensorStore beside them."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorstore
+import zarr
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import tensorstore_ds as tsds
+from tensorstore_ds.errors import FormatError, TsdsError
+from tensorstore_ds.manifest import CONVENTION
+
+V1 = Path(__file__).parents[1] / "formats" / "v1"
+CONFORMANCE = V1 / "conformance"
+CASES = json.loads((CONFORMANCE / "cases.json").read_text("utf-8"))["cases"]
+VALID = [case["path"] for case in CASES if case["valid"]]
+INVALID = [case for case in CASES if not case["valid"]]
+
+
+def invalid(*stages: str) -> list[Any]:
+    return [pytest.param(case, id=Path(case["path"]).stem) for case in INVALID if case["stage"] in stages]
+
+
+def touch(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Every array of every split, by its path relative to the split: what maps all there is."""
+    store = tsds.open(path)
+    arrays = {}
+    for name in store.splits:
+        split = store[name]
+        for field in split.fields:
+            column = split[field]
+            if hasattr(column, "offsets"):
+                arrays[f"{name}/{field}/offsets"] = np.asarray(column.offsets)
+                for value in column.values:
+                    arrays[f"{name}/{field}/{value}"] = np.asarray(column[value])
+            else:
+                arrays[f"{name}/{field}"] = np.asarray(column)
+    return arrays
+
+
+def assert_same(found: Any, expected: np.ndarray[Any, Any]) -> None:
+    """Equal in shape, dtype and every byte, so that NaN equals NaN."""
+    found = np.asarray(found)
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    assert found.tobytes() == expected.tobytes()
+
+
+@pytest.fixture(scope="module")
+def stores() -> Iterator[Mapping[str, Any]]:
+    """What the generator put into the valid stores."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(CONFORMANCE))
+        yield importlib.import_module("valid_stores").stores()
+        for name in ("valid_stores", "plain_store"):
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def copied(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A copy of a valid store."""
+    return Path(shutil.copytree(CONFORMANCE / "valid" / f"{request.param}.tsds", tmp_path / "copy.tsds"))
+
+
+# --- the stores themselves --------------------------------------------------------------------------------------
+
+
+def entries(folder: Path) -> dict[str, bytes | str]:
+    """Every file below a folder, by path; a link as its target."""
+    paths = [p for part in ("valid", "invalid") for p in (folder / part).rglob("*")] + [folder / "cases.json"]
+    return {
+        str(p.relative_to(folder)): str(p.readlink()) if p.is_symlink() else p.read_bytes()
+        for p in paths
+        if p.is_symlink() or p.is_file()
+    }
+
+
+def test_the_generator_writes_the_committed_bytes(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-B", CONFORMANCE / "make_conformance.py", tmp_path], check=True)
+    made, committed = entries(tmp_path), entries(CONFORMANCE)
+    assert made.keys() == committed.keys()
+    assert [path for path in made if made[path] != committed[path]] == []
+
+
+def test_the_generator_needs_only_numpy() -> None:
+    own = {path.stem for path in CONFORMANCE.glob("*.py")}
+    for path in CONFORMANCE.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                assert name.split(".")[0] in sys.stdlib_module_names | own | {"numpy"}, path
+
+
+def test_every_code_of_a_store_is_documented_and_has_a_case() -> None:
+    section = (V1 / "reasons.md").read_text("utf-8").split("## Of a store")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `([a-z-]+)`", section, re.MULTILINE)) == {case["reason"] for case in INVALID}
+
+
+def test_the_specification_gives_the_convention_that_is_written() -> None:
+    blocks = re.findall(r"```json\n(.*?)```", (V1 / "spec.md").read_text("utf-8"), re.DOTALL)
+    assert CONVENTION in [json.loads(block) for block in blocks if block.startswith('{"uuid"')]
+
+
+# --- valid ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", VALID)
+def test_a_valid_store_opens_and_verifies(path: str) -> None:
+    touch(CONFORMANCE / path)
+    assert tsds.verify(CONFORMANCE / path) == []
+
+
+@pytest.mark.parametrize("path", VALID)
+def test_our_reader_reads_what_was_written(path: str, stores: Mapping[str, Any]) -> None:
+    expected = stores[Path(path).stem]
+    found = touch(CONFORMANCE / path)
+    for split, shards in expected.splits.items():
+        for name in shards[0].arrays if shards else ():
+            parts = [shard.arrays[name] for shard in shards]
+            if name.endswith("/offsets"):
+                ends = np.cumsum([part[-1] for part in parts])
+                parts[1:] = [part[1:] + end for part, end in zip(parts[1:], ends, strict=False)]
+            assert_same(found.pop(f"{split}/{name}"), np.concatenate(parts))
+    assert all(array.size == 0 or name.endswith("offsets") for name, array in found.items())  # splits without shards
+
+
+@pytest.mark.parametrize("path", VALID)
+def test_zarr_tensorstore_and_memmap_read_the_same(path: str, stores: Mapping[str, Any]) -> None:
+    store, root = stores[Path(path).stem], CONFORMANCE / path
+    group: Any = zarr.open_group(root, mode="r")
+    for split, shards in store.splits.items():
+        for i, shard in enumerate(shards):
+            for name, expected in shard.arrays.items():
+                place = f"{split}/{i:05d}/{name}"
+                assert_same(group[place][...], expected)
+                spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{root / place}/"}}
+                assert_same(tensorstore.open(spec, read=True).result().read().result(), expected)
+                if store.layout == "memmap" and len(expected):
+                    file = root / place / "/".join("c" + "0" * expected.ndim)
+                    assert_same(np.memmap(file, expected.dtype, "r", shape=expected.shape), expected)
+
+
+def test_the_layouts_hold_the_same() -> None:
+    for name in ("detection", "chunks"):
+        memmap, compressed = touch(CONFORMANCE / f"valid/{name}.tsds"), touch(CONFORMANCE / f"valid/zarr-{name}.tsds")
+        assert memmap.keys() == compressed.keys()
+        for path, array in memmap.items():
+            assert_same(compressed[path], array)
+
+
+# --- invalid ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", invalid("open"))
+def test_it_is_refused_when_opened(case: Mapping[str, Any]) -> None:
+    with pytest.raises(FormatError) as caught:
+        tsds.open(CONFORMANCE / case["path"])
+    assert caught.value.reason == case["reason"]
+    assert {problem.reason for problem in caught.value.problems} == {case["reason"]}
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("case", invalid("map"))
+def test_it_is_refused_when_mapped(case: Mapping[str, Any]) -> None:
+    tsds.open(CONFORMANCE / case["path"])
+    with pytest.raises(FormatError) as caught:
+        touch(CONFORMANCE / case["path"])
+    assert caught.value.reason == case["reason"]
+
+
+@pytest.mark.parametrize("case", invalid("verify"))
+def test_what_only_verify_finds_opens(case: Mapping[str, Any]) -> None:
+    touch(CONFORMANCE / case["path"])
+
+
+@pytest.mark.parametrize("case", invalid("open", "map"))
+def test_verify_returns_what_opening_raises(case: Mapping[str, Any]) -> None:
+    problems = tsds.verify(CONFORMANCE / case["path"])
+    assert case["reason"] in {problem.reason for problem in problems}
+    assert all(str(problem).isprintable() for problem in problems)
+
+
+@pytest.mark.parametrize("case", invalid("verify"))
+def test_verify_finds_it_and_nothing_else(case: Mapping[str, Any]) -> None:
+    problems = tsds.verify(CONFORMANCE / case["path"])
+    assert {problem.reason for problem in problems} == {case["reason"]}
+    assert all(str(problem).isprintable() for problem in problems)
+
+
+# --- cases too large or too many to keep ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("copied", ["minimal"], indirect=True)
+def test_a_root_above_the_limit_is_refused_unread(copied: Path) -> None:
+    with (copied / "zarr.json").open("r+b") as file:
+        file.truncate(256 * 1024**2 + 1)  # sparse
+    with pytest.raises(FormatError) as caught:
+        tsds.open(copied)
+    assert caught.value.reason == "manifest-json"
+
+
+@pytest.mark.parametrize("copied", ["chunks"], indirect=True)
+def test_verify_wants_zeros_after_the_last_row(copied: Path) -> None:
+    name, root = "image/c/0/0/0/0", json.loads((copied / "zarr.json").read_bytes())
+    data = bytearray((copied / "train/00000" / name).read_bytes())
+    data[13 * 65536] = 1
+    (copied / "train/00000" / name).write_bytes(data)
+    shard = root["attributes"]["tsds"]["splits"]["train"]["shards"][0]
+    shard["files"][name]["sha256"] = hashlib.sha256(data).hexdigest()
+    (copied / "zarr.json").write_text(json.dumps(root))
+    assert [problem.reason for problem in tsds.verify(copied)] == ["shard-index"]
+
+
+@pytest.mark.parametrize("copied", ["minimal"], indirect=True)
+def test_a_file_cut_after_opening_is_refused_when_mapped(copied: Path) -> None:
+    store = tsds.open(copied)
+    with (copied / "train/00000/image/c/0/0/0/0").open("r+b") as file:
+        file.truncate(10)
+    with pytest.raises(FormatError) as caught:
+        np.asarray(store["train"]["image"])
+    assert caught.value.reason == "file-size"
+
+
+@pytest.mark.parametrize("name", ["detection", "zarr-detection"])
+def test_any_byte_changed_is_found_and_nothing_crashes(name: str, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(CONFORMANCE / f"valid/{name}.tsds", tmp_path / "copy.tsds"))
+    listed = sorted(p for p in copy.rglob("*") if p.is_file() and p != copy / "zarr.json")
+
+    metadata = copy / "train/00000/image/zarr.json"
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.sampled_from(listed), st.integers(0), st.integers(1, 255))
+    @example(metadata, metadata.read_bytes().index(b"attributes"), 1)  # a member that zarr-python refuses
+    def check(path: Path, position: int, change: int) -> None:
+        before = path.read_bytes()
+        data = bytearray(before)
+        data[position % len(data)] ^= change
+        path.write_bytes(data)
+        try:
+            assert tsds.verify(copy)
+            touch(copy)
+        except FormatError:
+            pass
+        finally:
+            path.write_bytes(before)
+
+    check()
+
+
+def test_any_byte_of_the_manifest_changed_gives_a_store_or_an_error_of_ours(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(CONFORMANCE / "valid/encoded-source.tsds", tmp_path / "copy.tsds"))
+    before = (copy / "zarr.json").read_bytes()
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.integers(0, len(before) - 1), st.integers(1, 255))
+    def check(position: int, change: int) -> None:
+        data = bytearray(before)
+        data[position] ^= change
+        (copy / "zarr.json").write_bytes(data)
+        try:
+            touch(copy)
+        except TsdsError as error:
+            assert str(error).isprintable()
+
+    check()

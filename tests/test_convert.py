@@ -1,0 +1,578 @@
+"""Conversions end to end: what is stored, what is refused and how, what survives an interruption."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorstore
+import zarr
+from PIL import Image
+
+import tensorstore_ds as tsds
+from stores import Samples, class_folders, detections, png_bytes, store_of
+from tensorstore_ds import conversion, workers, writer
+from tensorstore_ds.options import ConvertOptions
+
+SKIP = ConvertOptions(on_error="skip", workers=0)
+FAIL = ConvertOptions(workers=0)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    return class_folders(tmp_path / "src")
+
+
+def tree(root):
+    return {p.relative_to(root).as_posix(): p.stat().st_mtime_ns for p in root.rglob("*")}
+
+
+def no_store(out):
+    """Nothing that looks like a store is left, and nothing at all without finished shards."""
+    partial = out.with_name(out.name + ".partial")
+    return not out.exists() and not (partial / "store" / "zarr.json").exists()
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_pixels_labels_and_keys_are_the_sources(folders, tmp_path, count):
+    before = tree(folders)
+    summary = tsds.convert(folders, tmp_path / "out.tsds", ConvertOptions(workers=count))
+    assert tree(folders) == before
+    assert summary.rows == {"train": 8, "test": 8}
+    store = tsds.open(tmp_path / "out.tsds")
+    assert tsds.verify(store.path) == []
+    assert summary.nbytes == store.nbytes
+    for name in store:
+        split = store[name]
+        for i in range(len(split)):
+            key = split["key"][i]
+            np.testing.assert_array_equal(split["image"][i][:, :, 0], np.asarray(Image.open(folders / key)))
+            assert split.fields["label"].classes[split["label"][i]] == key.split("/")[1]
+        assert sorted(split["key"][i] for i in range(len(split))) == sorted(
+            p.relative_to(folders).as_posix() for p in (folders / name).rglob("*.png")
+        )
+    pixels = np.asarray(store["train"]["image"]) / 255
+    channels = store["train"].statistics["channels"]
+    np.testing.assert_allclose(channels["mean"], [pixels.mean()])
+    np.testing.assert_allclose(channels["std"], [pixels.std()])
+    assert store["train"].statistics["class_counts"] == [4, 4]
+
+
+@pytest.mark.parametrize("layout", ["memmap", "zarr"])
+@pytest.mark.parametrize("shard_nbytes", [2**30, 2000])
+def test_every_zarr_reader_reads_the_same(tmp_path, layout, shard_nbytes):
+    samples = detections(9)
+    store = store_of(tmp_path / "s.tsds", samples, ["a", "b"], layout=layout, shard_nbytes=shard_nbytes)
+    root = zarr.open_group(store.path, mode="r")
+    assert root.attrs["zarr_conventions"][0]["name"] == "tsds"
+    shards = len(store.manifest.splits["train"].shards)
+    assert shards == (1 if shard_nbytes == 2**30 else 2)
+    for column, name in [
+        (store["train"]["image"], "image"),
+        (store["train"]["size"], "size"),
+        (store["train"]["objects"]["keypoints"], "objects/keypoints"),
+        (store["train"]["key"]["bytes"], "key/bytes"),
+    ]:
+        expected = np.asarray(column)
+        parts = [f"train/{i:05d}/{name}" for i in range(shards)]
+        np.testing.assert_array_equal(np.concatenate([root[part][...] for part in parts]), expected)
+        opened = [
+            tensorstore.open(
+                {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(store.path / part)}}, open=True
+            ).result()
+            for part in parts
+        ]
+        np.testing.assert_array_equal(np.concatenate([a.read().result() for a in opened]), expected)
+
+
+def test_a_black_image_does_not_move_later_rows(tmp_path):
+    samples = [np.full((2, 2), v, np.uint8) for v in (0, 0, 7)]
+    store = store_of(tmp_path / "s.tsds", samples)
+    file = store.path / "train/00000/image/c/0/0/0/0"
+    assert file.read_bytes()[:12] == bytes(8) + bytes([7] * 4)
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "source"])
+def test_encoded_images_of_any_size(tmp_path, encoding):
+    source = tmp_path / "src"
+    (source / "a").mkdir(parents=True)
+    files = {}
+    for i, size in enumerate([(4, 9), (8, 3), (5, 5)]):
+        pixels = np.random.default_rng(i).integers(0, 256, (*size, 3), np.uint8)
+        files[f"a/{i}.png"] = png_bytes(pixels)
+        (source / f"a/{i}.png").write_bytes(files[f"a/{i}.png"])
+    tsds.convert(source, tmp_path / "s.tsds", ConvertOptions(encoding=encoding, workers=0))
+    store = tsds.open(tmp_path / "s.tsds")
+    split = store["train"]
+    assert np.asarray(split["size"]).tolist() == [[4, 9], [8, 3], [5, 5]]
+    first = split["image"][0]
+    assert first == files["a/0.png"] if encoding == "source" else first.startswith(b"\xff\xd8\xff")
+    assert tsds.verify(store.path) == []
+    assert split.statistics["sizes"]["distinct"] == {"4x9": 1, "5x5": 1, "8x3": 1}
+
+
+def test_resizing_takes_boxes_along(tmp_path):
+    image = np.zeros((20, 40, 3), np.uint8)
+    sample = {"image": image, "boxes": np.array([[10.0, 4, 30, 16]]), "labels": np.array([0])}
+    store = store_of(tmp_path / "s.tsds", [sample], ["a"], size=(20, 20), fit="pad")
+    assert store["train"]["objects"][0]["boxes"].tolist() == [[5, 7, 15, 13]]
+    assert store["train"]["size"][0].tolist() == [20, 40]
+
+
+def test_divided_splits(folders, tmp_path):
+    shutil.rmtree(folders / "test")
+    options = ConvertOptions(split={"train": 0.75, "val": 0.25}, seed=5, workers=0)
+    tsds.convert(folders / "train", tmp_path / "s.tsds", options)
+    store = tsds.open(tmp_path / "s.tsds")
+    assert store["val"].statistics["class_counts"] == [1, 1]
+    keys = {s: {store[s]["key"][i] for i in range(len(store[s]))} for s in store}
+    assert len(keys["train"] | keys["val"]) == 8
+
+
+# --- bad input --------------------------------------------------------------------------------------------------
+
+
+def break_file(folders, kind):
+    bad = folders / "train/ant/2.png"
+    if kind == "truncated":
+        bad.write_bytes(bad.read_bytes()[:60])
+    elif kind == "text":
+        bad.write_text("not an image")
+    elif kind == "bomb":
+        Image.new("1", (20_000, 20_000)).save(bad)
+    elif kind == "unreadable":
+        bad.unlink()
+        bad.symlink_to("nowhere")
+    return "train/ant/2.png"
+
+
+REASONS = {
+    "truncated": "truncated-image",
+    "text": "not-an-image",
+    "bomb": "too-many-pixels",
+    "unreadable": "unreadable-file",
+}
+
+
+@pytest.mark.parametrize("kind", REASONS)
+def test_a_bad_image_stops_the_conversion_or_is_left_out_and_named(folders, tmp_path, kind):
+    key = break_file(folders, kind)
+    out = tmp_path / "s.tsds"
+    with pytest.raises(tsds.SourceError) as caught:
+        tsds.convert(folders, out, FAIL)
+    assert caught.value.reason == REASONS[kind]
+    assert key in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert no_store(out)
+    summary = tsds.convert(folders, out, SKIP)
+    assert summary.rows == {"train": 7, "test": 8}
+    assert summary.skipped == {REASONS[kind]: 1}
+    line = json.loads((out / "skipped.jsonl").read_text())
+    assert (line["where"], line["reason"]) == (key, REASONS[kind])
+    store = tsds.open(out)
+    assert tsds.verify(out) == []
+    assert store.manifest.provenance["skipped"] == {REASONS[kind]: 1}
+    for i in range(7):  # what came after has moved up, whole
+        path = folders / store["train"]["key"][i]
+        np.testing.assert_array_equal(store["train"]["image"][i][:, :, 0], np.asarray(Image.open(path)))
+
+
+def test_gaps_are_closed_over_blocks(tmp_path, monkeypatch):
+    """Many blocks, most of them with a hole: rows move down by different distances."""
+    monkeypatch.setattr("tensorstore_ds.plan.BLOCK_ROWS", 3)
+    monkeypatch.setattr(writer, "COPY_NBYTES", 7)
+    samples = [np.full((3, 5), i, np.uint8) for i in range(40)]
+    for i in (0, 1, 2, 7, 20, 21, 39):
+        samples[i] = np.zeros(0, np.uint8)  # no image
+    out = tmp_path / "s.tsds"
+    tsds.convert(Samples([samples[3], *samples]), out, SKIP)  # the first sample tells the fields
+    store = tsds.open(out)
+    expected = [3, *(i for i in range(40) if samples[i].size)]
+    assert np.asarray(store["train"]["image"])[:, 0, 0, 0].tolist() == expected
+    assert (np.asarray(store["train"]["image"]) == np.array(expected).reshape(-1, 1, 1, 1)).all()
+    assert tsds.verify(out) == []
+
+
+def test_a_split_that_loses_every_sample_stays_as_an_empty_one(folders, tmp_path):
+    for path in (folders / "test").rglob("*.png"):
+        path.write_text("x")
+    summary = tsds.convert(folders, tmp_path / "s.tsds", SKIP)
+    assert summary.rows == {"train": 8, "test": 0}
+    store = tsds.open(tmp_path / "s.tsds")
+    assert np.asarray(store["test"]["image"]).shape == (0, 6, 5, 1)
+    assert store["test"]["key"].take([]).offsets.tolist() == [0]
+    assert tsds.verify(store.path) == []
+
+
+def test_nothing_but_bad_files(folders, tmp_path):
+    for path in folders.rglob("*.png"):
+        path.write_text("x")
+    with pytest.raises(tsds.SourceError):
+        tsds.convert(folders, tmp_path / "s.tsds", SKIP)
+    assert not list(tmp_path.glob("s.tsds*"))
+
+
+def test_differing_sizes_are_listed_with_the_ways_out(folders, tmp_path):
+    (folders / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint8)))
+    for options in (FAIL, SKIP):  # never skipped: it may be most of them
+        with pytest.raises(tsds.SourceError, match=r"6x5 \(15\), 9x9 \(1\).*--size.*--encoding") as caught:
+            tsds.convert(folders, tmp_path / "s.tsds", options)
+        assert caught.value.reason == "shapes-differ"
+    tsds.convert(folders, tmp_path / "s.tsds", ConvertOptions(size=(6, 5), workers=0))
+
+
+def test_differing_colours_are_listed_with_the_ways_out(folders, tmp_path):
+    (folders / "test/bee/3.png").write_bytes(png_bytes(np.zeros((6, 5, 3), np.uint8)))
+    with pytest.raises(tsds.SourceError, match=r"gray \(15\), colour \(1\).*--color"):
+        tsds.convert(folders, tmp_path / "s.tsds", FAIL)
+    tsds.convert(folders, tmp_path / "s.tsds", ConvertOptions(color="rgb", workers=0))
+
+
+def test_bad_boxes_stop_or_are_dropped_and_named(tmp_path):
+    samples = detections(4)
+    samples[2]["boxes"][1] = [5, 5, 5, 9]
+    with pytest.raises(tsds.SourceError, match=r"train/00002: object 1: the box .* has no area.*--on-error skip"):
+        store_of(tmp_path / "s.tsds", samples, ["a", "b"])
+    store = store_of(tmp_path / "s.tsds", samples, ["a", "b"], on_error="skip")
+    assert len(store["train"]) == 4
+    assert np.diff(store["train"]["objects"].offsets).tolist() == [0, 1, 1, 3]
+    assert json.loads((store.path / "skipped.jsonl").read_text())["reason"] == "box-empty"
+    np.testing.assert_allclose(store["train"]["objects"][2]["boxes"][0], samples[2]["boxes"][0], rtol=1e-6)
+
+
+def test_where_a_store_must_not_go(folders, tmp_path):
+    (tmp_path / "out").mkdir()
+    with pytest.raises(tsds.StoreExistsError, match="exists already"):
+        tsds.convert(folders, tmp_path / "out", FAIL)
+    with pytest.raises(tsds.OptionError, match="inside the source"):
+        tsds.convert(folders, folders / "s.tsds", FAIL)
+    with pytest.raises(tsds.OptionError, match="lies inside it"):
+        tsds.convert(folders, tmp_path, FAIL)
+    with pytest.raises(tsds.OptionError, match="does not exist"):
+        tsds.convert(folders, tmp_path / "no/where/s.tsds", FAIL)
+    assert not (folders / "s.tsds.partial").exists()
+
+
+def test_names_of_any_kind_are_kept_as_keys(tmp_path):
+    names = ["a b.png", "new\nline.png", "猫.png", "a..b.png", "'quote\".png"]
+    (tmp_path / "src/c").mkdir(parents=True)
+    for name in names:
+        (tmp_path / "src/c" / name).write_bytes(png_bytes(np.zeros((2, 2), np.uint8)))
+    tsds.convert(tmp_path / "src", tmp_path / "s.tsds", FAIL)
+    split = tsds.open(tmp_path / "s.tsds")["train"]
+    assert sorted(split["key"][i] for i in range(5)) == sorted(f"c/{name}" for name in names)
+
+
+# --- what goes wrong on the way ---------------------------------------------------------------------------------
+
+
+def test_a_file_that_vanishes_during_the_run(folders, tmp_path):
+    def vanish(progress):
+        if progress.done:
+            (folders / "test/bee/3.png").unlink(missing_ok=True)
+
+    options = ConvertOptions(workers=0, shard_nbytes=60)
+    with pytest.raises(tsds.SourceError, match=r"test/bee/3\.png.*cannot be read") as caught:
+        tsds.convert(folders, tmp_path / "s.tsds", options, progress=vanish)
+    assert caught.value.reason == "unreadable-file"
+    assert no_store(tmp_path / "s.tsds")
+
+
+def test_a_full_disk(folders, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(writer.os, "pwrite", full)
+    with pytest.raises(tsds.ConversionError, match=r"the disk is full.*run the same command again"):
+        tsds.convert(folders, tmp_path / "s.tsds", FAIL)
+    assert not list(tmp_path.glob("s.tsds*"))
+
+
+def test_a_really_full_disk(tmp_path):
+    """A small file system of its own, where this machine lets us mount one."""
+    mount = tmp_path / "small"
+    mount.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", mount], capture_output=True)
+    if made.returncode:
+        pytest.skip("mounting a file system is not permitted here")
+    try:
+        samples = [np.zeros((100, 100), np.uint8)] * 26
+        with pytest.raises(tsds.ConversionError, match=r"disk is full|are free on this disk"):
+            tsds.convert(Samples(samples), mount / "s.tsds", ConvertOptions(workers=1))
+        assert not (mount / "s.tsds").exists()
+    finally:
+        subprocess.run(["umount", mount], check=True)
+
+
+def test_too_little_room_is_said_beforehand(folders, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(conversion.shutil, "disk_usage", lambda _: usage._replace(free=100))
+    with pytest.raises(tsds.ConversionError, match="are needed, 100 are free"):
+        tsds.convert(folders, tmp_path / "s.tsds", FAIL)
+
+
+class Deadly(Samples):
+    """A sample that takes its process along."""
+
+    def __getitem__(self, index):
+        if index == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def test_a_dead_worker_is_an_error_and_not_a_hang(tmp_path):
+    samples = Deadly([np.zeros((4, 4), np.uint8)] * 10)
+    with pytest.raises(tsds.ConversionError, match="a worker process died"):
+        tsds.convert(samples, tmp_path / "s.tsds", ConvertOptions(workers=2))
+    assert not list(tmp_path.glob("s.tsds*"))
+
+
+def test_an_exception_in_the_loop_leaves_no_process(folders, tmp_path):
+    def interrupt(progress):
+        if progress.done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tsds.convert(folders, tmp_path / "s.tsds", ConvertOptions(workers=2), progress=interrupt)
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    if children.exists():
+        commands = [Path(f"/proc/{child}/cmdline").read_text() for child in children.read_text().split()]
+        # multiprocessing keeps a process of its own, once anything in this one has spawned
+        assert [c for c in commands if "resource_tracker" not in c] == []
+    assert no_store(tmp_path / "s.tsds")
+
+
+def test_workers_of_a_threaded_process_are_spawned(folders, tmp_path, monkeypatch):
+    monkeypatch.setattr(workers.threading, "active_count", lambda: 2)
+    assert workers._start_method() == "spawn"
+    tsds.convert(folders, tmp_path / "s.tsds", ConvertOptions(workers=1))
+    assert tsds.verify(tmp_path / "s.tsds") == []
+
+
+# --- interruption and resumption --------------------------------------------------------------------------------
+
+IN_SHARDS = ConvertOptions(workers=0, shard_nbytes=60)  # two images of 6x5
+
+
+def interrupted(source, out, after, options=IN_SHARDS):
+    """Convert until `after` samples are done, then stop as Ctrl-C does."""
+
+    def stop(progress):
+        if progress.done >= after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tsds.convert(source, out, options, progress=stop)
+
+
+def test_finished_shards_are_used_again(folders, tmp_path):
+    out = tmp_path / "s.tsds"
+    interrupted(folders, out, after=9)
+    assert no_store(out)
+    kept = {p: p.stat().st_mtime_ns for p in (tmp_path / "s.tsds.partial/store").rglob("c/*") if p.is_file()}
+    summary = tsds.convert(folders, out, IN_SHARDS)
+    assert summary.resumed == 4
+    assert kept
+    for path, written in kept.items():
+        assert (out / path.relative_to(tmp_path / "s.tsds.partial/store")).stat().st_mtime_ns == written
+    assert not (tmp_path / "s.tsds.partial").exists()
+    assert tsds.verify(out) == []
+    tsds.convert(folders, tmp_path / "whole.tsds", IN_SHARDS)
+    whole = tsds.open(tmp_path / "whole.tsds").manifest
+    assert tsds.open(out).manifest.splits == whole.splits
+
+
+def test_other_options_are_refused_with_what_differs(folders, tmp_path):
+    interrupted(folders, tmp_path / "s.tsds", after=9)
+    options = ConvertOptions(workers=0, shard_nbytes=60, size=(6, 5), fit="crop")
+    with pytest.raises(tsds.OptionError, match=r'fit was "pad", is "crop"; size was null, is \[6, 5\]'):
+        tsds.convert(folders, tmp_path / "s.tsds", options)
+    assert tsds.convert(folders, tmp_path / "s.tsds", IN_SHARDS).resumed == 4
+
+
+def test_a_changed_source_file_is_converted_again(folders, tmp_path):
+    interrupted(folders, tmp_path / "s.tsds", after=9)
+    time.sleep(0.02)
+    pixels = np.full((6, 5), 123, np.uint8)
+    (folders / "train/ant/0.png").write_bytes(png_bytes(pixels))
+    summary = tsds.convert(folders, tmp_path / "s.tsds", IN_SHARDS)
+    assert summary.resumed == 3
+    np.testing.assert_array_equal(tsds.open(tmp_path / "s.tsds")["train"]["image"][0][:, :, 0], pixels)
+
+
+def test_a_file_more_or_less_is_noticed(folders, tmp_path):
+    interrupted(folders, tmp_path / "s.tsds", after=9)
+    (folders / "train/ant/1.png").unlink()
+    assert tsds.convert(folders, tmp_path / "s.tsds", IN_SHARDS).rows == {"train": 7, "test": 8}
+    split = tsds.open(tmp_path / "s.tsds")["train"]
+    for i in range(7):
+        expected = np.asarray(Image.open(folders / split["key"][i]))
+        np.testing.assert_array_equal(split["image"][i][:, :, 0], expected)
+
+
+def test_after_a_bad_file_the_advice_works(folders, tmp_path):
+    """Stopped at a bad file with shards finished, the same command with --on-error skip goes on from them."""
+    (folders / "train/bee/3.png").write_text("x")
+    out = tmp_path / "s.tsds"
+    with pytest.raises(tsds.SourceError):
+        tsds.convert(folders, out, IN_SHARDS)
+    summary = tsds.convert(folders, out, ConvertOptions(workers=0, shard_nbytes=60, on_error="skip"))
+    assert summary.resumed == 3
+    assert summary.skipped == {"not-an-image": 1}
+
+
+def test_a_shard_that_skipped_is_not_used_where_nothing_may_be_skipped(folders, tmp_path):
+    (folders / "train/ant/0.png").write_text("x")
+    interrupted(folders, tmp_path / "s.tsds", 9, ConvertOptions(workers=0, shard_nbytes=60, on_error="skip"))
+    with pytest.raises(tsds.SourceError, match=r"train/ant/0\.png"):
+        tsds.convert(folders, tmp_path / "s.tsds", IN_SHARDS)
+
+
+def test_two_conversions_at_once_are_refused(folders, tmp_path):
+    def again(progress):
+        if progress.done:
+            with pytest.raises(tsds.ConversionError, match="another conversion is writing here"):
+                tsds.convert(folders, tmp_path / "s.tsds", IN_SHARDS)
+
+    tsds.convert(folders, tmp_path / "s.tsds", IN_SHARDS, progress=again)
+    assert tsds.verify(tmp_path / "s.tsds") == []
+
+
+@pytest.mark.parametrize("fraction", [0.05, 0.3, 0.6, 0.8, 0.95])
+def test_killed_at_any_moment(tmp_path, fraction):
+    """SIGKILL, workers and all: `out` is not there or whole, no process stays, and the next run completes it."""
+    source = class_folders(tmp_path / "src", per_class=60)
+    out = tmp_path / "s.tsds"
+    code = (
+        "import sys, tensorstore_ds as t\n"
+        "o = t.ConvertOptions(workers=2, shard_nbytes=300)\n"
+        "p = lambda p: (print(p.done, flush=True), sys.stdin.read(1))\n"
+        f"t.convert({str(source)!r}, {str(out)!r}, o, progress=p)"
+    )
+    run = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    children = []
+    for line in run.stdout:
+        if int(line) >= fraction * 240:
+            children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+            run.kill()
+            break
+        run.stdin.write("x")
+        run.stdin.flush()
+    run.wait()
+    run.stdin.close()
+    run.stdout.close()
+    assert len(children) == 2
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{child}/cmdline").exists() for child in children) and time.monotonic() < deadline:
+        if all(_is_zombie(child) for child in children):
+            break
+        time.sleep(0.01)
+    else:
+        assert not any(Path(f"/proc/{child}/cmdline").exists() for child in children), "a worker outlived its parent"
+    assert not out.exists()
+    summary = tsds.convert(source, out, ConvertOptions(workers=0, shard_nbytes=300))
+    assert summary.rows == {"train": 120, "test": 120}
+    assert summary.resumed > 0 or fraction < 0.1
+    assert tsds.verify(out) == []
+    split = tsds.open(out)["test"]
+    for i in (0, 59, 119):
+        expected = np.asarray(Image.open(source / split["key"][i]))
+        np.testing.assert_array_equal(split["image"][i][:, :, 0], expected)
+
+
+def _is_zombie(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize("step", ["rename of the store", "metadata of the root"])
+def test_killed_while_it_commits(folders, tmp_path, step, monkeypatch):
+    """Stopped just before the store appears: the next run needs no sample to be converted again."""
+    target = Path.rename if step == "rename of the store" else Path.write_bytes
+
+    def stop(self, *args):
+        if (
+            step == "rename of the store" and self.name == "store"
+        ) or self == tmp_path / "s.tsds.partial/store/zarr.json":
+            raise KeyboardInterrupt
+        return target(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, target.__name__, stop)
+        with pytest.raises(KeyboardInterrupt):
+            tsds.convert(folders, tmp_path / "s.tsds", IN_SHARDS)
+    assert not (tmp_path / "s.tsds").exists()
+    summary = tsds.convert(folders, tmp_path / "s.tsds", IN_SHARDS)
+    assert summary.resumed == 8
+    assert tsds.verify(tmp_path / "s.tsds") == []
+
+
+def test_all_bytes_are_on_disk_before_the_store_appears(folders, tmp_path, monkeypatch):
+    synced = set()
+    fsync = os.fsync
+
+    def note(descriptor):
+        synced.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()).replace("/00000.partial", "/00000"))
+        fsync(descriptor)
+
+    rename = Path.rename
+
+    def check(self, target):
+        if self.name == "store":
+            wanted = {str(p) for p in self.rglob("*")} | {str(self)}
+            assert wanted <= synced, wanted - synced
+            synced.add("checked")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Path, "rename", check)
+    tsds.convert(folders, tmp_path / "s.tsds", FAIL)
+    assert "checked" in synced
+    assert str(tmp_path) in synced
+
+
+def test_torchvision_data_sets(tmp_path):
+    datasets = pytest.importorskip("torchvision.datasets")
+    folder = class_folders(tmp_path / "src")
+    for workers_ in (0, 2):
+        source = {"train": datasets.ImageFolder(folder / "train"), "test": datasets.ImageFolder(folder / "test")}
+        out = tmp_path / f"s{workers_}.tsds"
+        tsds.convert(source, out, ConvertOptions(workers=workers_, color="gray"))
+        store = tsds.open(out)
+        assert store["train"].fields["label"].classes == ("ant", "bee")
+        image, label = source["test"][5]
+        np.testing.assert_array_equal(store["test"]["image"][5][:, :, 0], np.asarray(image.convert("L")))
+        assert store["test"]["label"][5] == label
+
+
+def test_an_estimate_is_from_headers(folders, tmp_path):
+    estimate = tsds.estimate(folders, ConvertOptions(workers=1))
+    tsds.convert(folders, tmp_path / "s.tsds", FAIL)
+    store = tsds.open(tmp_path / "s.tsds")
+    assert estimate.rows == {"train": 8, "test": 8}
+    assert estimate.classes == ("ant", "bee")
+    assert estimate.sizes == {"6x5": 16}
+    assert estimate.fields == store.manifest.fields
+    assert estimate.fits
+    data = sum(f.size for p, f in store.manifest.all_files().items() if not p.endswith("zarr.json"))
+    assert data / 2 < estimate.nbytes["memmap"] < data * 2
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_an_estimate_names_what_is_bad(folders):
+    (folders / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint8)))
+    (folders / "test/bee/2.png").write_text("x")
+    with pytest.raises(tsds.SourceError) as caught:
+        tsds.estimate(folders)
+    assert {p.reason for p in caught.value.problems} == {"not-an-image", "shapes-differ"}
+    problems = tsds.estimate(folders, SKIP).problems
+    assert {p.reason for p in problems} == {"not-an-image", "shapes-differ"}

@@ -1,0 +1,198 @@
+"""Decoding against Pillow; what is kept of depth, colour and orientation; what damaged files say."""
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from stores import png_bytes
+from tensorstore_ds.encode import ImageOptions, decode_image, encode_sample, open_image, oriented_size, own_pixel_limit
+from tensorstore_ds.errors import OptionError, SourceError
+from tensorstore_ds.sources.base import Objects, Sample
+
+RNG = np.random.default_rng(0)
+RGB = RNG.integers(0, 256, (9, 7, 3), np.uint8)
+
+
+def saved(image, format="PNG", **options):
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("mode", "shape", "dtype"),
+    [
+        ("1", (9, 7, 1), "uint8"),
+        ("L", (9, 7, 1), "uint8"),
+        ("LA", (9, 7, 1), "uint8"),
+        ("P", (9, 7, 3), "uint8"),
+        ("RGB", (9, 7, 3), "uint8"),
+        ("RGBA", (9, 7, 3), "uint8"),
+        ("CMYK", (9, 7, 3), "uint8"),
+        ("YCbCr", (9, 7, 3), "uint8"),
+        ("F", (9, 7, 1), "float32"),
+        ("I", (9, 7, 1), "int32"),
+    ],
+)
+def test_modes(mode, shape, dtype):
+    image = Image.fromarray(RGB).convert(mode if mode not in ("F", "I") else "L").convert(mode)
+    pixels = decode_image(saved(image, "TIFF"))
+    assert pixels.shape == shape
+    assert pixels.dtype == dtype
+    expected = np.asarray(image.convert({1: "L", 3: "RGB"}[shape[2]]) if dtype == "uint8" else image)
+    np.testing.assert_array_equal(pixels, expected.reshape(shape))
+
+
+def test_16_bit_gray_stays_16_bit():
+    values = RNG.integers(0, 65536, (5, 4), np.uint16)
+    pixels = decode_image(png_bytes(values))
+    assert pixels.dtype == np.uint16
+    np.testing.assert_array_equal(pixels[:, :, 0], values)
+
+
+def test_16_bit_colour_is_refused_rather_than_halved():
+    # A PNG by hand: 1x1, 16 bits, colour type 2.
+    import struct
+    import zlib
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(7))) + chunk(b"IEND", b"")
+    with pytest.raises(SourceError, match=r"16-bit colour.*\.npy") as caught:
+        decode_image(png)
+    assert caught.value.reason == "unsupported-depth"
+
+
+def test_alpha_is_dropped_or_kept_as_asked():
+    rgba = np.dstack([RGB, RNG.integers(0, 256, (9, 7), np.uint8)])
+    data = png_bytes(rgba)
+    np.testing.assert_array_equal(decode_image(data), RGB)
+    np.testing.assert_array_equal(decode_image(data, color="rgba"), rgba)
+    np.testing.assert_array_equal(decode_image(png_bytes(RGB), color="rgba")[:, :, 3], np.full((9, 7), 255))
+
+
+def test_gray_becomes_colour_and_colour_gray_as_asked():
+    gray = RGB[:, :, 0]
+    np.testing.assert_array_equal(decode_image(png_bytes(gray), color="rgb"), np.stack([gray] * 3, axis=2))
+    expected = np.asarray(Image.fromarray(RGB).convert("L"))
+    np.testing.assert_array_equal(decode_image(png_bytes(RGB), color="gray")[:, :, 0], expected)
+    np.testing.assert_array_equal(decode_image(RGB, color="gray")[:, :, 0], expected)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "TIFF"])
+def test_orientation_is_applied(orientation, format):
+    """EXIF 2.3, section 4.6.4 A: row 0 and column 0 of the stored image, as they are to be shown."""
+    shown = {
+        1: RGB,
+        2: RGB[:, ::-1],
+        3: RGB[::-1, ::-1],
+        4: RGB[::-1],
+        5: RGB.transpose(1, 0, 2),
+        6: np.rot90(RGB, -1),
+        7: np.rot90(RGB, 2).transpose(1, 0, 2),
+        8: np.rot90(RGB),
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"quality": 100, "subsampling": 0} if format == "JPEG" else {}
+    data = saved(Image.fromarray(RGB), format, exif=exif, **options)
+    pixels = decode_image(data)
+    np.testing.assert_allclose(pixels.astype(int), shown, atol=4 if format == "JPEG" else 0)
+    assert oriented_size(open_image(data)) == shown.shape[:2]
+
+
+def test_orientation_comes_before_boxes():
+    exif = Image.Exif()
+    exif[0x0112] = 6  # 9x7 is shown as 7x9
+    data = saved(Image.fromarray(RGB), "PNG", exif=exif)
+    objects = Objects(boxes=np.array([[6.0, 1, 9, 5]]))  # inside of the shown image only
+    encoded = encode_sample(Sample("k", data, objects=objects, annotated_size=(7, 9)), ImageOptions())
+    assert encoded.size == (7, 9)
+    assert encoded.objects["boxes"].tolist() == [[6, 1, 9, 5]]
+    with pytest.raises(SourceError, match="annotation is for an image of 9x7") as caught:
+        encode_sample(Sample("k", data, objects=objects, annotated_size=(9, 7)), ImageOptions())
+    assert caught.value.reason == "size-mismatch"
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"])
+def test_a_truncated_file_is_named(format):
+    data = saved(Image.fromarray(np.tile(RGB, (20, 20, 1))), format)
+    with pytest.raises(SourceError) as caught:
+        decode_image(data[: len(data) // 2], key="photos/a.jpg")
+    assert caught.value.reason == "truncated-image"
+    assert "photos/a.jpg" in str(caught.value)
+
+
+def test_text_is_not_an_image():
+    with pytest.raises(SourceError) as caught:
+        decode_image(b"these are the notes of last week", key="notes.jpg")
+    assert caught.value.reason == "not-an-image"
+    assert str(caught.value) == "notes.jpg: expected an image file, found something else."
+
+
+def test_a_decompression_bomb_is_refused_from_its_header():
+    bomb = saved(Image.new("1", (30_000, 30_000)))
+    with own_pixel_limit(), pytest.raises(SourceError, match=r"30000x30000.*--max-pixels") as caught:
+        decode_image(bomb)
+    assert caught.value.reason == "too-many-pixels"
+    assert decode_image(png_bytes(RGB), max_pixels=63).shape == RGB.shape
+    with pytest.raises(SourceError):
+        decode_image(png_bytes(RGB), max_pixels=62)
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_a_damaged_file_decodes_or_is_a_source_error(data):
+    format = data.draw(st.sampled_from(["JPEG", "PNG", "GIF", "TIFF", "WEBP", "BMP"]))
+    content = bytearray(saved(Image.fromarray(RGB), format))
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        pixels = decode_image(bytes(content), max_pixels=10_000)
+    except SourceError as error:
+        assert "\n" not in str(error)
+    else:
+        assert pixels.ndim == 3
+
+
+def test_arrays():
+    assert decode_image(np.zeros((4, 5), bool)).dtype == np.uint8
+    big_endian = np.arange(20, dtype=">u2").reshape(4, 5)
+    pixels = decode_image(big_endian)
+    assert pixels.dtype == np.dtype("=u2")
+    np.testing.assert_array_equal(pixels[:, :, 0], big_endian)
+    for bad in (np.zeros(3), np.zeros((0, 4, 3)), np.zeros((2, 2), complex)):
+        with pytest.raises(SourceError):
+            decode_image(bad)
+
+
+def test_jpeg_encoding_is_pillows():
+    encoded = encode_sample(Sample("k", png_bytes(RGB)), ImageOptions(encoding="jpeg", quality=80))
+    assert encoded.image == saved(Image.fromarray(RGB), "JPEG", quality=80)
+
+
+def test_source_encoding_keeps_every_byte():
+    data = saved(Image.fromarray(RGB), "JPEG")
+    assert encode_sample(Sample("k", data), ImageOptions(encoding="source")).image == data
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (ImageOptions(encoding="source", size=(8, 8)), "leave out --size"),
+        (ImageOptions(encoding="source", color="rgb"), "leave out --size and --color"),
+        (ImageOptions(encoding="jpeg", color="rgba"), "JPEG has no alpha"),
+        (ImageOptions(quality=0), "1 to 95"),
+        (ImageOptions(size=(0, 5)), "positive"),
+    ],
+)
+def test_options_that_contradict_each_other(options, message):
+    with pytest.raises(OptionError, match=message):
+        options.check()

@@ -1,0 +1,201 @@
+"""Geometry and metadata against zarr-python, the index against literal bytes and a CRC of its own."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tensorstore_ds import layout
+from tensorstore_ds.layout import ArrayGeometry, decode_index, encode_index, shard_arrays, shard_files
+from tensorstore_ds.schema import DTYPES, KEY, SIZE, ArraySpec, Field, Layout, image_field, objects_field
+
+ARRAYS = st.tuples(
+    st.sampled_from(DTYPES), st.integers(1, 40), st.lists(st.integers(1, 4), max_size=3).map(tuple), st.integers(0, 250)
+)
+
+
+def array_of(dtype: str, rows: int, row: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
+    """Values that begin at `seed`; all zeros for the seed 0."""
+    array = np.zeros((rows, *row), dtype)
+    if seed:
+        array.reshape(-1)[:] = (np.arange(array.size) + seed) % 127
+    return array
+
+
+def geometry_of(array: np.ndarray[Any, Any]) -> ArrayGeometry:
+    return ArrayGeometry(ArraySpec(array.dtype.name, array.shape[1:]), len(array))
+
+
+def file_of(array: np.ndarray[Any, Any], geometry: ArrayGeometry) -> bytes:
+    """The data file of the layout `memmap`, as a reader expects it."""
+    return array.tobytes().ljust(geometry.file_nbytes - geometry.index_nbytes, b"\0") + geometry.index()
+
+
+# --- against zarr-python ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(ARRAYS, st.sampled_from([1, 16, 64, 512 * 1024]))
+@example(("uint8", 40, (4,), 0), 16)  # all zeros: zarr leaves such chunks out, unless it is told not to
+def test_a_file_has_the_bytes_that_zarr_writes(
+    values: tuple[str, int, tuple[int, ...], int], chunk_nbytes: int
+) -> None:
+    array = array_of(*values)
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(layout, "CHUNK_NBYTES", chunk_nbytes)  # so that small arrays have many chunks
+        geometry = geometry_of(array)
+        written = zarr.create_array(
+            folder,
+            shape=array.shape,
+            dtype=array.dtype,
+            chunks=(geometry.chunk_rows, *array.shape[1:]),
+            shards=(geometry.chunks * geometry.chunk_rows, *array.shape[1:]),
+            compressors=None,
+            fill_value=0,
+            config={"write_empty_chunks": True},
+        )
+        written[...] = array
+        assert (Path(folder) / geometry.data_path).read_bytes() == file_of(array, geometry)
+        assert geometry.file_nbytes == (Path(folder) / geometry.data_path).stat().st_size
+        theirs = json.loads((Path(folder) / "zarr.json").read_bytes())
+        assert {name: theirs[name] for name in geometry.metadata("memmap")} == geometry.metadata("memmap")
+
+
+@pytest.mark.parametrize("how", ["memmap", "zarr"])
+@settings(max_examples=40, deadline=None)
+@given(ARRAYS)
+def test_zarr_accepts_the_metadata(how: Layout, values: tuple[str, int, tuple[int, ...], int]) -> None:
+    array = array_of(*values)
+    geometry = geometry_of(array)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "zarr.json").write_bytes(layout.dump_json(geometry.metadata(how)))
+        opened = zarr.open_array(folder, mode="r+", zarr_format=3)
+        assert (opened.shape, opened.dtype) == (array.shape, array.dtype)
+        assert opened.chunks == (geometry.chunk_rows, *array.shape[1:])
+        if how == "memmap":
+            file = Path(folder) / geometry.data_path
+            file.parent.mkdir(parents=True)
+            file.write_bytes(file_of(array, geometry))
+        else:
+            opened[...] = array
+        assert np.asarray(opened[...]).tobytes() == array.tobytes()
+
+
+# --- geometry ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "rows", "chunk_rows", "chunks", "file_nbytes"),
+    [
+        (ArraySpec("uint8"), 786431, 786431, 1, 786431 + 20),  # just below one and a half chunks
+        (ArraySpec("uint8"), 786432, 393216, 2, 786432 + 36),  # a half goes to the even number: two
+        (ArraySpec("uint8"), 1310720, 655360, 2, 1310720 + 36),  # two and a half: two again
+        (ArraySpec("uint8"), 1310721, 436907, 3, 1310721 + 52),
+        (ArraySpec("uint8", (256, 256, 1)), 13, 7, 2, 14 * 65536 + 36),  # the last chunk is filled up
+        (ArraySpec("uint8", (1024, 1024, 3)), 2, 1, 2, 2 * 3 * 1024**2 + 36),  # never less than a row
+        (ArraySpec("float64"), 1, 1, 1, 8 + 20),
+        (ArraySpec("float64", (2,)), 0, 1, 0, 0),  # no rows, no file
+        (ArraySpec("uint8", (256, 256, 3)), 2**38, 3, -(-(2**38) // 3), None),  # 54 PB: nothing is narrowed
+    ],
+)
+def test_chunks_are_those_of_the_specification(
+    spec: ArraySpec, rows: int, chunk_rows: int, chunks: int, file_nbytes: int | None
+) -> None:
+    geometry = ArrayGeometry(spec, rows)
+    assert (geometry.chunk_rows, geometry.chunks) == (chunk_rows, chunks)
+    if file_nbytes is not None:
+        assert geometry.file_nbytes == file_nbytes
+
+
+@given(st.integers(1, 2**44), st.integers(1, 2**20))
+def test_chunks_hold_all_rows_and_none_is_empty(rows: int, row_nbytes: int) -> None:
+    geometry = ArrayGeometry(ArraySpec("uint8", (row_nbytes,)), rows)
+    assert (geometry.chunks - 1) * geometry.chunk_rows < rows <= geometry.chunks * geometry.chunk_rows
+    assert geometry.chunk_rows == 1 or geometry.chunk_nbytes < 1.6 * layout.CHUNK_NBYTES + row_nbytes
+
+
+def test_the_files_of_a_shard() -> None:
+    fields: dict[str, Field] = {
+        "image": image_field((2, 3, 1)),
+        "size": SIZE,
+        "objects": objects_field("boxes"),
+        "key": KEY,
+    }
+    assert shard_files(fields, 2, {"objects": 0, "key": 9}) == {
+        "zarr.json": None,
+        "image/zarr.json": None,
+        "image/c/0/0/0/0": 2 * 6 + 20,
+        "size/zarr.json": None,
+        "size/c/0/0": 2 * 8 + 20,
+        "objects/zarr.json": None,
+        "objects/offsets/zarr.json": None,
+        "objects/offsets/c/0": 3 * 8 + 20,
+        "objects/boxes/zarr.json": None,  # no objects: no data file
+        "key/zarr.json": None,
+        "key/offsets/zarr.json": None,
+        "key/offsets/c/0": 3 * 8 + 20,
+        "key/bytes/zarr.json": None,
+        "key/bytes/c/0": 9 + 20,
+    }
+
+
+def test_a_shard_without_rows_has_only_offsets() -> None:
+    arrays = shard_arrays({"image": image_field((2, 3, 1)), "key": KEY}, 0, {"key": 0})
+    assert {path: geometry.rows for path, geometry in arrays.items()} == {"image": 0, "key/offsets": 1, "key/bytes": 0}
+
+
+# --- index ------------------------------------------------------------------------------------------------------
+
+
+def crc32c(data: bytes) -> int:
+    """Bit by bit, as in RFC 3720."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+ENTRIES = st.lists(st.tuples(*[st.integers(0, 2**64 - 1)] * 2), max_size=8).map(
+    lambda pairs: np.array(pairs, np.uint64).reshape(-1, 2)
+)
+
+
+def test_an_index_byte_by_byte() -> None:
+    assert crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C
+    expected = bytes(8) + (393216).to_bytes(8, "little") + (393216).to_bytes(8, "little") * 2
+    assert ArrayGeometry(ArraySpec("uint8"), 786432).index() == expected + crc32c(expected).to_bytes(4, "little")
+    assert ArrayGeometry(ArraySpec("int64"), 3).index().hex() == "00000000000000001800000000000000" + "84973d84"
+
+
+@given(ENTRIES)
+def test_an_index_is_read_as_it_was_written(entries: np.ndarray[Any, np.dtype[np.uint64]]) -> None:
+    data = encode_index(entries)
+    assert data == entries.astype("<u8").tobytes() + crc32c(entries.astype("<u8").tobytes()).to_bytes(4, "little")
+    decoded = decode_index(data)
+    assert decoded is not None
+    np.testing.assert_array_equal(decoded, entries)
+
+
+@given(ENTRIES, st.integers(0), st.integers(1, 255))
+def test_an_index_with_a_byte_changed_is_refused(
+    entries: np.ndarray[Any, np.dtype[np.uint64]], position: int, change: int
+) -> None:
+    data = bytearray(encode_index(entries))
+    data[position % len(data)] ^= change
+    assert decode_index(bytes(data)) is None
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_an_index_or_none(data: bytes) -> None:
+    decoded = decode_index(data)
+    assert decoded is None or encode_index(decoded) == data

@@ -1,0 +1,286 @@
+"""Walking folders, packed strings, names of splits and order of classes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorstore_ds.errors import OptionError, SourceError
+from tensorstore_ds.sources import files, registry
+from tensorstore_ds.sources.classes import number_classes, order_classes, read_classes
+from tensorstore_ds.sources.files import (
+    PackedStrings,
+    encoding_problem,
+    glance,
+    split_name,
+    split_names,
+    walk_files,
+)
+
+PNG = frozenset({".png"})
+
+
+def touch(root: Path, *names: str) -> None:
+    for name in names:
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+
+
+# --- walk_files ---------------------------------------------------------------------------------------------------
+
+
+def test_walk_gives_relative_paths_in_string_order(tmp_path: Path) -> None:
+    names = ["a/z.png", "a.png", "a-b/1.png", "b.PNG", "a/sub/0.png", "ü/图.png", "two words/line\nbreak.png"]
+    touch(tmp_path, *names)
+    assert list(walk_files(tmp_path, PNG)) == sorted(names)
+
+
+def test_walk_passes_over_hidden_names_and_litter_and_names_the_others(tmp_path: Path) -> None:
+    touch(tmp_path, "a.png", ".hidden.png", ".git/b.png", "__MACOSX/a.png", "c/Thumbs.db", "c/note.txt", "png")
+    others: list[str] = []
+    assert list(walk_files(tmp_path, PNG, others=others)) == ["a.png"]
+    assert sorted(others) == ["c/note.txt", "png"]
+
+
+def test_walk_follows_links_to_folders_and_gives_broken_links(tmp_path: Path) -> None:
+    touch(tmp_path, "outside/a.png", "root/b.png")
+    (tmp_path / "root/link").symlink_to(tmp_path / "outside")
+    (tmp_path / "root/gone.png").symlink_to(tmp_path / "nowhere.png")
+    assert list(walk_files(tmp_path / "root", PNG)) == ["b.png", "gone.png", "link/a.png"]
+
+
+@pytest.mark.parametrize(("link", "target"), [("a/back", "a"), ("a/b/up", "."), ("self.png", "self.png")])
+def test_a_loop_of_links_is_refused(tmp_path: Path, link: str, target: str) -> None:
+    touch(tmp_path, "a/b/c.png")
+    (tmp_path / link).symlink_to(tmp_path / target)
+    with pytest.raises(SourceError) as error:
+        list(walk_files(tmp_path, PNG))
+    assert error.value.reason == "symlink-loop"
+
+
+def test_a_pipe_named_like_an_image_is_no_image(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    others: list[str] = []
+    assert list(walk_files(tmp_path, PNG, others=others)) == []
+    assert others == ["pipe.png"]
+
+
+def test_an_unreadable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path, "a/b.png")
+    scandir = os.scandir
+
+    def deny(path: str) -> object:
+        if str(path).endswith("a/"):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", deny)  # the tests may run as root, who may read everything
+    with pytest.raises(SourceError) as error:
+        list(walk_files(tmp_path, PNG))
+    assert error.value.reason == "unreadable-file"
+    assert "a/" in str(error.value)
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError) as error:
+        list(walk_files(tmp_path / "none", PNG))
+    assert error.value.reason == "unreadable-file"
+
+
+def test_names_that_are_not_utf8_are_walked_and_recognised(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.png")).write_bytes(b"")
+    (name,) = walk_files(tmp_path, PNG)
+    problem = encoding_problem(name)
+    assert problem is not None
+    assert problem.reason == "name-encoding"
+    assert list(PackedStrings([name, "ü"])) == [name, "ü"]
+    assert encoding_problem("图\n.png") is None
+
+
+def test_a_glance_sees_three_levels(tmp_path: Path) -> None:
+    touch(tmp_path, "0.png", "a/1.xml", "a/b/2.txt", "a/b/c/3.png", ".x/4.png")
+    assert sorted(glance(tmp_path)) == ["0.png", "a/1.xml", "a/b/2.txt"]
+    assert glance(tmp_path / "none") == []
+
+
+def test_a_glance_at_a_large_folder_sees_xml_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_GLANCE_FOLDER", 3)
+    touch(tmp_path, *(f"train/{i}.jpg" for i in range(40)))
+    assert len(glance(tmp_path)) == 3
+    touch(tmp_path, *(f"train/{i}.xml" for i in range(40)))
+    assert any(name.endswith(".xml") for name in glance(tmp_path))
+
+
+# --- PackedStrings ------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), max_size=30), st.data())
+def test_packed_strings_are_a_sequence(strings: list[str], data: st.DataObject) -> None:
+    packed = PackedStrings(strings)
+    assert list(packed) == strings
+    assert len(packed) == len(strings)
+    part = data.draw(st.slices(len(strings)))
+    assert packed[part] == strings[part]
+    assert list(pickle.loads(pickle.dumps(packed))) == strings  # noqa: S301  our own bytes
+    packed.extend(["ü", "end"])
+    assert list(packed) == [*strings, "ü", "end"]
+    assert packed[-1] == "end"
+    for index in (len(packed), -len(packed) - 1):
+        with pytest.raises(IndexError):
+            packed[index]
+
+
+def test_packed_strings_over_several_batches() -> None:
+    strings = [f"{i}é" if i % 1000 == 0 else str(i) for i in range(140_000)]
+    packed = PackedStrings(strings)
+    assert list(packed) == strings
+    assert packed[65_530:65_540] == strings[65_530:65_540]
+
+
+def test_a_million_paths_are_small() -> None:
+    packed = PackedStrings(f"train/n{i % 1000:08d}/{i:08d}.jpg" for i in range(100_000))
+    assert len(pickle.dumps(packed)) < 100_000 * 40
+
+
+# --- names of splits ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "name"), [("Train", "train"), ("val 2017", "val_2017"), ("tést-1", "t_st-1")])
+def test_split_name(text: str, name: str) -> None:
+    assert split_name(text) == name
+
+
+@pytest.mark.parametrize("text", ["", "训练", "--", "..", "x" * 65])
+def test_a_text_without_a_name_for_a_split_is_refused(text: str) -> None:
+    with pytest.raises(SourceError) as error:
+        split_name(text)
+    assert error.value.reason == "split-name"
+
+
+def test_two_splits_with_one_name_are_refused() -> None:
+    assert split_names(["Train", "val", "Train"]) == {"Train": "train", "val": "val"}
+    with pytest.raises(SourceError) as error:
+        split_names(["train", "Train"])
+    assert error.value.reason == "split-name"
+
+
+# --- classes ------------------------------------------------------------------------------------------------------
+
+
+def test_classes_are_ordered_by_code_point_or_as_wanted() -> None:
+    assert order_classes(["b", "a", "Z", "é", "b"], None, "x") == ("Z", "a", "b", "é")
+    assert order_classes(["b", "a"], ("b", "c", "a"), "x") == ("b", "c", "a")
+    assert order_classes(["dog", "Dog"], ("dog", "Dog"), "x") == ("dog", "Dog")
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "reason"),
+    [
+        (["dog", "Dog"], None, "class-case"),
+        (["Straße", "STRASSE"], None, "class-case"),
+        (["dog", "Dog"], ("dog",), "class-case"),
+        (["dog", "cat"], ("dog",), "unknown-class"),
+        (["Dog"], ("dog",), "unknown-class"),
+    ],
+)
+def test_classes_that_do_not_fit_are_refused(found: list[str], wanted: tuple[str, ...] | None, reason: str) -> None:
+    with pytest.raises(SourceError) as error:
+        order_classes(found, wanted, "photos")
+    assert error.value.reason == reason
+    assert "photos" in str(error.value)
+
+
+def test_numbers_as_classes() -> None:
+    assert number_classes([2, 0, 1, 1], None, "x") == ("0", "1", "2")
+    assert number_classes(range(11), None, "x")[-2:] == ("9", "10")
+    assert number_classes([1, 3], ("a", "b", "c", "d"), "x") == ("a", "b", "c", "d")
+    assert number_classes([], None, "x") == ()
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"), [([1, 2], None), ([0, 2], None), ([-1, 0], None), ([0, 2], ("a", "b")), ([-1], ("a",))]
+)
+def test_numbers_with_gaps_are_refused(found: list[int], wanted: tuple[str, ...] | None) -> None:
+    with pytest.raises(SourceError) as error:
+        number_classes(found, wanted, "x")
+    assert error.value.reason == "unknown-class"
+
+
+def test_a_class_list_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "classes.txt"
+    file.write_bytes("\ufeffzebra\r\n\n two words \nñandú\n".encode())
+    assert read_classes(file) == ("zebra", "two words", "ñandú")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n", b"a\nb\na\n", b"\xff\xfea\0"])
+def test_a_bad_class_list_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "classes.txt"
+    file.write_bytes(content)
+    with pytest.raises(OptionError, match=r"classes\.txt"):
+        read_classes(file)
+    with pytest.raises(OptionError, match="missing"):
+        read_classes(tmp_path / "missing")
+    with pytest.raises(OptionError):
+        order_classes(["a"], ("a", "a"), "x")
+    with pytest.raises(OptionError):
+        number_classes([], (), "x")
+
+
+# --- detection ----------------------------------------------------------------------------------------------------
+
+VOC = b"<annotation><filename>a.jpg</filename><object><name>x</name></object></annotation>"
+IMGLAB = b"<?xml version='1.0'?>\n<dataset><images><image file='a.jpg'></image></images></dataset>"
+IDX = b"\0\0\x08\x03" + b"\0\0\0\1" * 3 + b"\0"
+EXAMPLES: dict[str, tuple[str, dict[str, bytes]]] = {
+    "class folders": ("folders", {"cat/a.jpg": b"", "dog/b.jpg": b""}),
+    "split folders": ("folders", {"train/cat/a.jpg": b"", "test/cat/b.jpg": b"", "README.txt": b"Cats.\n"}),
+    "flat": ("folders", {"a.jpg": b"", "b.jpg": b""}),
+    "class folders and their names": ("folders", {"train/0/a.jpg": b"", "classes.txt": b"cat\ndog\n"}),
+    "VOCdevkit": ("voc", {"Annotations/a.xml": VOC, "JPEGImages/a.jpg": b"", "ImageSets/Main/train.txt": b"a\n"}),
+    "VOC beside the images": ("voc", {"a.xml": VOC, "a.jpg": b""}),
+    "VOC in split folders": ("voc", {"train/a.xml": VOC, "train/a.jpg": b"", "test/b.xml": VOC, "test/b.jpg": b""}),
+    "VOC with a list of images": ("voc", {"a.xml": VOC, "a.jpg": b"", "train.txt": b"a.jpg\n"}),
+    "imglab": ("imglab", {"training.xml": IMGLAB, "a.jpg": b""}),
+    "a list": ("list", {"labels.csv": b"path,label\nimages/a.jpg,cat\n", "images/a.jpg": b""}),
+    "lists of splits": ("list", {"train.txt": b"a.jpg 0\n", "val.txt": b"b.jpg 0\n", "a.jpg": b"", "b.jpg": b""}),
+    "MNIST": ("idx", {"train-images-idx3-ubyte": IDX, "t10k-images-idx3-ubyte.gz": b""}),
+    "arrays": ("arrays", {"images.npy": b"", "labels.npy": b""}),
+    "arrays of splits": ("arrays", {"train/images.npy": b"", "test/images.npy": b""}),
+    "an archive of arrays": ("arrays", {"mnist.npz": b""}),
+}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_each_format_is_detected_by_its_own_source_alone(tmp_path: Path, example: str) -> None:
+    format, content = EXAMPLES[example]
+    for name, data in content.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    assert [name for name, source in registry().items() if source.detect(tmp_path)] == [format]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "format"),
+    [
+        ("x.npy", b"", "arrays"),
+        ("x.npz", b"", "arrays"),
+        ("x.csv", b"path\na.png\n", "list"),
+        ("x.txt", b"a.png 1\n", "list"),
+        ("x.xml", IMGLAB, "imglab"),
+    ],
+)
+def test_each_file_is_detected_by_its_own_source_alone(tmp_path: Path, name: str, data: bytes, format: str) -> None:
+    file = tmp_path / name
+    file.write_bytes(data)
+    assert [name for name, source in registry().items() if source.detect(file)] == [format]
+
+
+def test_nothing_is_detected_where_nothing_is(tmp_path: Path) -> None:
+    touch(tmp_path, "a.md", "sub/b.txt")
+    assert [name for name, source in registry().items() if source.detect(tmp_path)] == []

@@ -1,0 +1,191 @@
+"""Class folders, split folders and flat folders."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tensorstore_ds.errors import SourceError
+from tensorstore_ds.sources.base import Contents, Source, SourceOptions
+from tensorstore_ds.sources.folders import FolderSource
+
+
+def make(root: Path, *names: str) -> Path:
+    for name in names:
+        file = root / name
+        if name.endswith("/"):
+            file.mkdir(parents=True)
+        else:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(b"")
+    return root
+
+
+def scan(root: Path, **options: tuple[str, ...]) -> tuple[FolderSource, Contents]:
+    source = FolderSource(root, SourceOptions(**options))  # type: ignore[arg-type]
+    return source, source.scan()
+
+
+def reasons(contents: Contents) -> dict[str, str]:
+    return {problem.where: problem.reason for problem in contents.problems}
+
+
+def classes(contents: Contents) -> tuple[str, ...]:
+    return contents.fields["label"].classes  # type: ignore[union-attr]
+
+
+def test_class_folders(tmp_path: Path) -> None:
+    make(tmp_path, "dog/2.png", "dog/10.JPG", "cat/a b.jpeg", "cat/line\nbreak.png", "狗/图.webp")
+    source, contents = scan(tmp_path)
+    assert isinstance(source, Source)
+    assert classes(contents) == ("cat", "dog", "狗")
+    paths = ["cat/a b.jpeg", "cat/line\nbreak.png", "dog/10.JPG", "dog/2.png", "狗/图.webp"]
+    assert {split: list(refs) for split, refs in contents.splits.items()} == {"train": paths}
+    assert contents.labels is not None
+    np.testing.assert_array_equal(contents.labels["train"], [0, 0, 1, 1, 2], strict=True)
+    source = pickle.loads(pickle.dumps(source))  # noqa: S301  our own bytes
+    samples = [source.read("train", path) for path in paths]
+    assert [sample.label for sample in samples] == [0, 0, 1, 1, 2]
+    assert [Path(sample.image) for sample in samples] == [tmp_path / path for path in paths]
+    assert [sample.key for sample in samples] == paths
+    assert source.files(paths[0]) == (tmp_path / paths[0],)
+
+
+def test_split_folders_share_their_classes(tmp_path: Path) -> None:
+    make(tmp_path, "Train/cat/1.png", "Train/dog/2.png", "val/cat/3.png", "valid/ant/4.png", "test/bee/")
+    source, contents = scan(tmp_path)
+    assert classes(contents) == ("ant", "cat", "dog")
+    assert {split: list(refs) for split, refs in contents.splits.items()} == {
+        "train": ["Train/cat/1.png", "Train/dog/2.png"],
+        "val": ["val/cat/3.png"],
+        "valid": ["valid/ant/4.png"],
+    }
+    assert source.read("valid", "valid/ant/4.png").label == 0
+    assert contents.labels is not None
+    assert contents.labels["train"].tolist() == [1, 2]
+
+
+def test_an_empty_class_folder_keeps_its_class(tmp_path: Path) -> None:
+    make(tmp_path, "train/cat/1.png", "train/eel/", "test/cat/2.png", "test/owl/", "test/.cache/")
+    assert classes(scan(tmp_path)[1]) == ("cat", "eel", "owl")
+
+
+def test_a_folder_of_other_files_is_no_class(tmp_path: Path) -> None:
+    make(tmp_path, "cat/1.png", "scripts/run.py", "README.md", "cat/Thumbs.db")
+    _, contents = scan(tmp_path)
+    assert classes(contents) == ("cat",)
+    assert [(p.where, p.reason) for p in contents.left_out] == [("scripts/run.py", "not-listed")]
+
+
+def test_flat_folders_have_no_label(tmp_path: Path) -> None:
+    source, contents = scan(make(tmp_path / "a", "2.png", "1.png", "empty/"))
+    assert contents.fields == {}
+    assert contents.labels is None
+    assert list(contents.splits["train"]) == ["1.png", "2.png"]
+    assert source.read("train", "1.png").label is None
+    _, contents = scan(make(tmp_path / "b", "train/1.png", "test/2.png"))
+    assert contents.fields == {}
+    assert {split: list(refs) for split, refs in contents.splits.items()} == {
+        "test": ["test/2.png"],
+        "train": ["train/1.png"],
+    }
+
+
+def test_folders_below_a_class_belong_to_it(tmp_path: Path) -> None:
+    source, contents = scan(make(tmp_path, "cat/1.png", "cat/young/2.png", "cat/young/tiny/3.png", "dog/4.png"))
+    assert classes(contents) == ("cat", "dog")
+    assert [source.read("train", ref).label for ref in contents.splits["train"]] == [0, 0, 0, 1]
+
+
+def test_a_class_may_be_named_like_a_split(tmp_path: Path) -> None:
+    _, contents = scan(make(tmp_path, "train/1.png", "bus/2.png"))
+    assert classes(contents) == ("bus", "train")
+
+
+def test_class_order_as_wanted(tmp_path: Path) -> None:
+    make(tmp_path, "cat/1.png", "dog/2.png")
+    source, contents = scan(tmp_path, classes=("dog", "emu", "cat"))
+    assert classes(contents) == ("dog", "emu", "cat")
+    assert source.read("train", "cat/1.png").label == 2
+
+
+def test_images_beside_class_folders_are_problems(tmp_path: Path) -> None:
+    make(tmp_path, "cat/1.png", "montage.png", "dog/2.png")
+    _, contents = scan(tmp_path)
+    assert reasons(contents) == {"montage.png": "no-annotation"}
+    assert list(contents.splits["train"]) == ["cat/1.png", "dog/2.png"]
+
+
+def test_a_split_without_class_folders_is_a_problem(tmp_path: Path) -> None:
+    _, contents = scan(make(tmp_path, "train/cat/1.png", "test/2.png", "test/3.png", "4.png"))
+    assert set(contents.splits) == {"train"}
+    assert reasons(contents) == dict.fromkeys(["test/2.png", "test/3.png", "4.png"], "no-annotation")
+
+
+def test_names_that_are_not_utf8_are_problems(tmp_path: Path) -> None:
+    make(tmp_path, "cat/1.png")
+    folder = os.fsencode(tmp_path)
+    Path(os.fsdecode(folder + b"/d\xf6g")).mkdir()
+    for name in (b"/cat/\xff.png", b"/d\xf6g/2.png"):
+        Path(os.fsdecode(folder + name)).write_bytes(b"")
+    _, contents = scan(tmp_path)
+    assert classes(contents) == ("cat",)
+    assert list(contents.splits["train"]) == ["cat/1.png"]
+    assert contents.labels is not None
+    assert contents.labels["train"].tolist() == [0]
+    assert sorted(problem.reason for problem in contents.problems) == ["name-encoding"] * 2
+    assert all(str(problem).isascii() for problem in contents.problems)
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (["cat/"], "empty-source"),
+        (["cat/note.txt"], "empty-source"),
+        (["Dog/1.png", "dog/2.png"], "class-case"),
+        (["train/cat/1.png", "Train/cat/2.png"], "split-name"),
+        (["train/cat/1.png", "test/cat/2.png", "extra/cat/3.png"], "split-name"),
+        (["mnist/train/1/1.png", "mnist/test/1/2.png"], "unknown-format"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, names: list[str], reason: str) -> None:
+    make(tmp_path, *names)
+    with pytest.raises(SourceError) as error:
+        scan(tmp_path)
+    assert error.value.reason == reason
+    assert "\n" not in str(error.value)
+
+
+def test_a_class_that_is_not_in_the_list_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError) as error:
+        scan(make(tmp_path, "cat/1.png", "dog/2.png"), classes=("cat",))
+    assert error.value.reason == "unknown-class"
+
+
+def test_a_link_that_leads_back_is_refused(tmp_path: Path) -> None:
+    make(tmp_path, "cat/1.png")
+    (tmp_path / "cat/all").symlink_to(tmp_path)
+    with pytest.raises(SourceError) as error:
+        scan(tmp_path)
+    assert error.value.reason == "symlink-loop"
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["cat/1.png"], True),
+        (["1.png"], True),
+        (["train/cat/1.png", "README.txt"], True),
+        (["cat/1.txt"], False),
+        ([], False),
+        (["1.png", "1.xml"], False),
+        (["Annotations/1.xml", "JPEGImages/1.jpg"], False),
+    ],
+)
+def test_detect(tmp_path: Path, names: list[str], expected: bool) -> None:
+    assert FolderSource.detect(make(tmp_path, *names)) is expected
+    assert not FolderSource.detect(tmp_path / "none")

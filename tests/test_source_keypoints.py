@@ -1,0 +1,153 @@
+"""Landmarks: order, flip partners, lists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorstore_ds.errors import OptionError, SourceError
+from tensorstore_ds.schema import Keypoints
+from tensorstore_ds.sources.keypoints import (
+    absent_keypoints,
+    as_place,
+    choose_keypoints,
+    flip_pairs,
+    order_keypoints,
+    read_keypoints,
+)
+
+
+def pairs_by_name(names: tuple[str, ...]) -> set[tuple[str, str]]:
+    return {(names[a], names[b]) for a, b in flip_pairs(names)}
+
+
+def test_numbers_are_ordered_by_value_and_names_by_code_point() -> None:
+    assert order_keypoints(["10", "9", "1", "09", "9"]) == ("1", "09", "9", "10")
+    assert order_keypoints(["nose", "Ear", "10", "9"]) == ("10", "9", "Ear", "nose")
+    assert order_keypoints([]) == ()
+    assert order_keypoints(["9" * 5000, "1"])[0] == "1"  # more digits than int() takes
+
+
+@given(st.lists(st.integers(0, 10**6)))
+def test_order_of_numbers_is_that_of_integers(numbers: list[int]) -> None:
+    assert order_keypoints(map(str, numbers)) == tuple(str(n) for n in sorted(set(numbers)))
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("left_eye", "right_eye"),
+        ("eye-left", "eye-right"),
+        ("left eye", "right eye"),
+        ("LeftEye", "RightEye"),
+        ("eyeLeft", "eyeRight"),
+        ("LEFT_EYE", "RIGHT_EYE"),
+        ("lefteye_x", "righteye_x"),
+        ("l_eye", "r_eye"),
+        ("eye_L", "eye_R"),
+        ("brow-l-1", "brow-r-1"),
+        ("LShoulder", "RShoulder"),
+        ("l", "r"),
+        ("left_eye_right_corner", "right_eye_left_corner"),
+    ],
+)
+def test_sides_in_names_are_partners(left: str, right: str) -> None:
+    assert flip_pairs((right, "nose", left)) == ((0, 2),)
+
+
+@pytest.mark.parametrize(
+    "names", [("lip", "rip"), ("eyel", "eyer"), ("left_eye", "nose"), ("left_eye", "Right_eye"), ()]
+)
+def test_other_names_have_no_partners(names: tuple[str, ...]) -> None:
+    assert flip_pairs(names) == ()
+
+
+def test_coco_person() -> None:
+    sides = [f"{side}_{part}" for part in ("eye", "ear", "shoulder", "hip") for side in ("left", "right")]
+    assert flip_pairs(("nose", *sides)) == ((1, 2), (3, 4), (5, 6), (7, 8))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_68_numbers_are_ibugs(first: int) -> None:
+    names = tuple(f"{i + first:02}" for i in range(68))
+    partner = dict(flip_pairs(names)) | {b: a for a, b in flip_pairs(names)}
+    # figure 1 of the 300-W paper: points on the middle line, and some pairs
+    assert {i for i in range(68) if i not in partner} == {8, 27, 28, 29, 30, 33, 51, 57, 62, 66}
+    assert [partner[i] for i in (0, 7, 17, 21, 31, 36, 39, 41, 48, 59, 60, 67)] == [
+        16, 9, 26, 22, 35, 45, 42, 46, 54, 55, 64, 65,
+    ]  # fmt: skip
+    assert pairs_by_name(names[::-1]) == {(b, a) for a, b in pairs_by_name(names)}
+
+
+def test_other_numbers_have_no_partners() -> None:
+    assert flip_pairs(tuple(map(str, range(5)))) == ()
+    assert flip_pairs(tuple(map(str, range(2, 70)))) == ()
+
+
+@given(st.lists(st.text(alphabet="lrLR_- eftighEye", min_size=1, max_size=9), unique=True))
+def test_pairs_are_disjoint_and_ordered(names: list[str]) -> None:
+    pairs = flip_pairs(names)
+    indices = [i for pair in pairs for i in pair]
+    assert len(set(indices)) == len(indices)
+    assert all(0 <= a < b < len(names) for a, b in pairs)
+
+
+def test_the_users_list_decides() -> None:
+    wanted = Keypoints(("b", "a", "c"), ((0, 1),))
+    assert choose_keypoints({"a"}, wanted, "x") is wanted
+    assert choose_keypoints({"l", "r"}, None, "x") == Keypoints(("l", "r"), ((0, 1),))
+    with pytest.raises(SourceError, match=r"x: expected only the 3 landmarks .* found also d") as caught:
+        choose_keypoints({"d"}, wanted, "x")
+    assert caught.value.reason == "unknown-keypoint"
+
+
+def test_lists(tmp_path: Path) -> None:
+    path = tmp_path / "points.txt"
+    path.write_text("\ufeffright eye\tleft eye\r\nleft eye\n\n nose \nMund, 口\n口\n", "utf-8")
+    assert read_keypoints(path) == Keypoints(("right eye", "left eye", "nose", "Mund", "口"), ((0, 1), (3, 4)))
+    path.write_text("right_eye\nleft_eye\n")
+    assert read_keypoints(path) == Keypoints(("right_eye", "left_eye"), ((0, 1),))
+    path.write_text("right_eye\nleft_eye\nnose,nose\n")  # a partner in the file: nothing is derived
+    assert read_keypoints(path).flip_pairs == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "at least one landmark name"),
+        ("a\nb\na\n", "line 3: expected each landmark once, found a twice"),
+        ("a,b\n", "expected the partner of a to be in the list, found b"),
+        ("a,b\nb,c\nc\n", "b and c do not"),
+        ("a,c\nb,c\nc\n", "b and c do not"),
+        ("a,b,c\n", "line 1: expected a name"),
+        (",b\n", "line 1: expected a name"),
+    ],
+)
+def test_wrong_lists_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "points.txt"
+    path.write_text(text)
+    with pytest.raises(OptionError, match=message):
+        read_keypoints(path)
+
+
+def test_lists_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="cannot be read"):
+        read_keypoints(tmp_path / "missing.txt")
+    (tmp_path / "points.txt").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(OptionError, match="UTF-8"):
+        read_keypoints(tmp_path / "points.txt")
+
+
+def test_places_and_limits() -> None:
+    nan = float("nan")
+    assert as_place(1.5, -2) == (1.5, -2)
+    assert as_place(float("inf"), 0) is None
+    assert as_place(0, -1e10) is None
+    assert all(value != value for value in as_place(nan, 3) or ())
+    assert absent_keypoints(2, 3, "x").shape == (2, 3, 2)
+    with pytest.raises(SourceError) as caught:
+        absent_keypoints(1 << 12, (1 << 10) + 1, "x")
+    assert caught.value.reason == "keypoint-count"

@@ -1,0 +1,367 @@
+"""Lists in text and CSV files."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tensorstore_ds.errors import SourceError
+from tensorstore_ds.schema import Keypoints
+from tensorstore_ds.sources.base import Contents, Sample, Source, SourceOptions
+from tensorstore_ds.sources.list import ListSource
+
+
+def write(root: Path, name: str, text: str | bytes) -> Path:
+    file = root / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return file
+
+
+def scan(path: Path, **options: object) -> tuple[ListSource, Contents]:
+    source = ListSource(path, SourceOptions(**options))  # type: ignore[arg-type]
+    contents = source.scan()
+    return pickle.loads(pickle.dumps(source)), contents  # noqa: S301  our own bytes
+
+
+def samples(source: ListSource, contents: Contents, split: str = "train") -> list[Sample]:
+    return [source.read(split, reference) for reference in contents.splits[split]]
+
+
+def found(contents: Contents) -> list[tuple[str, str]]:
+    return [(problem.where, problem.reason) for problem in contents.problems]
+
+
+def classes(contents: Contents) -> tuple[str, ...]:
+    return contents.fields["label"].classes  # type: ignore[union-attr]
+
+
+# --- lines --------------------------------------------------------------------------------------------------------
+
+EXPECTED = [("a b.png", 1), ("sub/图.jpg", 0), ("c.png", 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("list.txt", "a b.png dog\nsub/图.jpg   cat\n\n  c.png dog"),
+        ("list.txt", "a b.png\tdog\r\nsub/图.jpg\tcat\r\nc.png\tdog\r\n"),
+        ("list.txt", "a b.png, dog\n./sub//图.jpg,cat\nc.png,dog\n"),
+        ("list.txt", "path\tlabel\na b.png\tdog\nsub\\图.jpg\tcat\nc.png\tdog\n"),
+        ("list.txt", "path,label\na b.png,dog\nsub/图.jpg,cat\nc.png,dog\n"),
+        ("list.txt", "path label\na b.png dog\nsub/图.jpg cat\nc.png dog\n"),
+        ("list.csv", "a b.png,dog\nsub/图.jpg,cat\nc.png,dog\n"),
+        ("list.csv", '\ufeffFile Name,Class\n"a b.png","dog"\nsub/图.jpg,cat\nc.png, dog\n'),
+        ("list.csv", "label;path\ndog;a b.png\ncat;sub/图.jpg\ndog;c.png\n"),
+        ("list.tsv", "path\tlabel\na b.png\tdog\nsub/图.jpg\tcat\nc.png\tdog\n"),
+    ],
+)
+def test_separators_and_headers(tmp_path: Path, name: str, text: str) -> None:
+    source, contents = scan(write(tmp_path, name, text))
+    assert isinstance(source, Source)
+    assert classes(contents) == ("cat", "dog")
+    assert contents.problems == ()
+    assert contents.labels is not None
+    np.testing.assert_array_equal(contents.labels["train"], [1, 0, 1], strict=True)
+    read = samples(source, contents)
+    assert [(sample.key, sample.label) for sample in read] == EXPECTED
+    assert [Path(sample.image) for sample in read] == [tmp_path / key for key, _ in EXPECTED]
+    assert source.files(contents.splits["train"][1]) == (tmp_path / "sub/图.jpg",)
+    assert all(sample.objects is None for sample in read)
+
+
+def test_paths_alone_have_no_label(tmp_path: Path) -> None:
+    source, contents = scan(write(tmp_path, "list.txt", "my photo 1.png\nb.JPG\n"))
+    assert contents.fields == {}
+    assert contents.labels is None
+    assert [(s.key, s.label) for s in samples(source, contents)] == [("my photo 1.png", None), ("b.JPG", None)]
+
+
+def test_a_newline_in_a_quoted_name(tmp_path: Path) -> None:
+    source, contents = scan(write(tmp_path, "l.csv", 'path,label\n"line\nbreak.png",x\nb.png\n'))
+    assert [s.key for s in samples(source, contents)] == ["line\nbreak.png"]
+    assert found(contents) == [("l.csv:4", "list-line")]  # the line number counts the line break
+
+
+def test_numbers_are_labels(tmp_path: Path) -> None:
+    lines = "".join(f"{i}.png {i % 11}\n" for i in range(22))
+    source, contents = scan(write(tmp_path, "l.txt", lines))
+    assert classes(contents) == tuple(map(str, range(11)))
+    assert [s.label for s in samples(source, contents)] == [i % 11 for i in range(22)]
+    source, contents = scan(write(tmp_path, "m.txt", "a.png 02\nb.png 0\n"), classes=("x", "y", "z"))
+    assert [s.label for s in samples(source, contents)] == [2, 0]
+    assert classes(contents) == ("x", "y", "z")
+    source, contents = scan(write(tmp_path, "n.txt", "a.png 7\nb.png 3\n"), classes=("7", "3"))
+    assert [s.label for s in samples(source, contents)] == [0, 1]
+
+
+@pytest.mark.parametrize("lines", ["a.png 1\nb.png 2\n", "a.png 0\nb.png 99999999999999999\n"])
+def test_numbers_with_gaps_are_refused(tmp_path: Path, lines: str) -> None:
+    with pytest.raises(SourceError) as error:
+        scan(write(tmp_path, "l.txt", lines))
+    assert error.value.reason == "unknown-class"
+
+
+# --- boxes and landmarks ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "path,label,x1,y1,x2,y2\na.png,dog,1,2,31.5,42\nb.png,cat,,,,\n",
+        "ymax,XMAX,ymin,xmin,image,class\n42,31.5,2,1,a.png,dog\n,,,,b.png,cat\n",
+        "path,label,x,y,width,height\na.png,dog,1,2,30.5,40\nb.png,cat,,,,\n",
+        "path,label,x,y,w,h\na.png,dog,1,2,30.5,40\nb.png,cat,,,,\n",
+    ],
+)
+def test_boxes(tmp_path: Path, text: str) -> None:
+    source, contents = scan(write(tmp_path, "l.csv", text))
+    assert list(contents.fields["objects"].arrays) == ["offsets", "boxes"]
+    first, second = samples(source, contents)
+    assert first.objects is not None
+    assert second.objects is not None
+    np.testing.assert_array_equal(first.objects.boxes, [[1.0, 2.0, 31.5, 42.0]], strict=True)
+    np.testing.assert_array_equal(second.objects.boxes, np.empty((0, 4)), strict=True)
+    assert first.objects.keypoints is None
+    assert (first.label, second.label) == (1, 0)
+
+
+def test_landmarks(tmp_path: Path) -> None:
+    header = "path,left_eye_x,left_eye_y,right_eye_x,right_eye_y,Nose_X,Nose_Y"
+    text = f"{header}\na.png,1,2,3,4,5,6\nb.png,1,2,,,5,6\nc.png,,,,,,\n"
+    source, contents = scan(write(tmp_path, "l.csv", text))
+    field = contents.fields["objects"]
+    assert field.keypoints == ("left_eye", "right_eye", "Nose")  # type: ignore[union-attr]
+    assert field.flip_pairs == ((0, 1),)  # type: ignore[union-attr]
+    a, b, c = (sample.objects for sample in samples(source, contents))
+    np.testing.assert_array_equal(a.keypoints, [[[1.0, 2], [3, 4], [5, 6]]], strict=True)  # type: ignore[union-attr]
+    np.testing.assert_array_equal(b.keypoints, [[[1, 2], [np.nan, np.nan], [5, 6]]], strict=True)  # type: ignore[union-attr]
+    assert c.keypoints.shape == (0, 3, 2)  # type: ignore[union-attr]
+    wanted = Keypoints(("Nose", "right_eye", "left_eye"), ((1, 2),))
+    source, contents = scan(tmp_path / "l.csv", keypoints=wanted)
+    assert contents.fields["objects"].keypoints == wanted.names  # type: ignore[union-attr]
+    assert contents.fields["objects"].flip_pairs == ((1, 2),)  # type: ignore[union-attr]
+    a = samples(source, contents)[0].objects
+    np.testing.assert_array_equal(a.keypoints, [[[5.0, 6], [3, 4], [1, 2]]], strict=True)  # type: ignore[union-attr]
+    with pytest.raises(SourceError) as error:
+        scan(tmp_path / "l.csv", keypoints=Keypoints(("Nose",)))
+    assert error.value.reason == "keypoint-count"
+
+
+def test_box_and_landmarks_together(tmp_path: Path) -> None:
+    text = "path,x1,y1,x2,y2,n_x,n_y\na.png,0,0,9,9,,\nb.png,0,0,9,9,4,5\nc.png,,,,,4,5\nd.png,nan,nan,nan,nan,,\n"
+    source, contents = scan(write(tmp_path, "l.csv", text))
+    a, b, d = (sample.objects for sample in samples(source, contents))
+    assert np.isnan(a.keypoints).all()  # type: ignore[arg-type,union-attr]
+    assert b.keypoints.tolist() == [[[4, 5]]]  # type: ignore[union-attr]
+    assert d.boxes.shape == (1, 4)  # type: ignore[union-attr]  # written as NaN: the check of boxes names it
+    assert found(contents) == [("l.csv:4", "list-line")]
+
+
+# --- splits -------------------------------------------------------------------------------------------------------
+
+
+def test_lists_named_after_splits(tmp_path: Path) -> None:
+    write(tmp_path, "Train.txt", "a.png 0\nb.png 1\n")
+    write(tmp_path, "val.txt", "c.png 0\n")
+    write(tmp_path, "labels.txt", "cat\ndog\n")
+    write(tmp_path, "trainval.txt", "a.png 0\nb.png 1\nc.png 0\n")
+    source, contents = scan(tmp_path)
+    assert {split: [s.key for s in samples(source, contents, split)] for split in contents.splits} == {
+        "train": ["a.png", "b.png"],
+        "val": ["c.png"],
+    }
+    assert [(p.where, p.reason) for p in contents.left_out] == [("trainval", "split-union")]
+    assert contents.labels is not None
+    assert contents.labels["val"].tolist() == [0]
+
+
+def test_a_split_column(tmp_path: Path) -> None:
+    source, contents = scan(write(tmp_path, "l.csv", "path,split\na.png,Train\nb.png,test\nc.png,Train\n"))
+    assert {split: [s.key for s in samples(source, contents, split)] for split in contents.splits} == {
+        "train": ["a.png", "c.png"],
+        "test": ["b.png"],
+    }
+
+
+def test_one_list_named_after_a_split(tmp_path: Path) -> None:
+    assert list(scan(write(tmp_path, "test.txt", "a.png\n"))[1].splits) == ["test"]
+
+
+def test_images_that_no_line_names_and_columns_not_read(tmp_path: Path) -> None:
+    write(tmp_path, "l.csv", "path,label,photographer\na.png,x,Ann\n")
+    for name in ("a.png", "b.png", "sub/c.png"):
+        write(tmp_path, name, b"")
+    _, contents = scan(tmp_path)
+    assert [(p.where, p.reason) for p in contents.left_out] == [
+        ("l.csv: photographer", "not-listed"),
+        ("b.png", "not-listed"),
+        ("sub/c.png", "not-listed"),
+    ]
+
+
+def test_images_in_another_folder(tmp_path: Path) -> None:
+    source, contents = scan(write(tmp_path, "lists/l.txt", "a.png 0\n"), images=tmp_path / "photos")
+    assert Path(samples(source, contents)[0].image) == tmp_path / "photos/a.png"
+
+
+# --- problems -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("b.png", "list-line"),
+        ("b.png,", "list-line"),
+        ("b.png,x,y", "list-line"),
+        (",x", "list-line"),
+        ("./,x", "list-line"),
+        ("b\0.png,x", "list-line"),
+        ("/etc/b.png,x", "unsafe-path"),
+        ("C:\\b.png,x", "unsafe-path"),
+        ("\\\\server\\b.png,x", "unsafe-path"),
+        ("../b.png,x", "unsafe-path"),
+        ("a/..\\../b.png,x", "unsafe-path"),
+        ("a.png,y", "duplicate-key"),
+        ("sub/../a.png,y", "unsafe-path"),
+        (".//a.png,y", "duplicate-key"),
+    ],
+)
+def test_bad_lines_are_problems(tmp_path: Path, line: str, reason: str) -> None:
+    source, contents = scan(write(tmp_path, "l.csv", f"path,label\na.png,x\n{line}\nc.png,x\n"))
+    assert found(contents) == [("l.csv:3", reason)]
+    assert [s.key for s in samples(source, contents)] == ["a.png", "c.png"]
+    assert contents.labels is not None
+    assert len(contents.labels["train"]) == 2
+    assert "\n" not in str(contents.problems[0])
+
+
+@pytest.mark.parametrize("cells", ["1,2,3,", "1,2,3,x", "1,2,3,1_0", ",,,1", "1,2,3"])
+def test_bad_boxes_are_problems(tmp_path: Path, cells: str) -> None:
+    _, contents = scan(write(tmp_path, "l.csv", f"path,x1,y1,x2,y2\na.png,1,2,3,4\nb.png,{cells}\n"))
+    assert found(contents) == [("l.csv:3", "list-line")]
+
+
+def test_half_a_landmark_is_a_problem(tmp_path: Path) -> None:
+    _, contents = scan(write(tmp_path, "l.csv", "path,n_x,n_y\na.png,1,2\nb.png,1,\n"))
+    assert found(contents) == [("l.csv:3", "list-line")]
+
+
+def test_a_duplicate_names_both_lines_over_lists(tmp_path: Path) -> None:
+    write(tmp_path, "train.txt", "a.png 0\nb.png 0\n")
+    write(tmp_path, "test.txt", "c.png 0\nb.png 0\nc.png 0\n")
+    _, contents = scan(tmp_path)
+    assert [str(problem) for problem in contents.problems] == [
+        "test.txt:3: expected each image once, found c.png in test.txt:1 already.",
+        "train.txt:2: expected each image once, found b.png in test.txt:2 already.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("l.txt", b"", "empty-source"),
+        ("l.csv", b"\n , \n", "empty-source"),
+        ("l.csv", b"path,label\n", "empty-source"),
+        ("l.csv", b"path,label\n../a.png,x\n", "unsafe-path"),
+        ("l.txt", b"000001 1\n000002 2\n", "list-line"),
+        ("l.csv", b"a.png,x,1,2,3,4\n", "list-line"),
+        ("l.csv", b"path,label\na.png,x\n\xff\xfe.png,x\n", "list-line"),
+        ("l.csv", "path,label\na.png,x\n".encode("utf-16"), "list-line"),
+        ("l.csv", b'path,label\n"a.png,x\n', "list-line"),
+        ("l.csv", b'path,label\n"a"b.png,x\n', "list-line"),
+        ("l.csv", b"path,file,label\na.png,b.png,x\n", "list-line"),
+        ("l.csv", b"path,label,class\na.png,x,y\n", "list-line"),
+        ("l.csv", b"path,eye_x\na.png,1\n", "list-line"),
+        ("l.csv", b"path,eye_x,eye_y,eye_x\na.png,1,2,3\n", "list-line"),
+        ("l.txt", b"label path\nx a.png\n", "list-line"),
+        ("l.txt", b"a.png x\n" + b"y" * (1 << 20) + b"z\n", "list-line"),
+        ("l.csv", b"path,label\na.png,Dog\nb.png,dog\n", "class-case"),
+        ("l.csv", b"path,split\na.png,train\nb.png,Train\n", "split-name"),
+        ("l.csv", b"path,split\na.png,\n", "split-name"),
+        ("l.json", b"a.png x\n", "unknown-format"),
+    ],
+)
+def test_lists_that_are_refused(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
+    with pytest.raises(SourceError) as error:
+        scan(write(tmp_path, name, content))
+    assert error.value.reason == reason
+    assert "\n" not in str(error.value)
+
+
+def test_folders_that_are_refused(tmp_path: Path) -> None:
+    for names, reason in ((["a.md"], "unknown-format"), (["a.txt", "b.txt"], "ambiguous-format")):
+        for name in names:
+            write(tmp_path, name, "a.png 0\n")
+        with pytest.raises(SourceError) as error:
+            scan(tmp_path)
+        assert error.value.reason == reason
+    write(tmp_path / "c", "train.txt", "a.png 0\n")
+    write(tmp_path / "c", "val.txt", "b.png\n")
+    with pytest.raises(SourceError) as error:
+        scan(tmp_path / "c")
+    assert error.value.reason == "list-line"
+
+
+def test_a_missing_list_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError) as error:
+        scan(tmp_path / "none.csv")
+    assert error.value.reason == "unreadable-file"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("l.txt", "a.png 1\nb.png 2\n", True),
+        ("l.csv", "id,label\n'a.png',1\n", True),
+        ("l.csv", "a.png,1", True),
+        ("l.txt", "Photographs of cats.\nSee a.png for one.\nBy Ann.\nLicence: CC0.\n", False),
+        ("l.txt", "cat\ndog\n", False),
+        ("l.md", "a.png 1\n", False),
+        ("l.txt", "", False),
+    ],
+)
+def test_detect(tmp_path: Path, name: str, text: str, expected: bool) -> None:
+    file = write(tmp_path, name, text)
+    assert ListSource.detect(file) is expected
+    assert ListSource.detect(tmp_path) is expected
+    write(tmp_path, "sub/x.xml", "<annotation/>")
+    assert not ListSource.detect(tmp_path)
+
+
+# --- anything at all ----------------------------------------------------------------------------------------------
+
+PATHS = ["a.png", "b c.png", "..", "/x.png", "\\", "é"]
+NAMES = ["path", "label", "x1", "y1", "x2", "y2", "n_x", "n_y", "split"]
+VALUES = ["1", "-2.5", "nan", "1e999", "9" * 30, "", " ", '"', "\0", "\r"]
+CELLS = st.sampled_from(PATHS + NAMES + VALUES)
+LINES = st.lists(
+    st.tuples(st.lists(CELLS | st.text(max_size=3), max_size=7), st.sampled_from([",", "\t", " ", ";"])).map(
+        lambda item: item[1].join(item[0])
+    ),
+    max_size=6,
+).map(lambda lines: "\n".join(lines).encode("utf-8", "surrogatepass"))
+
+
+@given(LINES | st.binary(max_size=60), st.sampled_from([".txt", ".csv", ".tsv"]))
+@example(b"path,label,x1,y1,x2,y2,n_x,n_y\na.png,1,2,2,3,3,,\n", ".csv")
+def test_any_list_gives_samples_or_a_source_error(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, suffix: str
+) -> None:
+    file = write(tmp_path_factory.getbasetemp(), f"fuzz{suffix}", data)
+    ListSource.detect(file)
+    try:
+        source, contents = scan(file)
+    except SourceError:
+        return
+    for split in contents.splits:
+        for sample in samples(source, contents, split):
+            assert not sample.key.startswith(("/", "../"))
+            assert ".." not in sample.key.split("/")
+            assert str(sample.image).startswith(str(file.parent))
+            assert sample.label is None or 0 <= sample.label < len(classes(contents))

@@ -1,0 +1,283 @@
+"""Python sequences of samples."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from tensorstore_ds.errors import OptionError, SourceError
+from tensorstore_ds.schema import ArraySpec, Keypoints
+from tensorstore_ds.sources.base import Contents, Source, SourceOptions
+from tensorstore_ds.sources.sequence import SequenceSource
+
+GRAY = np.arange(20, dtype=np.uint8).reshape(4, 5)
+COLOR = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
+BOXES = [[0, 0, 2, 2.5], [1, 1, 3, 4]]
+
+
+class Tensor:
+    """What is used of a torch tensor."""
+
+    def __init__(self, array: NDArray[Any], format: object = None) -> None:
+        self._array = array
+        self.shape = array.shape
+        if format is not None:
+            self.format = format
+
+    def detach(self) -> Tensor:
+        return self
+
+    def cpu(self) -> Tensor:
+        return self
+
+    def numpy(self) -> NDArray[Any]:
+        return self._array
+
+
+class Data:
+    """A data set as torchvision's are."""
+
+    def __init__(self, samples: list[Any], **attributes: Any) -> None:
+        self._samples = samples
+        vars(self).update(attributes)
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._samples[index]
+
+
+def scan(sequence: Any, **options: object) -> tuple[SequenceSource, Contents]:
+    source = SequenceSource(sequence, SourceOptions(**options))  # type: ignore[arg-type]
+    return source, source.scan()
+
+
+def classes(contents: Contents, field: str = "label") -> tuple[str, ...]:
+    return contents.fields[field].classes  # type: ignore[union-attr]
+
+
+def test_image_and_label() -> None:
+    data = [(Image.fromarray(GRAY), 1), (Image.fromarray(COLOR), np.int64(0)), (COLOR, Tensor(np.array(1)))]
+    source, contents = scan(Data(data, classes=["cat", "dog"], targets=[1, 0, 1]))
+    assert isinstance(source, Source)
+    assert not SequenceSource.detect(Path())
+    assert classes(contents) == ("cat", "dog")
+    assert contents.labels is not None
+    np.testing.assert_array_equal(contents.labels["train"], np.array([1, 0, 1]), strict=True)
+    source = pickle.loads(pickle.dumps(source))  # noqa: S301  our own bytes
+    samples = [source.read("train", i) for i in contents.splits["train"]]
+    assert [(s.key, s.label) for s in samples] == [("train/00000", 1), ("train/00001", 0), ("train/00002", 1)]
+    assert samples[0].image.size == (5, 4)
+    np.testing.assert_array_equal(samples[2].image, COLOR, strict=True)
+    assert source.files(0) == ()
+
+
+@pytest.mark.parametrize("image", [GRAY, COLOR, COLOR[..., :1], COLOR[..., :2].astype(np.uint16)])
+def test_images_alone_as_arrays_and_tensors(image: NDArray[Any]) -> None:
+    source, contents = scan([image])
+    assert contents.fields == {}
+    np.testing.assert_array_equal(source.read("train", 0).image, image, strict=True)
+    tensor = Tensor(image if image.ndim == 2 else image.transpose(2, 0, 1))
+    for sample in (tensor, (tensor, None), [tensor, None], {"image": tensor}, {"img": tensor}):
+        source, _ = scan([sample])
+        np.testing.assert_array_equal(source.read("train", 0).image, image, strict=True)
+
+
+def test_a_path_is_an_image(tmp_path: Path) -> None:
+    for image in (tmp_path / "a.png", str(tmp_path / "a.png")):
+        assert scan([{"image": image}])[0].read("train", 0).image == tmp_path / "a.png"
+
+
+def test_splits() -> None:
+    source, contents = scan({"Train": [GRAY, GRAY], "val": [COLOR], "test": []})
+    assert {split: list(rows) for split, rows in contents.splits.items()} == {"train": [0, 1], "val": [0]}
+    assert source.read("val", 0).key == "val/00000"
+
+
+def test_class_names_from_options_targets_and_attributes() -> None:
+    data = [(GRAY, 2), (GRAY, 0), (GRAY, 1)]
+    assert classes(scan(Data(data), classes=("a", "b", "c"))[1]) == ("a", "b", "c")
+    assert classes(scan(Data(data, targets=Tensor(np.array([2, 0, 1]))))[1]) == ("0", "1", "2")
+    assert classes(scan(Data(data, labels=np.array([2, 0, 1])))[1]) == ("0", "1", "2")
+    imagenet = [("crane", "bird"), ("crane",), ("crane",)]
+    assert classes(scan(Data(data, classes=imagenet))[1]) == ("crane, bird", "crane (1)", "crane (2)")
+    source, contents = scan([(GRAY, "dog"), (GRAY, "cat")], classes=("cat", "dog"))
+    assert [source.read("train", i).label for i in (0, 1)] == [1, 0]
+    assert contents.labels is None
+
+
+def test_labels_without_names_are_refused() -> None:
+    for data in ([(GRAY, 0)], Data([(GRAY, 0)], targets=[0], target_transform=str), [(GRAY, "cat")]):
+        with pytest.raises(SourceError) as error:
+            scan(data)
+        assert error.value.reason == "unknown-class"
+        assert "classes" in str(error.value)
+
+
+def test_a_detection_target() -> None:
+    target = {
+        "boxes": Tensor(np.array(BOXES, np.float32), "XYXY"),
+        "labels": Tensor(np.array([2, 1])),
+        "keypoints": Tensor(np.array([[[1, 2, 2], [0, 0, 0]], [[3, 4, 1], [5, 6, 2]]], np.float32)),
+        "difficult": [True, False],
+        "image_id": 7,
+        "area": [1.0, 2.0],
+    }
+    empty = {**{k: np.empty((0,)) for k in ("boxes", "labels", "difficult")}, "keypoints": np.empty((0, 2, 3))}
+    source, contents = scan(
+        [(COLOR, target), (COLOR, empty)], classes=("none", "a", "b"), keypoints=Keypoints(("l", "r"), ((0, 1),))
+    )
+    assert set(contents.fields) == {"objects"}
+    assert classes(contents, "objects") == ("none", "a", "b")
+    assert contents.fields["objects"].keypoints == ("l", "r")  # type: ignore[union-attr]
+    assert [p.where for p in contents.left_out] == ["<sequence>: image_id", "<sequence>: area"]
+    objects = source.read("train", 0).objects
+    assert objects is not None
+    np.testing.assert_array_equal(objects.boxes, np.array(BOXES), strict=True)
+    np.testing.assert_array_equal(objects.labels, np.array([2, 1]), strict=True)
+    expected = [[[1.0, 2.0], [np.nan, np.nan]], [[3.0, 4.0], [5.0, 6.0]]]
+    np.testing.assert_array_equal(objects.keypoints, np.array(expected), strict=True)
+    np.testing.assert_array_equal(objects.difficult, np.array([1, 0], np.uint8), strict=True)
+    objects = source.read("train", 1).objects
+    assert objects is not None
+    assert objects.boxes.shape == (0, 4)  # type: ignore[union-attr]
+    assert objects.keypoints.shape == (0, 2, 2)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "sample", [{"boxes": BOXES, "labels": [0, 1]}, {"objects": {"boxes": BOXES, "labels": [0, 1]}}]
+)
+def test_a_dict(sample: dict[str, Any]) -> None:
+    extra = {"image": GRAY, "label": 1, "Age": 4.5, "embedding": np.zeros((2, 3), ">f4"), "caption": "a cat"}
+    source, contents = scan([{**extra, **sample}], classes=("x", "y"))
+    assert set(contents.fields) == {"label", "objects", "age", "embedding"}
+    assert contents.fields["age"].arrays[""] == ArraySpec("float64")
+    assert contents.fields["embedding"].arrays[""] == ArraySpec("float32", (2, 3))
+    assert [p.where for p in contents.left_out] == ["<sequence>: caption"]
+    read = source.read("train", 0)
+    assert read.label == 1
+    np.testing.assert_array_equal(read.arrays["age"], np.array(4.5), strict=True)
+    np.testing.assert_array_equal(read.arrays["embedding"], np.zeros((2, 3), np.float32), strict=True)
+    assert read.objects is not None
+    assert read.objects.labels is not None
+    assert read.objects.labels.tolist() == [0, 1]
+
+
+def test_a_target_of_numbers_is_a_field() -> None:
+    source, contents = scan([(GRAY, np.array([0, 1, 1], bool)), (GRAY, [0.5, 2])])
+    assert contents.fields["target"].arrays[""] == ArraySpec("uint8", (3,))
+    np.testing.assert_array_equal(source.read("train", 0).arrays["target"], np.array([0, 1, 1], np.uint8), strict=True)
+    with pytest.raises(SourceError) as error:
+        source.read("train", 1)
+    assert error.value.reason == "annotation"
+
+
+class Format(NamedTuple):
+    value: str
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        None,
+        7,
+        b"bytes",
+        (GRAY,),
+        (GRAY, 1, 2),
+        (GRAY, object()),
+        (GRAY, {}),
+        (GRAY, {"annotation": {"object": []}}),
+        {"pixels": GRAY},
+        np.zeros((2, 3, 4, 5)),
+        np.zeros((3, 224, 224)),
+        np.zeros((0, 3)),
+        np.array(["a"]),
+        Tensor(np.zeros((224, 224, 3))),
+        (GRAY, {"boxes": BOXES, "labels": [1]}),
+        (GRAY, {"boxes": [[1, 2, 3]]}),
+        (GRAY, {"boxes": "all"}),
+        (GRAY, {"boxes": Tensor(np.array(BOXES), Format("XYWH"))}),
+        (GRAY, {"keypoints": [[1, 2]]}),
+        {"image": GRAY, "objects": {"bbox": BOXES}},
+        {"image": GRAY, "key": np.zeros(2)},
+    ],
+)
+def test_samples_that_are_none(sample: Any) -> None:
+    with pytest.raises(SourceError) as error:
+        scan([sample])
+    assert error.value.reason == "annotation"
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        (GRAY, "annotation"),
+        ((GRAY, {"boxes": BOXES}), "annotation"),
+        ((GRAY, 0.5), "annotation"),
+        ((GRAY, 2), "unknown-class"),
+        ((GRAY, -1), "unknown-class"),
+        ((GRAY, "emu"), "unknown-class"),
+    ],
+)
+def test_a_sample_that_differs_from_the_first_is_named(second: Any, reason: str) -> None:
+    source, _ = scan([(GRAY, 0), second], classes=("a", "b"))
+    assert source.read("train", 0).label == 0
+    with pytest.raises(SourceError, match="train/00001") as error:
+        source.read("train", 1)
+    assert error.value.reason == reason
+
+
+def test_labels_of_objects_are_checked() -> None:
+    source, _ = scan([(GRAY, {"boxes": BOXES, "labels": [0, 2]})], classes=("a", "b"))
+    with pytest.raises(SourceError) as error:
+        source.read("train", 0)
+    assert error.value.reason == "unknown-class"
+
+
+def test_another_number_of_keypoints_is_refused() -> None:
+    sample = (GRAY, {"keypoints": np.zeros((1, 3, 2))})
+    assert scan([sample])[1].fields["objects"].keypoints == ("0", "1", "2")  # type: ignore[union-attr]
+    with pytest.raises(SourceError) as error:
+        scan([sample], keypoints=Keypoints(("a",)))
+    assert error.value.reason == "keypoint-count"
+
+
+class Broken:
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        if index:
+            raise KeyError("lost\nit")
+        return GRAY
+
+
+def test_an_exception_of_the_sequence_is_named() -> None:
+    source, _ = scan(Broken())
+    with pytest.raises(SourceError) as error:
+        source.read("train", 2)
+    assert error.value.reason == "unreadable-file"
+    assert "__getitem__(2)" in str(error.value)
+    assert "KeyError" in str(error.value)
+
+
+def test_what_is_no_sequence() -> None:
+    def generate() -> Iterator[int]:
+        yield 1
+
+    for thing in (generate(), 3, {"train": generate()}):
+        with pytest.raises(OptionError, match="__getitem__"):
+            scan(thing)
+    for empty in ([], {}, {"train": []}):
+        with pytest.raises(SourceError) as error:
+            scan(empty)
+        assert error.value.reason == "empty-source"

@@ -1,0 +1,66 @@
+"""Statistics against NumPy, however the samples are divided."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorstore_ds.statistics import MAX_DISTINCT_SIZES, Statistics
+
+
+def summary_in_blocks(pixels, sizes, labels, objects, cuts):
+    total = Statistics()
+    for block in np.split(np.arange(len(pixels)), cuts):
+        if len(block):
+            one = Statistics()
+            one.add_pixels(pixels[block])
+            one.add_sizes(sizes[block])
+            one.add_labels(labels[block], 4)
+            one.add_objects(objects[block], None, 0)
+            total.add(Statistics(json.loads(json.dumps(one.sums))))  # as a finished shard's sums come back from disk
+    return total.summary()
+
+
+@given(st.lists(st.integers(0, 12), max_size=3), st.sampled_from(["uint8", "uint16", "float32"]), st.integers(1, 3))
+def test_mean_and_deviation_are_numpys_and_do_not_depend_on_the_division(cuts, dtype, channels):
+    rng = np.random.default_rng(1)
+    pixels = (rng.random((12, 5, 4, channels)) * (1 if dtype == "float32" else np.iinfo(dtype).max)).astype(dtype)
+    scale = {"uint8": 255, "uint16": 65535, "float32": 1}[dtype]
+    sizes = np.tile(np.array([[5, 4]], np.int32), (12, 1))
+    labels = np.arange(12) % 3
+    objects = np.arange(12)
+    summary = summary_in_blocks(pixels, sizes, labels, objects, sorted(cuts))
+    values = pixels.astype(np.float64) / scale
+    np.testing.assert_allclose(summary["channels"]["mean"], values.mean((0, 1, 2)), rtol=1e-12)
+    np.testing.assert_allclose(summary["channels"]["std"], values.std((0, 1, 2)), rtol=1e-9)
+    assert summary["channels"]["scale"] == scale
+    assert summary["class_counts"] == [4, 4, 4, 0]
+    assert summary["objects"] == {"total": 66, "min": 0, "max": 11, "mean": 5.5}
+    if dtype != "float32":
+        assert summary == summary_in_blocks(pixels, sizes, labels, objects, [])
+
+
+def test_a_constant_image_has_exactly_no_deviation():
+    statistics = Statistics()
+    statistics.add_pixels(np.full((3, 100, 100, 1), 254, np.uint8))
+    assert statistics.summary()["channels"] == {"mean": [254 / 255], "std": [0.0], "scale": 255}
+
+
+def test_sizes_are_listed_one_by_one_while_they_are_few():
+    statistics = Statistics()
+    statistics.add_sizes(np.array([[4, 6], [8, 6], [4, 6]], np.int32))
+    sizes = statistics.summary()["sizes"]
+    assert sizes["distinct"] == {"4x6": 2, "8x6": 1}
+    assert sizes["height"] == {"min": 4, "max": 8, "mean": pytest.approx(16 / 3)}
+    statistics.add_sizes(np.array([[1, n + 1] for n in range(MAX_DISTINCT_SIZES)], np.int32))
+    assert statistics.summary()["sizes"]["distinct"] is None
+
+
+def test_gray_and_colour_images_have_no_channels_in_common():
+    statistics = Statistics()
+    statistics.add_pixels(np.zeros((2, 2, 1), np.uint8))
+    statistics.add_pixels(np.zeros((2, 2, 3), np.uint8))
+    statistics.add_pixels(np.zeros((2, 2, 3), np.uint8))
+    assert "channels" not in statistics.summary()

@@ -1,0 +1,250 @@
+"""Stores answer as NumPy would, in both layouts, from one shard or many."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensorstore_ds as tsds
+from stores import detections, store_of
+
+SAMPLES = detections(11)
+IMAGES = np.stack([s["image"] for s in SAMPLES])
+ROW_NBYTES = IMAGES[0].nbytes
+
+
+@pytest.fixture(scope="module", params=["memmap", "zarr", "memmap in shards", "zarr in shards"])
+def split(request, tmp_path_factory):
+    layout, *shards = request.param.split()
+    shard_nbytes = 3 * ROW_NBYTES if shards else 2**30
+    path = tmp_path_factory.mktemp("store") / "s.tsds"
+    return store_of(path, SAMPLES, ["ant", "bee"], layout=layout, shard_nbytes=shard_nbytes)["train"]
+
+
+def expected_objects(name):
+    return [np.asarray(s[name]) for s in SAMPLES]
+
+
+def test_rows_slices_and_the_whole(split):
+    column = split["image"]
+    assert len(split) == len(column) == 11
+    assert column.shape == (11, 12, 10, 3)
+    assert column.dtype == np.uint8
+    assert column.nbytes == IMAGES.nbytes
+    np.testing.assert_array_equal(column[4], IMAGES[4])
+    np.testing.assert_array_equal(column[-1], IMAGES[-1])
+    np.testing.assert_array_equal(np.asarray(column), IMAGES)
+    np.testing.assert_array_equal(np.asarray(column, dtype=np.float32), IMAGES.astype(np.float32))
+    assert split["size"][3].tolist() == [12, 10]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_slice_and_any_rows_are_numpys(split, data):
+    column = split["image"]
+    item = data.draw(st.slices(11))
+    np.testing.assert_array_equal(column[item], IMAGES[item])
+    rows = data.draw(st.lists(st.integers(-11, 10), max_size=20))
+    expected = IMAGES[np.array(rows, dtype=int)]
+    np.testing.assert_array_equal(column.take(rows), expected)
+    out = np.full_like(expected, 9)
+    assert column.take(rows, out=out) is out
+    np.testing.assert_array_equal(out, expected)
+    table = split["objects"]
+    taken = table.take(rows)
+    for name in ("boxes", "labels", "keypoints"):
+        values = expected_objects(name)
+        joined = [values[r] for r in rows]
+        assert np.diff(taken.offsets).tolist() == [len(v) for v in joined]
+        if rows:
+            np.testing.assert_allclose(taken[name], np.concatenate(joined), rtol=1e-6)
+    keys = split["key"].take(rows)
+    assert bytes(keys["bytes"]).decode() == "".join(split["key"][r] for r in rows)
+
+
+def test_tables(split):
+    table = split["objects"]
+    counts = [len(s["labels"]) for s in SAMPLES]
+    assert table.offsets.tolist() == [0, *np.cumsum(counts)]
+    assert table["boxes"].shape == (sum(counts), 4)
+    row = table[3]
+    assert set(row) == {"boxes", "labels", "keypoints"}
+    np.testing.assert_allclose(row["keypoints"], SAMPLES[3]["keypoints"], rtol=1e-6)
+    assert row["labels"].tolist() == list(SAMPLES[3]["labels"])
+    assert table[4]["boxes"].shape == (0, 4)
+    assert table.field.classes == ("ant", "bee")
+    assert [split["key"][i] for i in (0, 10)] == ["train/00000", "train/00010"]
+
+
+@pytest.mark.parametrize("bad", [11, -12])
+def test_rows_outside_are_an_index_error(split, bad):
+    for column in (split["image"], split["objects"]):
+        with pytest.raises(IndexError, match=str(bad)):
+            column[bad]
+        with pytest.raises(IndexError, match=str(bad)):
+            column.take([0, bad])
+
+
+def test_what_take_refuses(split):
+    column = split["image"]
+    with pytest.raises(TypeError, match="flatnonzero"):
+        column.take(np.ones(11, bool))
+    with pytest.raises(ValueError, match="expected out of shape"):
+        column.take([1], out=np.empty((2, 12, 10, 3), np.uint8))
+    with pytest.raises(ValueError, match="expected out of shape"):
+        column.take([1], out=np.empty((1, 12, 10, 3), np.int8))
+
+
+def test_nothing_can_be_written(split):
+    for array in (split["image"][2], split["image"][0:2], split["objects"]["boxes"][0:2], split["objects"].offsets):
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+
+
+def test_names_that_are_not_there(split):
+    with pytest.raises(KeyError, match="no field 'mask', it has image, objects, size, key"):
+        split["mask"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return store_of(tmp_path_factory.mktemp("one") / "s.tsds", SAMPLES, ["ant", "bee"])
+
+
+def test_the_whole_column_is_a_read_only_view_of_the_map(store):
+    array = np.asarray(store["train"]["image"])
+    base = array
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    assert isinstance(base, np.memmap)
+    assert np.shares_memory(array, np.asarray(store["train"]["image"]))
+    assert not array.flags.writeable
+
+
+def test_take_is_a_copy(store):
+    taken = store["train"]["image"].take([0, 1])
+    assert not np.shares_memory(taken, np.asarray(store["train"]["image"]))
+    taken[...] = 0
+    np.testing.assert_array_equal(store["train"]["image"][0], IMAGES[0])
+
+
+def test_a_store_is_a_collection_of_its_splits(store):
+    assert store.splits == ("train",)
+    assert list(store) == ["train"]
+    assert "train" in store
+    assert "val" not in store
+    with pytest.raises(KeyError, match="has no split 'val', it has train"):
+        store["val"]
+
+
+def test_stores_and_splits_pickle_as_their_path(store):
+    data = pickle.dumps(store)
+    assert len(data) < 500
+    np.testing.assert_array_equal(pickle.loads(data)["train"]["image"][5], IMAGES[5])  # noqa: S301
+    data = pickle.dumps(store["train"])
+    assert len(data) < 500
+    assert len(pickle.loads(data)) == 11  # noqa: S301
+
+
+def test_a_relative_path_survives_a_change_of_directory(store, tmp_path, monkeypatch):
+    monkeypatch.chdir(store.path.parent)
+    again = tsds.open(store.path.name)
+    monkeypatch.chdir(tmp_path)
+    assert again["train"]["image"].take([1]).shape == (1, 12, 10, 3)
+
+
+def test_opening_reads_no_data(store):
+    """Page faults aside: after open() no file of the store but the manifest was opened."""
+    code = (
+        "import os, sys, tensorstore_ds as t\n"
+        "opened = []\n"
+        "sys.addaudithook(lambda e, a: opened.append(str(a[0])) if e == 'open' else None)\n"
+        f"store = t.open({str(store.path)!r})\n"
+        f"print([p for p in opened if {str(store.path)!r} in p])"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == str([str(store.path / "zarr.json")])
+
+
+def test_import_is_light():
+    code = "import sys, tensorstore_ds; print(sorted({'torch', 'PIL', 'zarr', 'click', 'rich'} & sys.modules.keys()))"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "[]"
+
+
+def test_public_names():
+    assert all(getattr(tsds, name) is not None for name in tsds.__all__)
+    assert callable(tsds.convert)
+    assert callable(tsds.verify)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = tsds.nothing
+
+
+def test_a_file_cut_short_after_opening_is_refused_and_not_mapped(tmp_path):
+    """In a process of its own: a map that is too long would end it with SIGBUS."""
+    store = store_of(tmp_path / "s.tsds", SAMPLES, ["ant", "bee"])
+    file = store.path / "train/00000/image/c/0/0/0/0"
+    code = (
+        "import os, tensorstore_ds as t\n"
+        f"store = t.open({str(store.path)!r})\n"
+        f"os.truncate({str(file)!r}, 10)\n"
+        "try:\n"
+        "    print(store['train']['image'][10])\n"
+        "except t.FormatError as error:\n"
+        "    print(error)"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "train/00000/image/c/0/0/0/0: expected" in output
+    assert "found 10" in output
+    with pytest.raises(tsds.FormatError, match="found 10"):
+        tsds.open(store.path)
+
+
+def test_what_is_no_store(tmp_path):
+    with pytest.raises(tsds.FormatError, match="there is no such store"):
+        tsds.open(tmp_path / "nothing")
+    with pytest.raises(tsds.FormatError, match="not a store"):
+        tsds.open(tmp_path)
+    (tmp_path / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group", "attributes": {}}')
+    with pytest.raises(tsds.FormatError, match="not of tensorstore-ds"):
+        tsds.open(tmp_path)
+    (tmp_path / "zarr.json").unlink()
+    os.mkfifo(tmp_path / "zarr.json")
+    with pytest.raises(tsds.FormatError) as caught:
+        tsds.open(tmp_path)
+    assert caught.value.reason == "not-a-store"
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_any_byte_of_metadata_flipped_is_refused_or_changes_nothing(data, tmp_path_factory):
+    path = tmp_path_factory.mktemp("flip") / "s.tsds"
+    store = store_of(path, SAMPLES[:5], ["ant", "bee"])
+    file = data.draw(st.sampled_from(sorted(path.rglob("zarr.json"))))
+    content = bytearray(file.read_bytes())
+    position = data.draw(st.integers(0, len(content) - 1))
+    content[position] ^= 1 << data.draw(st.integers(0, 7))
+    expected = np.asarray(store["train"]["image"]).copy()
+    file.write_bytes(content)
+    try:
+        again = tsds.open(path)
+        for split in again:
+            for name in again[split].fields:
+                column = again[split][name]
+                np.asarray(column if isinstance(column, tsds.Column) else column.offsets)
+        if "train" in again and "image" in again["train"].fields:
+            np.testing.assert_array_equal(np.asarray(again["train"]["image"]), expected)
+    except tsds.FormatError as error:
+        assert error.problems
+
+
+def test_columns_name_themselves(store):
+    assert repr(store["train"]["image"]) == "<Column 'train/image' (11, 12, 10, 3) uint8>"
+    assert repr(store["train"]) == "<Split 'train', 11 rows of image, objects, size, key>"
+    assert Path(store.path).name in repr(store)

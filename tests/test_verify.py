@@ -1,0 +1,62 @@
+"""Every byte of a store is checked."""
+
+import shutil
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensorstore_ds as tsds
+from stores import detections, store_of
+
+
+@pytest.fixture(scope="module", params=["memmap", "zarr"])
+def path(request, tmp_path_factory):
+    root = tmp_path_factory.mktemp("store") / "s.tsds"
+    samples = detections(7)
+    samples[2] = {**samples[2], "boxes": samples[2]["boxes"] * 0}  # to be skipped, so that skipped.jsonl is there
+    return store_of(root, samples, ["a", "b"], layout=request.param, shard_nbytes=1500, on_error="skip").path
+
+
+def test_a_good_store_has_no_problems_and_progress_reaches_the_end(path):
+    seen = []
+    assert tsds.verify(path, progress=lambda done, total: seen.append((done, total))) == []
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert seen[-1] == (tsds.open(path).nbytes,) * 2
+    assert (path / "skipped.jsonl").exists()
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_flipped_byte_is_found_and_its_file_named(path, data):
+    files = sorted(p for p in path.rglob("*") if p.is_file() and p != path / "zarr.json")
+    file = data.draw(st.sampled_from(files))
+    original = file.read_bytes()
+    position = data.draw(st.integers(0, len(original) - 1))
+    flipped = bytearray(original)
+    flipped[position] ^= data.draw(st.integers(1, 255))
+    file.write_bytes(flipped)
+    try:
+        problems = tsds.verify(path)
+    finally:
+        file.write_bytes(original)
+    assert [(p.where, p.reason) for p in problems] == [(file.relative_to(path).as_posix(), "checksum")]
+
+
+def test_every_problem_is_named(path, tmp_path):
+    copy = tmp_path / "s.tsds"
+    shutil.copytree(path, copy)
+    (copy / "notes.txt").write_text("x")
+    (copy / "train/00000/size/zarr.json").unlink()
+    with (copy / "train/00001/key/bytes/c/0").open("ab") as file:
+        file.write(b"x")
+    problems = {p.where: p.reason for p in tsds.verify(copy)}
+    assert problems == {
+        "notes.txt": "unlisted-file",
+        "train/00000/size/zarr.json": "missing-file",
+        "train/00001/key/bytes/c/0": "file-size",
+    }
+
+
+def test_what_is_no_store_is_a_problem_and_not_an_exception(tmp_path):
+    assert [p.reason for p in tsds.verify(tmp_path / "nothing")] == ["not-a-store"]
