@@ -6,12 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test check clean help
+.PHONY: demo test check bench clean help
 
 help:
 	@echo "make demo    install into $(VENV), convert, verify and draw two data sets of real digits"
 	@echo "make test    install with the test tools, run all tests"
 	@echo "make check   format, lint, types, direction of imports"
+	@echo "make bench   measure the README's figures; MNIST=DIR with the real PNG files"
 	@echo "make clean   remove what these made, $(VENV) too"
 
 demo: $(VENV)/demo.stamp
@@ -25,6 +26,9 @@ check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: $(VENV)/demo.stamp
+	$(BIN)/python -m benchmarks $(if $(MNIST),--mnist '$(MNIST)')
 
 # An editable install: it is made again only when the list of what is needed changes.
 $(VENV)/demo.stamp: pyproject.toml | $(BIN)/python

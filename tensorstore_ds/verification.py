@@ -104,12 +104,13 @@ def _check_indices(root: Path, manifest: Manifest) -> Iterator[Problem]:
             for array, geometry in shard_arrays(manifest.fields, shard.rows, shard.lengths).items():
                 path = f"{shard_path(name, i)}/{array}/{geometry.data_path}"
                 if geometry.rows:
-                    message = _index_problem(root / path, geometry, manifest.layout == "memmap")
+                    message = index_problem(root / path, geometry, manifest.layout == "memmap")
                     if message is not None:
                         yield Problem(path, "shard-index", message)
 
 
-def _index_problem(path: Path, geometry: ArrayGeometry, is_memmap: bool) -> str | None:
+def index_problem(path: Path, geometry: ArrayGeometry, is_memmap: bool) -> str | None:
+    """What is wrong with the index of a data file, or with the filling of its last chunk, if anything is."""
     size = path.stat().st_size
     if size < geometry.index_nbytes:
         return f"expected an index of {geometry.index_nbytes} bytes, found a file of {size}."
@@ -119,6 +120,8 @@ def _index_problem(path: Path, geometry: ArrayGeometry, is_memmap: bool) -> str 
         if entries is None:
             return "the index does not agree with its checksum."
         offsets, lengths = entries.T
+        if (lengths > size).any():  # so that their sum cannot wrap around
+            return f"expected chunks inside of {size} bytes, found a longer one."
         ends = np.cumsum(lengths)
         if (offsets != ends - lengths).any() or int(ends[-1]) != size - geometry.index_nbytes:
             return "expected chunks back to back from byte 0 to the index, found others."
