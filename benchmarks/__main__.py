@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import convert_mnist, memory, open_large, profile_convert, startup, take
-from benchmarks.digits import write_digits
+from benchmarks.images import write_digits
 from benchmarks.measure import Figure, Settings, machine
 
 FIGURES: Mapping[str, Callable[[Settings], list[Figure]]] = {
@@ -31,7 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--mnist", type=Path, metavar="DIR", help="MNIST as PNG files: train/0 to test/9")
     parser.add_argument("--repeat", type=int, default=7, metavar="N", help="rounds of what is compared (default: 7)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
-    parser.add_argument("--scratch", type=Path, metavar="DIR", help="a disk with 4 GB free (default: the system's)")
+    parser.add_argument(
+        "--scratch", type=Path, metavar="DIR", help="a folder on a disk with 5 GB free (default: the system's)"
+    )
     parser.add_argument("--profile", action="store_true", help="say where the time of a conversion goes, and end")
     given = parser.parse_args(arguments)
     unknown = [name for name in given.figures if name not in FIGURES]
@@ -39,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"expected figures out of {', '.join(FIGURES)}, found {unknown[0]}")
     if given.repeat < 1:
         parser.error(f"--repeat: expected at least 1, found {given.repeat}")
+    if given.mnist is not None and not given.mnist.joinpath("train").is_dir():
+        parser.error(f"--mnist: expected a folder with train/0 to test/9, found {given.mnist}")
     with _digits(given.mnist, given.scratch) as (digits, name):
         if given.profile:
             with _settings(given.scratch, digits, name, given.repeat) as settings:

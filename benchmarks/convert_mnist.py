@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 import tensorstore_ds as tsds
-from benchmarks.digits import SIDE, SPLITS
+from benchmarks.images import SIDE, SPLITS
 from benchmarks.measure import Figure, Settings, alternate, median_ratio, seconds_of, spread
 
 WORKERS = 2

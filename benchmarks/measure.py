@@ -16,6 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+#: Where ``python -m benchmarks`` finds this package.
+ROOT = Path(__file__).parent.parent
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:

@@ -7,34 +7,43 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import cast
 
 import tensorstore_ds as tsds
-from benchmarks.digits import link_digits
-from benchmarks.measure import Figure, Settings, children, own_nbytes
+from benchmarks.images import link_digits, write_photos
+from benchmarks.measure import ROOT, Figure, Settings, children, own_nbytes
+from tensorstore_ds.schema import Encoding
 
 LIMIT = 300  # MB
 MANY = 1_000_000
+PHOTOS, HEIGHT, WIDTH = 64, 3000, 4000
 WORKERS = 2
 _PAUSE = 0.01  # seconds between two looks
 
 
 def measure(settings: Settings) -> list[Figure]:
-    """Peaks while the digits are converted, and while a million files are."""
-    store = settings.scratch / "memory.tsds"
-    many = settings.scratch / "many"
+    """Peaks while data sets of very different sizes are converted: small images, very many, and large ones."""
+    many, photos = settings.scratch / "many", settings.scratch / "photos"
+    figures = [_figure(f"convert {settings.digits_name}", settings.digits, settings.scratch)]
     link_digits(many, MANY)
-    figures = []
-    for source, name in ((settings.digits, "70,000 PNG files"), (many, f"{MANY:,} PNG files")):
-        parent, worker, seconds = peaks_of_conversion(source, store)
-        shutil.rmtree(store)
-        note = f"{seconds:.0f} s"
-        figures.append(Figure(f"convert {name}: own memory of the parent", parent / 1e6, LIMIT, "MB", 0, note=note))
-        figures.append(Figure(f"convert {name}: own memory of the largest worker", worker / 1e6, LIMIT, "MB", 0))
+    figures.append(_figure(f"convert {MANY:,} PNGs of 28x28", many, settings.scratch))
     shutil.rmtree(many)
+    write_photos(photos, PHOTOS, HEIGHT, WIDTH)
+    what = f"convert {PHOTOS} JPEGs of {HEIGHT * WIDTH / 1e6:.0f} megapixels"
+    figures.append(_figure(what, photos, settings.scratch))
+    figures.append(_figure(f"{what}, kept as files", photos, settings.scratch, "source"))
     return figures
 
 
-def peaks_of_conversion(source: Path, store: Path) -> tuple[int, int, float]:
+def _figure(what: str, source: Path, scratch: Path, encoding: str = "raw") -> Figure:
+    store = scratch / "memory.tsds"
+    parent, worker, seconds = peaks_of_conversion(source, store, encoding)
+    shutil.rmtree(store)
+    note = f"parent {parent / 1e6:.0f} MB, worker {worker / 1e6:.0f} MB; {seconds:.0f} s"
+    return Figure(f"{what}: own memory of a process", max(parent, worker) / 1e6, LIMIT, "MB", 0, note=note)
+
+
+def peaks_of_conversion(source: Path, store: Path, encoding: str) -> tuple[int, int, float]:
     """Convert in another process, and look at it and at its workers a hundred times a second.
 
     Returns:
@@ -45,7 +54,8 @@ def peaks_of_conversion(source: Path, store: Path) -> tuple[int, int, float]:
     """
     begun = time.perf_counter()
     parent = worker = 0
-    with subprocess.Popen([sys.executable, "-m", "benchmarks.memory", str(source), str(store)]) as process:
+    command = [sys.executable, "-m", "benchmarks.memory", str(source), str(store), encoding]
+    with subprocess.Popen(command, cwd=ROOT) as process:
         while process.poll() is None:
             parent = max(parent, _own_nbytes(process.pid))
             worker = max([worker, *map(_own_nbytes, children(process.pid))])
@@ -63,4 +73,5 @@ def _own_nbytes(process: int) -> int:
 
 
 if __name__ == "__main__":
-    tsds.convert(sys.argv[1], sys.argv[2], tsds.ConvertOptions(workers=WORKERS))
+    _source, _store, _encoding = sys.argv[1:]
+    tsds.convert(_source, _store, tsds.ConvertOptions(workers=WORKERS, encoding=cast(Encoding, _encoding)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import subprocess
 import sys
@@ -18,9 +19,9 @@ def measure(settings: Settings) -> list[Figure]:
     """Wall time of whole processes, files warm: the median of ten, or of more if more rounds are asked for."""
     store = settings.scratch / "startup.tsds"
     convert(settings.digits, store)
-    tsds = str(Path(sys.executable).with_name("tsds"))
+    tsds = str(Path(sys.executable).with_name("tsds"))  # of the environment that this runs in
     commands = [[sys.executable, "-c", "pass"], [tsds, "--help"], [tsds, "info", str(store)]]
-    bare, help_, info = alternate([lambda c=c: _run(c) for c in commands], max(_ROUNDS, settings.repeat))  # type: ignore[misc]
+    bare, help_, info = alternate([functools.partial(_run, c) for c in commands], max(_ROUNDS, settings.repeat))
     note = f"of which Python's own start {statistics.median(bare):.3f} s"
     return [
         Figure("tsds --help", statistics.median(help_), HELP, "s", 3, note=note),

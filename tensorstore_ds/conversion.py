@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, StoreExistsError
 from tensorstore_ds.manifest import Manifest, SplitEntry, dump_field, shard_path
 from tensorstore_ds.options import ConvertOptions
 from tensorstore_ds.plan import Block, PlannedShard, plan_blocks, plan_shards
-from tensorstore_ds.prepare import Prepared, open_any, prepare
+from tensorstore_ds.prepare import AnySource, Prepared, open_any, prepare
 from tensorstore_ds.sources.base import Reference
 from tensorstore_ds.statistics import Statistics
 from tensorstore_ds.survey import SHAPES_DIFFER, shapes_problem, survey
@@ -74,7 +73,7 @@ OnProgress = Callable[[Progress], None]
 
 
 def convert(
-    source: str | os.PathLike[str] | Sequence[Any] | Mapping[str, Any],
+    source: AnySource,
     out: str | os.PathLike[str],
     options: ConvertOptions | None = None,
     *,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ COLORS: tuple[Color, ...] = get_args(Color)
 #: More pixels than this are taken for a decompression bomb; Pillow's own threshold for a warning.
 MAX_PIXELS = 1024**3 // 4 // 3
 
+_READ_NBYTES = 64 * 1024
 _PNG = b"\x89PNG\r\n\x1a\n"
 _GRAY_MODES = frozenset(("1", "L", "LA", "La"))
 _MODES: Mapping[Color, str] = {"gray": "L", "rgb": "RGB", "rgba": "RGBA"}
@@ -115,8 +117,18 @@ def encode_sample(sample: Sample, options: ImageOptions) -> EncodedSample:
 
 def _read_file(path: str | Path, key: str) -> bytes:
     try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read()
+        # Without Python's file objects, which cost a tenth of the conversion of a small image.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        try:
+            data = os.read(descriptor, _READ_NBYTES)
+            if len(data) < _READ_NBYTES:
+                return data
+            pieces = [data]
+            while data := os.read(descriptor, 64 * _READ_NBYTES):
+                pieces.append(data)
+            return b"".join(pieces)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise _bad(key, "unreadable-file", f"this file cannot be read ({error.strerror}).") from error
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numcodecs.zstd import Zstd
 
-from tensorstore_ds.encode import EncodedSample, encode_sample, own_pixel_limit
+from tensorstore_ds.encode import encode_sample, own_pixel_limit
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.layout import ZSTD_LEVEL
 from tensorstore_ds.options import ConvertOptions
-from tensorstore_ds.prepare import Prepared, open_any, prepare
+from tensorstore_ds.prepare import AnySource, Prepared, open_any, prepare
 from tensorstore_ds.residency import memory_limit
 from tensorstore_ds.schema import Field
 from tensorstore_ds.sources.base import Reference
@@ -27,6 +25,7 @@ _OVERHEAD = 1.3
 #: So many samples, spread over the source, are converted to learn the time and how they compress.
 _TRIED = 64
 _TRIED_SECONDS = 1.0
+_TRIED_NBYTES = 64 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +59,7 @@ class Estimate:
     sizes: Mapping[str, int]
 
 
-def estimate(
-    source: str | os.PathLike[str] | Sequence[Any] | Mapping[str, Any], options: ConvertOptions | None = None
-) -> Estimate:
+def estimate(source: AnySource, options: ConvertOptions | None = None) -> Estimate:
     """Look at a source without converting it: annotations, image headers, and some samples for the time.
 
     Raises:
@@ -115,20 +112,20 @@ class _Tried:
 
 def _try(prepared: Prepared, options: ConvertOptions) -> _Tried:
     step = max(1, prepared.rows // _TRIED)
-    samples: list[EncodedSample] = []
+    stored: list[bytes] = []
     began = time.perf_counter()
     with own_pixel_limit():
         for source_split, reference in _every(prepared, step):
             try:
-                samples.append(encode_sample(prepared.source.read(source_split, reference), options.image))
+                encoded = encode_sample(prepared.source.read(source_split, reference), options.image)
             except SourceError:
                 continue  # already among the problems, or found when it is converted
-            if time.perf_counter() - began > _TRIED_SECONDS:
+            stored.append(np.ascontiguousarray(encoded.pixels).tobytes() if encoded.image is None else encoded.image)
+            if time.perf_counter() - began > _TRIED_SECONDS or sum(map(len, stored)) > _TRIED_NBYTES:
                 break
-    seconds = (time.perf_counter() - began) / max(1, len(samples))
-    stored = [np.ascontiguousarray(s.pixels).tobytes() if s.image is None else s.image for s in samples]
+    seconds = (time.perf_counter() - began) / max(1, len(stored))
     data = b"".join(stored)
     # Besides the image a row has a size, a key with its offset, and often a label: about a hundred bytes.
     small = 100
     compressed = len(Zstd(level=ZSTD_LEVEL).encode(data)) / len(data) if data else 1.0
-    return _Tried(len(data) // max(1, len(samples)) + small, seconds, compressed)
+    return _Tried(len(data) // max(1, len(stored)) + small, seconds, compressed)

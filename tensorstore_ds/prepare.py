@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tensorstore_ds.encode import EncodedSample, encode_sample, own_pixel_limit
+from tensorstore_ds.encode import encode_sample, own_pixel_limit
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.options import ConvertOptions
 from tensorstore_ds.plan import PlannedSplit, plan_splits
 from tensorstore_ds.schema import KEY, SIZE, ArrayField, Field, encoded_image_field, image_field
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Source
-from tensorstore_ds.sources.sequence import SequenceSource
+from tensorstore_ds.sources.sequence import Indexable, SequenceSource
+
+#: What can be converted: a path, a sequence of samples, or for each split a sequence.
+AnySource = str | os.PathLike[str] | Indexable | Mapping[str, Indexable]
 
 #: Fields that every store has, besides those of its source.
 OWN_FIELDS = ("image", "size", "key")
@@ -23,7 +25,7 @@ OWN_FIELDS = ("image", "size", "key")
 PROBED = 32
 
 
-def open_any(source: str | os.PathLike[str] | Sequence[Any] | Mapping[str, Any], options: ConvertOptions) -> Source:
+def open_any(source: AnySource, options: ConvertOptions) -> Source:
     """The source at a path, or around a sequence."""
     if isinstance(source, str | os.PathLike):
         return open_source(Path(source).absolute(), options.format, options.source)
@@ -67,36 +69,50 @@ def prepare(source: Source, options: ConvertOptions) -> Prepared:
             Problem(str(source.path), "array-shape", f"a field of its own is named {taken[0]}. Rename it.")
         )
     splits = plan_splits(contents, options.split, options.seed)
-    probed = list(_probe(source, splits, options))
-    if not probed:
+    first, mean_nbytes = _probe(source, splits, options)
+    if first is None:
         raise SourceError(
             contents.problems or Problem(str(source.path), "empty-source", "no sample can be read here."),
             "Name the files to be converted, or another --format.",
         )
     if options.encoding == "raw":
-        height, width, channels = probed[0].pixels.shape
-        image: Field = image_field((height, width, channels), probed[0].pixels.dtype.name)
+        image: Field = image_field(first.shape, first.dtype)
     else:
         image = encoded_image_field(options.encoding)
     fields = {"image": image, **contents.fields, "size": SIZE, "key": KEY}
     fixed = [f.spec.row_nbytes for f in fields.values() if isinstance(f, ArrayField)]
-    encoded = [len(sample.image or b"") for sample in probed]
-    return Prepared(source, contents, fields, splits, max(*fixed, sum(encoded) // len(encoded)))
+    return Prepared(source, contents, fields, splits, max(*fixed, mean_nbytes))
 
 
-def _probe(source: Source, splits: Mapping[str, PlannedSplit], options: ConvertOptions) -> Iterator[EncodedSample]:
-    """The first sample that is good; where images keep their encoding some more from all over, for their size."""
+@dataclass(frozen=True, slots=True)
+class _Pixels:
+    """What the first sample says of all."""
+
+    shape: tuple[int, int, int]
+    dtype: str
+
+
+def _probe(source: Source, splits: Mapping[str, PlannedSplit], options: ConvertOptions) -> tuple[_Pixels | None, int]:
+    """The first good sample's pixels, and the mean size of some samples' files, where these are kept.
+
+    What is bad is passed over if it is to be skipped: the conversion will come to it again, and name it.
+    """
+    pixels: _Pixels | None = None
+    nbytes: list[int] = []
     wanted = 1 if options.encoding == "raw" else PROBED
     with own_pixel_limit():
         for split in splits.values():
             step = 1 if options.encoding == "raw" else max(1, len(split.references) // PROBED)
             for i in range(0, len(split.references), step):
                 try:
-                    yield encode_sample(source.read(split.source_split, split.references[i]), options.image)
+                    encoded = encode_sample(source.read(split.source_split, split.references[i]), options.image)
                 except SourceError:
                     if options.on_error == "fail":
                         raise
-                    continue  # the conversion will come to it again, and name it
-                wanted -= 1
-                if not wanted:
-                    return
+                    continue
+                height, width, channels = encoded.pixels.shape
+                pixels = pixels or _Pixels((height, width, channels), encoded.pixels.dtype.name)
+                nbytes.append(len(encoded.image or b""))
+                if len(nbytes) == wanted:
+                    return pixels, sum(nbytes) // wanted
+    return pixels, sum(nbytes) // max(1, len(nbytes))

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 #: Original sizes are listed one by one up to this many different ones.
 MAX_DISTINCT_SIZES = 16
+#: Pixels are squared in pieces of this size, so that squares of a large image never fill memory.
+_PIECE_NBYTES = 4 * 1024**2
 
 
 class Statistics:
@@ -53,7 +55,11 @@ class Statistics:
         width, channels = pixels.shape[-2:]
         lines = pixels.reshape(-1, width * channels)
         # Whole lines are summed first, along the long contiguous axis, and folded into channels after.
-        total, squares = _line_sums(lines)
+        step = max(1, _PIECE_NBYTES // max(1, lines[:1].nbytes))
+        total, squares = _line_sums(lines[:step])
+        for start in range(step, len(lines), step):
+            more = _line_sums(lines[start : start + step])
+            total, squares = total + more[0], squares + more[1]
         self.add(
             {
                 "channels": {

@@ -39,12 +39,14 @@ def walk_files(root: Path, suffixes: Collection[str], *, others: list[str] | Non
     Raises:
         SourceError: `symlink-loop`; `unreadable-file` for a folder that cannot be read.
     """
-    yield from _walk(str(root), "", (), tuple(suffixes), others)
+    for run in _walk(str(root), "", (), tuple(suffixes), others):
+        yield from run
 
 
 def _walk(
     root: str, prefix: str, above: tuple[tuple[int, int], ...], suffixes: tuple[str, ...], others: list[str] | None
-) -> Iterator[str]:
+) -> Iterator[list[str]]:
+    """Files in runs, so that each costs one step of a generator, not one a level of folders."""
     names: list[str] = []
     try:
         status = Path(root, prefix).stat()
@@ -67,11 +69,15 @@ def _walk(
             raise _loop(prefix) from error
         raise SourceError(unreadable(prefix or root, error), "Make it readable, or move it away.") from error
     names.sort()
+    run: list[str] = []
     for name in names:
         if name[-1] == "/":
+            yield run
+            run = []
             yield from _walk(root, prefix + name, (*above, here), suffixes, others)
         else:
-            yield prefix + name
+            run.append(prefix + name)
+    yield run
 
 
 def glance(root: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""PNG files for the figures that convert a folder: 70,000 as MNIST has them, or a million that take no room."""
+"""Images for the figures that convert a folder: 70,000 as MNIST has them, a million that take no room, large ones."""
 
 from __future__ import annotations
 
@@ -38,6 +38,17 @@ def link_digits(folder: Path, count: int, classes: int = 100) -> None:
         first.write_bytes(_drawing(label % 10, label))
         for i in range(1, count // classes):
             os.link(first, f"{target}/{i:06d}.png")
+
+
+def write_photos(folder: Path, count: int, height: int, width: int) -> None:
+    """Write `count` JPEG files of that size in one folder, soft noise of all colours."""
+    folder.mkdir()
+    for i in range(4):
+        noise = np.random.default_rng(i).integers(0, 256, (height // 50, width // 50, 3), np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
+        for j in range(i, count, 4):
+            (folder / f"{j:05d}.jpg").write_bytes(file.getvalue())
 
 
 def _drawing(digit: int, seed: int) -> bytes:
