@@ -19,6 +19,7 @@ from tensorstore_ds.errors import (
     FormatError,
     OptionError,
     Problem,
+    ResidencyError,
     SourceError,
     StoreExistsError,
     TsdsError,
@@ -29,54 +30,143 @@ from tensorstore_ds.version import __version__
 if TYPE_CHECKING:
     from tensorstore_ds.conversion import Progress, Summary, convert
     from tensorstore_ds.estimation import Estimate, estimate
+    from tensorstore_ds.eviction import Eviction, evict
+    from tensorstore_ds.loading.augment import (
+        ColorJitter,
+        Compose,
+        Normalize,
+        RandomCrop,
+        RandomHorizontalFlip,
+        RandomResizedCrop,
+    )
+    from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
+    from tensorstore_ds.loading.collate import PackedObjects, collate_objects
+    from tensorstore_ds.loading.dataset import Batch, StoreDataset
+    from tensorstore_ds.loading.device import DevicePrefetcher
+    from tensorstore_ds.loading.loader import DataLoader
+    from tensorstore_ds.loading.samplers import ShuffleSampler, SubsetSampler
+    from tensorstore_ds.loading.weighted import WeightedSampler
+    from tensorstore_ds.loading.weights import class_balanced_weights, repeat_factors, weights_from_column
+    from tensorstore_ds.locking import Lock, lock
+    from tensorstore_ds.memory import memory_limit
     from tensorstore_ds.options import ConvertOptions
+    from tensorstore_ds.page_cache import Residency, fits, residency
     from tensorstore_ds.repacking import repack
     from tensorstore_ds.schema import Keypoints
     from tensorstore_ds.verification import verify
+    from tensorstore_ds.warming import Warming, warm, warm_in_background
 
+#: Name to the module that it is imported from when it is first used.
 _LAZY = {
+    "Batch": "loading.dataset",
+    "BlockShuffleSampler": "loading.block_shuffle",
+    "ColorJitter": "loading.augment",
+    "Compose": "loading.augment",
     "ConvertOptions": "options",
+    "DataLoader": "loading.loader",
+    "DevicePrefetcher": "loading.device",
     "Estimate": "estimation",
+    "Eviction": "eviction",
     "Keypoints": "schema",
+    "Lock": "locking",
+    "Normalize": "loading.augment",
+    "PackedObjects": "loading.collate",
     "Progress": "conversion",
+    "RandomCrop": "loading.augment",
+    "RandomHorizontalFlip": "loading.augment",
+    "RandomResizedCrop": "loading.augment",
+    "Residency": "page_cache",
+    "ShuffleSampler": "loading.samplers",
+    "StoreDataset": "loading.dataset",
+    "SubsetSampler": "loading.samplers",
     "Summary": "conversion",
+    "Warming": "warming",
+    "WeightedSampler": "loading.weighted",
+    "class_balanced_weights": "loading.weights",
+    "collate_objects": "loading.collate",
     "convert": "conversion",
     "estimate": "estimation",
+    "evict": "eviction",
+    "fits": "page_cache",
+    "lock": "locking",
+    "memory_limit": "memory",
     "repack": "repacking",
+    "repeat_factors": "loading.weights",
+    "residency": "page_cache",
     "verify": "verification",
+    "warm": "warming",
+    "warm_in_background": "warming",
+    "weights_from_column": "loading.weights",
 }
 
 __all__ = [
+    "Batch",
+    "BlockShuffleSampler",
+    "ColorJitter",
     "Column",
+    "Compose",
     "ConversionError",
     "ConvertOptions",
+    "DataLoader",
+    "DevicePrefetcher",
     "Estimate",
+    "Eviction",
     "FormatError",
     "Keypoints",
+    "Lock",
+    "Normalize",
     "OptionError",
+    "PackedObjects",
     "Problem",
     "Progress",
     "Ragged",
     "RaggedColumn",
+    "RandomCrop",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "Residency",
+    "ResidencyError",
+    "ShuffleSampler",
     "SourceError",
     "Split",
     "Store",
+    "StoreDataset",
     "StoreExistsError",
+    "SubsetSampler",
     "Summary",
     "TsdsError",
+    "Warming",
+    "WeightedSampler",
     "__version__",
+    "class_balanced_weights",
+    "collate_objects",
     "convert",
     "estimate",
+    "evict",
+    "fits",
+    "lock",
+    "memory_limit",
     "open",
     "repack",
+    "repeat_factors",
+    "residency",
     "verify",
+    "warm",
+    "warm_in_background",
+    "weights_from_column",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    try:
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "torchvision"):
+            raise
+        message = f"tensorstore_ds.{name} needs {error.name}. Install it with: pip install 'tensorstore-ds[torch]'"
+        raise ModuleNotFoundError(message, name=error.name) from error
 
 
 def __dir__() -> list[str]:

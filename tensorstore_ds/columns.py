@@ -80,6 +80,16 @@ class Column:
             return self.part(shard)[int(row - self._starts[shard])]
         return self.take(item)
 
+    def pieces(self, start: int, stop: int) -> list[NDArray[Any]]:
+        """Rows ``[start, stop)``, both in [0, len], as each shard has them: views of maps, or arrays read by zarr."""
+        if stop <= start:
+            return []
+        first, last = (int(s) - 1 for s in self._starts.searchsorted([start, stop - 1], "right"))
+        return [
+            self.part(i)[max(start - int(self._starts[i]), 0) : stop - int(self._starts[i])]
+            for i in range(first, last + 1)
+        ]
+
     def take(self, rows: ArrayLike, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Copy rows, in any order and any number of times, with one gather.
 
@@ -120,13 +130,9 @@ class Column:
         return array.copy() if copy else array
 
     def _slice(self, start: int, stop: int) -> NDArray[Any]:
-        if stop <= start:
+        pieces = self.pieces(start, stop)
+        if not pieces:
             return np.empty((0, *self.spec.shape), self.dtype)
-        first, last = (int(s) - 1 for s in self._starts.searchsorted([start, stop - 1], "right"))
-        pieces = [
-            self.part(i)[max(start - int(self._starts[i]), 0) : stop - int(self._starts[i])]
-            for i in range(first, last + 1)
-        ]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def _take_from_shards(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:

@@ -7,6 +7,7 @@
     ├── SourceError         a data set to be converted cannot be read as it is       (also a ValueError)
     ├── OptionError         options that contradict each other or the data           (also a ValueError)
     ├── ConversionError     the machine failed during a conversion: disk, worker     (also a RuntimeError)
+    ├── ResidencyError      bytes that cannot be held, locked or dropped here       (also a RuntimeError)
     └── StoreExistsError    the target of a conversion is already there              (also a FileExistsError)
 
 A message is one line: where, what was expected and what was found, and what to do.
@@ -73,6 +74,10 @@ class OptionError(TsdsError, ValueError):
 
 class ConversionError(TsdsError, RuntimeError):
     """A conversion was stopped by the machine: a full disk, a dead worker process."""
+
+
+class ResidencyError(TsdsError, RuntimeError):
+    """This machine cannot hold, lock or drop a store's bytes as it was asked to."""
 
 
 class StoreExistsError(TsdsError, FileExistsError):

@@ -12,9 +12,9 @@ from numcodecs.zstd import Zstd
 from tensorstore_ds.encode import encode_sample, own_pixel_limit
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.layout import ZSTD_LEVEL
+from tensorstore_ds.memory import memory_limit
 from tensorstore_ds.options import ConvertOptions
 from tensorstore_ds.prepare import AnySource, Prepared, open_any, prepare
-from tensorstore_ds.residency import memory_limit
 from tensorstore_ds.schema import Field
 from tensorstore_ds.sources.base import Reference
 from tensorstore_ds.survey import shapes_problem, survey

@@ -12,7 +12,7 @@ from tsds_cli import figures, text
 from tsds_cli.options import json_option, path_argument
 
 if TYPE_CHECKING:
-    from tensorstore_ds.residency import Residency
+    from tensorstore_ds.page_cache import Residency
     from tensorstore_ds.schema import Field
     from tensorstore_ds.store import Store
 
@@ -37,7 +37,7 @@ def info(store: Path, as_json: bool) -> None:
       tsds info photos.tsds --json
     """
     from tensorstore_ds import open as open_store
-    from tensorstore_ds.residency import residency
+    from tensorstore_ds.page_cache import residency
 
     opened = open_store(store)
     resident = residency(opened)

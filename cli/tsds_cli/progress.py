@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 
     from tensorstore_ds import Progress
 
-_LABELS = {"scan": "Scanning", "convert": "Converting", "compress": "Compressing", "checksum": "Checking"}
-_COUNTS_BYTES = frozenset({"compress", "checksum"})
+_LABELS = {
+    "scan": "Scanning",
+    "convert": "Converting",
+    "compress": "Repacking",
+    "checksum": "Checking",
+    "warm": "Warming",
+}
+_COUNTS_BYTES = frozenset({"checksum", "warm"})
 _SECONDS = 0.1  # between two drawings
 
 
@@ -46,9 +52,9 @@ class ProgressBar:
         """Show an event of `convert` or `repack`."""
         self._show(event.stage, event.done, event.total, event.nbytes)
 
-    def update_bytes(self, done: int, total: int) -> None:
-        """Show how far `verify` is."""
-        self._show("checksum", done, total, 0)
+    def update_bytes(self, done: int, total: int, *, stage: str = "checksum") -> None:
+        """Show how far `verify` or `warm` is."""
+        self._show(stage, done, total, 0)
 
     def _show(self, stage: str, done: int, total: int, nbytes: int) -> None:
         now = time.monotonic()

@@ -1,101 +1,27 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import tensorstore_ds
-from small_stores import VALID
-from tensorstore_ds import residency as module
-from tensorstore_ds.residency import (
-    Residency,
-    available_nbytes,
-    cgroup_directories,
-    cgroup_left,
-    fits,
-    memory_limit,
-    mincore_nbytes,
-    residency,
-    resident_nbytes,
-)
+from tensorstore_ds import memory as module
+from tensorstore_ds.memory import available_nbytes, cgroup_directories, cgroup_left, memory_limit, memory_limits
+from tensorstore_ds.page_cache import fits
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-linux = pytest.mark.skipif(sys.platform != "linux", reason="the page cache is asked about on Linux only")
-
-
-# --- how much is in memory --------------------------------------------------------------------------------------
-
-
-@linux
-@pytest.mark.parametrize("count", [resident_nbytes, mincore_nbytes])
-@pytest.mark.parametrize("window", [module._WINDOW, 16 * PAGE])
-def test_pages_that_were_written_are_resident(
-    count: Callable[[int, int], int], window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_WINDOW", window)
-    with (tmp_path / "sparse").open("w+b") as file:
-        file.truncate(1000 * PAGE + 1)
-        for page in (0, 7, 15, 16, 500, 999, 1000):
-            os.pwrite(file.fileno(), b"x", page * PAGE)
-        assert count(file.fileno(), 1000 * PAGE + 1) == 7 * PAGE
-        assert count(file.fileno(), 16 * PAGE) == 3 * PAGE
-
-
-@linux
-def test_an_empty_file_has_no_pages(tmp_path: Path) -> None:
-    with (tmp_path / "empty").open("w+b") as file:
-        assert resident_nbytes(file.fileno(), 0) == 0
-
-
-@linux
-def test_an_older_kernel_is_asked_another_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CACHESTAT", 100_000)  # no such system call
-    with (tmp_path / "file").open("w+b") as file:
-        file.write(bytes(3 * PAGE))
-        file.flush()
-        assert resident_nbytes(file.fileno(), 3 * PAGE) == 3 * PAGE
-
-
-@linux
-def test_files_of_others_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CACHESTAT", 100_000)
-    monkeypatch.setattr("os.geteuid", lambda: 12345)
-    monkeypatch.setattr("os.access", lambda *_: False)
-    found = residency(tensorstore_ds.open(VALID / "minimal.tsds"))["train/image"]
-    assert found.resident is None and found.share is None
-    assert "somebody else's" in found.reason
-
-
-@linux
-def test_columns_of_a_store() -> None:
-    store = tensorstore_ds.open(VALID / "shards.tsds")
-    for path in VALID.joinpath("shards.tsds").rglob("*"):
-        if path.is_file():
-            path.read_bytes()
-    found = residency(store)
-    assert list(found) == [f"{s}/{f}" for s in ("train", "val", "test-0") for f in ("image", "label", "objects", "key")]
-    # train/objects: in two shards offsets, in the first one boxes and labels of 3 objects; a file ends with 20 bytes.
-    assert found["train/objects"].nbytes == (4 + 3) * 8 + 3 * 16 + 3 * 8 + 4 * 20
-    assert found["val/image"] == Residency(0, 0)
-    assert {r.share for r in found.values()} == {1.0}
-
-
-def test_other_systems_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.platform", "darwin")
-    found = residency(tensorstore_ds.open(VALID / "minimal.tsds"))["train/image"]
-    assert found == Residency(2 * 16 + 20, None, "not available on darwin")
-
-
-# --- how much memory there is -----------------------------------------------------------------------------------
 
 
 def test_meminfo() -> None:
     text = "MemTotal:       24684048 kB\nMemFree: 23000000 kB\nMemAvailable:   24303184 kB\nHugePages_Total:       0\n"
     assert available_nbytes(text) == 24303184 * 1024
     assert available_nbytes(text.replace("MemAvailable", "Other")) == 23000000 * 1024  # Linux before 3.14
+
+
+def test_locked_pages_are_not_available() -> None:
+    statistics = "file 500\nshmem 0\nunevictable 300\n"
+    assert cgroup_left("1000\n", "900\n", statistics) == 1000 - 900 + 500 - 300
+    assert cgroup_left("1000\n", "900\n", "total_cache 500\ntotal_unevictable 500\n", "total_") == 100
 
 
 HOST_V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -175,6 +101,7 @@ def test_the_narrowest_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     }
     monkeypatch.setattr(module, "_read", lambda path: files.get(str(path), ""))
     assert memory_limit() == 4_000_000
+    assert memory_limits() == {"machine": 8_192_000, str(inner.parent): 4_000_000}
     assert fits(4_000_000) and not fits(4_000_001)
     files[str(inner.parent / "memory.max")] = "max\n"
     assert memory_limit() == 8000 * 1024

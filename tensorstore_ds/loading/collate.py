@@ -1,0 +1,176 @@
+"""Objects of a batch, any number a sample: packed as they are stored, or in the shape that a model wants.
+
+All of it is done on whole tensors; nothing here is called once an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+Collate = Literal["list", "padded", "packed", "nested"]
+COLLATES: tuple[Collate, ...] = get_args(Collate)
+
+#: Labels of the places that `padded` fills up: the `ignore_index` that torch's `cross_entropy` and `nll_loss` have by
+#: default, so that a loss without the mask leaves them out. 0 would be trained as the first class.
+PADDED_LABEL = -100
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedObjects:
+    """The objects of B samples, back to back: those of sample i are ``[offsets[i], offsets[i + 1])``.
+
+    Attributes:
+        offsets: (B + 1,) int64, from 0 to M, never falling.
+        values: by name, tensors of M rows on the device of `offsets`: `boxes` (M, 4) float32, x1 y1 x2 y2 in pixels;
+            `labels` (M,) int64; `keypoints` (M, K, 2) float32, x y in pixels, NaN where absent; `difficult`,
+            `truncated`, `occluded` (M,) uint8. Any may be missing, others may be there.
+
+    Raises:
+        ValueError: `offsets` is not (B + 1,) int64, or the tensors have different numbers of rows. What the offsets
+            say is not checked: on a GPU that would wait for it.
+    """
+
+    offsets: Tensor
+    values: Mapping[str, Tensor]
+
+    def __post_init__(self) -> None:
+        if self.offsets.ndim != 1 or not len(self.offsets) or self.offsets.dtype != torch.int64:
+            found = f"{tuple(self.offsets.shape)} {self.offsets.dtype}"
+            raise ValueError(f"offsets: expected (samples + 1,) torch.int64, found {found}.")
+        rows = {name: value.shape[0] if value.ndim else None for name, value in self.values.items()}
+        if None in rows.values() or len(set(rows.values())) > 1:
+            raise ValueError(f"values: expected tensors of equally many rows, found {rows}.")
+
+    def __len__(self) -> int:
+        """Number of samples, B."""
+        return len(self.offsets) - 1
+
+    def __getitem__(self, sample: int) -> dict[str, Tensor]:
+        """Views of one sample's values."""
+        if not -len(self) <= sample < len(self):
+            raise IndexError(f"sample {sample} is outside of a batch of {len(self)}")
+        sample %= len(self)
+        start, stop = self.offsets[sample : sample + 2].tolist()
+        return {name: value[start:stop] for name, value in self.values.items()}
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        return iter(collate_objects(self, "list"))
+
+    @property
+    def total(self) -> int:
+        """Number of objects, M."""
+        value = next(iter(self.values.values()), None)
+        return int(self.offsets[-1]) if value is None else len(value)
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B,) int64: how many objects each sample has."""
+        return self.offsets.diff()
+
+    @property
+    def image_index(self) -> Tensor:
+        """(M,) int64: the sample of the batch that each object belongs to."""
+        samples = torch.arange(len(self), device=self.offsets.device)
+        return torch.repeat_interleave(samples, self.lengths, output_size=self.total)  # the size spares a wait on GPUs
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedObjects:
+        """The same on a device; tensors that are there already are not copied."""
+        values = {name: value.to(device, non_blocking=non_blocking) for name, value in self.values.items()}
+        return PackedObjects(self.offsets.to(device, non_blocking=non_blocking), values)
+
+    def pin_memory(self) -> PackedObjects:
+        """A copy in page-locked memory; torch's own `DataLoader` calls this for ``pin_memory=True``."""
+        return PackedObjects(
+            self.offsets.pin_memory(), {name: value.pin_memory() for name, value in self.values.items()}
+        )
+
+    def replace(self, **values: Tensor) -> PackedObjects:
+        """The same objects with some values exchanged."""
+        return PackedObjects(self.offsets, {**self.values, **values})
+
+    def select(self, keep: Tensor) -> PackedObjects:
+        """A copy of the objects where `keep` (M,) bool is true; every sample stays. On a GPU this waits for it."""
+        before = torch.nn.functional.pad(keep.cumsum(0), (1, 0))  # (M + 1,): how many are kept before each object
+        return PackedObjects(before[self.offsets], {name: value[keep] for name, value in self.values.items()})
+
+
+def pack_objects(samples: Sequence[Mapping[str, Tensor]]) -> PackedObjects:
+    """Put the values of samples back to back: the inverse of ``collate_objects(packed, "list")``. A copy.
+
+    Args:
+        samples: each with the same names, (m, ...) tensors of the same m within a sample, all on one device.
+
+    Raises:
+        ValueError: samples differ in their names, or a sample's tensors in their number of rows.
+    """
+    names = list(samples[0]) if samples else []
+    for i, sample in enumerate(samples):
+        if set(sample) != set(names):
+            raise ValueError(f"sample {i}: expected objects with {sorted(names)}, found {sorted(sample)}.")
+        lengths = {name: len(sample[name]) for name in names}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"sample {i}: expected values of equally many objects, found {lengths}.")
+    values = {name: torch.cat([sample[name] for sample in samples]) for name in names}
+    counts = [len(next(iter(sample.values()))) for sample in samples] if names else [0] * len(samples)
+    device = next(iter(values.values())).device if values else None
+    offsets = torch.tensor([0, *counts], dtype=torch.int64).cumsum(0).to(device)
+    return PackedObjects(offsets, values)
+
+
+def collate_objects(packed: PackedObjects, how: Collate) -> Any:
+    """Bring the objects of a batch into the shape that a model wants.
+
+    ``list`` and ``padded`` must know lengths: on a GPU they wait for it, so collate before the copy.
+
+    Args:
+        packed: M objects of B samples.
+        how: one of
+
+            - ``list``: B dicts of (m, ...) tensors, views of `packed`: what torchvision's detection models take;
+            - ``padded``: a dict of (B, N, ...) tensors, N the largest number of objects of a sample (0 if there are
+              none), and ``mask`` (B, N) bool, true where there is an object. Elsewhere `labels` is `PADDED_LABEL`,
+              which torch's cross entropy ignores, and everything else 0; keypoints too, because a masked loss is NaN
+              where 0 times NaN is summed;
+            - ``packed``: a dict of the (M, ...) tensors themselves and ``offsets`` (B + 1,) int64;
+            - ``nested``: a dict of jagged nested tensors (B, j, ...) over the same memory; they share their offsets, so
+              that they can be combined.
+
+    Raises:
+        ValueError: `how` is none of these, or a value has the name of what is added.
+    """
+    added = {"padded": "mask", "packed": "offsets"}.get(how)
+    if added in packed.values:
+        raise ValueError(f"{how}: expected no value called {added}, which is added. Rename it.")
+    if how == "list":
+        return _listed(packed)
+    if how == "padded":
+        return _padded(packed)
+    if how == "packed":
+        return {"offsets": packed.offsets, **packed.values}
+    if how == "nested":
+        nest = torch.nested.nested_tensor_from_jagged
+        return {name: nest(value, packed.offsets) for name, value in packed.values.items()}
+    raise ValueError(f"collate: expected one of {', '.join(COLLATES)}, found {how!r}.")
+
+
+def _listed(packed: PackedObjects) -> list[dict[str, Tensor]]:
+    lengths = packed.lengths.tolist()
+    columns = {name: torch.split(value, lengths) for name, value in packed.values.items()}
+    return [{name: views[i] for name, views in columns.items()} for i in range(len(packed))]
+
+
+def _padded(packed: PackedObjects) -> dict[str, Tensor]:
+    lengths, sample = packed.lengths, packed.image_index
+    longest = int(lengths.max()) if len(packed) else 0
+    place = torch.arange(packed.total, device=sample.device) - packed.offsets[sample]
+    padded = {"mask": torch.arange(longest, device=sample.device) < lengths[:, None]}
+    for name, value in packed.values.items():
+        fill = PADDED_LABEL if name == "labels" else 0
+        padded[name] = value.new_full((len(packed), longest, *value.shape[1:]), fill)
+        padded[name][sample, place] = value
+    return padded

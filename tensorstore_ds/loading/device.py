@@ -1,0 +1,87 @@
+"""Batches to a device while the model works: copies on a stream of their own, some batches ahead."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from tensorstore_ds.loading.collate import PackedObjects
+
+
+class DevicePrefetcher:
+    """Iterate a loader, any loader, with its batches on a device.
+
+    On a GPU, copies are queued on a side stream, `depth` batches ahead, and do not wait on the host if the batches are
+    pinned. The stream that the model runs on waits for its batch's copy only; no buffer is used again before the copy
+    out of it is done, because pinned memory comes from torch's caching host allocator. Elsewhere batches are moved when
+    they are asked for.
+
+    Args:
+        loader: yields batches: tensors, and lists, tuples and dicts of them.
+        device: where to.
+        depth: batches in flight.
+    """
+
+    def __init__(self, loader: Iterable[Any], device: torch.device | str, *, depth: int = 2) -> None:
+        if depth < 1:
+            raise ValueError(f"depth: expected at least 1, found {depth}.")
+        self.loader = loader
+        self.device = torch.device(device)
+        self.depth = depth
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.device.type == "cuda":
+            return self._streamed()
+        return (move(batch, self.device) for batch in self.loader)
+
+    def _streamed(self) -> Iterator[Any]:
+        side: torch.cuda.Stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        queue: deque[tuple[Any, torch.cuda.Event]] = deque()
+        for batch in self.loader:
+            with torch.cuda.stream(side):
+                moved = move(batch, self.device)
+                copied: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                copied.record(side)
+            queue.append((moved, copied))
+            if len(queue) > self.depth:
+                yield self._handed_over(*queue.popleft())
+        while queue:
+            yield self._handed_over(*queue.popleft())
+
+    def _handed_over(self, batch: Any, copied: torch.cuda.Event) -> Any:
+        stream = torch.cuda.current_stream(self.device)
+        stream.wait_event(copied)
+        record(batch, stream)
+        return batch
+
+
+def move(batch: Any, device: torch.device) -> Any:
+    """A batch with all its tensors on `device`; copies from pinned memory do not wait."""
+    if isinstance(batch, torch.Tensor | PackedObjects):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {name: move(value, device) for name, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(move(value, device) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(move(value, device) for value in batch)
+    return batch
+
+
+def record(batch: Any, stream: torch.cuda.Stream) -> None:
+    """Tell the allocator that `stream` uses the batch's tensors, which were made on another."""
+    if isinstance(batch, torch.Tensor):
+        batch.record_stream(stream)
+    elif isinstance(batch, PackedObjects):
+        record([batch.offsets, *batch.values.values()], stream)
+    elif isinstance(batch, Mapping):
+        record(list(batch.values()), stream)
+    elif isinstance(batch, list | tuple):
+        for value in batch:
+            record(value, stream)

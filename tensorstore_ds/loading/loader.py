@@ -1,0 +1,347 @@
+"""Batches of a store, gathered ahead by threads, in order, and copied to a device.
+
+Threads, not processes: NumPy's take and Pillow's decoders release the GIL, and processes would add a second copy
+through shared memory and a pipe.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils import data
+from torch.utils.data import BatchSampler, Dataset, Sampler, SequentialSampler
+
+from tensorstore_ds.loading.batches import ColumnCollate, IndexBatches, SampleCollate, WithRows
+from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.loading.collate import COLLATES, Collate
+from tensorstore_ds.loading.dataset import Batch, StoreDataset
+from tensorstore_ds.loading.device import DevicePrefetcher
+from tensorstore_ds.loading.read_ahead import advise
+from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
+from tensorstore_ds.loading.samplers import ShuffleSampler
+from tensorstore_ds.locking import Lock, lock
+from tensorstore_ds.store import open as open_store
+from tensorstore_ds.workers import default_workers
+
+#: Batches smaller than this are gathered several at a time and cut apart: a gather has a cost of its own.
+GROUP_NBYTES = 1024**2
+#: Tasks that wait ready for each thread, where nothing else is said.
+PREFETCH_FACTOR = 2
+
+
+@dataclass(slots=True)
+class LoaderStats:
+    """Where the time of an epoch went, in seconds, summed up.
+
+    Attributes:
+        batches: handed out.
+        wait: the training script waited for a batch.
+        gather: threads gathered and collated; more than the epoch's time with several threads.
+        ready: batches that were ready, summed over all requests: over `batches` it is the mean depth of the queue.
+    """
+
+    batches: int = 0
+    wait: float = 0.0
+    gather: float = 0.0
+    ready: int = 0
+
+
+class DataLoader(data.DataLoader[Any]):
+    """torch's `DataLoader`, which gathers whole batches of a `StoreDataset` in threads.
+
+    Arguments have torch's names and meanings. With ``num_workers > 0``, ``batch_size=None``, or another data set,
+    torch's own machinery does the work.
+
+    Args:
+        dataset: a `StoreDataset`, or any other.
+        batch_size, sampler, batch_sampler, collate_fn, drop_last: as torch's. A `collate_fn` gets a list of samples;
+            without one, and without a transform, columns are taken as they are.
+        shuffle: a full shuffle by `ShuffleSampler`, which follows from (seed, epoch) and knows the ranks of
+            `torch.distributed`; with a `generator`, torch's `RandomSampler`.
+        num_workers: torch's worker processes, for transforms that hold the GIL; 0 for threads.
+        prefetch_factor: batches (or groups of small ones) that wait ready for each thread.
+        pin_memory: page-locked batches, gathered into them directly; None: where `device` is a GPU.
+        num_threads: None for the cores that this process may use, at most 8.
+        device: where batches shall arrive: copied on a stream of their own while the model works.
+        seed: of the order and of transforms.
+        collate: objects as ``list``, ``padded``, ``packed`` or ``nested``: see `collate_objects`.
+        residency: where rows are read from. ``page-cache``: the files' pages, shared by all processes; ``locked``: the
+            same, locked in memory while this loader lives; ``device``: a copy of the whole split on `device`, gathered
+            there; ``auto``: ``device`` where it takes at most half of a GPU's free memory, else ``page-cache``. The
+            attribute `residency` says what was chosen, and the log why.
+        batch_transform: called as ``batch_transform(batch, rows, epoch)`` with every batch on its device, such as a
+            `Compose` of this library's batch transforms; what it draws follows from each sample's row and the epoch.
+
+    Raises:
+        ValueError: arguments contradict each other.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Sequence[int] | None = None,
+        batch_sampler: Sampler[list[Any]] | Any | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool | None = None,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        num_threads: int | None = None,
+        device: torch.device | str | None = None,
+        seed: int = 0,
+        collate: Collate = "list",
+        residency: ResidencyChoice = "page-cache",
+        batch_transform: Callable[..., Any] | None = None,
+    ) -> None:
+        if collate not in COLLATES:
+            raise ValueError(f"collate: expected one of {', '.join(COLLATES)}, found {collate!r}.")
+        if num_threads is not None and num_threads < 1:
+            raise ValueError(f"num_threads: expected at least 1, found {num_threads}.")
+        self.device = None if device is None else torch.device(device)
+        on_gpu = self.device is not None and self.device.type == "cuda"
+        pinned = bool(pin_memory) if pin_memory is not None else on_gpu
+        self.seed = seed
+        self.collate: Collate = collate
+        self.batch_transform = batch_transform
+        self.num_threads = num_threads
+        self.residency = choose(residency, dataset, self.device) if isinstance(dataset, StoreDataset) else residency
+        self._resident: DeviceSplit | Lock | None = None
+        self._epoch = 0
+        self._fresh = True  # no batch of this epoch was asked for
+        self._start = 0
+        self._position = 0
+        self._stats = LoaderStats()
+        self._own_shuffle = bool(shuffle) and sampler is None and batch_sampler is None and generator is None
+        if self._own_shuffle:
+            sampler, shuffle = ShuffleSampler(dataset, seed=seed), None  # type: ignore[arg-type]
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            self._collate_for(dataset, collate_fn, pinned and not num_workers),
+            pinned,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor if num_workers else None,
+            persistent_workers=persistent_workers,
+        )
+        if not num_workers:
+            self.prefetch_factor = prefetch_factor
+        self._pool = BufferPool(pinned=pinned and torch.cuda.is_available())
+
+    def _collate_for(self, dataset: Dataset[Any], collate_fn: Callable[[Any], Any] | None, pinned: bool) -> Any:
+        if not isinstance(dataset, StoreDataset):
+            return collate_fn
+        collate: Any = SampleCollate(collate_fn) if collate_fn is not None else None
+        collate = collate or ColumnCollate(self.collate, dataset, pinned and torch.cuda.is_available())
+        return WithRows(collate) if self.batch_transform is not None else collate
+
+    # --- iteration
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """One epoch. Leaving the loop early ends the threads."""
+        if not self._fresh:  # the last epoch was left early
+            self._epoch += 1
+        self._fresh = False
+        if self._own_shuffle and isinstance(self.sampler, ShuffleSampler):
+            self.sampler.set_epoch(self._epoch)
+        start = self._start
+        batches: Iterator[Any]
+        if self._uses_threads:
+            batches = self._on_device(start) if self.residency == "device" else self._threaded(start)
+        else:
+            batches = super().__iter__()
+        self._start = 0
+        if self.device is not None and self.residency != "device":
+            batches = iter(DevicePrefetcher(batches, self.device))
+        return _Epoch(self, batches, start)
+
+    @property
+    def _uses_threads(self) -> bool:
+        return isinstance(self.dataset, StoreDataset) and self.num_workers == 0 and self.batch_sampler is not None
+
+    @property
+    def _index_sampler(self) -> Any:
+        """What torch's own machinery asks for indices, in this process."""
+        return IndexBatches(super()._index_sampler, lambda: (self.seed, self._epoch), lambda: self._start)
+
+    def _on_device(self, start: int) -> Iterator[Any]:
+        if not isinstance(self._resident, DeviceSplit):
+            self._resident = DeviceSplit(self._store, self.device or torch.device("cpu"))
+        return (self._collated(self._resident.gather(batch)) for batch in self._batches(start))
+
+    def _collated(self, batch: Batch) -> Any:
+        collate: Callable[[Any], Any] = self.collate_fn
+        return collate(batch)
+
+    def _threaded(self, start: int) -> Iterator[Any]:
+        if self.residency == "locked" and self._resident is None:
+            store = open_store(self._store.path)
+            self._resident = lock(store, splits=self._store.split_name, fields=self._store.fields)
+        groups = advise(self._groups(start), self._store, self.sampler, start * (self.batch_size or 1))
+        width = self.num_threads or min(8, default_workers())
+        depth = width * (self.prefetch_factor or PREFETCH_FACTOR)
+        waiting: deque[Future[list[Any]]] = deque()
+        threads = ThreadPoolExecutor(width, thread_name_prefix="tsds-loader")
+        try:
+            for group in groups:
+                waiting.append(threads.submit(self._make, group, self._epoch))
+                if len(waiting) > depth:
+                    yield from self._take(waiting)
+            while waiting:
+                yield from self._take(waiting)
+        finally:
+            threads.shutdown(cancel_futures=True)
+
+    def _take(self, waiting: deque[Future[list[Any]]]) -> list[Any]:
+        self._stats.ready += sum(future.done() for future in waiting)
+        return waiting.popleft().result()
+
+    def _groups(self, start: int) -> Iterator[list[NDArray[np.int64]]]:
+        """Batches of indices, small ones several at a time."""
+        group: list[NDArray[np.int64]] = []
+        size = 0
+        row_nbytes = self._row_nbytes()
+        for batch in self._batches(start):
+            group.append(batch)
+            size += len(batch) * row_nbytes
+            if size >= GROUP_NBYTES:
+                yield group
+                group, size = [], 0
+        if group:
+            yield group
+
+    def _batches(self, start: int) -> Iterator[NDArray[np.int64]]:
+        """Indices of every batch from `start` on: slices of a whole order, where the sampler has one."""
+        order = self._order()
+        if order is None:
+            for number, listed in enumerate(self.batch_sampler or ()):
+                if number >= start:
+                    yield np.asarray(listed, np.int64)
+            return
+        size = self.batch_size or 1
+        for first in range(start * size, len(order), size):
+            batch = order[first : first + size]
+            if len(batch) == size or not self.drop_last:
+                yield batch
+
+    def _order(self) -> NDArray[np.int64] | None:
+        """All indices of the epoch, where they can be had at once."""
+        if self.batch_size is None or type(self.batch_sampler) is not BatchSampler:
+            return None
+        if type(self.sampler) is SequentialSampler:
+            return np.arange(len(self.dataset))  # type: ignore[arg-type]
+        rows = getattr(self.sampler, "rows", None)
+        return rows() if callable(rows) else None
+
+    def _row_nbytes(self) -> int:
+        fields = self._store.split.fields
+        return sum(spec.row_nbytes for name in self._store.fields for spec in fields[name].arrays.values())
+
+    @property
+    def _store(self) -> StoreDataset:
+        if not isinstance(self.dataset, StoreDataset):
+            raise TypeError(f"expected a StoreDataset, found {type(self.dataset).__name__}")
+        return self.dataset
+
+    # --- a group, in a thread
+
+    def _make(self, group: list[NDArray[np.int64]], epoch: int) -> list[Any]:
+        began = time.perf_counter()
+        whole = self._store.gather(np.concatenate(group) if len(group) > 1 else group[0], self._pool)
+        whole.draw = (self.seed, epoch)
+        ends = np.cumsum([len(batch) for batch in group]).tolist()
+        batches = [whole] if len(group) == 1 else [whole.part(e - len(b), e) for b, e in zip(group, ends, strict=True)]
+        made = [self._collated(batch) for batch in batches]
+        self._stats.gather += time.perf_counter() - began
+        return made
+
+    # --- state
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch that the next iteration is of; without it they are counted from 0."""
+        self._epoch, self._fresh = epoch, True
+        setter = getattr(self.sampler, "set_epoch", None)
+        if callable(setter):
+            setter(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is, after any batch: a later `load_state_dict` goes on with the very next one."""
+        return {"epoch": self._epoch, "batch": self._position, "seed": self.seed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was called, with any number of threads; the order is computed, not replayed.
+
+        Raises:
+            ValueError: the state is of another seed, and so of another order.
+        """
+        if state["seed"] != self.seed:
+            raise ValueError(
+                f"state: expected that of seed {self.seed}, found seed {state['seed']}. Pass the same seed."
+            )
+        self.set_epoch(int(state["epoch"]))
+        self._start = self._position = int(state["batch"])
+
+    def _end_epoch(self) -> None:
+        self._epoch, self._fresh, self._position = self._epoch + 1, True, 0
+
+    def stats(self) -> LoaderStats:
+        """Where the time went since the loader was made."""
+        return self._stats
+
+
+class _Epoch:
+    """Hands out the batches of one epoch, to one thread at a time, and counts them."""
+
+    def __init__(self, loader: DataLoader, batches: Iterator[Any], start: int) -> None:
+        self._loader = loader
+        self._batches = batches
+        self._busy = threading.Lock()
+        self._epoch = loader._epoch
+        loader._position = start
+
+    def __iter__(self) -> _Epoch:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError("two threads are asking one loader for batches; give each thread a loader of its own")
+        try:
+            began = time.perf_counter()
+            batch = next(self._batches)
+        except StopIteration:
+            self._loader._end_epoch()
+            raise
+        finally:
+            self._busy.release()
+        stats = self._loader._stats
+        stats.wait += time.perf_counter() - began
+        stats.batches += 1
+        self._loader._position += 1
+        if self._loader.batch_transform is None or not isinstance(self._loader.dataset, StoreDataset):
+            return batch
+        made, rows = batch
+        return self._loader.batch_transform(made, rows, self._epoch)

@@ -1,0 +1,138 @@
+"""Where a loader reads from: the page cache, memory locked there, or a copy of the split on the device itself."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import ResidencyError
+from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.loading.dataset import Batch, StoreDataset, Value, value_of
+from tensorstore_ds.memory import memory_limit
+from tensorstore_ds.schema import ArrayField, TableField
+
+ResidencyChoice = Literal["auto", "page-cache", "locked", "device"]
+CHOICES: tuple[ResidencyChoice, ...] = get_args(ResidencyChoice)
+
+#: `auto` keeps a split on a GPU if it takes at most this share of what is free there.
+AUTO_SHARE = 0.5
+#: Rows are moved to the device in pieces of this size, through page-locked memory once.
+_PIECE_NBYTES = 64 * 1024**2
+
+log = logging.getLogger("tensorstore_ds")
+
+
+def choose(wanted: ResidencyChoice, dataset: StoreDataset, device: torch.device | None) -> ResidencyChoice:
+    """What `auto` comes to, with its reason in the log; any other choice as it is.
+
+    Raises:
+        ValueError: `wanted` is none of the choices, or needs what is not there.
+    """
+    if wanted not in CHOICES:
+        raise ValueError(f"residency: expected one of {', '.join(CHOICES)}, found {wanted!r}.")
+    obstacle = _obstacle(dataset, device)
+    if wanted == "device" and obstacle is not None:
+        raise ValueError(f"residency='device': {obstacle}")
+    if wanted != "auto":
+        return wanted
+    needed = resident_nbytes(dataset)
+    if device is not None and device.type == "cuda" and obstacle is None:
+        free = free_nbytes(device)
+        if needed <= AUTO_SHARE * free:
+            log.info("residency: device, because %s bytes are at most half of the %s free on %s", needed, free, device)
+            return "device"
+    log.info("residency: page-cache; the split has %s bytes, this process may use %s", needed, memory_limit())
+    return "page-cache"
+
+
+def _obstacle(dataset: StoreDataset, device: torch.device | None) -> str | None:
+    if device is None:
+        return "expected a device to keep the split on. Pass device=."
+    if dataset.transform is not None:
+        return "a transform gets samples on the CPU. Leave it out, and transform batches on the device."
+    tables = (f for n in dataset.fields if isinstance(f := dataset.split.fields[n], TableField))
+    if any(f.kind != "objects" for f in tables):
+        return "keys and encoded images cannot be kept there. Choose other fields, or another residency."
+    return None
+
+
+def resident_nbytes(dataset: StoreDataset) -> int:
+    """Bytes of the data set's fields, of the whole split."""
+    total = 0
+    for name in dataset.fields:
+        column = dataset.split[name]
+        if isinstance(dataset.split.fields[name], ArrayField):
+            total += column.nbytes
+        else:
+            total += column.offsets.nbytes + sum(value.nbytes for value in column.values.values())
+    return total
+
+
+def free_nbytes(device: torch.device) -> int:
+    """Bytes that are free on a device."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory_limit()
+
+
+class DeviceSplit:
+    """The fields of a data set on a device, whole; batches are gathered there.
+
+    Raises:
+        ResidencyError: it does not fit, with the figures.
+    """
+
+    def __init__(self, dataset: StoreDataset, device: torch.device) -> None:
+        needed, free = resident_nbytes(dataset), free_nbytes(device)
+        if needed > free:
+            raise ResidencyError(
+                f"{dataset.path.name}, {dataset.split_name}: "
+                f"expected {needed:,} bytes free on {device}, found {free:,}. "
+                "Choose fewer fields, or residency='page-cache'."
+            )
+        self._dataset = dataset
+        self._device = device
+        self._columns: dict[str, torch.Tensor | PackedObjects] = {}
+        for name in dataset.fields:
+            column = dataset.split[name]
+            if isinstance(dataset.split.fields[name], ArrayField):
+                self._columns[name] = self._moved(column)
+            else:
+                values = {value: self._moved(array) for value, array in column.values.items()}
+                self._columns[name] = PackedObjects(torch.tensor(column.offsets, device=device), values)
+
+    def _moved(self, column: Any) -> torch.Tensor:
+        step = max(1, _PIECE_NBYTES // max(1, column.spec.row_nbytes))
+        whole: torch.Tensor | None = None
+        for start in range(0, len(column), step):
+            piece = torch.from_numpy(column[start : start + step].copy())
+            if whole is None:
+                whole = torch.empty((len(column), *piece.shape[1:]), dtype=piece.dtype, device=self._device)
+            whole[start : start + len(piece)].copy_(piece)
+        return torch.from_numpy(np.empty(column.shape, column.dtype)).to(self._device) if whole is None else whole
+
+    def gather(self, indices: NDArray[np.int64]) -> Batch:
+        """A batch on the device."""
+        rows = self._dataset.store_rows(indices)
+        on_device = torch.from_numpy(rows).to(self._device, non_blocking=True)
+        columns: dict[str, Value] = {}
+        for name, column in self._columns.items():
+            field = self._dataset.split.fields[name]
+            if isinstance(column, PackedObjects):
+                columns[name] = _take_objects(column, on_device)
+            elif isinstance(field, ArrayField):
+                columns[name] = value_of(field, column[on_device])
+        return Batch(columns, rows, self._dataset.finish)
+
+
+def _take_objects(packed: PackedObjects, rows: torch.Tensor) -> PackedObjects:
+    """The objects of some samples, back to back."""
+    starts, stops = packed.offsets[rows], packed.offsets[rows + 1]
+    lengths = stops - starts
+    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    total = int(offsets[-1])
+    flat = torch.repeat_interleave(starts - offsets[:-1], lengths, output_size=total)
+    flat += torch.arange(total, device=flat.device)
+    return PackedObjects(offsets, {name: value[flat] for name, value in packed.values.items()})

@@ -1,0 +1,257 @@
+"""Samplers: which rows a rank visits in an epoch, and in which order.
+
+An order is a function of (seed, epoch, rank, number of ranks) and not a state: every rank knows its rows beforehand,
+all ranks have equally many, and going on in the middle of an epoch is a slice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sized
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from numpy.typing import ArrayLike, NDArray
+from torch.utils.data import DistributedSampler
+
+#: Rows that become Python integers at a time: a list of all of them would be several times the array.
+_CHUNK = 4096
+
+
+def generator(seed: int, epoch: int, *stream: int) -> np.random.Generator:
+    """The random generator of an epoch; `stream` tells apart those that must be independent (of each rank, say).
+
+    The words are mixed by NumPy's SeedSequence, so that neighbouring seeds and epochs have nothing in common.
+    """
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(epoch, *stream))))
+
+
+class RowSampler(DistributedSampler[int], ABC):
+    """Base of the samplers here: an epoch of `size` rows, divided among ranks of equal length.
+
+    If the number of ranks does not divide `size`, every rank has one row more than ``size // num_replicas``, and those
+    that are missing are repeated from the beginning of the order; with `drop_last` the remainder is left out of this
+    epoch instead. That is what torch's DistributedSampler does.
+
+    It is one, too: Lightning, Fabric and others leave a DistributedSampler alone, and would divide any other sampler's
+    rows among the ranks once more. Accelerate does so with every sampler: give it ``rank=0, num_replicas=1``.
+
+    Attributes:
+        size: rows of an epoch, all ranks together.
+        seed: not negative.
+        epoch: not negative; 0 until `set_epoch`.
+        drop_last: whether a remainder is left out.
+    """
+
+    def __init__(self, size: int, *, seed: int, rank: int | None, num_replicas: int | None, drop_last: bool) -> None:
+        """Store what is given; DistributedSampler's own constructor wants a data set and asks for the rank at once.
+
+        Raises:
+            ValueError: a number is out of its range, or one of `rank` and `num_replicas` is given without the other.
+        """
+        self.size = at_least(0, size, "size")
+        self.seed = at_least(0, seed, "seed")
+        self.epoch = 0
+        self.drop_last = drop_last
+        if (rank is None) != (num_replicas is None):
+            raise ValueError(
+                f"rank: expected with num_replicas, found {rank} and {num_replicas}. Give both or neither."
+            )
+        if rank is not None and num_replicas is not None and not 0 <= rank < num_replicas:
+            raise ValueError(f"rank: expected in [0, {num_replicas}), found {rank}.")
+        self._given = None if rank is None or num_replicas is None else (rank, num_replicas)
+
+    @abstractmethod
+    def rows(self) -> NDArray[np.int64]:
+        """This rank's rows of this epoch, in order: (len(self),) int64, a new array.
+
+        Made anew by each call, in time and memory O(size), whatever was visited before.
+        """
+
+    def __iter__(self) -> Iterator[int]:
+        rows = self.rows()
+        return itertools.chain.from_iterable(rows[i : i + _CHUNK].tolist() for i in range(0, len(rows), _CHUNK))
+
+    def __len__(self) -> int:
+        """Rows of this rank in an epoch, the same for all ranks."""
+        return self.size // self.num_replicas if self.drop_last else -(-self.size // self.num_replicas)
+
+    # As torch.distributed has it whenever it is asked for: a sampler is often made before the process group is, and
+    # one that had settled for "alone" then would show every row to every rank.
+
+    @property
+    def rank(self) -> int:  # type: ignore[override]
+        """As given, else torch.distributed's as soon as it is initialised, else 0."""
+        return self._place()[0]
+
+    @property
+    def num_replicas(self) -> int:  # type: ignore[override]
+        """As given, else torch.distributed's world size as soon as it is initialised, else 1."""
+        return self._place()[1]
+
+    @property
+    def num_samples(self) -> int:  # type: ignore[override]
+        """``len(self)``, under DistributedSampler's name."""
+        return len(self)
+
+    @property
+    def total_size(self) -> int:  # type: ignore[override]
+        """Rows that all ranks visit together, with those repeated or without those left out."""
+        return len(self) * self.num_replicas
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose rows come next; an iteration that has begun is not touched.
+
+        Raises:
+            ValueError: `epoch` is negative.
+        """
+        self.epoch = at_least(0, epoch, "epoch")
+
+    def state_dict(self) -> dict[str, Any]:
+        """``{"epoch": epoch}``: all that changes. How far an epoch has come is for the loader to count."""
+        return {"epoch": self.epoch}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the epoch of a `state_dict`.
+
+        Raises:
+            ValueError: it holds no epoch.
+        """
+        if "epoch" not in state:
+            raise ValueError(f"state: expected the member epoch, found {', '.join(map(str, state)) or 'none'}.")
+        self.set_epoch(state["epoch"])
+
+    def _place(self) -> tuple[int, int]:
+        if self._given is not None:
+            return self._given
+        if dist.is_available() and dist.is_initialized():
+            return dist.get_rank(), dist.get_world_size()
+        return 0, 1
+
+    def _deal(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Every `num_replicas`-th of the rows of all ranks, from `rank`; `order` itself if there is one rank."""
+        rank, replicas = self._place()
+        if replicas == 1:
+            return order
+        return order.take(np.arange(rank, len(self) * replicas, replicas), mode="wrap")
+
+
+class ShuffleSampler(RowSampler):
+    """Every row once in an epoch, in random order.
+
+    The order does not depend on the number of ranks, which take its rows in turn: a step sees the same rows whether one
+    rank takes 256 or eight take 32 each.
+
+    ::
+
+        ShuffleSampler(10, seed=0)
+        order    4  9  8  7  5  3  0  1  2  6
+
+        2 ranks, 5 rows each          3 ranks, 4 rows each          3 ranks, drop_last=True
+        rank 0   4  8  5  0  2        rank 0   4  7  0  6           rank 0   4  7  0
+        rank 1   9  7  3  1  6        rank 1   9  5  1 (4)          rank 1   9  5  1
+                                      rank 2   8  3  2 (9)          rank 2   8  3  2    6 is left out this time
+
+    >>> ShuffleSampler(10, rank=1, num_replicas=3).rows().tolist()
+    [9, 5, 1, 4]
+
+    Args:
+        data: a number of rows, or a data set, whose length is taken now; the data set itself is not kept.
+        seed: the same for all ranks.
+        shuffle: if False, rows in their stored order, in every epoch.
+        rank: this process, in [0, num_replicas).
+        num_replicas: how many processes share an epoch. Neither given: as torch.distributed has them when asked.
+        drop_last: leave a remainder out instead of repeating rows.
+    """
+
+    def __init__(
+        self,
+        data: int | Sized,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        rank: int | None = None,
+        num_replicas: int | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(length(data), seed=seed, rank=rank, num_replicas=num_replicas, drop_last=drop_last)
+        self.shuffle = shuffle
+
+    def rows(self) -> NDArray[np.int64]:
+        """This rank's rows of this epoch, in order: (len(self),) int64, a new array."""
+        return self._deal(self._order())
+
+    def _order(self) -> NDArray[np.int64]:
+        """The rows of all ranks, (size,), a new array."""
+        order = np.arange(self.size, dtype=np.int64)
+        if self.shuffle:
+            generator(self.seed, self.epoch).shuffle(order)
+        return order
+
+
+class SubsetSampler(ShuffleSampler):
+    """The given rows once in an epoch, in random order; a row given twice comes twice.
+
+    ::
+
+        SubsetSampler([10, 11, 12, 13, 14], shuffle=False)      2 ranks
+        order   10 11 12 13 14                                  rank 0   10 12 14
+                                                                rank 1   11 13 (10)
+
+    >>> SubsetSampler([10, 11, 12, 13, 14], shuffle=False, rank=1, num_replicas=2).rows().tolist()
+    [11, 13, 10]
+
+    Args:
+        rows: (m,) integers, not negative. Copied.
+        shuffle: if False, rows in the order given.
+        seed: of the order, as are `rank`, `num_replicas` and `drop_last` those of `ShuffleSampler`.
+
+    Raises:
+        TypeError: `rows` are no integers; a mask, for one.
+        ValueError: `rows` have another shape than (m,), or one is negative.
+    """
+
+    def __init__(
+        self,
+        rows: ArrayLike,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        rank: int | None = None,
+        num_replicas: int | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        self._rows = _checked_rows(rows)
+        super().__init__(
+            len(self._rows), seed=seed, shuffle=shuffle, rank=rank, num_replicas=num_replicas, drop_last=drop_last
+        )
+
+    def _order(self) -> NDArray[np.int64]:
+        return self._rows[super()._order()]
+
+
+def _checked_rows(rows: ArrayLike) -> NDArray[np.int64]:
+    array = np.asarray(rows)
+    if array.ndim != 1:
+        raise ValueError(f"rows: expected shape (m,), found {array.shape}.")
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"rows: expected integers, found {array.dtype}. For a mask use numpy.flatnonzero(mask).")
+    if array.size and array.min() < 0:
+        raise ValueError(f"rows: expected 0 or more, found {array.min()}.")
+    return array.astype(np.int64)
+
+
+def length(data: int | Sized) -> int:
+    """The number of rows of a data set, or the number itself."""
+    return len(data) if isinstance(data, Sized) else data
+
+
+def at_least(low: int, value: int, name: str) -> int:
+    """`value` as an int, at least `low`."""
+    number = operator.index(value)
+    if number < low:
+        raise ValueError(f"{name}: expected {low} or more, found {number}.")
+    return number

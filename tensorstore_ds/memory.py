@@ -1,0 +1,118 @@
+"""How much memory this process may use: what the machine has left, or its control groups (a container) if less.
+
+On Linux, pages of the page cache count as available where they can be dropped at once; locked ones cannot.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+
+def memory_limit() -> int:
+    """Bytes that this process may use now: the least of `memory_limits`."""
+    return min(memory_limits().values())
+
+
+def memory_limits() -> dict[str, int]:
+    """Bytes that each limit leaves to this process now, by who sets it.
+
+    Returns:
+        ``machine``, and the directories of the control groups that set a limit.
+    """
+    machine = _read("/proc/meminfo")
+    limits = {"machine": available_nbytes(machine) if machine else _physical_nbytes()}
+    for directory in cgroup_directories(_read("/proc/self/cgroup"), _read("/proc/self/mountinfo")):
+        left = _cgroup_nbytes(directory)
+        if left is not None:
+            limits[str(directory)] = left
+    return limits
+
+
+def available_nbytes(meminfo: str) -> int:
+    """``MemAvailable`` in the text of ``/proc/meminfo``, in bytes: free memory and what can be freed at once.
+
+    >>> available_nbytes("MemTotal: 4096 kB\\nMemAvailable:    2048 kB\\n")
+    2097152
+    """
+    sizes = dict(re.findall(r"^(\w+): +(\d+)", meminfo, re.MULTILINE))
+    return int(sizes.get("MemAvailable") or sizes.get("MemFree") or 0) * 1024
+
+
+def cgroup_directories(cgroup: str, mountinfo: str) -> list[Path]:
+    """The memory control groups of a process, each before those that hold it, as directories that may not exist.
+
+    Args:
+        cgroup: the text of ``/proc/self/cgroup``; lines are ``number:controllers:path``, version 2 has no controllers.
+        mountinfo: the text of ``/proc/self/mountinfo``: where the hierarchies are mounted, and which part of each.
+    """
+    groups = {}
+    for line in cgroup.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "" or "memory" in controllers.split(","):
+            groups["cgroup" if controllers else "cgroup2"] = path
+    directories = []
+    for line in mountinfo.splitlines():
+        mount, _, kind = line.partition(" - ")
+        fields, (filesystem, _, options) = mount.split(" "), kind.split(" ", 2)
+        wanted = filesystem == "cgroup2" or (filesystem == "cgroup" and "memory" in options.split(","))
+        if not wanted or filesystem not in groups:
+            continue
+        root, top = fields[3].rstrip("/"), Path(fields[4])
+        path = groups[filesystem]
+        # In a container the mount may show only the part below `root`, and the path may be the host's.
+        inside = path.removeprefix(root) if path == root or path.startswith(f"{root}/") else ""
+        directory = top / inside.strip("/")
+        directories += [directory, *(p for p in directory.parents if p.is_relative_to(top))]
+    return directories
+
+
+def _cgroup_nbytes(directory: Path) -> int | None:
+    """Bytes left in a control group, of version 1 or 2; None if it sets no limit."""
+    for limit, used, prefix in (
+        ("memory.max", "memory.current", ""),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    ):
+        text = _read(directory / limit)
+        if text:
+            return cgroup_left(text, _read(directory / used), _read(directory / "memory.stat"), prefix)
+    return None
+
+
+def cgroup_left(limit: str, used: str, statistics: str, prefix: str = "") -> int | None:
+    """Bytes that a control group may still use: its limit, less what is used and cannot be freed at once.
+
+    >>> cgroup_left("1000\\n", "700\\n", "file 300\\nshmem 100\\n")  # of 300 cached bytes, 100 are shared memory
+    500
+
+    Args:
+        limit: ``memory.max`` or ``memory.limit_in_bytes``.
+        used: ``memory.current`` or ``memory.usage_in_bytes``.
+        statistics: ``memory.stat``; its ``unevictable`` is what is locked.
+        prefix: of the names in `statistics`: ``total_`` in version 1.
+
+    Returns:
+        None if there is no limit: ``max``, or in version 1 a number near 2^63.
+    """
+    if limit.strip() == "max" or int(limit) >= 2**62:
+        return None
+    sizes = {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", statistics, re.MULTILINE)}
+    locked = sizes.get(f"{prefix}unevictable", 0)
+    cached = sizes.get(f"{prefix}cache" if prefix else "file", 0) - sizes.get(f"{prefix}shmem", 0) - locked
+    return max(0, int(limit) - int(used or 0) + max(0, cached))
+
+
+def _physical_nbytes() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError):  # Windows, and systems that do not say
+        return 2**63 - 1
+
+
+def _read(path: str | Path) -> str:
+    """The text of a system file; empty where there is none, or none for us."""
+    try:
+        return Path(path).read_text("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,243 @@
+"""Batch transforms: what they draw, and what they take and return; the same on a GPU."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from image_batches import cuda, images, objects
+from tensorstore_ds.loading.augment import (
+    ColorJitter,
+    Compose,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+)
+from tensorstore_ds.loading.augment_base import fold, splitmix64, uniforms
+from tensorstore_ds.loading.collate import PackedObjects, collate_objects, pack_objects
+
+# --- random numbers ---------------------------------------------------------------------------------------------
+
+EVERY = [
+    RandomCrop(6, padding=2, seed=5),
+    RandomResizedCrop(6, seed=5),
+    RandomHorizontalFlip(0.5, (), seed=5),
+    ColorJitter(0.4, 0.4, 0.4, seed=5),
+    Compose([RandomResizedCrop(7), RandomCrop(6), RandomHorizontalFlip(flip_pairs=()), ColorJitter(0.4)], seed=5),
+]
+each = pytest.mark.parametrize("transform", EVERY, ids=lambda t: type(t).__name__)
+
+
+def test_splitmix64_is_the_published_one() -> None:
+    # The first outputs of the reference implementation (Vigna, splitmix64.c) from the seed 1234567.
+    states = np.uint64(1234567) + np.arange(1, 6, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    expected = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+    assert splitmix64(states).tolist() == expected
+
+
+def test_uniforms_are_uniform_and_independent() -> None:
+    # 4 epochs of 2,000 rows, 3 draws: chi-square of 64 cells, and correlations; fixed numbers, so no flakes.
+    keys = np.stack([fold(1, epoch, np.arange(2000, dtype=np.uint64)) for epoch in range(4)])
+    drawn = uniforms(keys.ravel(), 3)
+    assert drawn.min() >= 0 and drawn.max() < 1
+    counts = np.histogram(drawn, 64, (0, 1))[0]
+    assert ((counts - drawn.size / 64) ** 2 / (drawn.size / 64)).sum() < 103  # the 0.1 % point of 63 degrees of freedom
+    columns = np.concatenate([drawn.reshape(4, 2000, 3).transpose(0, 2, 1).reshape(12, 2000), drawn[1:2001, :1].T])
+    correlations = np.corrcoef(columns) - np.eye(13)
+    assert np.abs(correlations).max() < 4 / math.sqrt(2000)
+
+
+@each
+def test_a_sample_does_not_depend_on_its_batch(transform: torch.nn.Module) -> None:
+    batch = {"image": images(0, (9, 8), count=6), "objects": objects(0, (9, 8), (2, 0, 3, 1, 2, 4))}
+    rows = torch.tensor([8, 3, 10**12, 0, 5, 4])
+    whole = transform(batch, rows, 2)
+    for part in ([3], [5, 0, 2], [4, 3, 2, 1]):
+        some = {"image": batch["image"][part], "objects": pack_objects([batch["objects"][i] for i in part])}
+        found = transform(some, rows[part].numpy(), 2)
+        # The mean of contrast is summed in another order in a batch of another size.
+        torch.testing.assert_close(found["image"], whole["image"][part], rtol=0, atol=1)
+        for i, j in enumerate(part):
+            torch.testing.assert_close(found["objects"][i], whole["objects"][j], equal_nan=True)
+
+
+@each
+@pytest.mark.parametrize("other", ["epoch", "rows", "seed"])
+def test_epochs_rows_and_seeds_differ(transform: Any, other: str) -> None:
+    batch = {"image": images(0, (9, 8), count=1).expand(20, -1, -1, -1)}
+    rows = torch.arange(20)
+    first = transform(batch, rows, 0)["image"]
+    assert torch.equal(first, transform(batch, rows, 0)["image"])
+    if other == "seed":
+        transform.seed += 1
+    second = transform(batch, rows + 20 if other == "rows" else rows, int(other == "epoch"))["image"]
+    if other == "seed":
+        transform.seed -= 1
+    assert (first != second).flatten(1).any(1).sum() > 4
+
+
+def test_transforms_of_one_kind_draw_different_numbers_in_a_compose() -> None:
+    class Recorder(RandomHorizontalFlip):
+        def make_params(self, keys: Any, size: Any) -> Any:
+            self.keys_seen = keys
+            return super().make_params(keys, size)
+
+    flips = [Recorder(), Recorder()]
+    Compose(flips)({"image": images(0, (3, 3))}, torch.arange(4), 0)
+    assert not set(flips[0].keys_seen.tolist()) & set(flips[1].keys_seen.tolist())
+    kinds = [t.keys(torch.arange(4), 0) for t in (RandomCrop(3), RandomResizedCrop(3))]
+    assert not set(kinds[0].tolist()) & set(kinds[1].tolist())
+
+
+@each
+def test_without_rows_torch_decides(transform: torch.nn.Module) -> None:
+    batch = {"image": images(0, (9, 8), count=20)}
+    torch.manual_seed(3)
+    first, second = transform(batch)["image"], transform(batch)["image"]
+    assert not torch.equal(first, second)
+    torch.manual_seed(3)
+    assert torch.equal(transform(batch)["image"], first)
+
+
+# --- batches in and out -----------------------------------------------------------------------------------------
+
+
+@each
+def test_batches_are_not_written_to_and_keep_what_is_not_theirs(transform: torch.nn.Module) -> None:
+    packed = objects(0, (9, 8))
+    batch = {"image": images(0, (9, 8)), "label": torch.arange(4), "key": ["a", "b", "c", "d"], "objects": packed}
+    before = {"image": batch["image"].clone(), **{name: value.clone() for name, value in packed.values.items()}}
+    found = transform(batch, torch.arange(4), 0)
+    assert list(found) == list(batch) and found["label"] is batch["label"] and found["key"] is batch["key"]
+    assert found["image"].dtype == torch.uint8 and found["image"].is_contiguous(memory_format=torch.channels_last)
+    assert batch["objects"] is packed and torch.equal(batch["image"], before.pop("image"))
+    torch.testing.assert_close(packed.values, before, equal_nan=True)
+    as_dict = transform({**batch, "objects": collate_objects(packed, "packed")}, torch.arange(4), 0)["objects"]
+    torch.testing.assert_close(as_dict, collate_objects(found["objects"], "packed"), equal_nan=True)
+
+
+@each
+def test_empty_batches(transform: torch.nn.Module) -> None:
+    found = transform({"image": images(0, (9, 8), count=0), "objects": pack_objects([])}, torch.arange(0), 0)
+    assert len(found["image"]) == len(found["objects"]) == 0
+
+
+GOOD = {"image": torch.zeros(2, 3, 8, 8, dtype=torch.uint8)}
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ({}, r"batch\['image'\]: expected a tensor \(B, C, H, W\), found NoneType"),
+        ({"image": torch.zeros(3, 8, 8)}, r"expected a tensor \(B, C, H, W\), found \(3, 8, 8\)"),
+        ({"image": torch.zeros(2, 3, 8, 8, dtype=torch.int32)}, r"expected uint8 or floating-point, found torch.int32"),
+        ({**GOOD, "objects": [{}, {}]}, "expected PackedObjects, found list. Load with collate='packed'"),
+        ({**GOOD, "objects": pack_objects([{}])}, "expected objects of 2 samples, as of images, found 1"),
+    ],
+)
+def test_other_batches_are_refused(batch: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RandomCrop(4)(batch)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rows": torch.arange(2)}, "expected both, or neither"),
+        ({"epoch": 1}, "expected both, or neither"),
+        ({"rows": torch.arange(3), "epoch": 1}, r"rows: expected \(2,\) integers, found \(3,\) int64"),
+        ({"rows": torch.zeros(2), "epoch": 1}, r"rows: expected \(2,\) integers, found \(2,\) float32"),
+    ],
+)
+@pytest.mark.parametrize("transform", [RandomCrop(4), Compose([RandomCrop(4)])])
+def test_other_rows_are_refused(transform: torch.nn.Module, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        transform(GOOD, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RandomCrop(0), "size: expected a positive number"),
+        (lambda: RandomCrop((1, 2, 3)), "size: expected a positive number"),
+        (lambda: RandomCrop(4, (1, 2, 3)), "padding: expected one, two or four"),
+        (lambda: RandomCrop(4, -1), "padding: expected one, two or four"),
+        (lambda: RandomCrop(4, padding_mode="wrap"), "padding_mode: expected one of constant"),  # type: ignore[arg-type]
+        (lambda: RandomCrop(9)(GOOD), "expected images of at least 9x9 with their padding, found 8x8"),
+        (lambda: RandomResizedCrop(4, scale=(0, 1)), "scale: expected two positive numbers"),
+        (lambda: RandomResizedCrop(4, ratio=(2, 1)), "ratio: expected two positive numbers"),
+        (lambda: RandomHorizontalFlip(1.5), "p: expected a probability"),
+        (lambda: ColorJitter(brightness=-0.1), "brightness: expected a number of at least 0"),
+        (lambda: ColorJitter(contrast=(2, 1)), "contrast: expected a number of at least 0"),
+        (lambda: ColorJitter(1)({"image": torch.zeros(1, 2, 4, 4)}), "expected images of 1 or 3 channels, found 2"),
+        (lambda: Normalize([0.5], [0.0]), "expected a mean and a positive std a channel"),
+        (lambda: Normalize([0.5], [0.5])(GOOD), "expected images of 1 channels, found 3"),
+    ],
+)
+def test_other_options_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_transforms_say_what_they_are() -> None:
+    assert (
+        repr(RandomCrop(4, (1, 2)))
+        == "RandomCrop(seed=0, size=(4, 4), padding=(1, 2, 1, 2), fill=0, padding_mode='constant')"
+    )
+    assert "(0): RandomHorizontalFlip(seed=0, p=0.5" in repr(Compose([RandomHorizontalFlip()]))
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------
+
+
+@cuda
+@each
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_a_gpu_gives_the_same(transform: torch.nn.Module, dtype: torch.dtype) -> None:
+    batch = {"image": images(0, (9, 8), dtype), "objects": objects(0, (9, 8))}
+    there = {"image": batch["image"].cuda(), "objects": batch["objects"].to("cuda")}
+    expected, found = transform(batch, torch.arange(4), 1), transform(there, torch.arange(4), 1)
+    assert found["image"].is_cuda and found["image"].is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(
+        found["image"].cpu(), expected["image"], rtol=0, atol=5 if dtype == torch.uint8 else 1e-4
+    )
+    for got, want in zip(found["objects"].to("cpu"), expected["objects"], strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-3, equal_nan=True)
+
+
+@cuda
+@pytest.mark.parametrize("out", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_gpu_normalizes_the_same(out: torch.dtype) -> None:
+    normalize = Normalize([0.4, 0.5, 0.6], [0.2, 0.25, 0.3], dtype=out)
+    image = images(0, (9, 8))
+    found = normalize({"image": image.cuda()})["image"]
+    assert found.dtype == out and found.is_contiguous(memory_format=torch.channels_last)
+    expected = normalize({"image": image})["image"]
+    torch.testing.assert_close(found.cpu(), expected, rtol=torch.finfo(out).eps, atol=1e-6)
+
+
+@cuda
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+def test_a_gpu_is_not_waited_for() -> None:
+    # Objects without boxes: dropping some is a wait.
+    packed = PackedObjects(torch.tensor([0, 1, 1, 3, 3]), {"keypoints": torch.rand(3, 2, 2)}).to("cuda")
+    batch = {"image": images(0, (9, 8)).cuda(), "objects": packed}
+    everything = Compose([*EVERY[:4], Normalize([0.5] * 3, [0.5] * 3, dtype=torch.bfloat16)])
+    everything(batch, torch.arange(4), 0)  # what is set up once may wait
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        everything(batch, torch.arange(4), 1)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -1,0 +1,116 @@
+"""Colour jitter and normalisation, checked against torchvision sample by sample."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torchvision.transforms.v2 import functional
+
+import tensorstore_ds as tsds
+from image_batches import dtypes, formats, images, params_of, quick, same_format, seeds, sizes
+from small_stores import image_field, write_store
+from tensorstore_ds.loading.augment import (
+    ColorJitter,
+    Normalize,
+    RandomHorizontalFlip,
+)
+
+_ADJUST = (functional.adjust_brightness, functional.adjust_contrast, functional.adjust_saturation)
+
+
+@quick
+@given(seeds, sizes, dtypes, formats, st.sampled_from([1, 3]), st.sets(st.sampled_from(range(3)), min_size=1))
+def test_color_jitter_equals_torchvision(
+    seed: int, size: tuple[int, int], dtype: torch.dtype, memory: Any, channels: int, used: set[int]
+) -> None:
+    jitter = ColorJitter(*(0.8 if which in used else 0 for which in range(3)), seed=seed)
+    batch = {"image": images(seed, size, dtype, memory, channels=channels)}
+    rows, params = params_of(jitter, batch)
+    found = jitter(batch, rows, 0)["image"]
+    assert found.dtype == dtype and same_format(found, batch["image"])
+    assert params["order"].shape == (4, len(used)) and set(params["order"].flatten().tolist()) == used
+    for i in range(4):
+        image = batch["image"][i]
+        for which, factor in zip(params["order"][i].tolist(), params["factors"][i].tolist(), strict=True):
+            assert 0.2 <= factor <= 1.8
+            image = _ADJUST[which](image, factor)
+        # A last bit that rounds otherwise is one level of 255, which later blends, of factors up to 1.8, enlarge.
+        levels = (1, 3, 7)[len(used) - 1]
+        torch.testing.assert_close(found[i], image, rtol=0, atol=levels if dtype == torch.uint8 else 1e-5)
+
+
+def test_color_jitter_mostly_matches_to_the_level() -> None:
+    jitter = ColorJitter(0.4, 0.4, 0.4)
+    batch = {"image": images(1, (32, 32), count=16)}
+    rows, params = params_of(jitter, batch)
+    found, different = jitter(batch, rows, 0)["image"], 0
+    for i in range(16):
+        image = batch["image"][i]
+        for which, factor in zip(params["order"][i].tolist(), params["factors"][i].tolist(), strict=True):
+            image = _ADJUST[which](image, factor)
+        different += int((found[i] != image).sum())
+    assert different < 0.001 * found.numel()
+
+
+def test_color_jitter_of_one_leaves_pixels_alone() -> None:
+    batch = {"image": images(0, (5, 6))}
+    for jitter in (ColorJitter(), ColorJitter(0, 0, 0), ColorJitter((1, 1))):
+        assert torch.equal(jitter(batch)["image"], batch["image"])
+    gray = {"image": torch.arange(256, dtype=torch.uint8).expand(200, 1, 1, 256)}
+    assert torch.equal(ColorJitter(saturation=0.9)(gray)["image"], gray["image"])
+
+
+@quick
+@given(seeds, dtypes, formats, st.sampled_from([torch.float32, torch.float16, torch.bfloat16]))
+def test_normalize_equals_torchvision(seed: int, dtype: torch.dtype, memory: Any, out: torch.dtype) -> None:
+    mean, std = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
+    image = images(seed, (6, 5), dtype, memory)
+    found = Normalize(mean, std, dtype=out)({"image": image})["image"]
+    exact = functional.normalize(functional.to_dtype(image, torch.float64, scale=True), mean, std)
+    # As good as the dtype allows: float32 arithmetic, rounded once.
+    torch.testing.assert_close(found.double(), exact, rtol=torch.finfo(out).eps / 2, atol=1e-6)
+    assert found.dtype == out and found.stride() == image.stride()
+
+
+def test_normalize_leaves_its_input_alone() -> None:
+    image = images(0, (4, 4), torch.float32)
+    before = image.clone()
+    Normalize([0.5] * 3, [0.5] * 3)({"image": image})
+    assert torch.equal(image, before)
+
+
+def small_store(path: Path, pixels: np.ndarray[Any, Any], statistics: dict[str, Any]) -> tsds.Split:
+    pairs = {"keypoints": ["left", "right", "nose"], "flip_pairs": [[0, 1]]}
+    values = {"keypoints": {"dtype": "float32", "shape": [3, 2]}}
+    fields = {"image": image_field(pixels), "objects": {"kind": "objects", "values": values, "classes": [], **pairs}}
+    arrays = {
+        "image": pixels,
+        "objects/offsets": np.zeros(len(pixels) + 1, np.int64),
+        "objects/keypoints": np.zeros((0, 3, 2), np.float32),
+    }
+    return tsds.open(write_store(path, fields, ("train", len(pixels), arrays), statistics=statistics))["train"]
+
+
+def test_normalize_and_flip_pairs_from_a_split(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 8, 6, 3), np.uint8)
+    scaled = pixels.reshape(-1, 3) / 255
+    moments = {"mean": scaled.mean(0).tolist(), "std": scaled.std(0).tolist(), "scale": 255}
+    split = small_store(tmp_path / "a.tsds", pixels, {"channels": moments})
+    image = Normalize.from_split(split)({"image": torch.from_numpy(pixels).permute(0, 3, 1, 2)})["image"]
+    torch.testing.assert_close(image.mean((0, 2, 3)), torch.zeros(3), rtol=0, atol=1e-5)
+    torch.testing.assert_close(image.std((0, 2, 3), correction=0), torch.ones(3), rtol=0, atol=1e-5)
+    assert image.is_contiguous(memory_format=torch.channels_last)
+    assert RandomHorizontalFlip.from_split(split).flip_pairs == ((0, 1),)
+
+
+@pytest.mark.parametrize("statistics", [{}, {"channels": {"mean": [0, 1, 0], "std": [1, 0, 1], "scale": 255}}])
+def test_normalize_needs_statistics(tmp_path: Path, statistics: dict[str, Any]) -> None:
+    split = small_store(tmp_path / "a.tsds", np.zeros((1, 2, 2, 3), np.uint8), statistics)
+    with pytest.raises(tsds.OptionError, match=r"expected mean and std of each channel, found .* Use Normalize\(mean"):
+        Normalize.from_split(split)

@@ -1,0 +1,90 @@
+"""A batch that is held never changes; one that is not is used again."""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from tensorstore_ds.loading.buffers import KEPT, BufferPool
+from tensorstore_ds.schema import ArraySpec
+
+SPEC = ArraySpec("uint8", (100, 100))
+ROWS = 16  # 160 kB: large enough to be recycled
+
+
+def address(pool):
+    return pool.empty(ROWS, SPEC)[0].data_ptr()
+
+
+def test_a_buffer_is_used_again_when_its_tensor_is_gone():
+    pool = BufferPool()
+    assert address(pool) == address(pool)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t,
+        lambda t: t[3:5],
+        lambda t: t.permute(2, 1, 0),
+        lambda t: t.numpy(),
+        lambda t: t.numpy()[2:][1:],
+        lambda t: torch.from_numpy(t.numpy()),
+        lambda t: t.view(torch.int8),
+        lambda t: memoryview(t.numpy()),
+    ],
+)
+def test_any_view_keeps_it(view):
+    pool = BufferPool()
+    tensor, array = pool.empty(ROWS, SPEC)
+    array[...] = 7
+    held, where = view(tensor), tensor.data_ptr()
+    del tensor, array
+    gc.collect()
+    for _ in range(3):
+        other, array = pool.empty(ROWS, SPEC)
+        array[...] = 9
+        assert other.data_ptr() != where
+        del other, array
+    assert (np.asarray(held) == 7).all()
+    del held
+    gc.collect()
+    assert where in {address(pool), *(t.data_ptr() for t, _ in [pool.empty(ROWS, SPEC) for _ in range(3)])}
+
+
+def test_only_so_many_are_kept():
+    pool = BufferPool()
+    tensors = [pool.empty(ROWS, SPEC) for _ in range(KEPT + 5)]
+    tensors.clear()
+    assert len(pool._free) == KEPT
+
+
+def test_dtypes_and_shapes():
+    pool = BufferPool()
+    for dtype in ("uint8", "uint16", "int64", "float32"):
+        tensor, array = pool.empty(30_000, ArraySpec(dtype, (3,)))
+        array[...] = 5
+        assert tensor.shape == (30_000, 3)
+        assert (tensor.to(torch.float64) == 5).all()
+    assert pool.empty(0, SPEC)[0].shape == (0, 100, 100)
+
+
+def test_threads_never_share_one():
+    pool = BufferPool()
+    errors = []
+
+    def work(value):
+        for _ in range(200):
+            tensor, array = pool.empty(ROWS, SPEC)
+            array[...] = value
+            if not (tensor == value).all():
+                errors.append(value)
+
+    threads = [threading.Thread(target=work, args=(v,)) for v in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import tensorstore_ds
+from cold_stores import linux, make_cold, make_store
+from small_stores import VALID, tsds
+from tensorstore_ds.locking import lock
+from tensorstore_ds.warming import warm
+
+
+@pytest.fixture(scope="module")
+def _store(tmp_path_factory: pytest.TempPathFactory) -> tensorstore_ds.Store:
+    return make_store(tmp_path_factory.mktemp("evict") / "s.tsds")
+
+
+@pytest.fixture
+def store(_store: tensorstore_ds.Store) -> tensorstore_ds.Store:
+    warm(make_cold(_store))
+    return _store
+
+
+@linux
+def test_shares_before_and_after(store: tensorstore_ds.Store) -> None:
+    done = tsds("evict", store.path)
+    assert done.exit_code == 0 and done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert re.fullmatch(r"  train/image +11\.8 MB +100 % +0 %", lines[1])
+    assert lines[-1] == "dropped 16.5 MB"
+    assert tsds("evict", store.path).stdout.endswith("dropped 0 B\n")
+
+
+@linux
+def test_what_stays_is_said(store: tensorstore_ds.Store) -> None:
+    with lock(store, splits="val", fields="label"):
+        shown = tsds("evict", store.path).stdout
+    assert re.search(r"^  val/label +212 B +100 % +100 %  █{10}$", shown, re.MULTILINE)
+    assert shown.endswith("212 B stay: a process has them mapped or locked; end it and evict again\n")
+
+
+@linux
+def test_a_split_as_json(store: tensorstore_ds.Store) -> None:
+    found = json.loads(tsds("evict", store.path, "--split", "val", "--json").stdout)
+    assert list(found["before"]) == list(found["after"]) == ["val/image", "val/label"]
+    assert found["dropped"] == sum(column["nbytes"] for column in found["before"].values())
+    assert found["left"] == 0
+
+
+def test_what_cannot_be_evicted_is_one_line(tmp_path: Path) -> None:
+    for arguments in ([VALID / "minimal.tsds", "--split", "no"], [tmp_path]):
+        done = tsds("evict", *arguments)
+        assert done.exit_code == 1
+        assert re.fullmatch(r"tsds: [^\n]+\n", done.stderr)
+
+
+def test_elsewhere_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "plan9")
+    done = tsds("evict", VALID / "minimal.tsds")
+    assert done.exit_code == 1
+    assert re.fullmatch(r"tsds: \S+minimal\.tsds: expected Linux [^\n]+, found plan9\.\n", done.stderr)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import tensorstore_ds
+from cold_stores import linux, make_cold, make_store
+from small_stores import INVALID, VALID, tsds
+
+
+@pytest.fixture(scope="module")
+def _store(tmp_path_factory: pytest.TempPathFactory) -> tensorstore_ds.Store:
+    return make_store(tmp_path_factory.mktemp("warm") / "s.tsds")
+
+
+@pytest.fixture
+def store(_store: tensorstore_ds.Store) -> tensorstore_ds.Store:
+    return make_cold(_store)
+
+
+@linux
+def test_shares_before_and_after(store: tensorstore_ds.Store) -> None:
+    done = tsds("warm", store.path)
+    assert done.exit_code == 0 and done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["size", "before", "after"]
+    assert re.fullmatch(r"  train/image +11\.8 MB +0 % +100 %  █{10}", lines[1])
+    assert [line.split()[0] for line in lines[1:-1]] == ["train/image", "train/label", "val/image", "val/label"]
+    assert re.fullmatch(r"read 16\.5 MB in .+, .+/s", lines[-1])
+    again = tsds("warm", store.path).stdout.splitlines()
+    assert re.fullmatch(r"  train/image +11\.8 MB +100 % +100 %  █{10}", again[1])
+    assert again[-1] == "read 0 B: all was there"
+
+
+@linux
+def test_a_split_and_a_budget(store: tensorstore_ds.Store) -> None:
+    shown = tsds("warm", store.path, "--split", "val", "--budget", "2MB").stdout
+    assert "train" not in shown
+    assert re.search(r"^  val/image +4\.7 MB +0 % +42 %", shown, re.MULTILINE)
+    assert re.search(r"^  val/label +212 B +0 % +100 %", shown, re.MULTILINE)
+    assert shown.endswith("warmed the first 2.0 MB of 4.7 MB: that is the budget\n")
+
+
+@linux
+def test_memory_is_the_limit_otherwise(store: tensorstore_ds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorstore_ds.page_cache.memory_limits", lambda: {"machine": 2_000_000})
+    shown = tsds("warm", store.path).stdout
+    assert shown.endswith("warmed the first 2.0 MB of 16.5 MB: that is what this process may use\n")
+
+
+@linux
+def test_json(store: tensorstore_ds.Store) -> None:
+    found = json.loads(tsds("warm", store.path, "--split", "train", "--split", "val", "--threads", 1, "--json").stdout)
+    assert found["path"] == str(store.path)
+    assert found["read"] == sum(column["nbytes"] for column in found["after"].values())
+    assert {column["resident"] for column in found["before"].values()} == {0}
+    assert list(found["after"]) == ["train/image", "train/label", "val/image", "val/label"]
+    assert found["seconds"] >= 0 and found["budget"] > found["read"]
+
+
+def test_threads_and_budget_are_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+
+    def warm(store: object, *, splits: object, budget: int, threads: int, progress: object) -> int:
+        seen.append((splits, budget, threads))
+        return 0
+
+    monkeypatch.setattr("tensorstore_ds.warming.warm", warm)
+    tsds("warm", VALID / "minimal.tsds", "--threads", 3, "--budget", "1GiB", "--split", "train")
+    assert seen == [(("train",), 2**30, 3)]
+
+
+def test_elsewhere_the_share_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "plan9")
+    done = tsds("warm", VALID / "minimal.tsds")
+    assert done.exit_code == 0
+    assert re.search(r"train/image +\d+ B +\? +\?  not available on plan9\n", done.stdout)
+
+
+@pytest.mark.parametrize("arguments", [["--threads", "0"], ["--budget", "much"], ["--budget", "0"]])
+def test_wrong_usage(arguments: list[str]) -> None:
+    assert tsds("warm", VALID / "minimal.tsds", *arguments).exit_code == 2
+
+
+def test_what_cannot_be_warmed_is_one_line(tmp_path: Path) -> None:
+    for arguments in ([VALID / "minimal.tsds", "--split", "no"], [tmp_path], [INVALID / "file-size--short.tsds"]):
+        done = tsds("warm", *arguments)
+        assert done.exit_code == 1
+        assert re.fullmatch(r"tsds: [^\n]+\n", done.stderr)
+
+
+def test_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tensorstore_ds.warming.warm", interrupt)
+    done = tsds("warm", VALID / "minimal.tsds")
+    assert (done.exit_code, done.stderr) == (130, "tsds: interrupted\n")

@@ -1,0 +1,195 @@
+"""`StoreDataset`: samples and batches are what was stored, whoever asks."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch.utils import data
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from stores import Samples, class_folders, detections, store_of
+from tensorstore_ds import ConvertOptions, convert
+from tensorstore_ds.loading.dataset import Batch, StoreDataset
+
+SAMPLES = detections(11)
+LABELLED = [
+    {"image": np.full((4, 6, 3), i, np.uint8), "label": i % 3, "angle": np.array([i, -i], np.float32)}
+    for i in range(20)
+]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return store_of(tmp_path_factory.mktemp("d") / "s.tsds", SAMPLES, ["ant", "bee"], shard_nbytes=1500).path
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory):
+    return store_of(tmp_path_factory.mktemp("l") / "s.tsds", LABELLED, ["a", "b", "c"]).path
+
+
+def test_a_sample_is_a_dict_of_tensors(path):
+    dataset = StoreDataset(path)
+    assert len(dataset) == 11
+    assert dataset.fields == ("image", "objects")
+    assert dataset.classes == ("ant", "bee")
+    for i in (0, 3, 10, -1):
+        sample = dataset[i]
+        np.testing.assert_array_equal(sample["image"].permute(1, 2, 0), SAMPLES[i]["image"])
+        np.testing.assert_allclose(sample["objects"]["boxes"], SAMPLES[i]["boxes"], rtol=1e-6)
+        assert sample["objects"]["labels"].tolist() == list(SAMPLES[i]["labels"])
+    with pytest.raises(IndexError, match="sample 11 is outside"):
+        dataset[11]
+
+
+def test_a_batch_is_a_sequence_of_samples_over_whole_columns(path):
+    dataset = StoreDataset(path, fields=["image", "objects", "key", "size"])
+    batch = dataset.__getitems__([5, 2, 2, 9])
+    assert isinstance(batch, Batch)
+    assert len(batch) == 4
+    assert batch.columns["image"].shape == (4, 3, 12, 10)
+    assert batch.columns["image"].is_contiguous(memory_format=torch.channels_last)
+    for sample, i in zip(batch, [5, 2, 2, 9], strict=True):
+        np.testing.assert_array_equal(sample["image"].permute(1, 2, 0), SAMPLES[i]["image"])
+        assert sample["key"] == f"train/{i:05d}"
+        assert sample["size"].tolist() == [12, 10]
+    assert batch[-1]["key"] == "train/00009"
+    assert [s["key"] for s in batch[1:3]] == ["train/00002"] * 2
+    with pytest.raises(IndexError):
+        batch[4]
+
+
+def test_part_of_a_batch(path):
+    batch = StoreDataset(path).__getitems__(np.arange(11)).part(3, 8)
+    assert len(batch) == 5
+    np.testing.assert_array_equal(batch[2]["image"].permute(1, 2, 0), SAMPLES[5]["image"])
+    for i in range(5):
+        np.testing.assert_allclose(batch[i]["objects"]["keypoints"], SAMPLES[3 + i]["keypoints"], rtol=1e-6)
+
+
+def test_tuples_as_torchvision_has_them(path, labelled):
+    image, label, angle = StoreDataset(labelled, return_as="tuple")[7]
+    assert image.shape == (3, 4, 6)
+    assert int(label) == 1
+    assert angle.tolist() == [7, -7]
+    image, target = StoreDataset(path, return_as="tuple")[3]
+    assert isinstance(target["boxes"], tv_tensors.BoundingBoxes)
+    assert target["boxes"].canvas_size == (12, 10)
+    assert target["labels"].dtype == torch.int64
+
+
+def test_torchvisions_transforms_move_boxes_and_landmarks(path):
+    dataset = StoreDataset(path, return_as="tuple", transform=lambda s: v2.RandomHorizontalFlip(p=1)(*s))
+    image, target = dataset[3]
+    np.testing.assert_array_equal(image.permute(1, 2, 0), SAMPLES[3]["image"][:, ::-1])
+    x1, y1, x2, y2 = SAMPLES[3]["boxes"].T
+    np.testing.assert_allclose(target["boxes"], np.stack([10 - x2, y1, 10 - x1, y2], 1), rtol=1e-5)
+    moved = SAMPLES[3]["keypoints"] * [-1, 1] + [10, 0]
+    np.testing.assert_allclose(target["keypoints"], moved, atol=1.01)  # torchvision takes points for pixel centres
+    as_dict = StoreDataset(path, transform=v2.RandomHorizontalFlip(p=1))[3]
+    np.testing.assert_allclose(as_dict["objects"]["boxes"], target["boxes"])
+
+
+def test_no_tensor_aliases_the_map(path):
+    dataset = StoreDataset(path)
+    before = dataset[2]["image"].clone()
+    for sample in (dataset[2], dataset.__getitems__([2])[0]):
+        sample["image"].zero_()
+        sample["objects"]["boxes"].zero_()
+    assert torch.equal(dataset[2]["image"], before)
+    np.testing.assert_allclose(dataset[2]["objects"]["boxes"], SAMPLES[2]["boxes"], rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")
+def test_zero_copy_aliases_the_map_when_asked_for(path):
+    dataset = StoreDataset(path, zero_copy=True)
+    image = dataset[2]["image"]
+    np.testing.assert_array_equal(image.permute(1, 2, 0), SAMPLES[2]["image"])
+    mapped = dataset.split["image"][2].__array_interface__["data"][0]
+    assert image.data_ptr() == mapped
+
+
+def test_subset_and_filter(labelled):
+    dataset = StoreDataset(labelled)
+    subset = dataset.subset([4, 0, 19])
+    assert [int(s["image"][0, 0, 0]) for s in (subset[0], subset[1], subset[-1])] == [4, 0, 19]
+    assert [int(v) for v in subset.subset([2, 1]).__getitems__([0, 1]).columns["image"][:, 0, 0, 0]] == [19, 0]
+    twos = dataset.filter(lambda label: label == 2, "label")
+    assert len(twos) == 6
+    assert {int(s["label"]) for s in twos.__getitems__(range(6))} == {2}
+    few = twos.filter(lambda angle, label: (angle[:, 0] > 10) & (label == 2), "angle", "label")
+    assert [int(few[i]["angle"][0]) for i in range(len(few))] == [11, 14, 17]
+    with pytest.raises(IndexError):
+        dataset.subset([20])
+    with pytest.raises(ValueError, match=r"expected \(20,\) bool"):
+        dataset.filter(lambda label: label, "label")
+    assert len(dataset) == 20
+
+
+def test_filter_by_objects(path):
+    with_objects = StoreDataset(path).filter(lambda o: np.diff(o.offsets) > 1, "objects")
+    assert with_objects.rows.tolist() == [2, 3, 6, 7, 10]
+
+
+def test_it_pickles_as_its_arguments(path):
+    dataset = StoreDataset(path, return_as="tuple").subset([3, 4])
+    dump = pickle.dumps(dataset)
+    assert len(dump) < 1000
+    again = pickle.loads(dump)  # noqa: S301
+    assert torch.equal(again[1][0], dataset[1][0])
+
+
+def test_names_that_are_not_there(path):
+    with pytest.raises(KeyError, match="no field 'mask', it has image"):
+        StoreDataset(path, fields=["mask"])
+    with pytest.raises(KeyError, match="no split 'val'"):
+        StoreDataset(path, "val")
+    with pytest.raises(ValueError, match="dict or tuple"):
+        StoreDataset(path, return_as="list")
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "source"])
+def test_encoded_images_are_decoded(tmp_path, encoding):
+    folder = class_folders(tmp_path / "src")
+    convert(folder, tmp_path / "s.tsds", ConvertOptions(encoding=encoding, workers=0))
+    convert(folder, tmp_path / "raw.tsds", ConvertOptions(workers=0))
+    dataset, raw = StoreDataset(tmp_path / "s.tsds"), StoreDataset(tmp_path / "raw.tsds")
+    batch, expected = (d.__getitems__([3, 1]).columns["image"] for d in (dataset, raw))
+    assert batch.shape == expected.shape
+    if encoding == "source":
+        assert torch.equal(batch, expected)
+    assert dataset[0]["image"].shape == (1, 6, 5)
+
+
+def test_encoded_images_of_differing_sizes_are_a_list(tmp_path):
+    folder = tmp_path / "src"
+    folder.mkdir()
+    from stores import png_bytes
+
+    for i, size in enumerate([(4, 9), (8, 3)]):
+        (folder / f"{i}.png").write_bytes(png_bytes(np.full(size, i, np.uint8)))
+    convert(folder, tmp_path / "s.tsds", ConvertOptions(encoding="source", workers=0))
+    images = StoreDataset(tmp_path / "s.tsds").__getitems__([1, 0]).columns["image"]
+    assert [tuple(image.shape) for image in images] == [(1, 8, 3), (1, 4, 9)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchs_own_loader_takes_it(labelled, workers):
+    loader = data.DataLoader(StoreDataset(labelled), batch_size=6, num_workers=workers)
+    seen = [int(v) for batch in loader for v in batch["image"][:, 0, 0, 0]]
+    assert seen == list(range(20))
+    collated = data.DataLoader(
+        StoreDataset(labelled), 6, num_workers=workers, collate_fn=lambda b: [s["label"] for s in b]
+    )
+    assert [int(v) for batch in collated for v in batch] == [i % 3 for i in range(20)]
+
+
+def test_an_empty_split(tmp_path):
+    samples = {"train": Samples(LABELLED[:2], ["a", "b", "c"]), "val": Samples([np.zeros(0, np.uint8)])}
+    source = {"train": samples["train"]}
+    convert(source, tmp_path / "s.tsds", ConvertOptions(workers=0, split={"train": 1.0, "val": 0.0}))
+    dataset = StoreDataset(tmp_path / "s.tsds", "val")
+    assert len(dataset) == 0
+    assert dataset.__getitems__([]).columns["image"].shape == (0, 3, 4, 6)

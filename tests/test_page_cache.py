@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tensorstore_ds
+from small_stores import VALID
+from tensorstore_ds import page_cache as module
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.page_cache import (
+    Residency,
+    fits,
+    mincore_nbytes,
+    residency,
+    resident_nbytes,
+    select_columns,
+    total_residency,
+)
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the page cache is asked about on Linux only")
+
+
+@linux
+@pytest.mark.parametrize("count", [resident_nbytes, mincore_nbytes])
+@pytest.mark.parametrize("window", [module._WINDOW, 16 * PAGE])
+def test_pages_that_were_written_are_resident(
+    count: Callable[..., int], window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_WINDOW", window)
+    with (tmp_path / "sparse").open("w+b") as file:
+        file.truncate(1000 * PAGE + 1)
+        for page in (0, 7, 15, 16, 500, 999, 1000):
+            os.pwrite(file.fileno(), b"x", page * PAGE)
+        assert count(file.fileno(), 1000 * PAGE + 1) == 7 * PAGE
+        assert count(file.fileno(), 16 * PAGE) == 3 * PAGE
+        assert count(file.fileno(), 10 * PAGE, 7 * PAGE) == 3 * PAGE
+        assert count(file.fileno(), 100 * PAGE + 1, 900 * PAGE) == 2 * PAGE
+
+
+@linux
+def test_an_empty_file_has_no_pages(tmp_path: Path) -> None:
+    with (tmp_path / "empty").open("w+b") as file:
+        assert resident_nbytes(file.fileno(), 0) == 0
+
+
+@linux
+def test_an_older_kernel_is_asked_another_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CACHESTAT", 100_000)  # no such system call
+    with (tmp_path / "file").open("w+b") as file:
+        file.write(bytes(3 * PAGE))
+        file.flush()
+        assert resident_nbytes(file.fileno(), 3 * PAGE) == 3 * PAGE
+
+
+@linux
+def test_files_of_others_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CACHESTAT", 100_000)
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    found = residency(tensorstore_ds.open(VALID / "minimal.tsds"))["train/image"]
+    assert found.resident is None and found.share is None
+    assert "somebody else's" in found.reason
+
+
+@linux
+def test_columns_of_a_store() -> None:
+    store = tensorstore_ds.open(VALID / "shards.tsds")
+    for path in VALID.joinpath("shards.tsds").rglob("*"):
+        if path.is_file():
+            path.read_bytes()
+    found = residency(store)
+    assert list(found) == [f"{s}/{f}" for s in ("train", "val", "test-0") for f in ("image", "label", "objects", "key")]
+    # train/objects: in two shards offsets, in the first one boxes and labels of 3 objects; a file ends with 20 bytes.
+    assert found["train/objects"].nbytes == (4 + 3) * 8 + 3 * 16 + 3 * 8 + 4 * 20
+    assert found["val/image"] == Residency(0, 0)
+    assert {r.share for r in found.values()} == {1.0}
+
+
+def test_other_systems_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    found = residency(tensorstore_ds.open(VALID / "minimal.tsds"))["train/image"]
+    assert found == Residency(2 * 16 + 20, None, "not available on darwin")
+
+
+def test_several_columns_as_one() -> None:
+    assert total_residency({"a": Residency(10, 4), "b": Residency(30, 0)}) == Residency(40, 4)
+    assert total_residency({}) == Residency(0, 0)
+    unknown = {"a": Residency(10, 4), "b": Residency(30, None, "not here")}
+    assert total_residency(unknown) == Residency(40, None, "not here")
+
+
+# --- a part of a store ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("splits", "fields", "expected"),
+    [
+        ("val", "label", [("val", "label")]),
+        (["val", "train", "val"], ["label"], [("val", "label"), ("train", "label")]),
+        ("val", None, [("val", f) for f in ("image", "label", "objects", "key")]),
+        (None, "key", [(s, "key") for s in ("train", "val", "test-0")]),
+        ([], None, []),
+    ],
+)
+def test_columns_are_chosen_by_name(
+    splits: str | list[str] | None, fields: str | list[str] | None, expected: list[tuple[str, str]]
+) -> None:
+    assert select_columns(tensorstore_ds.open(VALID / "shards.tsds"), splits, fields) == expected
+
+
+def test_names_that_a_store_does_not_have() -> None:
+    store = tensorstore_ds.open(VALID / "shards.tsds")
+    with pytest.raises(OptionError, match=r"there is no split nope\. Choose one of train, val, test-0\.$"):
+        select_columns(store, ["train", "nope"], None)
+    with pytest.raises(OptionError, match=r"there is no field i\. Choose one of image, label, objects, key\.$"):
+        select_columns(store, None, "i")
+
+
+def test_a_store_fits_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tensorstore_ds.open(VALID / "minimal.tsds")
+    nbytes = sum(r.nbytes for r in residency(store).values())
+    limits = {"machine": nbytes + 1000, "/sys/fs/cgroup": nbytes}
+    resident = 0
+    monkeypatch.setattr(module, "memory_limits", lambda: limits)
+    monkeypatch.setattr(module, "resident_nbytes", lambda descriptor, size: min(resident, size))
+    assert fits(store)
+    limits["/sys/fs/cgroup"] -= 1
+    assert not fits(store)
+    assert fits(store, fields=[])
+    resident = nbytes  # locked by another process, or in a file system in memory
+    assert fits(store)
+    with pytest.raises(OptionError):
+        fits(store, splits="nope")

@@ -1,0 +1,230 @@
+"""Samplers: all ranks together, epochs, states; torch's own samplers and DataLoader say what is right."""
+
+import json
+import pickle
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch.distributed
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, DistributedSampler
+
+from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
+from tensorstore_ds.loading.samplers import RowSampler, ShuffleSampler, SubsetSampler
+from tensorstore_ds.loading.weighted import WeightedSampler
+
+SUBSET = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
+WEIGHTS = [1, 2, 0, 3, 4, 0.5, 0, 1, 2, 6, 1, 1]
+
+#: Each makes a sampler of 11 or 12 rows an epoch, and takes rank, num_replicas, drop_last and seed.
+DEALT = {
+    "shuffle": lambda **options: ShuffleSampler(12, **options),
+    "stored order": lambda **options: ShuffleSampler(11, shuffle=False, **options),
+    "subset": lambda **options: SubsetSampler(SUBSET, **options),
+    "weighted": lambda **options: WeightedSampler(WEIGHTS, **options),
+    "weighted, without replacement": lambda **options: WeightedSampler(WEIGHTS, 10, replacement=False, **options),
+}
+EVERY = DEALT | {"blocks": lambda **options: BlockShuffleSampler(11, block_rows=2, window_blocks=2, **options)}
+RANDOM = {name: make for name, make in EVERY.items() if name != "stored order"}
+
+
+def ranks(make, replicas, **options):
+    return [make(rank=rank, num_replicas=replicas, **options) for rank in range(replicas)]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "expected"),
+    [
+        (ShuffleSampler(12, seed=7), [6, 11, 1, 0, 2, 7, 8, 10, 3, 4, 9, 5]),
+        (SubsetSampler([3, 1, 4, 1, 5, 9, 2, 6], seed=7), [1, 2, 3, 6, 4, 5, 1, 9]),
+        (BlockShuffleSampler(12, block_rows=3, window_blocks=2, seed=7), [1, 8, 2, 6, 7, 0, 9, 3, 10, 11, 4, 5]),
+        (WeightedSampler([1, 2, 3, 4, 0], 10, seed=7), [1, 0, 3, 2, 3, 2, 0, 0, 3, 2]),
+        (WeightedSampler([1, 2, 3, 4, 0], seed=7, replacement=False), [2, 3, 1, 0]),
+    ],
+)
+def test_orders_stay_what_they_are(sampler, expected):
+    """A run that goes on under another NumPy, or another version of this library, must not change its order."""
+    sampler.set_epoch(2)
+    assert sampler.rows().tolist() == expected
+
+
+@given(size=st.integers(0, 40), replicas=st.integers(1, 9), drop_last=st.booleans())
+def test_ranks_are_padded_and_cut_as_torchs(size, replicas, drop_last):
+    for rank in range(replicas):
+        ours = ShuffleSampler(size, shuffle=False, rank=rank, num_replicas=replicas, drop_last=drop_last)
+        if size:
+            torchs = DistributedSampler(range(size), replicas, rank, shuffle=False, drop_last=drop_last)
+            assert list(ours) == list(torchs)
+            assert (len(ours), ours.num_samples, ours.total_size) == (
+                len(torchs),
+                torchs.num_samples,
+                torchs.total_size,
+            )
+        else:
+            assert list(ours) == []
+            assert len(ours) == 0
+
+
+@pytest.mark.parametrize("name", DEALT)
+@given(replicas=st.integers(1, 15), drop_last=st.booleans(), seed=st.integers(0, 2**70), epoch=st.integers(0, 2**40))
+def test_the_order_of_all_ranks_together_does_not_depend_on_their_number(name, replicas, drop_last, seed, epoch):
+    alone, *several = [DEALT[name](seed=seed), *ranks(DEALT[name], replicas, seed=seed, drop_last=drop_last)]
+    for sampler in (alone, *several):
+        sampler.set_epoch(epoch)
+    order = alone.rows()
+    assert {len(sampler.rows()) for sampler in several} == {len(several[0])}
+    together = np.stack([sampler.rows() for sampler in several], axis=1).reshape(-1)
+    total = len(order) // replicas * replicas if drop_last else -(-len(order) // replicas) * replicas
+    assert together.tolist() == np.resize(order, total).tolist()
+
+
+@pytest.mark.parametrize("name", ["shuffle", "subset", "blocks"])
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4, 8, 13])
+def test_all_ranks_together_see_every_row_once(name, replicas):
+    every = Counter(EVERY[name]().rows().tolist())
+    assert every == Counter(SUBSET if name == "subset" else range(12 if name == "shuffle" else 11))
+    padded = Counter(row for sampler in ranks(EVERY[name], replicas) for row in sampler)
+    assert padded >= every
+    assert padded.total() == -(-every.total() // replicas) * replicas
+    cut = Counter(row for sampler in ranks(EVERY[name], replicas, drop_last=True) for row in sampler)
+    assert cut <= every
+    assert cut.total() == every.total() // replicas * replicas
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_epoch_and_seed_change_the_order_and_nothing_else_does(name):
+    orders = set()
+    for seed in range(6):
+        for epoch in range(6):  # torch adds seed and epoch: its seed 1 repeats all but the first order of seed 0
+            sampler = RANDOM[name](seed=seed)
+            sampler.set_epoch(epoch)
+            assert sampler.rows().tolist() == sampler.rows().tolist()
+            orders.add(tuple(sampler))
+    assert len(orders) == 36
+
+
+def test_the_stored_order_is_the_same_in_every_epoch():
+    sampler = ShuffleSampler(5, shuffle=False)
+    sampler.set_epoch(3)
+    assert list(sampler) == [0, 1, 2, 3, 4]
+
+
+def test_every_order_is_equally_likely():
+    sampler = ShuffleSampler(4)
+    counts = Counter()
+    for epoch in range(4800):
+        sampler.set_epoch(epoch)
+        counts[tuple(sampler.rows().tolist())] += 1
+    assert len(counts) == 24
+    assert sum((n - 200) ** 2 / 200 for n in counts.values()) < 49.73  # chi-square, 23 degrees of freedom, 0.999
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_new_array_of_int64_every_time(name):
+    sampler = EVERY[name]()
+    rows = sampler.rows()
+    assert (rows.dtype, rows.shape) == (np.int64, (len(sampler),))
+    before = rows.tolist()
+    rows[:] = -1
+    assert sampler.rows().tolist() == before
+
+
+def test_iteration_gives_python_integers_in_the_same_order():
+    sampler = ShuffleSampler(10_001)
+    rows = list(sampler)
+    assert {type(row) for row in rows} == {int}
+    assert rows == sampler.rows().tolist()
+
+
+def test_an_iteration_that_has_begun_stays_in_its_epoch():
+    sampler = ShuffleSampler(20)
+    expected = list(sampler)
+    iteration = iter(sampler)
+    sampler.set_epoch(1)
+    assert list(iteration) == expected != list(sampler)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_torchs_data_loader_takes_it(name):
+    sampler = EVERY[name](rank=1, num_replicas=2)
+    loader = DataLoader(range(12), batch_size=2, sampler=sampler)
+    assert len(loader) == 3
+    assert [row for batch in loader for row in batch.tolist()] == sampler.rows().tolist()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_pickled_and_loaded(name):
+    sampler = EVERY[name](rank=1, num_replicas=2, drop_last=True, seed=5)
+    sampler.set_epoch(3)
+    copy = pickle.loads(pickle.dumps(sampler))  # noqa: S301
+    assert copy.rows().tolist() == sampler.rows().tolist()
+    state = json.loads(json.dumps(sampler.state_dict()))
+    other = EVERY[name](rank=1, num_replicas=2, drop_last=True, seed=5)
+    other.load_state_dict(state)
+    assert other.rows().tolist() == sampler.rows().tolist()
+    assert other.state_dict() == {"epoch": 3}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_ranks_come_from_torch_distributed_once_it_is_there(name, monkeypatch):
+    sampler = EVERY[name]()
+    fixed = EVERY[name](rank=0, num_replicas=1)
+    assert (sampler.rank, sampler.num_replicas) == (0, 1)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+    assert (sampler.rank, sampler.num_replicas) == (2, 4)
+    expected = EVERY[name](rank=2, num_replicas=4)
+    assert list(sampler) == list(expected)
+    assert len(sampler) == len(expected) == 3
+    assert (fixed.rank, fixed.num_replicas) == (0, 1)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_lightning_and_others_do_not_divide_it_again(name):
+    assert isinstance(EVERY[name](), DistributedSampler)
+
+
+def test_the_length_of_a_data_set_is_taken_and_the_data_set_is_not_kept():
+    data = list(range(5))
+    sampler = ShuffleSampler(data)
+    data.clear()
+    assert sorted(sampler) == [0, 1, 2, 3, 4]
+    assert len(ShuffleSampler(np.int64(3))) == 3
+
+
+def test_a_subset_is_copied():
+    rows = np.array([5, 6, 7])
+    sampler = SubsetSampler(rows, shuffle=False)
+    rows[:] = 0
+    assert list(sampler) == [5, 6, 7]
+    assert list(SubsetSampler([])) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: ShuffleSampler(-1), ValueError, "size: expected 0 or more, found -1"),
+        (lambda: ShuffleSampler(2.5), TypeError, "float"),
+        (lambda: ShuffleSampler(3, seed=-1), ValueError, "seed: expected 0 or more"),
+        (lambda: ShuffleSampler(3).set_epoch(-1), ValueError, "epoch: expected 0 or more"),
+        (lambda: ShuffleSampler(3).load_state_dict({"position": 1}), ValueError, "the member epoch, found position"),
+        (lambda: ShuffleSampler(3, rank=1), ValueError, "Give both or neither"),
+        (lambda: ShuffleSampler(3, num_replicas=2), ValueError, "Give both or neither"),
+        (lambda: ShuffleSampler(3, rank=2, num_replicas=2), ValueError, r"in \[0, 2\), found 2"),
+        (lambda: ShuffleSampler(3, rank=-1, num_replicas=2), ValueError, r"in \[0, 2\), found -1"),
+        (lambda: ShuffleSampler(3, rank=0, num_replicas=0), ValueError, r"in \[0, 0\), found 0"),
+        (lambda: SubsetSampler([True, False]), TypeError, "flatnonzero"),
+        (lambda: SubsetSampler([1.0]), TypeError, "float64"),
+        (lambda: SubsetSampler([[1]]), ValueError, r"shape \(m,\), found \(1, 1\)"),
+        (lambda: SubsetSampler([1, -2]), ValueError, "found -2"),
+        (lambda: BlockShuffleSampler(3, block_rows=0, window_blocks=1), ValueError, "block_rows: expected 1"),
+        (lambda: BlockShuffleSampler(3, block_rows=1, window_blocks=0), ValueError, "window_blocks: expected 1"),
+        (lambda: RowSampler(3), TypeError, "abstract"),
+    ],
+)
+def test_what_is_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        make()

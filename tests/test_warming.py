@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tensorstore_ds as tsds
+from cold_stores import linux, make_cold, make_store
+from tensorstore_ds import warming as module
+from tensorstore_ds.errors import FormatError, OptionError
+from tensorstore_ds.page_cache import residency, total_residency
+from tensorstore_ds.warming import warm, warm_in_background
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def _store(tmp_path_factory: pytest.TempPathFactory) -> tsds.Store:
+    return make_store(tmp_path_factory.mktemp("warming") / "s.tsds")
+
+
+@pytest.fixture
+def store(_store: tsds.Store) -> tsds.Store:
+    return make_cold(_store)
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE_NBYTES", MIB)
+    monkeypatch.setattr(module, "_STEP_NBYTES", MIB // 16)
+
+
+def shares(store: tsds.Store) -> dict[str, float | None]:
+    return {column: found.share for column, found in residency(store).items()}
+
+
+def warming_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("tsds-warm")]
+
+
+# --- what is read -----------------------------------------------------------------------------------------------
+
+
+@linux
+@pytest.mark.parametrize("threads", [1, 3])
+def test_all_is_in_memory_afterwards(store: tsds.Store, threads: int) -> None:
+    assert set(shares(store).values()) == {0.0}
+    total = total_residency(residency(store)).nbytes
+    assert warm(store, threads=threads) == total
+    assert set(shares(store).values()) == {1.0}
+    assert warm(store, threads=threads) == 0
+    assert warming_threads() == []
+
+
+@linux
+def test_pieces_that_are_there_are_skipped(store: tsds.Store, small_steps: None) -> None:
+    image = store.path / "train/00000/image/c/0/0/0/0"
+    with image.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead
+        file.read(4 * MIB)
+    assert warm(store, splits="train", fields="image") == image.stat().st_size - 4 * MIB
+    assert shares(store)["train/image"] == 1.0
+
+
+@linux
+def test_a_part_of_a_store(store: tsds.Store) -> None:
+    warm(store, splits="val", fields="image")
+    assert shares(store) == {"train/image": 0, "train/label": 0, "val/image": 1, "val/label": 0}
+
+
+@linux
+def test_a_budget_is_kept(store: tsds.Store) -> None:
+    assert warm(store, budget=9 * MIB, threads=1) == 9 * MIB
+    found = residency(store)
+    assert found["train/label"].share == found["val/label"].share == 1
+    assert found["val/image"].share == 0
+    assert 9 * MIB - 2000 <= (total_residency(found).resident or 0) <= 9 * MIB + 8192  # whole pages
+    assert warm(store, budget=9 * MIB) == 0  # a budget is what is in memory, not what is read
+
+
+@linux
+def test_small_columns_come_first(store: tsds.Store) -> None:
+    labels = residency(store)["train/label"].nbytes + residency(store)["val/label"].nbytes
+    assert warm(store, budget=labels) == labels
+    assert shares(store) == {"train/image": 0, "train/label": 1, "val/image": 0, "val/label": 1}
+
+
+@linux
+def test_images_come_in_the_order_of_the_splits(store: tsds.Store) -> None:
+    warm(store, splits=["val", "train"], budget=residency(store)["val/image"].nbytes // 2)
+    assert shares(store)["train/image"] == 0
+    assert 0.4 < (shares(store)["val/image"] or 0) < 0.6
+
+
+@linux
+def test_without_a_budget_memory_is_the_limit(store: tsds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorstore_ds.page_cache.memory_limits", lambda: {"machine": 10**12, "/group": 3 * MIB})
+    assert warm(store) == 3 * MIB
+
+
+def test_no_budget_is_nothing_to_do(_store: tsds.Store) -> None:
+    assert warm(_store, budget=0) == 0
+    assert warm(_store, splits=[]) == 0
+
+
+def test_elsewhere_all_is_read(_store: tsds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    total = total_residency(residency(_store)).nbytes
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.delattr("os.posix_fadvise", raising=False)
+    assert warm(_store, budget=10**9) == total
+
+
+@linux
+def test_what_the_system_does_not_tell_is_read(_store: tsds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError
+
+    total = total_residency(residency(_store)).nbytes
+    monkeypatch.setattr(module, "resident_nbytes", refuse)
+    assert warm(_store) == total
+
+
+# --- progress ---------------------------------------------------------------------------------------------------
+
+
+@linux
+@pytest.mark.parametrize("threads", [1, 4])
+def test_progress_only_grows_and_ends_with_all(store: tsds.Store, threads: int, small_steps: None) -> None:
+    for _ in ("cold", "warm"):
+        events: list[tuple[int, int]] = []
+        warm(store, threads=threads, progress=lambda *event: events.append(event))  # noqa: B023
+        total = total_residency(residency(store)).nbytes
+        assert {event[1] for event in events} == {total}
+        done = [event[0] for event in events]
+        assert done == sorted(set(done))
+        assert done[-1] == total
+        assert len(done) > 10
+
+
+# --- the background ---------------------------------------------------------------------------------------------
+
+
+@linux
+def test_in_the_background(store: tsds.Store) -> None:
+    with warm_in_background(store) as warming:
+        assert warming.wait()
+        assert warming.done and warming.error is None
+    assert warming.nbytes == warming.nbytes_done == warming.nbytes_read == total_residency(residency(store)).nbytes
+    assert set(shares(store).values()) == {1.0}
+    warming.stop()  # once more does no harm
+
+
+class Gate:
+    """Progress that lets nobody pass quickly: without a stop, the 250 steps of the store would take 12 seconds."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.calls = 0
+        self._closed = threading.Event()
+
+    def __call__(self, done: int, total: int) -> None:
+        self.calls += 1
+        self.reached.set()
+        self._closed.wait(0.05)
+
+
+def test_stop_in_the_middle(_store: tsds.Store, small_steps: None) -> None:
+    gate = Gate()
+    warming = warm_in_background(_store, progress=gate, threads=2)
+    assert gate.reached.wait(30)
+    assert not warming.done and warming.wait(0) is False
+    warming.stop()
+    assert warming.done and warming.wait()
+    assert 0 < warming.nbytes_done < warming.nbytes
+    assert warming.error is None
+    assert warming_threads() == []
+    assert gate.calls <= 3
+
+
+def test_leaving_the_block_stops(_store: tsds.Store, small_steps: None) -> None:
+    gate = Gate()
+    with pytest.raises(ZeroDivisionError), warm_in_background(_store, progress=gate) as warming:
+        gate.reached.wait(30)
+        raise ZeroDivisionError
+    assert warming.nbytes_done < warming.nbytes
+    assert warming_threads() == []
+
+
+def test_progress_may_stop_it_within_a_piece(_store: tsds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+
+    class CountedFile(io.BufferedReader):
+        def readinto(self, buffer: Any) -> int:
+            reads.append(len(buffer))
+            return super().readinto(buffer)
+
+    monkeypatch.setattr(module, "resident_nbytes", lambda *_: 0)
+    monkeypatch.setattr(module, "open_file", lambda root, name: CountedFile(io.FileIO(root / name)))
+    known = threading.Event()
+
+    def stop(done: int, total: int) -> None:
+        known.wait(30)
+        warming.stop()
+
+    warming = warm_in_background(_store, fields="image", progress=stop)
+    known.set()
+    assert warming.wait()
+    assert reads in ([MIB], [MIB, MIB])  # one of each thread
+    assert warming_threads() == []
+
+
+def fail(done: int, total: int) -> None:
+    raise LookupError("from a thread")
+
+
+def test_an_error_is_raised_by_wait_and_once(_store: tsds.Store) -> None:
+    with warm_in_background(_store, progress=fail) as warming, pytest.raises(LookupError, match="from a thread"):
+        warming.wait()
+    assert isinstance(warming.error, LookupError)
+    assert warming.nbytes_read < warming.nbytes
+    assert warming_threads() == []
+
+
+def test_an_error_is_raised_at_the_end_of_the_block(_store: tsds.Store) -> None:
+    failed = threading.Event()
+
+    def fail_later(done: int, total: int) -> None:
+        failed.set()
+        raise LookupError("from a thread")
+
+    with pytest.raises(LookupError), warm_in_background(_store, progress=fail_later):
+        assert failed.wait(30)
+    assert warming_threads() == []
+
+
+def test_an_error_of_the_block_goes_first(_store: tsds.Store) -> None:
+    with pytest.raises(ZeroDivisionError), warm_in_background(_store, progress=fail):
+        raise ZeroDivisionError
+
+
+def test_ctrl_c_while_waiting(_store: tsds.Store, monkeypatch: pytest.MonkeyPatch, small_steps: None) -> None:
+    def interrupt(self: module.Warming, timeout: float | None = None) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.Warming, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        warm(_store, progress=Gate())
+    assert warming_threads() == []
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_a_file_that_has_become_shorter(cold: bool, tmp_path: Path) -> None:
+    store = make_store(tmp_path / "s.tsds")
+    if cold:
+        make_cold(store)
+    image = store.path / "val/00000/image/c/0/0/0/0"
+    size = image.stat().st_size
+    os.truncate(image, size - 100)
+    with pytest.raises(FormatError, match=f"image/c/0/0/0/0: expected {size} bytes or more, found {size - 100}"):
+        warm(store, budget=10**9)
+    image.unlink()
+    with pytest.raises(FormatError, match="cannot be opened"):
+        warm(store, budget=10**9)
+
+
+def test_wrong_arguments(_store: tsds.Store) -> None:
+    for wrong in ({"budget": -1}, {"threads": 0}, {"splits": "nope"}, {"fields": ["label", "nope"]}):
+        with pytest.raises(OptionError):
+            warm_in_background(_store, **wrong)  # type: ignore[arg-type]
+    assert warming_threads() == []
+
+
+def test_the_interpreter_ends_without_reading_the_rest(_store: tsds.Store) -> None:
+    program = f"""
+import atexit, threading
+import tensorstore_ds as tsds
+from tensorstore_ds import warming
+warming.PIECE_NBYTES, warming._STEP_NBYTES = 2**20, 2**16
+reached, closed = threading.Event(), threading.Event()
+
+def progress(done, total):
+    reached.set()
+    closed.wait(0.05)
+
+@atexit.register  # called after what is registered later
+def tell():
+    print(handle.done, 0 < handle.nbytes_done < handle.nbytes)
+
+handle = warming.warm_in_background(tsds.open({str(_store.path)!r}), progress=progress)
+reached.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("True True\n", "")

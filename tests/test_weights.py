@@ -1,0 +1,151 @@
+"""Weights from a store's labels, objects and columns, against the formulas written out in plain loops."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import tensorstore_ds as tsds
+from small_stores import image_field, label_field, write_store
+from stores import detections, store_of
+from tensorstore_ds.errors import FormatError, OptionError
+from tensorstore_ds.loading.weighted import WeightedSampler
+from tensorstore_ds.loading.weights import class_balanced_weights, repeat_factors, weights_from_column
+
+LABELS = [0, 1, 1, 3, 1, 0, 1, 1]
+IMPORTANCE = [0.5, 1, 0, 2, 0.25, 0, 3, 1]
+
+
+def pixels():
+    return np.zeros((4, 4, 3), np.uint8)
+
+
+@pytest.fixture(scope="module", params=["one shard", "shards"])
+def labelled(request, tmp_path_factory):
+    samples = [
+        {"image": pixels(), "label": label, "importance": np.float32(weight), "embedding": np.zeros(3, np.float32)}
+        for label, weight in zip(LABELS, IMPORTANCE, strict=True)
+    ]
+    path = tmp_path_factory.mktemp("labelled") / "s.tsds"
+    shard_nbytes = 2**30 if request.param == "one shard" else 3 * pixels().nbytes
+    return store_of(path, samples, ["ant", "bee", "cat", "dog"], shard_nbytes=shard_nbytes)["train"]
+
+
+@pytest.fixture(scope="module", params=["one shard", "shards"])
+def boxed(request, tmp_path_factory):
+    samples = detections(30)
+    for sample in samples[:25]:
+        sample["labels"][:] = 1  # class 0 is in a few of the last samples alone
+    path = tmp_path_factory.mktemp("boxed") / "s.tsds"
+    shard_nbytes = 2**30 if request.param == "one shard" else 7 * samples[0]["image"].nbytes
+    return store_of(path, samples, ["ant", "bee"], shard_nbytes=shard_nbytes)["train"]
+
+
+def test_inverse_frequency(labelled):
+    weights = class_balanced_weights(labelled)
+    assert weights.dtype == np.float64
+    assert weights.tolist() == [1 / {0: 2, 1: 5, 3: 1}[label] for label in LABELS]
+    counts = labelled.statistics["class_counts"]
+    assert counts == [2, 5, 0, 1]
+    for label, count in enumerate(counts):  # each class of the store has the same weight in all
+        assert sum(weights[np.array(LABELS) == label]) == pytest.approx(1 if count else 0)
+
+
+@pytest.mark.parametrize("beta", [0, 0.9, 0.999, 0.9999])
+def test_effective_number_of_samples(labelled, beta):
+    weights = class_balanced_weights(labelled, method="effective", beta=beta)
+    counts = Counter(LABELS)
+    expected = [1 / sum(beta**i for i in range(counts[label])) for label in LABELS]  # the geometric series itself
+    np.testing.assert_allclose(weights, expected, rtol=1e-9)
+
+
+def test_effective_number_of_a_class_of_thousands(tmp_path):
+    labels = np.repeat([0, 1], [20_000, 1])
+    images = np.zeros((len(labels), 1, 1, 1), np.uint8)
+    fields = {"image": image_field(images), "label": label_field("many", "one")}
+    path = write_store(tmp_path / "s.tsds", fields, ("train", len(labels), {"image": images, "label": labels}))
+    split = tsds.open(path)["train"]
+    assert "class_counts" not in split.statistics  # which a store need not have
+    weights = class_balanced_weights(split, method="effective", beta=0.999)
+    assert weights[0] == pytest.approx(0.001)  # a thousand effective samples, as 0.999 ** 20_000 is nothing
+    assert weights[-1] == 1
+    drawn = WeightedSampler(class_balanced_weights(split), 1000).rows()
+    assert np.count_nonzero(drawn == 20_000) == pytest.approx(500, abs=60)
+
+
+@pytest.mark.parametrize("threshold", [0.01, 0.3, 1.0])
+def test_repeat_factors(boxed, threshold):
+    of_rows = [set(boxed["objects"][row]["labels"].tolist()) for row in range(30)]
+    share = {label: sum(label in labels for labels in of_rows) / 30 for label in (0, 1)}
+    expected = [max([1.0, *(max(1.0, math.sqrt(threshold / share[label])) for label in labels)]) for labels in of_rows]
+    factors = repeat_factors(boxed, threshold=threshold)
+    assert factors.dtype == np.float64
+    np.testing.assert_allclose(factors, expected)
+    assert len(set(expected)) == {0.01: 1, 0.3: 2, 1.0: 3}[threshold]
+    assert factors[0] == 1  # no objects
+
+
+def test_a_column_of_ones_own(labelled):
+    weights = weights_from_column(labelled, "importance")
+    assert weights.dtype == np.float64
+    assert weights.tolist() == IMPORTANCE
+    weights[0] = 9  # a copy: the store's map is read-only
+    assert weights_from_column(labelled, "label").tolist() == LABELS
+
+
+def test_a_column_that_cannot_be_weights(tmp_path):
+    samples = [{"image": pixels(), "score": np.float32(score)} for score in (1, -2)]
+    split = store_of(tmp_path / "s.tsds", samples)["train"]
+    with pytest.raises(ValueError, match=r"train/score: expected numbers that are .* found -2.0 in row 1"):
+        weights_from_column(split, "score")
+
+
+def test_what_a_split_does_not_have(labelled, boxed, tmp_path):
+    with pytest.raises(
+        OptionError, match=r"split 'train': expected a field 'label' of kind label, found image \(image\)"
+    ):
+        class_balanced_weights(boxed)
+    with pytest.raises(OptionError, match=r"expected a field 'objects' of kind objects, found .*WeightedSampler"):
+        repeat_factors(labelled, threshold=0.1)
+    with pytest.raises(OptionError, match="expected a field 'size' of kind label"):
+        class_balanced_weights(labelled, field="size")
+    with pytest.raises(OptionError, match="expected a field 'weight', found"):
+        weights_from_column(labelled, "weight")
+    with pytest.raises(OptionError, match=r"train/embedding: expected one number a row, found rows of shape \(3,\)"):
+        weights_from_column(labelled, "embedding")
+    with pytest.raises(OptionError, match="train/key: expected one number a row, found a table"):
+        weights_from_column(labelled, "key")
+    unlabelled = [{name: sample[name] for name in ("image", "boxes")} for sample in detections(3)]
+    split = store_of(tmp_path / "s.tsds", unlabelled)["train"]
+    with pytest.raises(OptionError, match="expected objects with labels, found boxes"):
+        repeat_factors(split, threshold=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "root"}, "inverse or effective, found 'root'"),
+        ({"beta": 1}, r"beta: expected in \[0, 1\), found 1"),
+        ({"beta": -0.1}, "found -0.1"),
+    ],
+)
+def test_options_out_of_range(labelled, options, message):
+    with pytest.raises(OptionError, match=message):
+        class_balanced_weights(labelled, **options)
+
+
+@pytest.mark.parametrize("threshold", [0, 1.5, -1])
+def test_thresholds_out_of_range(boxed, threshold):
+    with pytest.raises(OptionError, match=r"threshold: expected in \(0, 1\]"):
+        repeat_factors(boxed, threshold=threshold)
+
+
+@pytest.mark.parametrize("bad", [-1, 2])
+def test_a_label_that_is_no_class(tmp_path, bad):
+    images = np.zeros((2, 1, 1, 1), np.uint8)
+    fields = {"image": image_field(images), "label": label_field("ant", "bee")}
+    arrays = {"image": images, "label": np.array([0, bad])}
+    split = tsds.open(write_store(tmp_path / "s.tsds", fields, ("train", 2, arrays)))["train"]
+    with pytest.raises(FormatError, match=r"train/label: expected labels in \[0, 2\), found"):
+        class_balanced_weights(split)
