@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tensorstore_ds.loading.weighted import WeightedSampler
     from tensorstore_ds.loading.weights import class_balanced_weights, repeat_factors, weights_from_column
     from tensorstore_ds.locking import Lock, lock
-    from tensorstore_ds.memory import memory_limit
+    from tensorstore_ds.memory import memory_limit, memory_limits
     from tensorstore_ds.options import ConvertOptions
     from tensorstore_ds.page_cache import Residency, fits, residency
     from tensorstore_ds.repacking import repack
@@ -90,6 +90,7 @@ _LAZY = {
     "fits": "page_cache",
     "lock": "locking",
     "memory_limit": "memory",
+    "memory_limits": "memory",
     "repack": "repacking",
     "repeat_factors": "loading.weights",
     "residency": "page_cache",
@@ -146,6 +147,7 @@ __all__ = [
     "fits",
     "lock",
     "memory_limit",
+    "memory_limits",
     "open",
     "repack",
     "repeat_factors",

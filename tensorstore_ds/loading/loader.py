@@ -128,9 +128,12 @@ class DataLoader(data.DataLoader[Any]):
         self._start = 0
         self._position = 0
         self._stats = LoaderStats()
-        self._own_shuffle = bool(shuffle) and sampler is None and batch_sampler is None and generator is None
-        if self._own_shuffle:
-            sampler, shuffle = ShuffleSampler(dataset, seed=seed), None  # type: ignore[arg-type]
+        self._dealt: ShuffleSampler | None = None
+        if shuffle and sampler is None and batch_sampler is None and generator is None:
+            # Ranks are dealt their rows by this loader's own iteration alone. Who takes the sampler out of it
+            # (Accelerate) divides it among the ranks himself: what he finds is the order of all ranks.
+            self._dealt = ShuffleSampler(dataset, seed=seed)  # type: ignore[arg-type]
+            sampler, shuffle = ShuffleSampler(dataset, seed=seed, rank=0, num_replicas=1), None  # type: ignore[arg-type]
         super().__init__(
             dataset,
             batch_size,
@@ -166,8 +169,8 @@ class DataLoader(data.DataLoader[Any]):
         if not self._fresh:  # the last epoch was left early
             self._epoch += 1
         self._fresh = False
-        if self._own_shuffle and isinstance(self.sampler, ShuffleSampler):
-            self.sampler.set_epoch(self._epoch)
+        if self._dealt is not None:
+            self._dealt.set_epoch(self._epoch)
         start = self._start
         batches: Iterator[Any]
         if self._uses_threads:
@@ -186,7 +189,10 @@ class DataLoader(data.DataLoader[Any]):
     @property
     def _index_sampler(self) -> Any:
         """What torch's own machinery asks for indices, in this process."""
-        return IndexBatches(super()._index_sampler, lambda: (self.seed, self._epoch), lambda: self._start)
+        batches = super()._index_sampler
+        if self._dealt is not None:
+            batches = BatchSampler(self._dealt, self.batch_size, self.drop_last) if self.batch_size else self._dealt
+        return IndexBatches(batches, lambda: (self.seed, self._epoch), lambda: self._start)
 
     def _on_device(self, start: int) -> Iterator[Any]:
         if not isinstance(self._resident, DeviceSplit):
@@ -252,6 +258,8 @@ class DataLoader(data.DataLoader[Any]):
         """All indices of the epoch, where they can be had at once."""
         if self.batch_size is None or type(self.batch_sampler) is not BatchSampler:
             return None
+        if self._dealt is not None:
+            return self._dealt.rows()
         if type(self.sampler) is SequentialSampler:
             return np.arange(len(self.dataset))  # type: ignore[arg-type]
         rows = getattr(self.sampler, "rows", None)
