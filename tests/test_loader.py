@@ -360,6 +360,15 @@ def test_at_the_end_of_an_epoch_the_next_one_comes(path):
     assert rows(second) == rows(first)
 
 
+def test_after_the_last_batch_the_next_epoch_comes(path):
+    """Saved in the loop's last round, before the loader has said that there is no more."""
+    first = DataLoader(StoreDataset(path), 10, shuffle=True)
+    batches = iter(first)
+    for _ in range(11):
+        next(batches)
+    assert first.state_dict() == {"epoch": 1, "batch": 0, "seed": 0}
+
+
 def test_resuming_with_workers_and_torchs_samplers(path):
     def loader(workers):
         sampler = DistributedSampler(range(ROWS), num_replicas=1, rank=0)

@@ -98,6 +98,25 @@ class WithRows:
         return self.collate(batch), batch.rows
 
 
+@dataclass(frozen=True)
+class Transformed:
+    """What others than our loader find as its `collate_fn` (Accelerate): a batch transform is applied there, too.
+
+    Attributes:
+        collate: makes the batch.
+        batch_transform: is applied to it, where it was made: on the CPU.
+        sampler: whoever iterates sets its epoch.
+    """
+
+    collate: Callable[[Any], Any]
+    batch_transform: Callable[..., Any]
+    sampler: Any
+
+    def __call__(self, batch: Batch) -> Any:
+        """Collate and transform."""
+        return self.batch_transform(self.collate(batch), batch.rows, getattr(self.sampler, "epoch", 0))
+
+
 def collate_samples(samples: Sequence[Any], how: Collate) -> Any:
     """Samples one by one to a batch: tensors of one shape are stacked, others listed, objects collated."""
     first = samples[0]

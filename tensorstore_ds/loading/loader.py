@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from torch.utils import data
 from torch.utils.data import BatchSampler, Dataset, Sampler, SequentialSampler
 
-from tensorstore_ds.loading.batches import ColumnCollate, IndexBatches, SampleCollate, WithRows
+from tensorstore_ds.loading.batches import ColumnCollate, IndexBatches, SampleCollate, Transformed, WithRows
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import COLLATES, Collate
 from tensorstore_ds.loading.dataset import Batch, StoreDataset
 from tensorstore_ds.loading.device import DevicePrefetcher
 from tensorstore_ds.loading.read_ahead import advise
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
-from tensorstore_ds.loading.samplers import ShuffleSampler
+from tensorstore_ds.loading.samplers import RowSampler, ShuffleSampler
 from tensorstore_ds.locking import Lock, lock
 from tensorstore_ds.store import open as open_store
 from tensorstore_ds.workers import default_workers
@@ -123,17 +123,19 @@ class DataLoader(data.DataLoader[Any]):
         self.num_threads = num_threads
         self.residency = choose(residency, dataset, self.device) if isinstance(dataset, StoreDataset) else residency
         self._resident: DeviceSplit | Lock | None = None
-        self._epoch = 0
+        self._epoch = self._told = 0
         self._fresh = True  # no batch of this epoch was asked for
         self._start = 0
         self._position = 0
         self._stats = LoaderStats()
-        self._dealt: ShuffleSampler | None = None
+        self._dealt: RowSampler | None = None
         if shuffle and sampler is None and batch_sampler is None and generator is None:
+            sampler, shuffle = ShuffleSampler(dataset, seed=seed), None  # type: ignore[arg-type]
+        if isinstance(sampler, RowSampler):
             # Ranks are dealt their rows by this loader's own iteration alone. Who takes the sampler out of it
             # (Accelerate) divides it among the ranks himself: what he finds is the order of all ranks.
-            self._dealt = ShuffleSampler(dataset, seed=seed)  # type: ignore[arg-type]
-            sampler, shuffle = ShuffleSampler(dataset, seed=seed, rank=0, num_replicas=1), None  # type: ignore[arg-type]
+            self._dealt, sampler = sampler, sampler.undivided()
+            self._epoch = self._told = self._dealt.epoch
         super().__init__(
             dataset,
             batch_size,
@@ -151,40 +153,70 @@ class DataLoader(data.DataLoader[Any]):
             prefetch_factor=prefetch_factor if num_workers else None,
             persistent_workers=persistent_workers,
         )
-        if not num_workers:
-            self.prefetch_factor = prefetch_factor
+        self._prefetch = prefetch_factor or PREFETCH_FACTOR
+        self._gathered = self.collate_fn
+        if batch_transform is not None and isinstance(dataset, StoreDataset):
+            self.collate_fn = Transformed(self.collate_fn, batch_transform, self.sampler)
         self._pool = BufferPool(pinned=pinned and torch.cuda.is_available())
 
     def _collate_for(self, dataset: Dataset[Any], collate_fn: Callable[[Any], Any] | None, pinned: bool) -> Any:
         if not isinstance(dataset, StoreDataset):
             return collate_fn
-        collate: Any = SampleCollate(collate_fn) if collate_fn is not None else None
-        collate = collate or ColumnCollate(self.collate, dataset, pinned and torch.cuda.is_available())
-        return WithRows(collate) if self.batch_transform is not None else collate
+        if isinstance(collate_fn, Transformed):  # of a loader that Lightning makes again
+            collate_fn = collate_fn.collate
+        if isinstance(collate_fn, ColumnCollate | SampleCollate):
+            return collate_fn
+        if collate_fn is not None:
+            return SampleCollate(collate_fn)
+        return ColumnCollate(self.collate, dataset, pinned and torch.cuda.is_available())
 
     # --- iteration
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """One epoch. Leaving the loop early ends the threads."""
+        """One epoch. It begins with the first batch that is asked for; leaving the loop early ends the threads."""
+        return _Epoch(self)
+
+    def _begin(self) -> Iterator[Any]:
+        """The batches of the epoch whose turn it is: Lightning sets it after it has made the iterator."""
         if not self._fresh:  # the last epoch was left early
             self._epoch += 1
         self._fresh = False
-        if self._dealt is not None:
-            self._dealt.set_epoch(self._epoch)
-        start = self._start
+        self._agree_on_epoch()
+        start = self._position = self._start
         batches: Iterator[Any]
         if self._uses_threads:
             batches = self._on_device(start) if self.residency == "device" else self._threaded(start)
         else:
-            batches = super().__iter__()
+            batches = self._torchs()
         self._start = 0
         if self.device is not None and self.residency != "device":
             batches = iter(DevicePrefetcher(batches, self.device))
-        return _Epoch(self, batches, start)
+        return batches
 
     @property
     def _uses_threads(self) -> bool:
         return isinstance(self.dataset, StoreDataset) and self.num_workers == 0 and self.batch_sampler is not None
+
+    def _agree_on_epoch(self) -> None:
+        """Epochs are counted here, unless somebody has set one on the sampler: DDP scripts and Lightning do."""
+        if self._dealt is None or not isinstance(self.sampler, RowSampler):
+            return
+        for sampler in (self.sampler, self._dealt):
+            if sampler.epoch != self._told:
+                self._epoch, self._start = sampler.epoch, 0  # another epoch has a beginning of its own
+        self._told = self._epoch
+        for sampler in (self.sampler, self._dealt):
+            sampler.set_epoch(self._epoch)
+
+    def _torchs(self) -> Iterator[Any]:
+        """torch's own iteration. Its workers bring each batch's rows along, where a batch transform wants them."""
+        found = self.collate_fn
+        if isinstance(found, Transformed):
+            self.collate_fn = WithRows(found.collate)
+        try:
+            return super().__iter__()
+        finally:
+            self.collate_fn = found
 
     @property
     def _index_sampler(self) -> Any:
@@ -200,16 +232,16 @@ class DataLoader(data.DataLoader[Any]):
         return (self._collated(self._resident.gather(batch)) for batch in self._batches(start))
 
     def _collated(self, batch: Batch) -> Any:
-        collate: Callable[[Any], Any] = self.collate_fn
-        return collate(batch)
+        collate: Callable[[Any], Any] = self._gathered
+        return collate(batch) if self.batch_transform is None else (collate(batch), batch.rows)
 
     def _threaded(self, start: int) -> Iterator[Any]:
         if self.residency == "locked" and self._resident is None:
             store = open_store(self._store.path)
             self._resident = lock(store, splits=self._store.split_name, fields=self._store.fields)
-        groups = advise(self._groups(start), self._store, self.sampler, start * (self.batch_size or 1))
+        groups = advise(self._groups(start), self._store, self._dealt, start * (self.batch_size or 1))
         width = self.num_threads or min(8, default_workers())
-        depth = width * (self.prefetch_factor or PREFETCH_FACTOR)
+        depth = width * self._prefetch
         waiting: deque[Future[list[Any]]] = deque()
         threads = ThreadPoolExecutor(width, thread_name_prefix="tsds-loader")
         try:
@@ -292,13 +324,17 @@ class DataLoader(data.DataLoader[Any]):
     def set_epoch(self, epoch: int) -> None:
         """The epoch that the next iteration is of; without it they are counted from 0."""
         self._epoch, self._fresh = epoch, True
-        setter = getattr(self.sampler, "set_epoch", None)
-        if callable(setter):
-            setter(epoch)
+        for sampler in (self.sampler, self._dealt):
+            setter = getattr(sampler, "set_epoch", None)
+            if callable(setter):
+                setter(epoch)
+        self._told = epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, after any batch: a later `load_state_dict` goes on with the very next one."""
-        return {"epoch": self._epoch, "batch": self._position, "seed": self.seed}
+        ended = bool(self._position) and self._position >= len(self)
+        position = (self._epoch + 1, 0) if ended else (self._epoch, self._position)
+        return {"epoch": position[0], "batch": position[1], "seed": self.seed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called, with any number of threads; the order is computed, not replayed.
@@ -324,12 +360,11 @@ class DataLoader(data.DataLoader[Any]):
 class _Epoch:
     """Hands out the batches of one epoch, to one thread at a time, and counts them."""
 
-    def __init__(self, loader: DataLoader, batches: Iterator[Any], start: int) -> None:
+    def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
-        self._batches = batches
+        self._batches: Iterator[Any] | None = None
         self._busy = threading.Lock()
-        self._epoch = loader._epoch
-        loader._position = start
+        self._epoch = 0
 
     def __iter__(self) -> _Epoch:
         return self
@@ -339,6 +374,9 @@ class _Epoch:
             raise RuntimeError("two threads are asking one loader for batches; give each thread a loader of its own")
         try:
             began = time.perf_counter()
+            if self._batches is None:
+                self._batches = self._loader._begin()
+                self._epoch = self._loader._epoch
             batch = next(self._batches)
         except StopIteration:
             self._loader._end_epoch()

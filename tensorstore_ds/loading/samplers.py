@@ -6,11 +6,12 @@ all ranks have equally many, and going on in the middle of an epoch is a slice.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sized
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch.distributed as dist
@@ -37,7 +38,7 @@ class RowSampler(DistributedSampler[int], ABC):
     epoch instead. That is what torch's DistributedSampler does.
 
     It is one, too: Lightning, Fabric and others leave a DistributedSampler alone, and would divide any other sampler's
-    rows among the ranks once more. Accelerate does so with every sampler: give it ``rank=0, num_replicas=1``.
+    rows among the ranks once more. Accelerate does so with every sampler: our `DataLoader` shows it an undivided one.
 
     Attributes:
         size: rows of an epoch, all ranks together.
@@ -101,6 +102,12 @@ class RowSampler(DistributedSampler[int], ABC):
     def total_size(self) -> int:  # type: ignore[override]
         """Rows that all ranks visit together, with those repeated or without those left out."""
         return len(self) * self.num_replicas
+
+    def undivided(self) -> Self:
+        """A copy of this sampler that has one rank: the rows of all."""
+        alone = copy.copy(self)
+        alone._given = (0, 1)
+        return alone
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose rows come next; an iteration that has begun is not touched.

@@ -1,0 +1,60 @@
+"""Train in several processes with torch's DistributedDataParallel.
+
+tsds demo
+torchrun --nproc-per-node 2 examples/ddp.py demo/digits.tsds
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+import tensorstore_ds as tsds
+
+
+def main() -> None:
+    """Train on the split `train`, of which every process reads its share."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store")
+    parser.add_argument("--epochs", type=int, default=10)
+    options = parser.parse_args()
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
+    torch.manual_seed(0)
+
+    dataset = tsds.StoreDataset(options.store, "train")
+    # No DistributedSampler and no set_epoch: the loader knows its rank and counts its epochs.
+    loader = tsds.DataLoader(dataset, batch_size=32, shuffle=True, device=device)
+    height, width, channels = dataset.split.fields["image"].spec.shape
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(height * width * channels, 64), nn.ReLU(), nn.Linear(64, 10))
+    model = DistributedDataParallel(layers.to(device))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(options.epochs):
+        seen = torch.zeros((), device=device)
+        total = torch.zeros((), device=device)
+        for batch in loader:
+            loss = cross_entropy(model(batch["image"] / 255), batch["label"])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen += len(batch["label"])
+            total += loss.detach() * len(batch["label"])
+    figures = torch.stack([seen, total])
+    dist.all_reduce(figures)  # of the last epoch, all processes together
+    seen, total = figures.tolist()
+    if dist.get_rank() == 0:
+        ranks = dist.get_world_size()
+        print(f"loss {total / seen:.3f} in epoch {options.epochs}, {seen:.0f} samples on {ranks} ranks")
+    dist.barrier()  # gloo's threads let go of the last tensors before the interpreter ends
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

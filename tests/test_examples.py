@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tensorstore_ds as tsds
+from small_stores import ROOT
+from stores import store_of
+from tensorstore_ds import demo
+from tensorstore_ds.options import ConvertOptions
+
+EXAMPLES = ROOT / "examples"
+#: What Lightning's and Accelerate's own lines set off, and what Lightning says of any loader without worker processes.
+LIGHTNING = (
+    "ignore:.*LeafSpec.. is deprecated:FutureWarning",
+    "ignore:.*does not have many workers",
+    "ignore:.*number of training batches .* is smaller than the logging interval",
+    "ignore:.*GPU available but not used",
+)
+Example = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """500 digits, in folders and, as `digits.tsds` beside them, as a store of RGB images."""
+    root = tmp_path_factory.mktemp("examples")
+    images, labels = demo.load_digits()
+    demo.write_digits(root / "digits", images[:500], labels[:500])
+    tsds.convert(root / "digits", root / "digits.tsds", ConvertOptions(color="rgb", workers=0))
+    return root / "digits.tsds"
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Example:
+    """Runs an example in this process, as if from the command line; returns the one line that it printed."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+
+    def run(name: str, *arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        capsys.readouterr()
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        (line,) = capsys.readouterr().out.splitlines()
+        return line
+
+    yield run
+    torch.set_num_threads(threads)
+
+
+def number(line: str, name: str) -> float:
+    """What a line says of something."""
+    found = re.search(rf"\b{name} (\d+\.\d+)", line)
+    assert found, line
+    return float(found[1])
+
+
+def test_classification_learns_digits(example: Example, digits: Path) -> None:
+    line = example("classification.py", digits, "--epochs", 4)
+    assert line.endswith("on 100 images after 4 epochs")
+    assert number(line, "accuracy") > 0.8
+
+
+def test_detection_takes_lists_of_targets(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "SCENES", 6)
+    monkeypatch.setattr(demo, "_TRAIN_SCENES", 5)
+    demo.write_scenes(tmp_path / "scenes", *demo.load_digits())
+    tsds.convert(tmp_path / "scenes", tmp_path / "scenes.tsds", ConvertOptions(workers=0))
+    line = example("detection.py", tmp_path / "scenes.tsds", "--steps", 2)
+    assert 0 < number(line, "loss") < 100
+    assert line.endswith("after 2 steps, of loss_box_reg, loss_classifier, loss_objectness, loss_rpn_box_reg")
+
+
+def test_landmarks_are_found_though_some_are_absent(example: Example, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    samples = []
+    for row in range(96):
+        image = rng.integers(0, 20, (16, 20, 3), np.uint8)
+        x, y = rng.integers(2, [18, 14])
+        image[y - 2 : y + 2, x - 2 : x + 2, 0] = 255
+        points = np.array([[[x, y], [np.nan, np.nan] if row % 3 else [x, y]]], np.float32)
+        box = np.array([[x - 2, y - 2, x + 2, y + 2]], np.float32)
+        objects = {"boxes": box, "labels": np.zeros(1, np.int64), "keypoints": points}
+        none = {name: value[:0] for name, value in objects.items()}
+        samples.append({"image": image, **(none if row % 12 == 11 else objects)})
+    store_of(tmp_path / "points.tsds", samples, classes=["square"])
+    first = example("landmarks.py", tmp_path / "points.tsds", "--epochs", 1)
+    line = example("landmarks.py", tmp_path / "points.tsds", "--epochs", 12)
+    assert line.endswith("pixels, 120 landmarks after 12 epochs")  # 88 samples with one, 32 of them with a second
+    assert number(line, "distance") < 0.5 * number(first, "distance")
+
+
+@pytest.mark.filterwarnings(*LIGHTNING)
+def test_lightning_learns_digits(example: Example, digits: Path) -> None:
+    pytest.importorskip("lightning")
+    line = example("lightning_module.py", digits, "--epochs", 6)
+    assert line.endswith("after 6 epochs")
+    assert number(line, "accuracy") > 0.8
+
+
+def test_accelerate_learns_digits(example: Example, digits: Path) -> None:
+    pytest.importorskip("accelerate")
+    line = example("accelerate_loop.py", digits, "--epochs", 6)
+    assert line.endswith("on 100 images after 6 epochs")
+    assert number(line, "accuracy") > 0.8
+
+
+@pytest.mark.parametrize("name", ["ddp.py", "accelerate_loop.py"])
+def test_two_ranks_see_every_sample(name: str, digits: Path) -> None:
+    if name == "accelerate_loop.py":
+        pytest.importorskip("accelerate")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
+    run = subprocess.run(
+        [*torchrun, str(EXAMPLES / name), str(digits), "--epochs", "6"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert run.returncode == 0, run.stderr
+    (line,) = run.stdout.splitlines()
+    if name == "ddp.py":
+        assert line.endswith("in epoch 6, 400 samples on 2 ranks")
+        assert number(line, "loss") < 1
+    else:
+        assert line.endswith("on 100 images after 6 epochs")
+        assert number(line, "accuracy") > 0.6  # half as many steps
+
+
+def test_migrating_changes_three_lines_and_no_sample(example: Example, digits: Path) -> None:
+    before, after = EXAMPLES / "migrating_before.py", EXAMPLES / "migrating_after.py"
+    changed = [
+        line
+        for line in difflib.unified_diff(before.read_text().splitlines(), after.read_text().splitlines(), n=0)
+        if line[0] in "+-" and line[:3] not in ("+++", "---") and '"""' not in line
+    ]
+    (shown,) = re.findall(r"```diff\n(.*?)```", (EXAMPLES / "README.md").read_text("utf-8"), re.DOTALL)
+    assert changed == shown.splitlines()
+    assert [line[0] for line in changed].count("+") == 3
+
+    loaded = []
+    for path, argument in ((before, digits.with_suffix("")), (after, digits)):
+        batches = list(runpy.run_path(str(path))["make_loader"](str(argument)))
+        assert [len(labels) for _, labels in batches] == [32] * 12 + [16]
+        samples = [
+            (int(n), image.numpy().tobytes())
+            for images, labels in batches
+            for image, n in zip(images, labels, strict=True)
+        ]
+        loaded.append(sorted(samples))
+        assert number(example(path.name, argument, "--epochs", 8), "accuracy") > 0.8
+    assert loaded[0] == loaded[1]
+
+
+def test_readme_names_every_example() -> None:
+    text = (EXAMPLES / "README.md").read_text("utf-8")
+    missing = [path.name for path in EXAMPLES.glob("*.py") if path.name not in text]
+    assert not missing
