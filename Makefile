@@ -27,7 +27,7 @@ check: $(VENV)/dev.stamp
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/demo.stamp
+bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks $(if $(MNIST),--mnist '$(MNIST)')
 
 # An editable install: it is made again only when the list of what is needed changes.

@@ -10,7 +10,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,12 +29,16 @@ class Settings:
         digits: 70,000 PNG files of 28x28 pixels in ``train/0`` to ``test/9``.
         digits_name: what they are, for the table.
         repeat: rounds of each pair that is compared.
+        voc: images with boxes, a VOC folder with a split ``train``; None if there are none.
+        chart: where to draw the loaders' speeds; None for nowhere.
     """
 
     scratch: Path
     digits: Path
     digits_name: str
     repeat: int
+    voc: Path | None = None
+    chart: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +47,14 @@ class Figure:
 
     Attributes:
         what: what was measured, in words.
-        value, limit: measured, and the target; both in `unit`.
+        value, limit: measured, and the target; both in `unit`. A value of None was not measured; `note` says why.
         decimals: of both, when printed.
         at_least: the target is a lower bound, not an upper one.
         note: what else was seen, such as the seconds behind a ratio.
     """
 
     what: str
-    value: float
+    value: float | None
     limit: float
     unit: str = ""
     decimals: int = 2
@@ -58,8 +62,10 @@ class Figure:
     note: str = ""
 
     @property
-    def met(self) -> bool:
-        """Whether the target is met."""
+    def met(self) -> bool | None:
+        """Whether the target is met; None if that is not known."""
+        if self.value is None:
+            return None
         return self.value >= self.limit if self.at_least else self.value <= self.limit
 
     @property
@@ -70,10 +76,26 @@ class Figure:
     @property
     def measured(self) -> str:
         """The value with its unit, and whether it meets the target."""
-        return f"{self._shown(self.value)}, {'met' if self.met else 'missed'}"
+        return "not measured" if self.value is None else f"{self._shown(self.value)}, {'met' if self.met else 'missed'}"
 
     def _shown(self, value: float) -> str:
         return f"{value:.{self.decimals}f} {self.unit}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What is printed beside the figures: a title, the names of the columns, and rows of as many cells."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def lines(self) -> Iterator[str]:
+        """As Markdown."""
+        yield f"{self.title}:"
+        yield ""
+        for row in (self.head, ["---"] * len(self.head), *self.rows):
+            yield f"| {' | '.join(row)} |"
 
 
 # --- time -------------------------------------------------------------------------------------------------------

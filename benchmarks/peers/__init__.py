@@ -1,0 +1,84 @@
+"""What loads batches in the benchmark of loaders: this project, its peers, and `memcpy`, the limit of all of them.
+
+Each has a module here with three functions, which only a process of its own imports (`benchmarks.lane`), so that a peer
+that is missing or fails costs one row, and none meets another's threads, signal handlers or versions:
+
+- ``write(source, target, mode)``: convert the arrays of `source` into the peer's own format in the folder `target`;
+- ``load(source, target, batch, mode)``: a loader, each iteration of which is one shuffled epoch;
+- ``columns(batch)``: what a batch holds, as `benchmarks.checksums` wants it.
+
+Each is used as its own documentation advises; the module's docstring says how. All store and hand out uint8 pixels
+without loss, in whatever order of axes costs them least.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Threads or worker processes that everyone may use.
+WORKERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One row of the tables, or several.
+
+    Attributes:
+        title: its name there.
+        module: in this package.
+        package: the distribution whose version is named; empty if there is nothing to install.
+        modes: ways to use it, each a row; what they mean is its module's to say.
+        install: how to get it.
+    """
+
+    title: str
+    module: str
+    package: str = ""
+    modes: tuple[str, ...] = ("",)
+    install: str = ""
+
+
+OURS = Peer("tensorstore-ds", "store", modes=("2 threads",))
+MEMCPY = Peer("memcpy", "memcpy", modes=("1 thread", "2 threads"))
+TENSOR_DATASET = Peer(
+    "TensorDataset + DataLoader",
+    "tensor_dataset",
+    "torch",
+    ("0 workers", "2 workers", "whole batches, 0 workers"),
+    "pip install torch",
+)
+IMAGE_FOLDER = Peer(
+    "ImageFolder + DataLoader", "image_folder", "torchvision", ("2 workers",), "pip install torchvision"
+)
+VOC_DETECTION = Peer(
+    "VOCDetection + DataLoader", "voc_detection", "torchvision", ("2 workers",), "pip install torchvision"
+)
+FFCV = Peer(
+    "FFCV",
+    "ffcv",
+    "ffcv",
+    ("RGBImageField raw, 2 threads", "NDArrayField, 2 threads"),
+    "apt-get install g++ pkg-config libopencv-dev libturbojpeg0-dev; pip install ffcv opencv-python-headless numba",
+)
+#: Those that load any arrays.
+PEERS = (
+    FFCV,
+    TENSOR_DATASET,
+    Peer("TensorDict", "tensordict", "tensordict", ("memmap",), "pip install tensordict"),
+    Peer("LMDB + DataLoader", "lmdb", "lmdb", ("0 workers", "2 workers"), "pip install lmdb"),
+    Peer("LitData", "litdata", "litdata", ("2 workers",), "pip install litdata"),
+    Peer("MosaicML Streaming", "streaming", "mosaicml-streaming", ("2 workers",), "pip install mosaicml-streaming"),
+    Peer("WebDataset", "webdataset", "webdataset", ("2 workers",), "pip install webdataset"),
+    Peer("Hugging Face datasets", "datasets", "datasets", ("2 workers",), "pip install datasets"),
+)
+#: By module, all of them.
+ALL: dict[str, Peer] = {p.module: p for p in (OURS, MEMCPY, IMAGE_FOLDER, VOC_DETECTION, *PEERS)}
+
+
+def workers(mode: str) -> int:
+    """The number of workers that a mode names.
+
+    >>> workers("whole batches, 2 workers")
+    2
+    """
+    return int(mode.rpartition(", ")[2].split()[0])

@@ -1,0 +1,38 @@
+"""This project: `StoreDataset` and `DataLoader` over a store, two threads, nothing else chosen.
+
+Modes: ``2 threads`` for images with labels; ``list`` and ``padded`` for objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import tensorstore_ds as tsds
+from benchmarks.checksums import Columns
+from benchmarks.peers import WORKERS
+from benchmarks.samples import STORE
+
+
+def write(source: Path, target: Path, mode: str) -> None:
+    """Nothing: the store is there already, other figures use it too."""
+
+
+def load(source: Path, target: Path, batch: int, mode: str) -> Iterable[Any]:
+    """The loader of the split ``train``."""
+    dataset = tsds.StoreDataset(source / STORE, "train")
+    collate: Any = mode if mode in ("list", "padded") else "list"
+    return tsds.DataLoader(dataset, batch_size=batch, shuffle=True, num_threads=WORKERS, collate=collate)
+
+
+def columns(batch: Any) -> Columns:
+    """Images with labels, or with objects in either form."""
+    if "label" in batch:
+        return Columns(batch["image"], batch["label"])
+    objects = batch["objects"]
+    if isinstance(objects, dict):
+        objects = [{n: v[i][m] for n, v in objects.items() if n != "mask"} for i, m in enumerate(objects["mask"])]
+    return Columns(batch["image"], torch.empty(0), [(o["labels"], o["boxes"]) for o in objects])
