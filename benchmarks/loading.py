@@ -26,7 +26,10 @@ def measure(settings: Settings) -> Sequence[Figure | Table]:
     objects = race_objects(settings) if settings.voc else []
     panels = [
         _panel(f"{ROWS:,} images of 256x256x3, batch {BATCH}", large),
-        _panel(f"{settings.digits_name}, batch {DIGITS_BATCH}", [r for r in digits if r.entry.batch == DIGITS_BATCH]),
+        _panel(
+            f"train split of {settings.digits_name}, batch {DIGITS_BATCH}",
+            [r for r in digits if r.entry.batch == DIGITS_BATCH],
+        ),
         *([_panel(f"VOC boxes with images, batch {OBJECTS_BATCH}", objects)] if objects else []),
     ]
     if settings.chart:
