@@ -22,6 +22,8 @@ from tensorstore_ds.errors import (
     ResidencyError,
     SourceError,
     StoreExistsError,
+    TrainingError,
+    TrainingStopped,
     TsdsError,
 )
 from tensorstore_ds.store import Split, Store, open
@@ -53,6 +55,16 @@ if TYPE_CHECKING:
     from tensorstore_ds.page_cache import Residency, fits, residency
     from tensorstore_ds.repacking import repack
     from tensorstore_ds.schema import Keypoints
+    from tensorstore_ds.training.checkpoint import load_model
+    from tensorstore_ds.training.epoch_record import EpochRecord
+    from tensorstore_ds.training.learner import Learner
+    from tensorstore_ds.training.listeners import Listeners, TrainProgress
+    from tensorstore_ds.training.options import TrainOptions, ViTOptions
+    from tensorstore_ds.training.prediction import Prediction, predict
+    from tensorstore_ds.training.report import TrainReport
+    from tensorstore_ds.training.tasks import task_of
+    from tensorstore_ds.training.trainer import train
+    from tensorstore_ds.training.vit import ViT
     from tensorstore_ds.verification import verify
     from tensorstore_ds.warming import Warming, warm, warm_in_background
 
@@ -65,12 +77,16 @@ _LAZY = {
     "ConvertOptions": "options",
     "DataLoader": "loading.loader",
     "DevicePrefetcher": "loading.device",
+    "EpochRecord": "training.epoch_record",
     "Estimate": "estimation",
     "Eviction": "eviction",
     "Keypoints": "schema",
+    "Learner": "training.learner",
+    "Listeners": "training.listeners",
     "Lock": "locking",
     "Normalize": "loading.augment",
     "PackedObjects": "loading.collate",
+    "Prediction": "training.prediction",
     "Progress": "conversion",
     "RandomCrop": "loading.augment",
     "RandomHorizontalFlip": "loading.augment",
@@ -80,6 +96,11 @@ _LAZY = {
     "StoreDataset": "loading.dataset",
     "SubsetSampler": "loading.samplers",
     "Summary": "conversion",
+    "TrainOptions": "training.options",
+    "TrainProgress": "training.listeners",
+    "TrainReport": "training.report",
+    "ViT": "training.vit",
+    "ViTOptions": "training.options",
     "Warming": "warming",
     "WeightedSampler": "loading.weighted",
     "class_balanced_weights": "loading.weights",
@@ -88,12 +109,16 @@ _LAZY = {
     "estimate": "estimation",
     "evict": "eviction",
     "fits": "page_cache",
+    "load_model": "training.checkpoint",
     "lock": "locking",
     "memory_limit": "memory",
     "memory_limits": "memory",
+    "predict": "training.prediction",
     "repack": "repacking",
     "repeat_factors": "loading.weights",
     "residency": "page_cache",
+    "task_of": "training.tasks",
+    "train": "training.trainer",
     "verify": "verification",
     "warm": "warming",
     "warm_in_background": "warming",
@@ -110,14 +135,18 @@ __all__ = [
     "ConvertOptions",
     "DataLoader",
     "DevicePrefetcher",
+    "EpochRecord",
     "Estimate",
     "Eviction",
     "FormatError",
     "Keypoints",
+    "Learner",
+    "Listeners",
     "Lock",
     "Normalize",
     "OptionError",
     "PackedObjects",
+    "Prediction",
     "Problem",
     "Progress",
     "Ragged",
@@ -135,7 +164,14 @@ __all__ = [
     "StoreExistsError",
     "SubsetSampler",
     "Summary",
+    "TrainOptions",
+    "TrainProgress",
+    "TrainReport",
+    "TrainingError",
+    "TrainingStopped",
     "TsdsError",
+    "ViT",
+    "ViTOptions",
     "Warming",
     "WeightedSampler",
     "__version__",
@@ -145,13 +181,17 @@ __all__ = [
     "estimate",
     "evict",
     "fits",
+    "load_model",
     "lock",
     "memory_limit",
     "memory_limits",
     "open",
+    "predict",
     "repack",
     "repeat_factors",
     "residency",
+    "task_of",
+    "train",
     "verify",
     "warm",
     "warm_in_background",

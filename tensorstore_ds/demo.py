@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,21 @@ from tensorstore_ds.preview import choose_rows, contact_sheet
 from tensorstore_ds.store import open as open_store
 from tensorstore_ds.verification import verify
 
+if TYPE_CHECKING:
+    from tensorstore_ds.training.listeners import Listeners
+    from tensorstore_ds.training.report import TrainReport
+
 SCENES = 200
 SCENE_SIZE = (120, 160)  # height, width
 _TRAIN_SCENES = 150
 _MARKER = ".tsds-demo"
 #: All that a demo leaves in its folder; a later one removes these and nothing else.
-_FOLDERS = ("digits", "scenes", "digits.tsds", "scenes.tsds", "digits.tsds.partial", "scenes.tsds.partial")
+_FOLDERS = (
+    *("digits", "scenes", "digits.tsds", "scenes.tsds", "digits.tsds.partial", "scenes.tsds.partial"),
+    "digits.run",
+)
+#: A vision transformer that tells the digits apart: over 0.95 of those it has not seen, in half a minute on two cores.
+TRAINING = {"model": "seed", "epochs": 30, "batch_size": 32, "learning_rate": 2e-3}
 _SHEETS = ("digits.png", "scenes.png")
 
 
@@ -60,6 +69,24 @@ def run(out: Path) -> Iterator[Step]:
     _clear(out)
     yield from _show(out, "digits", lambda path: write_digits(path, images, labels), ConvertOptions(format="folders"))
     yield from _show(out, "scenes", lambda path: write_scenes(path, images, labels), ConvertOptions(format="voc"))
+
+
+def train_digits(out: Path, listeners: Listeners | None = None, **changes: Any) -> TrainReport | None:
+    """Train on the digits that `run` has converted; what is drawn and kept goes to ``digits.run`` in `out`.
+
+    Args:
+        out: the demo's folder.
+        listeners: who is told how it goes.
+        changes: of `TRAINING`: see `TrainOptions`.
+
+    Raises:
+        ModuleNotFoundError: torch or torchvision is not installed.
+    """
+    from tensorstore_ds.training.options import TrainOptions
+    from tensorstore_ds.training.trainer import train
+
+    options = TrainOptions(**{**TRAINING, **changes})
+    return train(out / "digits.tsds", options, out=out / "digits.run", listeners=listeners)
 
 
 def _show(out: Path, name: str, write: Callable[[Path], str], options: ConvertOptions) -> Iterator[Step]:

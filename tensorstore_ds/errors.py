@@ -8,6 +8,8 @@
     ├── OptionError         options that contradict each other or the data           (also a ValueError)
     ├── ConversionError     the machine failed during a conversion: disk, worker     (also a RuntimeError)
     ├── ResidencyError      bytes that cannot be held, locked or dropped here       (also a RuntimeError)
+    ├── TrainingError       a run that cannot go on: loss, memory, checkpoint       (also a RuntimeError)
+    │   └── TrainingStopped  a run that was asked to stop, and kept what it had
     └── StoreExistsError    the target of a conversion is already there              (also a FileExistsError)
 
 A message is one line: where, what was expected and what was found, and what to do.
@@ -78,6 +80,25 @@ class ConversionError(TsdsError, RuntimeError):
 
 class ResidencyError(TsdsError, RuntimeError):
     """This machine cannot hold, lock or drop a store's bytes as it was asked to."""
+
+
+class TrainingError(TsdsError, RuntimeError):
+    """A training run that cannot go on: the loss is no number, memory or disk is full, a checkpoint is damaged."""
+
+
+class TrainingStopped(TrainingError):
+    """A run that was asked to stop by a signal, and wrote a checkpoint first.
+
+    Attributes:
+        signal: its number.
+    """
+
+    def __init__(self, message: str, signal: int) -> None:
+        super().__init__(message, signal)
+        self.signal = signal
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class StoreExistsError(TsdsError, FileExistsError):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from pathlib import Path
 
@@ -127,17 +128,31 @@ def test_an_unsound_store_is_an_error(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("small")
 def test_the_command_says_what_was_done_and_what_is_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    shown = tsds("demo").stdout
+    shown = tsds("demo", "--no-train").stdout
     for word in ("wrote", "converted", "verified", "drew"):
         assert shown.count(f"  {word} ") == 2
     assert "demo/digits.tsds" in shown and "demo/scenes.png" in shown
     assert "tsds info demo/digits.tsds" in shown
     assert (tmp_path / "demo" / "scenes.tsds").is_dir()
     assert "  in all\n" in shown
-    assert "elsewhere/scenes.tsds" in tsds("demo", "--out", "elsewhere").stdout
+    assert "elsewhere/scenes.tsds" in tsds("demo", "--out", "elsewhere", "--no-train").stdout
 
 
 def test_option_error_is_what_python_gets(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("x")
     with pytest.raises(OptionError):
         next(demo.run(tmp_path))
+
+
+@pytest.mark.usefixtures("small")
+def test_it_ends_with_a_trained_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "TRAINING", {**demo.TRAINING, "epochs": 2, "device": "cpu"})
+    done = tsds("demo", "--out", tmp_path / "demo")
+    assert done.exit_code == 0, done.stderr
+    run = tmp_path / "demo" / "digits.run"
+    assert {"best.pt", "last.pt", "history.jsonl", "report.json", "curves.png"} <= {p.name for p in run.iterdir()}
+    assert "trained 2 epochs" in done.stdout
+    assert re.search(rf"  drew curves\.png +{run}/curves\.png$", done.stdout, re.M)
+    assert re.search(r"accuracy of images not seen  [▁▂▃▄▅▆▇█]{2}  0\.\d{3}", done.stdout)
+    again = tsds("demo", "--out", tmp_path / "demo")  # what it left is replaced
+    assert again.exit_code == 0, again.stderr

@@ -19,6 +19,14 @@ class Failure(click.ClickException):
             click.echo(f"tsds: {self.message}", file=file, err=file is None)
 
 
+class Stopped(Failure):
+    """A signal ended the job, which kept what it had."""
+
+    def __init__(self, message: str, signal: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal  # type: ignore[misc]  # as shells have it
+
+
 class Interrupted(Failure):
     """The user pressed Ctrl-C."""
 
@@ -27,11 +35,15 @@ class Interrupted(Failure):
 
 def failure_of(error: BaseException) -> Failure | None:
     """What to tell the user about an exception; None for one that no user can cause: a defect."""
-    from tensorstore_ds import TsdsError
+    from tensorstore_ds import TrainingStopped, TsdsError
     from tensorstore_ds.errors import one_line
 
     if isinstance(error, KeyboardInterrupt):
         return Interrupted("interrupted")
+    if isinstance(error, TrainingStopped):
+        return Stopped(one_line(str(error)), error.signal)
+    if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "torchvision"):
+        return Failure(f"this command needs {error.name}. Install it with: pip install 'tensorstore-ds[torch]'")
     if isinstance(error, TsdsError):
         return Failure(one_line(str(error)))
     # A closed pipe is nobody's error: click ends the command without a word.

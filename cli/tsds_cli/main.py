@@ -11,7 +11,7 @@ import click
 
 from tsds_cli.failure import failure_of
 
-COMMANDS = ("convert", "info", "verify", "repack", "stats", "preview", "warm", "evict", "demo")
+COMMANDS = ("convert", "info", "verify", "repack", "stats", "preview", "warm", "evict", "train", "predict", "demo")
 
 
 class Commands(click.Group):

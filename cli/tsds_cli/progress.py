@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-    from tensorstore_ds import Progress
+    from tensorstore_ds import Progress, TrainProgress
 
 _LABELS = {
     "scan": "Scanning",
@@ -56,13 +56,30 @@ class ProgressBar:
         """Show how far `verify` or `warm` is."""
         self._show(stage, done, total, 0)
 
-    def _show(self, stage: str, done: int, total: int, nbytes: int) -> None:
+    def update_training(self, event: TrainProgress) -> None:
+        """Show where a training run is."""
+        metrics = " ".join(f"{name} {value:.3f}" for name, value in event.metrics.items())
+        memory = "" if event.device_memory is None else f" · {text.size(event.device_memory)}"
+        detail = (
+            f"{event.batch:,}/{event.batches:,} · {metrics} · {event.samples_per_second:,.0f}/s"
+            f" · waited {event.wait_share:.0%}{memory} · {text.duration(event.seconds_left)} left"
+        )
+        self._show(f"epoch {event.epoch}/{event.epochs}", event.batch, event.batches, 0, detail)
+
+    def clear(self) -> None:
+        """Take the bar away, for lines to be printed; it comes again with the next event."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+            self._tasks.clear()
+
+    def _show(self, stage: str, done: int, total: int, nbytes: int, detail: str = "") -> None:
         now = time.monotonic()
         if not self._shown or (now < self._next and stage in self._tasks and done < total):
             return
         self._next = now + _SECONDS
         if self._bar is None:
-            self._bar = _new_bar()
+            self._bar = _new_bar(narrow=bool(detail))
             self._bar.start()
         if stage not in self._tasks:
             for task in self._tasks.values():
@@ -71,7 +88,7 @@ class ProgressBar:
         task = self._tasks[stage]
         self._bar.update(task, completed=done, total=total or None)
         rate = self._bar.tasks[task].speed or 0.0
-        self._bar.update(task, detail=_detail(stage, done, total, nbytes, rate))
+        self._bar.update(task, detail=detail or _detail(stage, done, total, nbytes, rate))
         self._bar.refresh()
 
 
@@ -91,19 +108,23 @@ def _detail(stage: str, done: int, total: int, nbytes: int, rate: float) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _new_bar() -> RichProgress:
+def _new_bar(*, narrow: bool) -> RichProgress:
+    """A bar; `narrow` where its detail is long, and says how much time is left."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns: list[Any] = [
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TextColumn("{task.fields[detail]}", markup=False),
-        TimeRemainingColumn(compact=True),
-        TextColumn("left"),
-    ]
+    bar = BarColumn(bar_width=8 if narrow else 24)
+    detail = TextColumn("{task.fields[detail]}", markup=False)
+    percentage = TextColumn("{task.percentage:>3.0f} %")
+    wide: list[Any] = [percentage, detail, TimeRemainingColumn(compact=True), TextColumn("left")]
     console = Console(file=sys.stderr)
     return Progress(
-        *columns, console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+        TextColumn("{task.description}"),
+        bar,
+        *([detail] if narrow else wide),
+        console=console,
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
     )

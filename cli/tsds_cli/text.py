@@ -73,6 +73,16 @@ def bar(share: float, width: int) -> str:
     return "█" * whole + " ▏▎▍▌▋▊▉"[rest].strip()
 
 
+def sparkline(values: Sequence[float]) -> str:
+    """A curve of one line, from 0 to the largest value.
+
+    >>> sparkline([0.0, 0.3, 0.5, 1.0])
+    '▁▃▅█'
+    """
+    top = max(values, default=0.0) or 1.0
+    return "".join("▁▂▃▄▅▆▇█"[round(max(0.0, value) / top * 7)] for value in values)
+
+
 def table(rows: Iterable[Sequence[str]], *, right: Iterable[int] = (), indent: str = "  ") -> list[str]:
     """Lines of columns that are as wide as their widest cell.
 

@@ -1,0 +1,54 @@
+"""``tsds predict``: what a trained model says about images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tsds_cli import text
+from tsds_cli.options import json_option
+
+if TYPE_CHECKING:
+    from tensorstore_ds import Prediction
+
+
+@click.command()
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.argument("images", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option("--device", help="cuda, cpu, ...  [a GPU if there is one]")
+@json_option
+def predict(checkpoint: Path, images: tuple[Path, ...], device: str | None, as_json: bool) -> None:
+    """Say what the model of a CHECKPOINT sees in IMAGES.
+
+    Images are brought to the size and the colours of the store that the model was trained on. Landmarks are printed in
+    pixels of the image.
+
+    \b
+    Examples:
+      tsds predict digits.run/best.pt digits/test/3/*.png
+      tsds predict faces.run/best.pt portrait.jpg --json
+    """
+    from tensorstore_ds import predict as run
+
+    found = []
+    for prediction in run(checkpoint, images, device=device):
+        if as_json:
+            found.append({"path": str(prediction.path), **prediction.says})
+        else:
+            click.echo(f"{prediction.path}: {_line(prediction)}")
+    if as_json:
+        text.echo_json(found)
+
+
+def _line(prediction: Prediction) -> str:
+    says, parts = prediction.says, []
+    if "class" in says:
+        others = ", ".join(f"{o['class']} {o['probability']:.1%}" for o in says["best"][1:3])
+        parts.append(f"{says['class']} {says['probability']:.1%}" + (f" ({others})" if others else ""))
+    if "classes" in says:
+        parts.append(", ".join(f"{name} {says['probabilities'][name]:.1%}" for name in says["classes"]) or "none")
+    if "points" in says:
+        parts.append(" ".join(f"{name}=({x:.1f}, {y:.1f})" for name, (x, y) in says["points"].items()))
+    return "; ".join(parts)

@@ -1,0 +1,106 @@
+"""From a batch of stored images to what a model takes: augmented, resized, normalised, on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torchvision.transforms.v2 import functional
+
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.loading.augment import (
+    ColorJitter,
+    Compose,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+)
+from tensorstore_ds.loading.augment_base import Rows
+from tensorstore_ds.store import Split
+from tensorstore_ds.training.options import TrainOptions, ViTOptions
+
+#: Sides of an image to each pixel of `light`'s shift: 3 pixels of 28, 28 of 224.
+SHIFT = 8
+
+
+class Resize(nn.Module):
+    """Batches brought to one size, bilinear and antialiased, with boxes and landmarks.
+
+    Args:
+        size: (height, width).
+    """
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, batch: Mapping[str, Any], rows: Rows | None = None, epoch: int | None = None) -> dict[str, Any]:
+        """The batch resized; `rows` and `epoch` are not needed."""
+        images = batch["image"]
+        height, width = images.shape[-2:]
+        if (height, width) == self.size:
+            return dict(batch)
+        resized = {**batch, "image": functional.resize(images, list(self.size), antialias=True)}
+        if "objects" in batch:
+            zoom = torch.tensor([self.size[1] / width, self.size[0] / height], dtype=torch.float32)
+            resized["objects"] = _zoomed(batch["objects"], zoom)
+        return resized
+
+    def extra_repr(self) -> str:
+        """What it was made with."""
+        return f"size={self.size}"
+
+
+def _zoomed(objects: Mapping[str, Any], zoom: torch.Tensor) -> dict[str, Any]:
+    zoomed = dict(objects)
+    for name, factor in {"boxes": zoom.repeat(2), "keypoints": zoom}.items():
+        if name in zoomed:
+            zoomed[name] = zoomed[name] * factor.to(zoomed[name].device, non_blocking=True)
+    return zoomed
+
+
+def train_transform(split: Split, options: TrainOptions, vit: ViTOptions) -> Compose:
+    """What batches of a training split go through: ``transform(batch, rows, epoch)``.
+
+    ``light``: shifted by up to an eighth of the image, and brightness and contrast changed by a fifth. ``strong``:
+    parts of a third of the image or more, enlarged; brightness, contrast and saturation changed by two fifths.
+    """
+    height, width = vit.image_size
+    color = vit.channels in (1, 3)
+    steps: list[nn.Module] = []
+    if options.augment == "strong":
+        aspect = width / height
+        steps.append(RandomResizedCrop(vit.image_size, scale=(0.35, 1.0), ratio=(0.75 * aspect, aspect / 0.75)))
+        steps += [ColorJitter(0.4, 0.4, 0.4 if vit.channels == 3 else None)] if color else []
+    else:
+        steps.append(Resize(vit.image_size))
+        if options.augment == "light":
+            steps.append(RandomCrop(vit.image_size, padding=(width // SHIFT, height // SHIFT)))
+            steps += [ColorJitter(0.2, 0.2)] if color else []
+    if options.flip:
+        has_objects = any(field.kind == "objects" for field in split.fields.values())
+        steps.append(RandomHorizontalFlip.from_split(split) if has_objects else RandomHorizontalFlip())
+    return Compose([*steps, normalize(split)], seed=options.seed)
+
+
+def eval_transform(split: Split, options: TrainOptions, vit: ViTOptions) -> Compose:
+    """What batches of an evaluation go through: resized, and normalised as in training; `split` is that of training."""
+    return Compose([Resize(vit.image_size), normalize(split)], seed=options.seed)
+
+
+def normalize(split: Split) -> Normalize:
+    """By the split's mean and standard deviation; a channel that is constant is only moved to 0.
+
+    Raises:
+        OptionError: the store keeps none, because its images have different numbers of channels.
+    """
+    channels = split.statistics.get("channels")
+    if channels is None:
+        raise OptionError(
+            f"{split.name}: expected images of one number of channels, found none in the statistics. "
+            "Convert with --color gray or --color rgb."
+        )
+    return Normalize(channels["mean"], [std or 1.0 for std in channels["std"]])

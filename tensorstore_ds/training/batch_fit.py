@@ -1,0 +1,54 @@
+"""When a step does not fit in memory: which batch size does."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from tensorstore_ds.loading.augment import Compose
+from tensorstore_ds.loading.batches import ColumnCollate
+from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.device import move
+from tensorstore_ds.training.learner import Learner
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that a device's memory is full: torch has a type for GPUs alone."""
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
+def fitting_batch_size(
+    learner: Callable[[], Learner], dataset: StoreDataset, transform: Compose, device: torch.device, *, too_large: int
+) -> int:
+    """The largest half, quarter, ... of a batch size with which a step fits; 0 if none does.
+
+    Each is tried, with a new model and two steps: the second has the optimiser's memory, too. What the failed run held
+    must have been let go.
+    """
+    size = too_large // 2
+    while size:
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        try:
+            _try(learner(), dataset, transform, device, size)
+            return size
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        size //= 2
+    return 0
+
+
+def _try(learner: Learner, dataset: StoreDataset, transform: Compose, device: torch.device, size: int) -> None:
+    rows = np.arange(size) % len(dataset)
+    for _ in range(2):
+        batch = move(ColumnCollate("packed", dataset)(dataset.__getitems__(rows)), device)
+        learner.train_batch(transform(batch, rows, 0))
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

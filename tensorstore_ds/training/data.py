@@ -1,0 +1,163 @@
+"""The splits of a run and their loaders, checked before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Sampler
+
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.loading.augment import Compose
+from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
+from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.loader import DataLoader
+from tensorstore_ds.loading.weighted import WeightedSampler
+from tensorstore_ds.loading.weights import class_balanced_weights, repeat_factors
+from tensorstore_ds.memory import memory_limit
+from tensorstore_ds.page_cache import fits, requirement
+from tensorstore_ds.schema import ArrayField
+from tensorstore_ds.store import Split, Store
+from tensorstore_ds.training.options import Balance, TrainOptions
+from tensorstore_ds.training.ranks import Ranks
+from tensorstore_ds.training.task_base import Task
+from tensorstore_ds.training.tasks import class_counts
+
+#: Names of the split to evaluate on, in the order in which they are looked for.
+EVAL_SPLITS = ("val", "valid", "validation", "test")
+#: Images with a class that is in fewer than this share of all are drawn more often by the balance `repeat`.
+RARE = 0.1
+#: Of neighbouring rows that are read together, where a split does not fit in memory.
+BLOCK_NBYTES = 8 * 1024**2
+
+
+def split_of(store: Store, name: str, option: str) -> Split:
+    """A split with samples.
+
+    Raises:
+        OptionError: there is none of the name, or it is empty.
+    """
+    if name not in store:
+        raise OptionError(f"{option}: expected one of {', '.join(store.splits)}, found {name}.")
+    if not len(store[name]):
+        raise OptionError(f"{option}: expected a split with samples, found {name} with none.")
+    return store[name]
+
+
+def eval_split_of(store: Store, options: TrainOptions) -> Split | None:
+    """The split to evaluate on, if there is one."""
+    if options.eval_split is not None:
+        return split_of(store, options.eval_split, "--eval-split")
+    others = (name for name in EVAL_SPLITS if name in store and name != options.train_split and len(store[name]))
+    found = next(others, None)
+    return None if found is None else store[found]
+
+
+def image_shape(store: Store, split: Split) -> tuple[int, int, int]:
+    """(height, width, channels) of all images of a split.
+
+    Raises:
+        OptionError: there are no images, they are of several sizes, or not of 8 bits.
+    """
+    field = split.fields.get("image")
+    if field is None:
+        raise OptionError(f"{split.name}: expected a field image, found {', '.join(split.fields)}.")
+    if isinstance(field, ArrayField):
+        if field.spec.dtype not in ("uint8", "float32", "float16"):
+            raise OptionError(f"{split.name}/image: expected uint8, found {field.spec.dtype}. Convert 8-bit images.")
+        height, width, channels = field.spec.shape
+        return height, width, channels
+    sizes = split.statistics.get("sizes", {}).get("distinct") or {}
+    if store.manifest.provenance.get("options", {}).get("size") is None and len(sizes) != 1:
+        shown = ", ".join(list(sizes)[:3]) or "many sizes"
+        raise OptionError(
+            f"{split.name}/image: expected images of one size, found {shown}{', ...' if len(sizes) > 3 else ''}. "
+            "Convert with --size."
+        )
+    channels, height, width = StoreDataset(store.path, split.name, fields=("image",))[0]["image"].shape
+    return height, width, channels
+
+
+def train_loader(
+    store: Store, task: Task, options: TrainOptions, transform: Compose, ranks: Ranks
+) -> tuple[DataLoader, str]:
+    """Batches to learn from, on the device, and a word on the order in which they come.
+
+    Raises:
+        OptionError: the batch is larger than the split, or the balance does not fit the task.
+    """
+    dataset = StoreDataset(store.path, options.train_split, fields=task.fields)
+    share = len(dataset) // ranks.size
+    if options.batch_size > share:
+        of_rank = f" for each of {ranks.size} ranks" if ranks.size > 1 else ""
+        raise OptionError(
+            f"batch_size: expected at most {share:,}, the samples of the split {options.train_split}{of_rank}, found "
+            f"{options.batch_size:,}. Use --batch-size {max(1, share)} or less."
+        )
+    sampler, order = _sampler(store, dataset, task, options)
+    loader = DataLoader(
+        dataset,
+        options.batch_size,
+        sampler=sampler,
+        shuffle=sampler is None,
+        collate="packed",
+        seed=options.seed,
+        device=ranks.device,
+        num_threads=options.num_threads,
+        residency=options.residency,
+        batch_transform=transform,
+    )
+    return loader, order
+
+
+def eval_loader(dataset: StoreDataset, options: TrainOptions, ranks: Ranks) -> tuple[DataLoader, int]:
+    """Every sample of a split once, divided among the ranks; in order, on the device, not transformed.
+
+    Returns:
+        The loader, and what its samples count: 1, or 0 where there are more ranks than samples, and this one has got
+        a sample of another, so that its sums have the same names.
+    """
+    rows: NDArray[np.int64] = np.arange(ranks.rank, len(dataset), ranks.size)
+    loader = DataLoader(
+        dataset.subset(rows if len(rows) else [0]),
+        options.batch_size,
+        collate="packed",
+        device=ranks.device,
+        num_threads=options.num_threads,
+    )
+    return loader, min(1, len(rows))
+
+
+def _sampler(store: Store, dataset: StoreDataset, task: Task, options: TrainOptions) -> tuple[Sampler[Any] | None, str]:
+    if options.balance != "none":
+        weights = balance_weights(dataset.split, task, options.balance)
+        return WeightedSampler(weights, seed=options.seed), f"drawn by weight ({options.balance})"
+    if options.residency == "auto" and not fits(store, splits=dataset.split_name, fields=task.fields):
+        nbytes, _ = requirement(store, [(dataset.split_name, name) for name in task.fields])
+        block = max(1, BLOCK_NBYTES * len(dataset) // nbytes)
+        window = max(4, memory_limit() // 8 // BLOCK_NBYTES)
+        sampler = BlockShuffleSampler(dataset, block_rows=block, window_blocks=window, seed=options.seed)
+        return sampler, "shuffled by blocks, since they do not fit in memory"
+    return None, "shuffled"
+
+
+def balance_weights(split: Split, task: Task, balance: Balance) -> NDArray[np.float64]:
+    """How often each sample is to be drawn, (n,) float64.
+
+    Raises:
+        OptionError: the balance is not for this task.
+    """
+    if balance in ("inverse", "effective") and task.label_field:
+        return class_balanced_weights(split, field=task.label_field, method=balance)
+    if balance == "repeat" and task.objects_field and task.classes:
+        return repeat_factors(split, threshold=RARE, field=task.objects_field)
+    possible = "inverse or effective" if task.label_field else "repeat" if task.classes else "none"
+    raise OptionError(f"balance: expected {possible} for {task.name}, found {balance}.")
+
+
+def unseen_classes(task: Task, train: Split, evaluated: Split) -> Sequence[str]:
+    """Names of classes that are evaluated, and that nothing is learned about."""
+    there, asked = class_counts(task, train) > 0, class_counts(task, evaluated) > 0
+    return [task.classes[i] for i in np.flatnonzero(asked & ~there)]

@@ -1,0 +1,221 @@
+"""A model that learns: precision, gradients, optimiser, schedule and moving average of one training step."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torchvision.transforms import v2
+
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.training.options import Precision, TrainOptions, ViTOptions
+from tensorstore_ds.training.task_base import Batch, Sums, Task
+from tensorstore_ds.training.vit import ViT
+
+#: Strength of the blends: of torchvision's reference training for mixup and cutmix.
+MIX_ALPHA = {"mixup": 0.2, "cutmix": 1.0}
+
+
+class Learner:
+    """A vision transformer and all that changes it.
+
+    Args:
+        vit: the model's shape.
+        task: what it learns.
+        options: of the run.
+        device: where it learns.
+        steps: of the whole run: what the learning rate is scheduled over.
+        distributed: average gradients over the ranks of `torch.distributed`.
+
+    Attributes:
+        module: the model itself.
+        average: the moving average of its weights, or None.
+        step: how often the weights were changed.
+    """
+
+    def __init__(
+        self,
+        vit: ViTOptions,
+        task: Task,
+        options: TrainOptions,
+        *,
+        device: torch.device | str,
+        steps: int,
+        distributed: bool = False,
+    ) -> None:
+        self.task, self.options, self.steps = task, options, steps
+        self.device = torch.device(device)
+        self.precision = precision_of(options.precision, self.device)
+        torch.manual_seed(options.seed)
+        self.module: ViT = ViT(vit, task.outputs, grad_checkpointing=options.grad_checkpointing).to(self.device)
+        self.module.train()
+        self.optimizer = _adamw(self.module, options, self.device)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+        self.average: ViT | None = copy.deepcopy(self.module) if options.ema else None
+        self.step = 0
+        self._mix = _mix(options, task)
+        self._parallel = DistributedDataParallel(self.module) if distributed else None
+        model = self._parallel or self.module
+        self._model: nn.Module = torch.compile(model) if options.compile else model  # type: ignore[assignment]
+
+    # --- a step
+
+    def train_batch(self, batch: Batch) -> Tensor:
+        """One whole step on a batch: the loss, a scalar that was not waited for."""
+        loss, _ = self.backward(batch)
+        self.update()
+        return loss
+
+    def backward(self, batch: Batch, *, share: float = 1.0, last: bool = True) -> tuple[Tensor, Sums]:
+        """Add a batch's gradients to those that are there.
+
+        Args:
+            batch: that went through `train_transform`, on the device.
+            share: of the step's samples that are in this batch.
+            last: whether `update` comes next: only then are gradients averaged over the ranks.
+
+        Returns:
+            The loss and the task's sums, detached, not waited for.
+        """
+        images, targets = batch["image"], self.task.targets(batch)
+        if self._mix is not None:
+            images, targets = self._mix(images, targets)
+        waiting = self._parallel.no_sync() if self._parallel is not None and not last else contextlib.nullcontext()
+        with waiting:
+            with self.autocast():
+                outputs = self._model(images)
+            loss = self.task.loss(outputs, targets, label_smoothing=self.options.label_smoothing)
+            torch.autograd.backward(self.scaler.scale(loss * share))
+        with torch.no_grad():
+            return loss.detach(), self.task.sums(outputs.detach(), targets)
+
+    def update(self) -> None:
+        """Change the weights by the gradients, which are dropped."""
+        rate = self.options.learning_rate * schedule(self.step, self.steps, warmup=self.options.warmup)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        if self.options.clip:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.module.parameters(), self.options.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        if self.average is not None:
+            self._follow(self.average)
+        self.step += 1
+
+    @torch.no_grad()
+    def _follow(self, average: ViT) -> None:
+        """Move the average towards the weights. torch's `AveragedModel` would wait for the GPU in every step."""
+        # A young average follows quickly: it would keep the first, random weights for 1 / (1 - ema) steps.
+        decay = min(self.options.ema, (1 + self.step) / (10 + self.step)) if self.step else 0.0
+        torch._foreach_lerp_(list(average.parameters()), list(self.module.parameters()), 1 - decay)
+
+    # --- an evaluation
+
+    @property
+    def best_weights(self) -> ViT:
+        """The model to evaluate and to keep: the moving average, where there is one."""
+        return self.module if self.average is None else self.average
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[ViT]:
+        """`best_weights` without dropout and gradients."""
+        model = self.best_weights
+        model.eval()
+        try:
+            with torch.inference_mode(), self.autocast():
+                yield model
+        finally:
+            model.train()
+
+    def autocast(self) -> torch.autocast:
+        """Matrix products in 16 bits, where that was asked for."""
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.precision)
+        return torch.autocast(self.device.type, dtype, enabled=dtype is not None)
+
+    # --- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a run goes on with."""
+        return {
+            "model": self.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "step": self.step,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was called."""
+        self.module.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        self.step = int(state["step"])
+
+
+def schedule(step: int, steps: int, *, warmup: float) -> float:
+    """What the learning rate is multiplied with: rises along a line, then falls along half a cosine to 0.
+
+    >>> [round(schedule(step, 10, warmup=0.2), 2) for step in range(10)]
+    [0.5, 1.0, 1.0, 0.96, 0.85, 0.69, 0.5, 0.31, 0.15, 0.04]
+    """
+    rising = round(steps * warmup)
+    if step < rising:
+        return (step + 1) / rising
+    return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+
+
+def precision_of(asked: Precision, device: torch.device) -> Precision:
+    """The precision of a run on a device.
+
+    Raises:
+        OptionError: the device does not have it.
+    """
+    cuda = device.type == "cuda"
+    if asked == "auto":
+        return "bf16" if cuda and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    if asked == "tf32" and not cuda:
+        raise OptionError(f"precision: expected fp32, bf16 or fp16 on {device.type}, found tf32, which GPUs have.")
+    return asked
+
+
+@contextlib.contextmanager
+def matrix_precision(precision: Precision) -> Iterator[None]:
+    """float32 products in TF32 for the time being, where ``tf32`` was asked for."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _adamw(model: nn.Module, options: TrainOptions, device: torch.device) -> torch.optim.AdamW:
+    decayed: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, weights in model.named_parameters():
+        plain = weights.ndim < 2 or name in ("class_token", "encoder.pos_embedding")
+        (others if plain else decayed).append(weights)
+    groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    fused = device.type in ("cuda", "cpu", "mps")
+    return torch.optim.AdamW(groups, options.learning_rate, betas=(0.9, 0.95), fused=fused)
+
+
+def _mix(options: TrainOptions, task: Task) -> v2.Transform | None:
+    if options.mix == "none":
+        return None
+    if task.name != "classification":
+        raise OptionError(
+            f"mix: expected none for {task.name}, found {options.mix}, which blends the labels of images."
+        )
+    blend = v2.MixUp if options.mix == "mixup" else v2.CutMix
+    return blend(alpha=MIX_ALPHA[options.mix], num_classes=task.outputs)

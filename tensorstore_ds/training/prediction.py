@@ -1,0 +1,102 @@
+"""What a trained model says about image files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tensorstore_ds.encode import Color, decode_image, resize
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.geometry import Placement, place
+from tensorstore_ds.loading.augment import Compose, Normalize
+from tensorstore_ds.training.augmentation import Resize
+from tensorstore_ds.training.checkpoint import ModelCard, load_model
+from tensorstore_ds.training.ranks import device_of
+
+#: Images that are predicted together.
+BATCH = 64
+_COLORS: Mapping[int, Color] = {1: "gray", 3: "rgb", 4: "rgba"}
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a model says about an image.
+
+    Attributes:
+        path: of the image's file.
+        says: of a classification: `class`, `probability` and the `best` five; of several labels: `classes` and
+            `probabilities`; of landmarks: `points`, x and y by name, in pixels of the image as it is shown.
+    """
+
+    path: Path
+    says: Mapping[str, Any]
+
+
+def predict(
+    checkpoint: str | os.PathLike[str],
+    images: Iterable[str | os.PathLike[str]],
+    *,
+    device: str | None = None,
+) -> Iterator[Prediction]:
+    """Predict image files with a checkpoint of `train`.
+
+    They are brought to the size and the colours of the store that the model was trained on, as the conversion did it.
+
+    Args:
+        checkpoint: `best.pt` or `last.pt` of a run.
+        images: paths of image files.
+        device: ``cuda``, ``cpu``, ...; None: a GPU if there is one.
+
+    Yields:
+        A prediction an image, in their order.
+
+    Raises:
+        TrainingError: the checkpoint is damaged, or none of `train`.
+        SourceError: an image cannot be read or decoded.
+        OSError: the checkpoint cannot be read.
+    """
+    place_of = device_of(device)
+    model, card = load_model(checkpoint, device=place_of)
+    prepare = Compose([Resize(card.vit.image_size), Normalize(card.mean, card.std)])
+    paths = [Path(path) for path in images]
+    for first in range(0, len(paths), BATCH):
+        part = paths[first : first + BATCH]
+        read = [_read(path, card) for path in part]
+        batch = torch.from_numpy(np.stack([pixels for pixels, _ in read])).permute(0, 3, 1, 2).to(place_of)
+        with torch.inference_mode():
+            outputs = model(prepare({"image": batch})["image"])
+        for path, said, (_, placement) in zip(part, card.task.predictions(outputs, card.stored), read, strict=True):
+            yield Prediction(path, _placed_back(said, placement))
+
+
+def _read(path: Path, card: ModelCard) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Placement]:
+    """An image's pixels as the store would have them, and how they came there."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        problem = Problem(str(path), "unreadable-file", f"this file cannot be read ({error.strerror}).")
+        raise SourceError(problem, "Give the paths of image files.") from error
+    pixels = decode_image(data, color=_COLORS.get(card.vit.channels, "auto"), key=str(path))
+    if pixels.shape[2] != card.vit.channels or pixels.dtype != np.uint8:
+        message = f"expected 8-bit images of {card.vit.channels} channels, found {pixels.shape[2]}, {pixels.dtype}."
+        raise SourceError(Problem(str(path), "channels", message), "The model was trained on others.")
+    placement = place((pixels.shape[0], pixels.shape[1]), card.stored, card.fit)
+    return np.ascontiguousarray(resize(pixels, placement)), placement
+
+
+def _placed_back(said: Mapping[str, Any], placement: Placement) -> dict[str, Any]:
+    """Points in pixels of the image, where they were in pixels of the stored one: `Placement.move` backwards."""
+    if "points" not in said:
+        return dict(said)
+    left, top, right, bottom = placement.box
+    zoom = np.array([(right - left) / placement.resized[1], (bottom - top) / placement.resized[0]])
+    names: Sequence[str] = list(said["points"])
+    stored = np.array(list(said["points"].values()), np.float64).reshape(-1, 2)
+    points = (stored - placement.offset[::-1]) * zoom + (left, top)
+    return {**said, "points": dict(zip(names, points.tolist(), strict=True))}

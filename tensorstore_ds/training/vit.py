@@ -1,0 +1,67 @@
+"""A vision transformer: torchvision's, for images of any size, shape and number of channels."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from torchvision.models.vision_transformer import VisionTransformer
+
+from tensorstore_ds.training.options import ViTOptions
+
+
+class ViT(VisionTransformer):  # type: ignore[misc]  # torchvision has no types
+    """torchvision's `VisionTransformer` (Dosovitskiy et al., ICLR 2021) with a grid of patches that need not be square.
+
+    Images whose sides the patch does not divide are padded at the right and the bottom with 0, which is the mean after
+    normalisation. The weights have torchvision's names, and for square RGB images its shapes.
+
+    Args:
+        options: its shape.
+        outputs: numbers that it computes for an image.
+        grad_checkpointing: keep the inputs of each block only, and compute the rest again in the backward pass (Chen et
+            al., Training Deep Nets with Sublinear Memory Cost, 2016): less memory, one more forward pass, the same
+            gradients.
+    """
+
+    def __init__(self, options: ViTOptions, outputs: int, *, grad_checkpointing: bool = False) -> None:
+        side = options.patch_size
+        super().__init__(
+            image_size=side,  # one patch: what follows from the size is set below
+            patch_size=side,
+            num_layers=options.depth,
+            num_heads=options.heads,
+            hidden_dim=options.width,
+            mlp_dim=options.mlp_width,
+            dropout=options.dropout,
+            num_classes=outputs,
+        )
+        self.options = options
+        self.grad_checkpointing = grad_checkpointing
+        self.conv_proj = nn.Conv2d(options.channels, options.width, side, side)
+        nn.init.trunc_normal_(self.conv_proj.weight, std=math.sqrt(1 / (options.channels * side**2)))
+        nn.init.zeros_(self.conv_proj.bias)  # type: ignore[arg-type]  # there is one
+        self.seq_length = math.prod(options.grid) + 1
+        self.encoder.pos_embedding = nn.Parameter(torch.empty(1, self.seq_length, options.width).normal_(std=0.02))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) floating-point images of `options.image_size` to (B, outputs)."""
+        height, width = (cells * self.patch_size for cells in self.options.grid)
+        missing = (0, width - images.shape[-1], 0, height - images.shape[-2])
+        if any(missing):
+            images = nn.functional.pad(images, missing)
+        patches = self.conv_proj(images).flatten(2).transpose(1, 2)  # (B, patches, width)
+        tokens = torch.cat([self.class_token.expand(len(images), -1, -1), patches], 1)
+        return self.heads(self._encode(tokens)[:, 0])  # type: ignore[no-any-return]
+
+    def _encode(self, tokens: Tensor) -> Tensor:
+        encoder = self.encoder
+        tokens = encoder.dropout(tokens + encoder.pos_embedding)
+        for block in encoder.layers:
+            if self.grad_checkpointing and self.training:
+                tokens = checkpoint(block, tokens, use_reentrant=False)
+            else:
+                tokens = block(tokens)
+        return encoder.ln(tokens)  # type: ignore[no-any-return]

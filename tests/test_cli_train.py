@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from small_stores import ROOT, tsds
+from tensorstore_ds.training.history import load_history
+from training_stores import labelled, names
+
+FLAGS = (
+    *("--image-size", "12", "--patch-size", "4", "--width", "16", "--depth", "2", "--heads", "2", "--mlp-width", "32"),
+    *("--batch-size", "8", "--device", "cpu", "--threads", "1"),
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return labelled(tmp_path_factory.mktemp("cli"))
+
+
+def checkpoint(out: Path) -> dict[str, Any]:
+    return torch.load(out / "last.pt", weights_only=True)
+
+
+def started(*words: object, before: str = "", **options: Any) -> subprocess.Popen[str]:
+    """`tsds` in a process of its own, after some lines of Python."""
+    search = os.pathsep.join([str(ROOT), str(ROOT / "cli")])
+    program = f"{before}\nfrom tsds_cli.main import main\nmain()"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, words)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": search},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def one_error(process: subprocess.Popen[str], status: int = 1) -> str:
+    """Its one line on stderr."""
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == status, errors
+    assert len(errors.splitlines()) == 1 and errors.startswith("tsds: "), errors
+    return errors
+
+
+# --- what is printed ---------------------------------------------------------------------------------------------
+
+
+def test_lines(store: Path, tmp_path: Path) -> None:
+    done = tsds("train", store, "--out", tmp_path / "run", "--epochs", 2, *FLAGS)
+    assert done.exit_code == 0 and done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("classification: 60 samples of train")
+    number = r"\d\.\d{3}"
+    for epoch in (1, 2):
+        assert re.match(
+            rf"epoch +{epoch} · train loss {number} accuracy {number} · eval loss {number} accuracy {number} "
+            rf"balanced_accuracy {number} · [\d,]+/s · waited [\d.]+% · .*s$",
+            lines[1 + epoch],
+        )
+    assert re.match(r"best accuracy 0\.\d{4} in epoch [12]$", lines[5])
+    assert "hardest classes: " in lines[6]
+    assert lines[-1].startswith(f"  {tmp_path / 'run'}: best.pt, last.pt, history.jsonl, report.json")
+
+
+def test_json(store: Path, tmp_path: Path) -> None:
+    done = tsds("train", store, "--out", tmp_path / "run", "--epochs", 1, *FLAGS, "--json")
+    assert done.exit_code == 0
+    found = json.loads(done.stdout)
+    written = json.loads((tmp_path / "run" / "report.json").read_text("utf-8"))
+    assert found["best"] == written["best"] and found["folder"] == str(tmp_path / "run")
+
+
+def test_the_folder_is_named_after_the_store(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tsds("train", store, "--epochs", 1, *FLAGS).exit_code == 0
+    assert names(tmp_path) == ["store.run"]
+
+
+# --- every flag arrives ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "value"),
+    [
+        (["--task", "classification"], "task", "classification"),
+        (["--train-split", "test", "--eval-split", "train"], "train_split", "test"),
+        (["--train-split", "test", "--eval-split", "train"], "eval_split", "train"),
+        (["--model", "tiny"], "model", "tiny"),
+        (["--image-size", "8x16"], "image_size", [8, 16]),
+        (["--patch-size", "2"], "patch_size", 2),
+        (["--width", "8"], "width", 8),
+        (["--depth", "1"], "depth", 1),
+        (["--heads", "4"], "heads", 4),
+        (["--mlp-width", "8"], "mlp_width", 8),
+        (["--dropout", "0.1"], "dropout", 0.1),
+        (["--epochs", "2"], "epochs", 2),
+        (["--batch-size", "16"], "batch_size", 16),
+        (["--accumulate", "2"], "accumulate", 2),
+        (["--lr", "0.01"], "learning_rate", 0.01),
+        (["--warmup", "0.5"], "warmup", 0.5),
+        (["--weight-decay", "0.5"], "weight_decay", 0.5),
+        (["--clip", "0.5"], "clip", 0.5),
+        (["--label-smoothing", "0.2"], "label_smoothing", 0.2),
+        (["--mix", "cutmix"], "mix", "cutmix"),
+        (["--augment", "strong"], "augment", "strong"),
+        (["--flip"], "flip", True),
+        (["--balance", "effective"], "balance", "effective"),
+        (["--ema", "0.9"], "ema", 0.9),
+        (["--precision", "bf16"], "precision", "bf16"),
+        (["--grad-checkpointing"], "grad_checkpointing", True),
+        (["--device", "cpu"], "device", "cpu"),
+        (["--residency", "page-cache"], "residency", "page-cache"),
+        (["--threads", "2"], "num_threads", 2),
+        (["--seed", "5"], "seed", 5),
+    ],
+)
+def test_flags(store: Path, tmp_path: Path, flags: list[str], name: str, value: object) -> None:
+    done = tsds("train", store, "--out", tmp_path / "run", "--epochs", 1, *FLAGS, *flags)
+    assert done.exit_code == 0, done.stderr
+    found = checkpoint(tmp_path / "run")
+    assert found["options"][name] == value
+    plain = {"width": 16, "depth": 2, "heads": 2, "patch_size": 4, "mlp_width": 32, "dropout": 0.0}
+    if name in plain:
+        assert found["card"]["vit"][name] == value != plain[name]
+
+
+# --- a run that ends before its time -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_it_with_a_checkpoint(store: Path, tmp_path: Path, number: int, status: int) -> None:
+    process = started("train", store, "--out", tmp_path / "run", "--epochs", 500, *FLAGS)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("epoch   2"):
+            break
+    process.send_signal(number)
+    error = one_error(process, status)
+    assert re.search(r"stopped in epoch \d+ after \d+ of 8 batches\. Go on with the same command and --resume", error)
+    assert checkpoint(tmp_path / "run")["epoch"] >= 1
+    assert not list((tmp_path / "run").glob("*.partial"))
+
+
+def test_a_killed_run_goes_on_from_its_last_epoch(store: Path, tmp_path: Path) -> None:
+    words = ("train", store, "--out", tmp_path / "run", "--epochs", 6, *FLAGS)
+    process = started(*words)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("epoch   2"):
+            break
+    process.kill()
+    process.communicate(timeout=30)
+    both = [started(*words, "--resume"), started("train", store, "--out", tmp_path / "whole", "--epochs", 6, *FLAGS)]
+    lines = [process.communicate(timeout=100)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert "goes on in epoch" in lines[0]
+    killed, whole = checkpoint(tmp_path / "run"), checkpoint(tmp_path / "whole")
+    assert all(torch.equal(killed["weights"][name], whole["weights"][name]) for name in whole["weights"])
+    assert [r.eval for r in load_history(tmp_path / "run")] == [r.eval for r in load_history(tmp_path / "whole")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits are set as Linux has them")
+def test_no_room_for_a_checkpoint(store: Path, tmp_path: Path) -> None:
+    before = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))"
+    words = ("train", store, "--out", tmp_path / "run", "--epochs", 1, *FLAGS)
+    error = one_error(started(*words, before=before))
+    assert "last.pt" in error and "Make room" in error
+    assert "last.pt" not in names(tmp_path / "run") and not list((tmp_path / "run").glob("*.partial"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits are set as Linux has them")
+def test_no_room_in_memory(tmp_path: Path) -> None:
+    """A step of 4096 images does not fit beside the libraries; one of some hundreds does."""
+    store = labelled(tmp_path, train=4096, test=3)
+    before = (
+        "import re, resource, torch, torchvision.transforms.v2, tensorstore_ds.training.trainer\n"
+        "now = int(re.search(r'VmSize:\\s+(\\d+)', open('/proc/self/status').read())[1]) * 1024\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (now + 400_000_000,) * 2)"
+    )
+    words = ("train", store, "--out", tmp_path / "run", "--epochs", 1, *FLAGS, "--batch-size", 4096)
+    error = one_error(started(*words, "--width", 128, "--mlp-width", 512, before=before))
+    found = re.search(
+        r"expected memory for batches of 4,096, found too little\. --batch-size (\d+) --accumulate (\d+)", error
+    )
+    assert found is not None, error
+    assert int(found[1]) * int(found[2]) == 4096
+
+
+def test_without_torch(store: Path) -> None:
+    before = (
+        "import sys\n"
+        "class Blocked:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('torch', 'torchvision'):\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Blocked())"
+    )
+    error = one_error(started("train", store, *FLAGS, before=before))
+    assert "needs torch" in error and "pip install 'tensorstore-ds[torch]'" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["missing.tsds"], "missing.tsds: there is no such store."),
+        (["STORE", "--epochs", "0"], "epochs: expected at least 1, found 0."),
+        (["STORE", "--ema", "1"], "ema: expected in [0, 1), found 1.0."),
+        (["STORE", "--batch-size", "100"], "expected at most 60"),
+        (["STORE", "--heads", "5"], "heads: expected a divisor of the width 16, such as 4, found 5."),
+        (["STORE", "--device", "nonsense"], "device: expected one that this machine has, found nonsense"),
+    ],
+)
+def test_wrong_arguments(store: Path, tmp_path: Path, words: list[str], message: str) -> None:
+    given = [str(store) if word == "STORE" else word for word in words]
+    done = tsds("train", given[0], "--out", tmp_path / "run", *FLAGS, *given[1:])
+    assert done.exit_code == 1 and message in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_before_the_first_batch(store: Path, tmp_path: Path) -> None:
+    """While torch is still being imported."""
+    process = started("train", store, "--out", tmp_path / "run", *FLAGS, before="print('ready', flush=True)")
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130

@@ -1,0 +1,396 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tensorstore_ds.errors import OptionError, TrainingError
+from tensorstore_ds.training.epoch_record import EpochRecord, best_record, dump_record, parse_record, scalars
+from tensorstore_ds.training.history import History, load_history, write_report
+from tensorstore_ds.training.options import TrainOptions
+
+RECORD = EpochRecord(
+    epoch=1,
+    seconds=2.5,
+    learning_rate=1e-3,
+    train={"loss": 0.7},
+    eval={"loss": 0.6, "accuracy": 0.8},
+    samples_per_second=4000.0,
+    wait_share=0.01,
+    device_memory=2**31,
+)
+#: As `RECORD` is written.
+LINE = (
+    '{"epoch": 1, "seconds": 2.5, "learning_rate": 0.001, "train": {"loss": 0.7}, '
+    '"eval": {"loss": 0.6, "accuracy": 0.8}, "samples_per_second": 4000.0, "wait_share": 0.01, '
+    '"device_memory": 2147483648}'
+)
+
+#: Begins a process in which the package that its second argument names cannot be imported.
+WITHOUT = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == sys.argv[2]:
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Blocker())
+from tensorstore_ds.training.history import History
+from tensorstore_ds.training.epoch_record import EpochRecord
+"""
+
+values = st.dictionaries(st.text(max_size=5), st.floats(), max_size=3)
+records = st.builds(
+    EpochRecord,
+    epoch=st.integers(1, 10**6),
+    seconds=st.floats(),
+    learning_rate=st.floats(),
+    train=values,
+    eval=st.none() | values,
+    samples_per_second=st.floats(),
+    wait_share=st.floats(),
+    device_memory=st.none() | st.integers(0, 2**63),
+)
+
+
+def epochs(last: int) -> list[EpochRecord]:
+    return [replace(RECORD, epoch=epoch, train={"loss": 1 / epoch}) for epoch in range(1, last + 1)]
+
+
+def write(folder: Path, last: int) -> Path:
+    with History(folder) as history:
+        for record in epochs(last):
+            history.add(record)
+    return history.path
+
+
+def strict(text: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"not JSON: {constant}")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def finite(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+# --- a record
+
+
+def test_a_record_is_a_line_of_json() -> None:
+    assert dump_record(RECORD) == LINE
+    assert parse_record(json.loads(LINE)) == RECORD
+
+
+@given(records)
+def test_records_survive_json(record: EpochRecord) -> None:
+    line = dump_record(record)
+    assert "\n" not in line
+    found = parse_record(strict(line))
+    assert (found.epoch, found.device_memory) == (record.epoch, record.device_memory)
+    assert finite(found.train) == finite(record.train)
+    assert (found.eval is None) == (record.eval is None)
+    assert finite(found.eval or {}) == finite(record.eval or {})
+    for name in ("seconds", "learning_rate", "samples_per_second", "wait_share"):
+        assert finite({"": getattr(found, name)}) == finite({"": getattr(record, name)})
+
+
+def test_a_number_that_is_not_finite_is_null() -> None:
+    line = dump_record(replace(RECORD, train={"loss": math.nan}, eval={"loss": math.inf}, seconds=-math.inf))
+    assert strict(line)["train"] == strict(line)["eval"] == {"loss": None}
+    found = parse_record(strict(line))
+    assert math.isnan(found.train["loss"])
+    assert math.isnan(found.seconds)
+
+
+def test_numbers_of_numpy_and_torch_are_numbers() -> None:
+    given = {"loss": np.float32(0.5), "accuracy": torch.tensor(0.25), "samples": np.int64(7)}
+    assert parse_record(strict(dump_record(replace(RECORD, train=given)))).train == {  # type: ignore[arg-type]
+        "loss": 0.5,
+        "accuracy": 0.25,
+        "samples": 7,
+    }
+
+
+def test_members_of_later_versions_are_left_out() -> None:
+    assert parse_record({**json.loads(LINE), "energy": {"joule": 3}}) == RECORD
+
+
+@given(st.lists(st.floats(), max_size=8), st.booleans())
+def test_the_best_epoch_is_the_first_of_the_best(found: list[float], higher: bool) -> None:
+    given = [replace(RECORD, epoch=i, eval={"f1": value}) for i, value in enumerate(found, 1)]
+    given.insert(1, replace(RECORD, epoch=100, eval=None))
+    known = [value for value in found if math.isfinite(value)]
+    best = best_record(given, "f1", higher_is_better=higher)
+    if not known:
+        assert best is None
+    else:
+        assert best is not None
+        assert best.epoch == found.index(max(known) if higher else min(known)) + 1
+
+
+# --- the file
+
+
+def test_a_line_an_epoch(tmp_path: Path) -> None:
+    path = write(tmp_path / "runs" / "first", 3)
+    assert path == tmp_path / "runs" / "first" / "history.jsonl"
+    lines = path.read_text("utf-8").splitlines()
+    assert [strict(line)["epoch"] for line in lines] == [1, 2, 3]
+    assert load_history(path) == load_history(path.parent) == epochs(3)
+
+
+@given(st.lists(records, min_size=1, max_size=4, unique_by=lambda r: r.epoch))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_records_come_back(tmp_path: Path, given: list[EpochRecord]) -> None:
+    given = sorted(given, key=lambda r: r.epoch)
+    with History(tmp_path) as history:
+        for record in given:
+            history.add(record)
+    assert [dump_record(r) for r in load_history(tmp_path)] == [dump_record(r) for r in given]
+
+
+def test_lines_are_there_when_the_process_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from tensorstore_ds.training.history import History\n"
+        "from tensorstore_ds.training.epoch_record import EpochRecord\n"
+        "with History(sys.argv[1]) as history:\n"
+        "    for epoch in (1, 2):\n"
+        "        history.add(EpochRecord(epoch, 1.0, 0.1, {'loss': 0.5}, None, 1.0, 0.0))\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code, tmp_path]).returncode == -9
+    assert [record.epoch for record in load_history(tmp_path)] == [1, 2]
+
+
+def test_a_half_written_line_is_dropped_wherever_it_ends(tmp_path: Path) -> None:
+    path = write(tmp_path, 2)
+    whole = path.read_bytes()
+    first = whole.index(b"\n") + 1
+    for end in range(len(whole) + 1):
+        path.write_bytes(whole[:end])
+        # A line that lacks no more than its newline is whole.
+        assert load_history(path) == epochs((end >= first - 1) + (end >= len(whole) - 1)), end
+    for end in (0, first - 1, first, first + 40, len(whole) - 1):
+        path.write_bytes(whole[:end])
+        with History(tmp_path, keep_epochs=1) as history:
+            assert history.records == epochs(int(end >= first - 1))
+            history.add(epochs(2)[1])
+        assert path.read_bytes().startswith(whole[:first] if end >= first - 1 else whole[first:])
+        assert load_history(path)[-1] == epochs(2)[1]
+    assert [entry.name for entry in tmp_path.iterdir() if entry.is_file()] == ["history.jsonl"]
+
+
+def test_a_line_cut_in_the_middle_of_a_character_is_dropped(tmp_path: Path) -> None:
+    with History(tmp_path) as history:
+        history.add(replace(RECORD, train={"Genauigkeit für Käfer": 1.0}))
+    text = history.path.read_bytes()
+    history.path.write_bytes(text[: text.index("ä".encode()) + 1])
+    assert load_history(tmp_path) == []
+
+
+def test_resuming_keeps_the_epochs_of_the_checkpoint(tmp_path: Path) -> None:
+    path = write(tmp_path, 4)
+    with History(tmp_path, keep_epochs=2) as history:
+        assert history.records == load_history(path) == epochs(2)
+        history.add(replace(epochs(3)[2], seconds=9.0))
+        assert history.records == load_history(path)
+    assert [record.seconds for record in load_history(path)] == [2.5, 2.5, 9.0]
+    with History(tmp_path):
+        assert path.read_bytes() == b""
+
+
+def test_lines_that_are_kept_stay_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    lines = [json.dumps({**json.loads(LINE), "epoch": epoch, "note": "mine"}, indent=None) for epoch in (1, 2)]
+    path.write_text("\n".join([*lines, ""]), "utf-8")
+    before = path.stat()
+    with History(tmp_path, keep_epochs=2):
+        pass
+    assert path.read_text("utf-8").splitlines() == lines
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    with History(tmp_path, keep_epochs=1):
+        pass
+    assert path.read_text("utf-8") == lines[0] + "\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"", "expected JSON, found something else"),
+        (b"[1]", r"expected an object, found \[1\]"),
+        (b"{" * 10, "expected JSON, found something else"),
+        (b"[" * 100_000, "expected JSON, found something else"),
+        (b'{"epoch": "\xff"}', "expected JSON, found something else"),
+        (LINE.replace('"epoch": 1', '"epoch": 0').encode(), "epoch: expected a whole number from 1, found 0"),
+        (LINE.replace('"epoch": 1', '"epoch": true').encode(), "epoch: expected a whole number from 1, found true"),
+        (LINE.encode(), "epoch: expected an epoch after 1, found 1"),
+        (LINE.replace("2147483648", "-1").encode(), "device_memory: expected bytes or null, found -1"),
+        (LINE.replace('{"loss": 0.7}', "0.7").encode(), "train: expected an object of numbers, found 0.7"),
+        (LINE.replace('"loss": 0.7', '"loss": "x"').encode(), 'train: "loss": expected a number or null, found "x"'),
+        (LINE.replace('"seconds"', '"second"').encode(), "seconds: expected a number or null, found nothing"),
+        (LINE.replace("2.5", "1" + "0" * 400).encode(), "expected JSON, found something else"),
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path: Path, line: bytes, message: str) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_bytes(LINE.encode() + b"\n" + line + b"\n" + LINE.replace('"epoch": 1', '"epoch": 2').encode() + b"\n")
+    for opened in (lambda: load_history(path), History(tmp_path, keep_epochs=2).__enter__):
+        with pytest.raises(OptionError, match=message) as raised:
+            opened()  # type: ignore[operator]
+        assert str(raised.value).startswith(f"{path}, line 2: ")
+        assert str(raised.value).endswith(". Remove that line, or the file.")
+        assert "\n" not in str(raised.value)
+
+
+def test_epochs_are_added_in_order(tmp_path: Path) -> None:
+    with History(tmp_path) as history:
+        history.add(RECORD)
+        with pytest.raises(OptionError, match="expected an epoch after 1, found 1"):
+            history.add(RECORD)
+    assert load_history(tmp_path) == [RECORD]
+
+
+def test_it_is_written_within_its_block_only(tmp_path: Path) -> None:
+    history = History(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match="closed"):
+        history.add(RECORD)
+    with history:
+        history.add(RECORD)
+    with pytest.raises(ValueError, match="closed"):
+        history.add(RECORD)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_its_files_are_closed(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), History(tmp_path) as history:
+        history.add(RECORD)
+        raise KeyError
+    handles = [handle.readlink() for handle in Path("/proc/self/fd").iterdir() if handle.is_symlink()]
+    assert not [target for target in handles if target.is_relative_to(tmp_path)]
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(TrainingError, match=r"run/history\.jsonl: expected to write it, found: File exists\."):
+        History(tmp_path / "run").__enter__()
+
+
+@pytest.mark.parametrize(("blocked", "where"), [("tensorboard", "history.jsonl"), ("", "tensorboard")])
+def test_a_full_disk_is_one_line_and_whole_lines_stay(tmp_path: Path, blocked: str, where: str) -> None:
+    code = WITHOUT + (
+        "import resource\n"
+        "from tensorstore_ds.errors import TrainingError\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))\n"
+        "try:\n"
+        "    with History(sys.argv[1]) as history:\n"
+        "        for epoch in range(1, 100):\n"
+        "            history.add(EpochRecord(epoch, 1.0, 0.1, {'loss': 0.5}, None, 1.0, 0.0))\n"
+        "except TrainingError as error:\n"
+        "    print(error)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code, tmp_path, blocked], capture_output=True, text=True, check=True)
+    expected = f"{tmp_path / where}: expected to write it, found: File too large. Make room or choose another folder."
+    assert (run.stdout, run.stderr) == (f"{expected}\n", "")
+    assert load_history(tmp_path)
+    with History(tmp_path, keep_epochs=100) as history:  # there is room again
+        history.add(replace(RECORD, epoch=200))
+    assert load_history(tmp_path)[-1].epoch == 200
+
+
+# --- TensorBoard
+
+
+def shown(folder: Path) -> dict[str, dict[int, float]]:
+    """What TensorBoard shows of a folder: value by step by name."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(folder))
+    board.Reload()
+    return {name: {e.step: e.value for e in board.Scalars(name)} for name in board.Tags()["scalars"]}
+
+
+def test_tensorboard_shows_the_same_numbers(tmp_path: Path) -> None:
+    write(tmp_path, 3)
+    found = shown(tmp_path / "tensorboard")
+    assert set(found) == set(scalars(RECORD))
+    assert {"train/loss", "eval/loss", "eval/accuracy", "learning_rate", "wait_share", "device_memory"} <= set(found)
+    for record in epochs(3):
+        for name, value in scalars(record).items():
+            assert found[name][record.epoch] == pytest.approx(value)
+
+
+def test_tensorboard_hides_epochs_that_are_trained_again(tmp_path: Path) -> None:
+    write(tmp_path, 3)
+    with History(tmp_path, keep_epochs=1) as history:
+        history.add(replace(RECORD, epoch=2, train={"loss": 9.0}))
+    assert shown(tmp_path / "tensorboard")["train/loss"] == {1: 1.0, 2: 9.0}
+
+
+def test_without_tensorboard_the_history_is_written_all_the_same(tmp_path: Path) -> None:
+    code = WITHOUT + (
+        "with History(sys.argv[1]) as history:\n"
+        "    history.add(EpochRecord(1, 1.0, 0.1, {'loss': 0.5}, None, 1.0, 0.0))\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code, tmp_path, "tensorboard"], check=True)
+    assert len(load_history(tmp_path)) == 1
+    assert [entry.name for entry in tmp_path.iterdir()] == ["history.jsonl"]
+
+
+# --- the report
+
+
+def test_a_report_is_indented_json_in_the_order_of_its_data(tmp_path: Path) -> None:
+    confusion = torch.tensor([[5, 1], [0, 4]])
+    data = {
+        "store": Path("digits.tsds"),
+        "best": {"epoch": np.int64(3), "accuracy": np.float32(0.5), "nme": math.nan},
+        "confusion": confusion,
+        "errors": np.array([0.5, math.inf]),
+        "classes": ("Käfer", "ant"),
+        "skipped": {3, 1},
+        "options": TrainOptions(),
+        "whole": True,
+    }
+    path = write_report(tmp_path, data)
+    text = path.read_text("utf-8")
+    found = strict(text)
+    assert path == tmp_path / "report.json"
+    assert list(found) == list(data)
+    assert text.startswith('{\n  "store": "digits.tsds",\n  "best": {\n    "epoch": 3,')
+    assert text.endswith("}\n")
+    assert '"Käfer"' in text
+    assert found["best"] == {"epoch": 3, "accuracy": 0.5, "nme": None}
+    assert found["confusion"] == [[5, 1], [0, 4]]
+    assert found["errors"] == [0.5, None]
+    assert found["skipped"] == [1, 3]
+    assert found["options"] == TrainOptions().as_data()
+    assert found["whole"] is True
+
+
+def test_a_name_that_utf8_does_not_have_is_escaped(tmp_path: Path) -> None:
+    name = os.fsdecode(b"photo-\xff.png")  # a file's name may be any bytes
+    assert strict(write_report(tmp_path, {"image": name}).read_text("utf-8")) == {"image": name}
+
+
+def test_a_report_replaces_another_or_leaves_it(tmp_path: Path) -> None:
+    write_report(tmp_path, {"epoch": 1})
+    write_report(tmp_path, {"epoch": 2})
+    with pytest.raises(TypeError, match="expected what JSON can hold, found function"):
+        write_report(tmp_path, {"epoch": write_report})
+    assert strict((tmp_path / "report.json").read_text("utf-8")) == {"epoch": 2}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]

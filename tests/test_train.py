@@ -1,0 +1,362 @@
+"""Whole runs, on small stores."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tensorstore_ds as tsds
+from stores import Samples
+from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
+from tensorstore_ds.training.history import load_history
+from training_stores import annotated, labelled, one_line, small
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return labelled(tmp_path_factory.mktemp("train"))
+
+
+def state(folder: Path, name: str = "last.pt") -> dict[str, Any]:
+    return torch.load(folder / name, weights_only=True)
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Whether two trees of tensors and values are the same, bit for bit."""
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(equal(a[name], b[name]) for name in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return bool(a == b)
+
+
+# --- a run -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tsds.TrainReport]:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    report = tsds.train(store, small(epochs=16, learning_rate=5e-3, augment="none"), out=out)
+    assert report is not None
+    return out, report
+
+
+def test_a_model_learns(run: tuple[Path, tsds.TrainReport]) -> None:
+    assert run[1].best["accuracy"] > 0.9
+    history = load_history(run[0])
+    assert history[-1].train["loss"] < history[0].train["loss"] / 2
+
+
+def test_what_is_kept(run: tuple[Path, tsds.TrainReport]) -> None:
+    out, report = run
+    assert {"best.pt", "last.pt", "history.jsonl", "report.json"} <= {path.name for path in out.iterdir()}
+    assert not list(out.glob("*partial*"))
+    history = load_history(out)
+    assert [record.epoch for record in history] == list(range(1, 17))
+    best = max(history, key=lambda r: (r.eval or {})["accuracy"])
+    assert report.best_epoch == best.epoch and report.best == best.eval
+    written = json.loads((out / "report.json").read_text("utf-8"))
+    assert written["best"] == best.eval and written["task"] == "classification"
+    assert written["options"]["learning_rate"] == 5e-3
+    assert written["facts"]["train_samples"] == 60 and written["facts"]["eval_samples"] == 21
+    assert [c["class"] for c in written["classes"]] == ["a", "b", "c"]
+    assert sum(c["samples"] for c in written["classes"]) == 21
+    right = sum(c["samples"] * c["accuracy"] for c in written["classes"])
+    assert right / 21 == pytest.approx(report.best["accuracy"])
+
+
+def test_the_best_model_is_the_one_evaluated(run: tuple[Path, tsds.TrainReport], store: Path) -> None:
+    model, card = tsds.load_model(run[0] / "best.pt")
+    assert card.task.classes == ("a", "b", "c")
+    dataset = tsds.StoreDataset(store, "test")
+    normalize = tsds.Normalize.from_split(tsds.open(store)["train"])
+    batch = next(iter(tsds.DataLoader(dataset, len(dataset))))
+    with torch.inference_mode():
+        right = model(normalize(batch)["image"]).argmax(1) == batch["label"]
+    assert float(right.float().mean()) == pytest.approx(run[1].best["accuracy"])
+
+
+def test_a_run_is_a_function_of_its_options(store: Path, tmp_path: Path) -> None:
+    for name, seed, threads in (("a", 0, 1), ("b", 0, 3), ("c", 1, 1)):
+        tsds.train(store, small(epochs=1, seed=seed, num_threads=threads), out=tmp_path / name)
+    a, b, c = (state(tmp_path / name)["weights"] for name in "abc")
+    assert equal(a, b) and not equal(a, c)
+
+
+def test_listeners(store: Path, tmp_path: Path) -> None:
+    notes: list[str] = []
+    events: list[tsds.TrainProgress] = []
+    records: list[tsds.EpochRecord] = []
+    listeners = tsds.Listeners(notes.append, events.append, records.append)
+    tsds.train(store, small(epochs=2), out=tmp_path / "run", listeners=listeners)
+    assert "60 samples of train, shuffled, rows from the page cache" in notes[0] and "21 of test" in notes[0]
+    assert "3x3 patches of 4 pixels" in notes[1] and "fp32 on cpu" in notes[1]
+    assert [(e.epoch, e.batch) for e in events if e.batch == e.batches] == [(1, 8), (2, 8)]
+    assert all(0 <= e.wait_share <= 1 and e.samples_per_second > 0 for e in events)
+    assert events[-1].seconds_left == 0
+    assert [r.epoch for r in records] == [1, 2]
+    assert events[-1].metrics == pytest.approx(records[-1].train)
+
+
+# --- going on ----------------------------------------------------------------------------------------------------
+
+#: With everything on that draws numbers or keeps a state.
+BUSY: dict[str, Any] = {
+    "epochs": 3,
+    "accumulate": 3,  # eight batches an epoch: the last step has two
+    "ema": 0.9,
+    "dropout": 0.2,
+    "mix": "mixup",
+    "augment": "strong",
+    "label_smoothing": 0.1,
+    "balance": "inverse",
+    "precision": "bf16",
+    "flip": True,
+}
+
+
+class Stop:
+    """Sends this process a signal after an epoch: the next one ends after a step."""
+
+    def __init__(self, epoch: int, number: int = signal.SIGTERM) -> None:
+        self.epoch, self.number = epoch, number
+
+    def __call__(self, record: tsds.EpochRecord) -> None:
+        if record.epoch == self.epoch:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    tsds.train(store, small(**BUSY), out=out)
+    torch.set_num_threads(before)
+    return out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_run_goes_on_to_the_same_bits(store: Path, tmp_path: Path, uninterrupted: Path, number: int) -> None:
+    out = tmp_path / "run"
+    listeners = tsds.Listeners(epoch=Stop(1, number))
+    with pytest.raises(TrainingStopped, match=r"stopped in epoch 2 after 3 of 8 batches.*--resume") as stopped:
+        tsds.train(store, small(**BUSY), out=out, listeners=listeners)
+    assert stopped.value.signal == number
+    assert state(out)["batch"] == 3
+    notes: list[str] = []
+    tsds.train(store, small(**BUSY, num_threads=2), out=out, resume=True, listeners=tsds.Listeners(notes.append))
+    assert notes[-1] == "goes on in epoch 2 after 3 of 8 batches"
+    ended, whole = state(out), state(uninterrupted)
+    for name in ("weights", "learner", "tally"):
+        assert equal(ended[name], whole[name]), name
+    got, expected = load_history(out), load_history(uninterrupted)
+    assert [(r.epoch, r.train, r.eval) for r in got] == [(r.epoch, r.train, r.eval) for r in expected]
+
+
+def test_the_handlers_are_what_they_were(store: Path, tmp_path: Path) -> None:
+    before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+    with pytest.raises(TrainingStopped):
+        tsds.train(store, small(epochs=2), out=tmp_path / "run", listeners=tsds.Listeners(epoch=Stop(1)))
+    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_a_run_killed_after_its_checkpoint_evaluates_again(store: Path, tmp_path: Path, uninterrupted: Path) -> None:
+    """Between last.pt and the line in the history: last.pt of epoch 2, and a history of epoch 1, half of 2."""
+    out = tmp_path / "run"
+
+    class Killed(Exception):
+        pass
+
+    def kill(record: tsds.EpochRecord) -> None:
+        if record.epoch == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        tsds.train(store, small(**BUSY), out=out, listeners=tsds.Listeners(epoch=kill))
+    lines = (out / "history.jsonl").read_bytes()
+    (out / "history.jsonl").write_bytes(lines[:-20])
+    tsds.train(store, small(**BUSY), out=out, resume=True)
+    assert equal(state(out)["weights"], state(uninterrupted)["weights"])
+    assert equal(state(out, "best.pt"), {**state(uninterrupted, "best.pt"), "record": state(out, "best.pt")["record"]})
+    assert [r.eval for r in load_history(out)] == [r.eval for r in load_history(uninterrupted)]
+
+
+def test_a_run_that_has_ended_is_as_it_was(store: Path, tmp_path: Path) -> None:
+    first = tsds.train(store, small(epochs=2), out=tmp_path / "run")
+    weights = state(tmp_path / "run")["weights"]
+    again = tsds.train(store, small(epochs=2), out=tmp_path / "run", resume=True)
+    assert again == first and equal(state(tmp_path / "run")["weights"], weights)
+
+
+def test_resume_without_a_run_begins_one(store: Path, tmp_path: Path) -> None:
+    assert tsds.train(store, small(epochs=1), out=tmp_path / "run", resume=True) is not None
+
+
+def test_a_run_is_not_overwritten(store: Path, tmp_path: Path) -> None:
+    tsds.train(store, small(epochs=1), out=tmp_path / "run")
+    before = (tmp_path / "run" / "last.pt").read_bytes()
+    with pytest.raises(OptionError, match=r"found a run. Go on with --resume, or choose another --out") as error:
+        tsds.train(store, small(epochs=1), out=tmp_path / "run")
+    one_line(error.value)
+    assert (tmp_path / "run" / "last.pt").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 2}, "epochs: expected 1 as in the checkpoint, found 2"),
+        ({"width": 32}, "vit.width: expected 16 as in the checkpoint, found 32"),
+        ({"learning_rate": 1e-2}, "learning_rate: expected 0.001 as in the checkpoint, found 0.01"),
+        ({"mix": "cutmix"}, "mix: expected none as in the checkpoint, found cutmix"),
+    ],
+)
+def test_another_runs_checkpoint_is_refused(store: Path, tmp_path: Path, changes: Any, message: str) -> None:
+    tsds.train(store, small(epochs=1), out=tmp_path / "run")
+    with pytest.raises(TrainingError, match="Use the same store and options, or another --out") as error:
+        tsds.train(store, small(**{"epochs": 1, **changes}), out=tmp_path / "run", resume=True)
+    assert message in one_line(error.value)
+
+
+def test_another_stores_checkpoint_is_refused(store: Path, tmp_path: Path) -> None:
+    other = labelled(tmp_path, classes=2)
+    tsds.train(other, small(epochs=1), out=tmp_path / "run")
+    with pytest.raises(TrainingError, match=r"task.classes: expected \['a', 'b'\] as in the checkpoint"):
+        tsds.train(store, small(epochs=1), out=tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no checkpoint", None])
+def test_a_damaged_checkpoint_is_named(store: Path, tmp_path: Path, damage: bytes | None) -> None:
+    tsds.train(store, small(epochs=1), out=tmp_path / "run")
+    last = tmp_path / "run" / "last.pt"
+    last.write_bytes(last.read_bytes()[:-1000] if damage is None else damage)
+    with pytest.raises(TrainingError, match=r"last.pt: expected a checkpoint of tsds train.*Use another") as error:
+        tsds.train(store, small(epochs=1), out=tmp_path / "run", resume=True)
+    one_line(error.value)
+
+
+# --- tasks -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "metric", "better"),
+    [
+        ("multilabel", "f1", 0.8),
+        ("landmarks", "nme", -0.75),
+        ("classification+landmarks", "accuracy", 0.8),
+        ("auto", "nme", -0.75),
+    ],
+)
+def test_tasks_of_objects(tmp_path: Path, task: Any, metric: str, better: float) -> None:
+    path = annotated(tmp_path / "s.tsds")
+    options = small(task=task, epochs=40, learning_rate=5e-3, eval_split="train", augment="none", image_size=(16, 16))
+    report = tsds.train(path, options, out=tmp_path / "run")
+    assert report is not None and report.metric == metric
+    value = report.best[metric]
+    assert (value if better > 0 else -value) > better
+    if "landmarks" in report.task:
+        assert [p["samples"] for p in report.points] == [24, 24]
+
+
+def test_without_a_split_to_evaluate_on(tmp_path: Path) -> None:
+    path = annotated(tmp_path / "s.tsds")
+    notes: list[str] = []
+    report = tsds.train(path, small(epochs=2), out=tmp_path / "run", listeners=tsds.Listeners(notes.append))
+    assert report is not None and report.best_epoch is None and report.last["loss"] > 0
+    assert any("no split to evaluate on" in note and "--split train=0.9" in note for note in notes)
+    assert equal(state(tmp_path / "run", "best.pt")["weights"], state(tmp_path / "run")["weights"])
+
+
+# --- what a user can get wrong -----------------------------------------------------------------------------------
+
+
+def refused(store: Path, out: Path, **changes: Any) -> str:
+    with pytest.raises((OptionError, TrainingError)) as error:
+        tsds.train(store, small(**{"epochs": 1, **changes}), out=out)
+    assert not out.exists() or not (out / "last.pt").exists()
+    return one_line(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 61}, "batch_size: expected at most 60, the samples of the split train, found 61."),
+        ({"train_split": "val"}, "--train-split: expected one of train, test, found val."),
+        ({"eval_split": "val"}, "--eval-split: expected one of train, test, found val."),
+        ({"task": "landmarks"}, "train: expected objects with landmarks for --task landmarks, found"),
+        ({"balance": "repeat"}, "balance: expected inverse or effective for classification, found repeat."),
+        ({"device": "nonsense"}, "device: expected one that this machine has, found nonsense"),
+        ({"precision": "tf32"}, "precision: expected fp32, bf16 or fp16 on cpu, found tf32"),
+        ({"heads": 3}, "heads: expected a divisor of the width 16, such as 2, found 3."),
+    ],
+)
+def test_options_that_cannot_be(store: Path, tmp_path: Path, changes: Any, message: str) -> None:
+    assert message in refused(store, tmp_path / "run", **changes)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu_where_one_was_asked_for(store: Path, tmp_path: Path) -> None:
+    message = refused(store, tmp_path / "run", device="cuda")
+    assert message.startswith("device: expected one that this machine has, found cuda")
+    assert message.endswith("Use --device cpu.")
+
+
+def test_a_store_without_labels(tmp_path: Path) -> None:
+    image = patterns_image()
+    tsds.convert(Samples([{"image": image}] * 9), tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
+    message = refused(tmp_path / "s.tsds", tmp_path / "run")
+    assert message.startswith("train: expected labels, landmarks or objects with classes to learn from, found image")
+
+
+def test_a_store_with_one_class(tmp_path: Path) -> None:
+    message = refused(labelled(tmp_path, classes=1), tmp_path / "run")
+    assert "expected two classes or more to tell apart, found one, 'a'" in message
+
+
+def test_a_store_with_images_of_many_sizes(tmp_path: Path) -> None:
+    samples = [{"image": patterns_image(size), "label": size % 2} for size in (8, 9, 10, 11) * 3]
+    options = tsds.ConvertOptions(workers=0, encoding="jpeg")
+    tsds.convert(Samples(samples, ("a", "b")), tmp_path / "s.tsds", options)
+    message = refused(tmp_path / "s.tsds", tmp_path / "run")
+    assert message.startswith("train/image: expected images of one size, found") and message.endswith("--size.")
+
+
+def test_a_class_that_is_only_tested_is_named(tmp_path: Path) -> None:
+    path = labelled(tmp_path)
+    for file in (tmp_path / "source" / "train" / "c").iterdir():
+        file.unlink()
+    tsds.convert(tmp_path / "source", tmp_path / "t.tsds", tsds.ConvertOptions(workers=0))
+    notes: list[str] = []
+    listeners = tsds.Listeners(notes.append)
+    tsds.train(tmp_path / "t.tsds", small(epochs=1), out=tmp_path / "run", listeners=listeners)
+    assert any("test has samples of classes that train has none of: c" in note for note in notes)
+    notes.clear()
+    tsds.train(path, small(epochs=1), out=tmp_path / "run2", listeners=listeners)
+    assert not any("has none of" in note for note in notes)
+
+
+def test_a_loss_that_is_no_number(store: Path, tmp_path: Path) -> None:
+    message = refused(store, tmp_path / "run", learning_rate=1e30, clip=0.0, warmup=0.0)
+    assert "epoch 1: expected a loss that is a number, found nan" in message and "Try a smaller --lr" in message
+
+
+def patterns_image(size: int = 12) -> Any:
+    return np.random.default_rng(size).integers(0, 255, (size, size, 1), np.uint8)
