@@ -6,12 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test check bench clean help
+.PHONY: demo test check docs bench clean help
 
 help:
-	@echo "make demo    install into $(VENV), convert, verify and draw two data sets of real digits"
+	@echo "make demo    install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
 	@echo "make test    install with the test tools, run all tests"
-	@echo "make check   format, lint, types, direction of imports"
+	@echo "make check   format, lint, types, direction of imports, documentation"
+	@echo "make docs    build the documentation into docs/_build/html"
 	@echo "make bench   measure the README's figures; MNIST=DIR with the real PNG files"
 	@echo "make clean   remove what these made, $(VENV) too"
 
@@ -21,11 +22,14 @@ demo: $(VENV)/demo.stamp
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest
 
-check: $(VENV)/dev.stamp
+check: $(VENV)/dev.stamp docs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(VENV)/dev.stamp
+	$(BIN)/sphinx-build -q -W --keep-going -b html -d docs/_build/doctrees docs docs/_build/html
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks $(if $(MNIST),--mnist '$(MNIST)')
@@ -45,5 +49,5 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 clean:
-	rm -rf $(VENV) demo dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) demo dist docs/_build docs/formats docs/examples .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find cli tensorstore_ds tests benchmarks formats -name __pycache__ -prune -exec rm -rf {} +

@@ -55,7 +55,13 @@ if TYPE_CHECKING:
     from tensorstore_ds.page_cache import Residency, fits, residency
     from tensorstore_ds.repacking import repack
     from tensorstore_ds.schema import Keypoints
+    from tensorstore_ds.training.bench.comparison import bench
+    from tensorstore_ds.training.bench.options import BenchOptions
+    from tensorstore_ds.training.bench.results import Comparison
     from tensorstore_ds.training.checkpoint import load_model
+    from tensorstore_ds.training.doctor.diagnosis import diagnose
+    from tensorstore_ds.training.doctor.findings import Diagnosis
+    from tensorstore_ds.training.doctor.options import DiagnoseOptions
     from tensorstore_ds.training.epoch_record import EpochRecord
     from tensorstore_ds.training.learner import Learner
     from tensorstore_ds.training.listeners import Listeners, TrainProgress
@@ -71,12 +77,16 @@ if TYPE_CHECKING:
 #: Name to the module that it is imported from when it is first used.
 _LAZY = {
     "Batch": "loading.dataset",
+    "BenchOptions": "training.bench.options",
     "BlockShuffleSampler": "loading.block_shuffle",
     "ColorJitter": "loading.augment",
+    "Comparison": "training.bench.results",
     "Compose": "loading.augment",
     "ConvertOptions": "options",
     "DataLoader": "loading.loader",
     "DevicePrefetcher": "loading.device",
+    "DiagnoseOptions": "training.doctor.options",
+    "Diagnosis": "training.doctor.findings",
     "EpochRecord": "training.epoch_record",
     "Estimate": "estimation",
     "Eviction": "eviction",
@@ -103,9 +113,11 @@ _LAZY = {
     "ViTOptions": "training.options",
     "Warming": "warming",
     "WeightedSampler": "loading.weighted",
+    "bench": "training.bench.comparison",
     "class_balanced_weights": "loading.weights",
     "collate_objects": "loading.collate",
     "convert": "conversion",
+    "diagnose": "training.doctor.diagnosis",
     "estimate": "estimation",
     "evict": "eviction",
     "fits": "page_cache",
@@ -127,14 +139,18 @@ _LAZY = {
 
 __all__ = [
     "Batch",
+    "BenchOptions",
     "BlockShuffleSampler",
     "ColorJitter",
     "Column",
+    "Comparison",
     "Compose",
     "ConversionError",
     "ConvertOptions",
     "DataLoader",
     "DevicePrefetcher",
+    "DiagnoseOptions",
+    "Diagnosis",
     "EpochRecord",
     "Estimate",
     "Eviction",
@@ -175,9 +191,11 @@ __all__ = [
     "Warming",
     "WeightedSampler",
     "__version__",
+    "bench",
     "class_balanced_weights",
     "collate_objects",
     "convert",
+    "diagnose",
     "estimate",
     "evict",
     "fits",

@@ -38,7 +38,7 @@ def started(*words: object, before: str = "", **options: Any) -> subprocess.Pope
     program = f"{before}\nfrom tsds_cli.main import main\nmain()"
     return subprocess.Popen(
         [sys.executable, "-c", program, *map(str, words)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": search},
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": search},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

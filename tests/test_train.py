@@ -20,14 +20,6 @@ from tensorstore_ds.training.history import load_history
 from training_stores import annotated, labelled, one_line, small
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return labelled(tmp_path_factory.mktemp("train"))
@@ -146,11 +138,8 @@ class Stop:
 
 @pytest.fixture(scope="module")
 def uninterrupted(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     out = tmp_path_factory.mktemp("runs") / "whole"
     tsds.train(store, small(**BUSY), out=out)
-    torch.set_num_threads(before)
     return out
 
 

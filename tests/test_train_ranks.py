@@ -35,7 +35,7 @@ def torchrun(store: Path, out: Path, *flags: str) -> subprocess.Popen[str]:
     search = os.pathsep.join([str(ROOT), str(ROOT / "cli")])
     return subprocess.Popen(
         [*command, "-m", "tsds_cli", "train", str(store), "--out", str(out), *FLAGS, *flags],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": search},
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": search},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -49,10 +49,7 @@ def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def alone(store: Path, out: Path, **changes: Any) -> tsds.TrainReport:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     report = tsds.train(store, small(epochs=2, **changes), out=out)
-    torch.set_num_threads(before)
     assert report is not None
     return report
 

@@ -293,3 +293,10 @@ def test_dropout_is_for_training_only() -> None:
     batch = images(SMALL)
     assert not torch.equal(model.train()(batch), model(batch))
     assert torch.equal(model.eval()(batch), model(batch))
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 27, 28), (2, 1, 28, 40), (2, 3, 28, 28)])
+def test_images_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    model = ViT(vit_options("seed", (28, 28), 1), 3)
+    with pytest.raises(OptionError, match=r"images: expected \(B, C, H, W\) with \(1, 28, 28\), found"):
+        model(torch.zeros(shape))

@@ -11,7 +11,10 @@ import click
 
 from tsds_cli.failure import failure_of
 
-COMMANDS = ("convert", "info", "verify", "repack", "stats", "preview", "warm", "evict", "train", "predict", "demo")
+COMMANDS = (
+    *("convert", "info", "verify", "repack", "stats", "preview", "warm", "evict"),
+    *("train", "predict", "bench", "doctor", "demo"),
+)
 
 
 class Commands(click.Group):

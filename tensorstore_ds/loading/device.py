@@ -11,6 +11,26 @@ import torch
 from tensorstore_ds.loading.collate import PackedObjects
 
 
+class CopyTimer:
+    """How long copies took on their stream. The host waits for none of them: a copy counts once it is done."""
+
+    def __init__(self) -> None:
+        self._done = 0.0
+        self._pending: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+
+    def add(self, began: torch.cuda.Event, ended: torch.cuda.Event) -> None:
+        """A copy between two events, which were made to keep the time."""
+        self._pending.append((began, ended))
+        self.seconds()  # so that there are never more pending than copies under way
+
+    def seconds(self) -> float:
+        """Of all copies that are done."""
+        while self._pending and self._pending[0][1].query():  # type: ignore[no-untyped-call]
+            began, ended = self._pending.popleft()
+            self._done += began.elapsed_time(ended) / 1000
+        return self._done
+
+
 class DevicePrefetcher:
     """Iterate a loader, any loader, with its batches on a device.
 
@@ -23,14 +43,18 @@ class DevicePrefetcher:
         loader: yields batches: tensors, and lists, tuples and dicts of them.
         device: where to.
         depth: batches in flight.
+        timer: told of every copy to a GPU.
     """
 
-    def __init__(self, loader: Iterable[Any], device: torch.device | str, *, depth: int = 2) -> None:
+    def __init__(
+        self, loader: Iterable[Any], device: torch.device | str, *, depth: int = 2, timer: CopyTimer | None = None
+    ) -> None:
         if depth < 1:
             raise ValueError(f"depth: expected at least 1, found {depth}.")
         self.loader = loader
         self.device = torch.device(device)
         self.depth = depth
+        self.timer = CopyTimer() if timer is None else timer
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -44,10 +68,12 @@ class DevicePrefetcher:
         side: torch.cuda.Stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         queue: deque[tuple[Any, torch.cuda.Event]] = deque()
         for batch in self.loader:
+            began, copied = _event(), _event()
             with torch.cuda.stream(side):
+                began.record(side)
                 moved = move(batch, self.device)
-                copied: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
                 copied.record(side)
+            self.timer.add(began, copied)
             queue.append((moved, copied))
             if len(queue) > self.depth:
                 yield self._handed_over(*queue.popleft())
@@ -59,6 +85,11 @@ class DevicePrefetcher:
         stream.wait_event(copied)
         record(batch, stream)
         return batch
+
+
+def _event() -> torch.cuda.Event:
+    event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    return event
 
 
 def move(batch: Any, device: torch.device) -> Any:

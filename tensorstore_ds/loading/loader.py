@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from tensorstore_ds.loading.batches import ColumnCollate, IndexBatches, SampleCo
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import COLLATES, Collate
 from tensorstore_ds.loading.dataset import Batch, StoreDataset
-from tensorstore_ds.loading.device import DevicePrefetcher
+from tensorstore_ds.loading.device import CopyTimer, DevicePrefetcher
 from tensorstore_ds.loading.read_ahead import advise
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import RowSampler, ShuffleSampler
@@ -40,19 +40,36 @@ PREFETCH_FACTOR = 2
 
 @dataclass(slots=True)
 class LoaderStats:
-    """Where the time of an epoch went, in seconds, summed up.
+    """Where the time of a loader went, in seconds, summed up since it was made.
+
+    >>> before = LoaderStats(batches=10, wait=0.5)
+    >>> (LoaderStats(batches=30, wait=0.6) - before).batches
+    20
 
     Attributes:
         batches: handed out.
-        wait: the training script waited for a batch.
-        gather: threads gathered and collated; more than the epoch's time with several threads.
-        ready: batches that were ready, summed over all requests: over `batches` it is the mean depth of the queue.
+        wait: the training script waited for a batch, and for copies that block the host; not for batch transforms.
+        gather: threads gathered, transformed and collated; several of them may come to more than the time that passed.
+        copy: copies to a GPU ran on their stream, beside the model; 0 on other devices.
+        ready: tasks (batches, or groups of small ones) that were found done, summed over all requests.
+        requests: how often a task was asked for.
     """
 
     batches: int = 0
     wait: float = 0.0
     gather: float = 0.0
+    copy: float = 0.0
     ready: int = 0
+    requests: int = 0
+
+    @property
+    def depth(self) -> float:
+        """The mean depth of the queue: tasks that stood ready when one was asked for; below 1 the threads are late."""
+        return self.ready / self.requests if self.requests else 0.0
+
+    def __sub__(self, earlier: LoaderStats) -> LoaderStats:
+        """What came since: of an epoch, or of a hundred steps."""
+        return LoaderStats(*(getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)))
 
 
 class DataLoader(data.DataLoader[Any]):
@@ -128,6 +145,7 @@ class DataLoader(data.DataLoader[Any]):
         self._start = 0
         self._position = 0
         self._stats = LoaderStats()
+        self._copies = CopyTimer()
         self._dealt: RowSampler | None = None
         if shuffle and sampler is None and batch_sampler is None and generator is None:
             sampler, shuffle = ShuffleSampler(dataset, seed=seed), None  # type: ignore[arg-type]
@@ -190,7 +208,7 @@ class DataLoader(data.DataLoader[Any]):
             batches = self._torchs()
         self._start = 0
         if self.device is not None and self.residency != "device":
-            batches = iter(DevicePrefetcher(batches, self.device))
+            batches = iter(DevicePrefetcher(batches, self.device, timer=self._copies))
         return batches
 
     @property
@@ -242,7 +260,7 @@ class DataLoader(data.DataLoader[Any]):
         groups = advise(self._groups(start), self._store, self._dealt, start * (self.batch_size or 1))
         width = self.num_threads or min(8, default_workers())
         depth = width * self._prefetch
-        waiting: deque[Future[list[Any]]] = deque()
+        waiting: deque[Future[tuple[list[Any], float]]] = deque()
         threads = ThreadPoolExecutor(width, thread_name_prefix="tsds-loader")
         try:
             for group in groups:
@@ -254,9 +272,12 @@ class DataLoader(data.DataLoader[Any]):
         finally:
             threads.shutdown(cancel_futures=True)
 
-    def _take(self, waiting: deque[Future[list[Any]]]) -> list[Any]:
+    def _take(self, waiting: deque[Future[tuple[list[Any], float]]]) -> list[Any]:
+        self._stats.requests += 1
         self._stats.ready += sum(future.done() for future in waiting)
-        return waiting.popleft().result()
+        batches, seconds = waiting.popleft().result()
+        self._stats.gather += seconds  # here, not in the threads, which would lose some of each other's
+        return batches
 
     def _groups(self, start: int) -> Iterator[list[NDArray[np.int64]]]:
         """Batches of indices, small ones several at a time."""
@@ -309,15 +330,14 @@ class DataLoader(data.DataLoader[Any]):
 
     # --- a group, in a thread
 
-    def _make(self, group: list[NDArray[np.int64]], epoch: int) -> list[Any]:
+    def _make(self, group: list[NDArray[np.int64]], epoch: int) -> tuple[list[Any], float]:
         began = time.perf_counter()
         whole = self._store.gather(np.concatenate(group) if len(group) > 1 else group[0], self._pool)
         whole.draw = (self.seed, epoch)
         ends = np.cumsum([len(batch) for batch in group]).tolist()
         batches = [whole] if len(group) == 1 else [whole.part(e - len(b), e) for b, e in zip(group, ends, strict=True)]
         made = [self._collated(batch) for batch in batches]
-        self._stats.gather += time.perf_counter() - began
-        return made
+        return made, time.perf_counter() - began
 
     # --- state
 
@@ -353,8 +373,8 @@ class DataLoader(data.DataLoader[Any]):
         self._epoch, self._fresh, self._position = self._epoch + 1, True, 0
 
     def stats(self) -> LoaderStats:
-        """Where the time went since the loader was made."""
-        return self._stats
+        """Where the time went since the loader was made: a copy, to be asked for by the thread that iterates."""
+        return replace(self._stats, copy=self._copies.seconds())
 
 
 class _Epoch:

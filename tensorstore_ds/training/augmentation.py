@@ -18,7 +18,8 @@ from tensorstore_ds.loading.augment import (
     RandomHorizontalFlip,
     RandomResizedCrop,
 )
-from tensorstore_ds.loading.augment_base import Rows
+from tensorstore_ds.loading.augment_base import Keys, Params, Rows
+from tensorstore_ds.schema import TableField
 from tensorstore_ds.store import Split
 from tensorstore_ds.training.options import TrainOptions, ViTOptions
 
@@ -54,6 +55,16 @@ class Resize(nn.Module):
         return f"size={self.size}"
 
 
+class RandomStretchedCrop(RandomResizedCrop):
+    """`RandomResizedCrop` whose `ratio` is relative to the image's own: `Resize` stretches whole images, too."""
+
+    def make_params(self, keys: Keys, size: tuple[int, int] | torch.Size) -> Params:
+        """As `RandomResizedCrop`."""
+        aspect = size[1] / size[0]
+        ratio = (self.ratio[0] * aspect, self.ratio[1] * aspect)
+        return RandomResizedCrop(self.size, self.scale, ratio).make_params(keys, size)
+
+
 def _zoomed(objects: Mapping[str, Any], zoom: torch.Tensor) -> dict[str, Any]:
     zoomed = dict(objects)
     for name, factor in {"boxes": zoom.repeat(2), "keypoints": zoom}.items():
@@ -72,8 +83,7 @@ def train_transform(split: Split, options: TrainOptions, vit: ViTOptions) -> Com
     color = vit.channels in (1, 3)
     steps: list[nn.Module] = []
     if options.augment == "strong":
-        aspect = width / height
-        steps.append(RandomResizedCrop(vit.image_size, scale=(0.35, 1.0), ratio=(0.75 * aspect, aspect / 0.75)))
+        steps.append(RandomStretchedCrop(vit.image_size, scale=(0.35, 1.0)))
         steps += [ColorJitter(0.4, 0.4, 0.4 if vit.channels == 3 else None)] if color else []
     else:
         steps.append(Resize(vit.image_size))
@@ -81,7 +91,7 @@ def train_transform(split: Split, options: TrainOptions, vit: ViTOptions) -> Com
             steps.append(RandomCrop(vit.image_size, padding=(width // SHIFT, height // SHIFT)))
             steps += [ColorJitter(0.2, 0.2)] if color else []
     if options.flip:
-        has_objects = any(field.kind == "objects" for field in split.fields.values())
+        has_objects = isinstance(split.fields.get("objects"), TableField)
         steps.append(RandomHorizontalFlip.from_split(split) if has_objects else RandomHorizontalFlip())
     return Compose([*steps, normalize(split)], seed=options.seed)
 

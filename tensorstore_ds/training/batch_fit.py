@@ -14,12 +14,15 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import move
 from tensorstore_ds.training.learner import Learner
 
+#: What errors of torch on a CPU, of C++ and of CUDA's libraries say.
+_FULL = ("can't allocate memory", "std::bad_alloc", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that a device's memory is full: torch has a type for GPUs alone."""
-    return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):  # NumPy's, where a batch is gathered, is the latter
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _FULL)
 
 
 def fitting_batch_size(
@@ -38,7 +41,7 @@ def fitting_batch_size(
         try:
             _try(learner(), dataset, transform, device, size)
             return size
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
         size //= 2

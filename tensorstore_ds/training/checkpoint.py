@@ -23,6 +23,9 @@ from tensorstore_ds.training.vit import ViT
 #: What a checkpoint says that it is; the number changes when older ones can no longer be read.
 FORMAT = ("tensorstore-ds checkpoint", 1)
 
+#: Of a member's attributes in a zip archive.
+_FOLDER = 0x10
+
 
 @dataclass(frozen=True)
 class ModelCard:
@@ -91,9 +94,11 @@ def load(path: Path, *, device: torch.device | str = "cpu") -> tuple[ModelCard, 
 def _check_sums(file: BinaryIO) -> None:
     """Compare every part of a checkpoint with its CRC-32, which torch writes and does not look at."""
     with zipfile.ZipFile(file) as archive:
-        damaged = archive.testzip()
+        # torch takes a member that is marked as a folder for empty, and leaves its tensor as the memory was.
+        folders = (member.filename for member in archive.infolist() if member.external_attr & _FOLDER)
+        damaged = archive.testzip() or next(folders, None)
     if damaged is not None:
-        raise ValueError(f"the checksum of {damaged} is another")
+        raise ValueError(f"{damaged} is not what was written")
     file.seek(0)
 
 
@@ -104,10 +109,10 @@ def load_model(path: str | os.PathLike[str], *, device: torch.device | str = "cp
         TrainingError: the file is damaged, or no checkpoint of this library.
         OSError: it cannot be read.
     """
-    card, content = load(Path(path), device=device)
-    model = ViT(card.vit, card.task.outputs).to(device)
+    card, content = load(Path(path))
     try:
+        model = ViT(card.vit, card.task.outputs)
         model.load_state_dict(content["weights"])
-    except (RuntimeError, KeyError) as error:
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TrainingError(f"{path}: expected the weights of the model that it describes, found others.") from error
-    return model.eval(), card
+    return model.to(device).eval(), card

@@ -62,8 +62,9 @@ def image_shape(store: Store, split: Split) -> tuple[int, int, int]:
         OptionError: there are no images, they are of several sizes, or not of 8 bits.
     """
     field = split.fields.get("image")
-    if field is None:
-        raise OptionError(f"{split.name}: expected a field image, found {', '.join(split.fields)}.")
+    if field is None or field.kind != "image":
+        found = ", ".join(f"{name} ({other.kind})" for name, other in split.fields.items())
+        raise OptionError(f"{split.name}: expected images in a field image, found {found}. Convert images.")
     if isinstance(field, ArrayField):
         if field.spec.dtype not in ("uint8", "float32", "float16"):
             raise OptionError(f"{split.name}/image: expected uint8, found {field.spec.dtype}. Convert 8-bit images.")
@@ -73,7 +74,7 @@ def image_shape(store: Store, split: Split) -> tuple[int, int, int]:
     if store.manifest.provenance.get("options", {}).get("size") is None and len(sizes) != 1:
         shown = ", ".join(list(sizes)[:3]) or "many sizes"
         raise OptionError(
-            f"{split.name}/image: expected images of one size, found {shown}{', ...' if len(sizes) > 3 else ''}. "
+            f"{split.name}/image: expected images of one size, found {shown}{' and others' if len(sizes) > 3 else ''}. "
             "Convert with --size."
         )
     channels, height, width = StoreDataset(store.path, split.name, fields=("image",))[0]["image"].shape
@@ -151,7 +152,7 @@ def balance_weights(split: Split, task: Task, balance: Balance) -> NDArray[np.fl
     """
     if balance in ("inverse", "effective") and task.label_field:
         return class_balanced_weights(split, field=task.label_field, method=balance)
-    if balance == "repeat" and task.objects_field and task.classes:
+    if balance == "repeat" and task.classes and not task.label_field:
         return repeat_factors(split, threshold=RARE, field=task.objects_field)
     possible = "inverse or effective" if task.label_field else "repeat" if task.classes else "none"
     raise OptionError(f"balance: expected {possible} for {task.name}, found {balance}.")
@@ -161,3 +162,8 @@ def unseen_classes(task: Task, train: Split, evaluated: Split) -> Sequence[str]:
     """Names of classes that are evaluated, and that nothing is learned about."""
     there, asked = class_counts(task, train) > 0, class_counts(task, evaluated) > 0
     return [task.classes[i] for i in np.flatnonzero(asked & ~there)]
+
+
+def crowded_samples(task: Task, split: Split) -> int:
+    """How many samples have more than one object, where a task is about one."""
+    return int((np.diff(split[task.objects_field].offsets) > 1).sum()) if task.points else 0

@@ -96,7 +96,7 @@ def draw(
     if not plots_available() or not records:
         return []
     drawn = [folder / "curves.png"]
-    draw_curves(records, drawn[0], metric=task.metric)
+    draw_curves(records, drawn[0], metric=task.metric, higher_is_better=task.higher_is_better)
     sums = sums or {}
     if "confusion" in sums:
         drawn.append(folder / "confusion.png")

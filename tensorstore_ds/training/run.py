@@ -17,7 +17,15 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.store import Split, Store
 from tensorstore_ds.training.augmentation import eval_transform, normalize, train_transform
 from tensorstore_ds.training.checkpoint import ModelCard
-from tensorstore_ds.training.data import eval_loader, eval_split_of, image_shape, split_of, train_loader, unseen_classes
+from tensorstore_ds.training.data import (
+    crowded_samples,
+    eval_loader,
+    eval_split_of,
+    image_shape,
+    split_of,
+    train_loader,
+    unseen_classes,
+)
 from tensorstore_ds.training.epoch_record import EpochRecord, best_record
 from tensorstore_ds.training.history import History
 from tensorstore_ds.training.learner import Learner
@@ -275,6 +283,8 @@ class Run:
             f"images of {size}; {learner.precision} on {self.here.device.type}"
             + (f", {self.here.size} ranks" if self.here.size > 1 else "")
         )
+        if crowded := crowded_samples(self.task, self.split):
+            yield f"{crowded:,} samples have several objects: the landmarks of the one with the largest box are learned"
         if self.eval_split is None:
             yield "there is no split to evaluate on (val or test): make one with tsds convert --split train=0.9,val=0.1"
         elif unseen := unseen_classes(self.task, self.split, self.eval_split):

@@ -24,7 +24,7 @@ class Tally:
 
     def add(self, loss: Tensor, samples: int, sums: Mapping[str, Tensor], *, weight: int = 1) -> None:
         """Add a batch; with a weight of 0 only its names, so that ranks without samples have them."""
-        counted = loss.new_tensor(float(samples))
+        counted = loss.new_full((), float(samples))
         for name, value in {"loss": loss.float() * counted, "samples": counted, **sums}.items():
             value = value * weight
             self.sums[name] = self.sums[name] + value if name in self.sums else value

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tensorstore_ds.errors import FormatError, OptionError, Problem
+from tensorstore_ds.loading.augment_base import on_device
 from tensorstore_ds.schema import Field, TableField
 from tensorstore_ds.store import Split
 from tensorstore_ds.training.options import Task as TaskName
@@ -115,7 +116,7 @@ class MultiLabel(Task):
         """By class, (classes,): those found, those there, and those rightly found; and images all right."""
         found, there = outputs > 0, targets > 0.5
         return {
-            "images": torch.tensor(len(outputs), device=outputs.device),
+            "images": torch.full((), len(outputs), device=outputs.device),
             "exact": (found == there).all(1).sum(),
             "found": found.sum(0),
             "there": there.sum(0),
@@ -167,7 +168,7 @@ class Landmarks(Task):
         height, width = batch["image"].shape[-2:]
         chosen = largest(objects)
         points = pick(objects.values["keypoints"], chosen, math.nan)
-        sides = points.new_tensor([width, height])
+        sides = on_device(torch.tensor([width, height], dtype=points.dtype), points.device)
         unit = points.new_full((len(points),), math.sqrt(width * height))
         if "boxes" in objects.values:
             box = pick(objects.values["boxes"], chosen, math.nan)
@@ -281,7 +282,7 @@ def task_of(split: Split, task: TaskName = "auto", *, eval_split: Split | None =
     """
     fields = split.fields
     label = next((name for name, field in fields.items() if field.kind == "label"), "")
-    objects = next((name for name, field in fields.items() if field.kind == "objects"), "")
+    objects = "objects" if "objects" in fields and fields["objects"].kind == "objects" else ""  # what transforms move
     classes = _classes(fields[label]) if label else _classes(fields[objects]) if _has(fields, objects, "labels") else ()
     points = _points(fields[objects]) if _has(fields, objects, "keypoints") else ()
     labelled_objects = objects if _has(fields, objects, "labels") else ""
@@ -297,9 +298,10 @@ def task_of(split: Split, task: TaskName = "auto", *, eval_split: Split | None =
     if not possible or (task != "auto" and task not in possible):
         raise OptionError(_impossible(split, task, possible))
     chosen = possible[task] if task != "auto" else next(iter(possible.values()))
-    if len(chosen.classes) == 1 and not chosen.points:
+    if len(chosen.classes) < 2 and not chosen.points:
+        found = f"one, {chosen.classes[0]!r}" if chosen.classes else "none"
         raise OptionError(
-            f"{split.name}: expected two classes or more to tell apart, found one, {chosen.classes[0]!r}. "
+            f"{split.name}: expected two classes or more to tell apart, found {found}. "
             "Convert samples of other classes, too."
         )
     for checked in (split, eval_split):

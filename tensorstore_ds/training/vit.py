@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torchvision.models.vision_transformer import VisionTransformer
 
+from tensorstore_ds.errors import OptionError
 from tensorstore_ds.training.options import ViTOptions
 
 
@@ -47,7 +48,15 @@ class ViT(VisionTransformer):  # type: ignore[misc]  # torchvision has no types
         self.encoder.pos_embedding = nn.Parameter(torch.empty(1, self.seq_length, options.width).normal_(std=0.02))
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) floating-point images of `options.image_size` to (B, outputs)."""
+        """(B, C, H, W) floating-point images of `options.image_size` to (B, outputs).
+
+        Raises:
+            OptionError: the images have another size or number of channels.
+        """
+        expected = (self.options.channels, *self.options.image_size)
+        if images.shape[1:] != expected:
+            found = tuple(images.shape)
+            raise OptionError(f"images: expected (B, C, H, W) with {expected}, found {found}. Resize them.")
         height, width = (cells * self.patch_size for cells in self.options.grid)
         missing = (0, width - images.shape[-1], 0, height - images.shape[-2])
         if any(missing):

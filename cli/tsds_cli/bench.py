@@ -1,0 +1,256 @@
+"""``tsds bench``: ways to load a data set, side by side on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tsds_cli import text
+from tsds_cli.failure import Interrupted
+from tsds_cli.options import json_option, path_argument
+from tsds_cli.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from tensorstore_ds.training.bench.comparison import BenchProgress
+    from tensorstore_ds.training.bench.results import Cell, Comparison, First, Row
+
+#: Names of the groups of ways. A test holds them equal to the library's, which help must not import.
+WAYS = ("files", "tensors", "plain", "store", "device")
+#: Likewise.
+BATCH_SIZES = (100, 300, 500, 1000, 3000, 5000, 10000)
+
+_MISSING = "-"
+
+
+def batch_sizes(value: str) -> tuple[int, ...]:
+    """``100,1000``: numbers of samples.
+
+    >>> batch_sizes("100,1000")
+    (100, 1000)
+    """
+    parts = [part.strip() for part in value.split(",")]
+    if not all(part.isascii() and part.isdecimal() and 0 < len(part) < 10 and int(part) for part in parts):
+        raise click.BadParameter(f"expected numbers of samples, such as 100,1000, found {value!r}.")
+    return tuple(map(int, parts))
+
+
+def ways(value: str) -> tuple[str, ...]:
+    """``files,store``: groups of ways.
+
+    >>> ways("files,store")
+    ('files', 'store')
+    """
+    found = tuple(part.strip() for part in value.split(","))
+    for way in found:
+        if way not in WAYS:
+            raise click.BadParameter(f"expected some of {', '.join(WAYS)}, found {way!r}.")
+    return found
+
+
+@click.command()
+@path_argument("store")
+@click.option("--raw", type=click.Path(path_type=Path), metavar="DIR", help="The folder that was converted.")
+@click.option("--split", default="train", show_default=True, metavar="NAME", help="The split to load.")
+@click.option(
+    "--batch-sizes",
+    type=batch_sizes,
+    default=",".join(map(str, BATCH_SIZES)),
+    show_default=True,
+    metavar="N,...",
+    help="Samples a batch; larger ones than the split become one, of the whole split.",
+)
+@click.option(
+    "--ways",
+    "chosen",
+    type=ways,
+    default=",".join(WAYS),
+    show_default=True,
+    metavar="NAME,...",
+    help="What to compare: files, through torchvision; tensors, all in a TensorDataset; plain, the store through "
+    "torch's DataLoader; store, through this library's; device, through this library's from the GPU's memory.",
+)
+@click.option("--train/--no-train", default=True, show_default=True, help="Measure training of a small ViT, too.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    help="For each measurement, about; what takes longer is measured on a part of the epoch. "
+    "[default: 0.5 up to 10,000 samples, else 1.5]",
+)
+@click.option("--device", metavar="NAME", help="cuda or cpu. [default: a GPU if there is one]")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write here. [default: STORE.bench]")
+@json_option
+def bench(
+    store: Path,
+    raw: Path | None,
+    split: str,
+    batch_sizes: tuple[int, ...],
+    chosen: tuple[str, ...],
+    train: bool,
+    seconds: float | None,
+    device: str | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare ways to load a STORE, and the files that it was made of.
+
+    Measures epochs of loading alone and of training, memory, and the first epoch from files that are not in memory, for
+    each way and batch size, in turn. Writes bench.json and bench.png. STORE and DIR are not changed; they are dropped
+    from the page cache, and read again.
+
+    \b
+    Examples:
+      tsds bench photos.tsds --raw photos
+      tsds bench photos.tsds --ways tensors,store --batch-sizes 256 --no-train
+    """
+    from tensorstore_ds.training.bench.chart import draw_comparison
+    from tensorstore_ds.training.bench.comparison import bench as run
+    from tensorstore_ds.training.bench.options import BenchOptions
+
+    options = BenchOptions(raw, split, batch_sizes, chosen, train, seconds, device)  # type: ignore[arg-type]
+    folder = out or Path(f"{store.name}.bench")
+    folder.mkdir(parents=True, exist_ok=True)  # before anything is measured that could not be written
+    bar = _Bar()
+    with bar:
+        comparison = run(store, options, progress=bar.update_bench)
+    written = comparison.write(folder)
+    drawn = draw_comparison(comparison, folder / "bench.png")
+    if as_json:
+        text.echo_json(comparison.as_data())
+    else:
+        _show(comparison)
+        click.echo(f"\nwrote {written}" + (f" and {folder / 'bench.png'}" if drawn else ""))
+        if not drawn:
+            click.echo("bench.png: not drawn, matplotlib is not installed. pip install 'tensorstore-ds[plots]'")
+    if comparison.interrupted:
+        raise Interrupted("interrupted; what was measured until then is written")
+
+
+class _Bar(ProgressBar):
+    def update_bench(self, event: BenchProgress) -> None:
+        """Show what is measured."""
+        self._show("measuring", event.done, event.total, 0, f"{event.done}/{event.total} · {event.doing}")
+
+
+# --- the table --------------------------------------------------------------------------------------------------
+
+
+def _show(comparison: Comparison) -> None:
+    shape = "" if comparison.shape is None else f" of {'x'.join(map(str, comparison.shape))}"
+    click.secho(f"{Path(comparison.store).name}, {comparison.split}", bold=True, nl=False)
+    click.echo(f"  {text.count(comparison.rows, 'sample')}{shape}, batches on {comparison.device}")
+    click.echo(", ".join(comparison.machine.values()))
+    for size in comparison.batch_sizes:
+        batches = -(-comparison.rows // size)
+        text.head(f"batch {size:,}, {batches:,} {'batch' if batches == 1 else 'batches'} an epoch")
+        _echo(_cells(comparison, size), right=range(1, 20))
+    text.head("first epoch, from files that are not in memory")
+    _echo(_firsts(comparison), right=(1, 2, 3))
+    text.head("delivered")
+    _echo([[_title(row), _delivered(row)] for row in comparison.ways])
+    _show_remarks(comparison)
+
+
+def _echo(rows: list[list[str]], right: range | tuple[int, ...] = ()) -> None:
+    for line in text.table(rows, right=right):
+        click.echo(line)
+
+
+def _cells(comparison: Comparison, size: int) -> list[list[str]]:
+    """A row a way: loading, training, memory; on a GPU its memory and use, too."""
+    phases = [p for p in ("load", "train") if any(cell.phase == p for cell in comparison.cells)]
+    on_gpu = any(cell.device_memory is not None for cell in comparison.cells)
+    names = {"load": "loading", "train": "training"}
+    head = [part for p in phases for part in (names[p], "samples/s", "ratio")]
+    rows = [["", *head, "memory", *(["GPU memory", "GPU busy"] if on_gpu else [])]]
+    for row in comparison.ways:
+        cells = [comparison.cell(row.name, p, size) for p in phases]  # type: ignore[arg-type]
+        found = [part for cell in cells for part in _times(cell)]
+        peak = max((cell.memory for cell in cells if cell and cell.memory), default=None)
+        line = [_title(row), *found, _MISSING if peak is None else text.size(peak)]
+        rows.append([*line, *(_gpu(cells[-1]) if on_gpu else [])])
+        if row.ours and any(cell and cell.seconds for cell in cells):
+            rows[-1][0] = click.style(rows[-1][0], fg="green")
+    return rows
+
+
+def _times(cell: Cell | None) -> list[str]:
+    if cell is None or cell.seconds is None or cell.rate is None or cell.ratio is None:
+        return [_MISSING, _MISSING, _MISSING]
+    return [f"{'~' if cell.reckoned else ''}{text.duration(cell.seconds)}", f"{cell.rate:,.0f}", _ratio(cell.ratio)]
+
+
+def _gpu(cell: Cell | None) -> list[str]:
+    if cell is None:
+        return [_MISSING, _MISSING]
+    memory = _MISSING if cell.device_memory is None else text.size(cell.device_memory)
+    return [memory, _MISSING if cell.utilisation is None else f"{cell.utilisation:.0%}".replace("%", " %")]
+
+
+def _firsts(comparison: Comparison) -> list[list[str]]:
+    rows = [["", "before it", "epoch", "batch", ""]]
+    for row in comparison.ways:
+        rows.append([_title(row), *_first(row.first)])
+    return rows
+
+
+def _first(first: First | None) -> list[str]:
+    if first is None:
+        return [_MISSING, _MISSING, _MISSING, ""]
+    if first.seconds is None or first.opened is None:
+        return [_MISSING, _MISSING, f"{first.batch_size:,}", f"not measured: {first.reason}"]
+    epoch = f"{'~' if first.reckoned else ''}{text.duration(first.seconds)}"
+    return [text.duration(first.opened), epoch, f"{first.batch_size:,}", ""]
+
+
+def _delivered(row: Row) -> str:
+    if row.reason:
+        return f"not measured: {row.reason}"
+    return click.style(row.delivered, fg="red") if row.correct is False else row.delivered
+
+
+def _show_remarks(comparison: Comparison) -> None:
+    click.echo()
+    for line in _remarks(comparison):
+        click.echo(line)
+
+
+def _remarks(comparison: Comparison) -> Iterator[str]:
+    yield "ratio: how many times as fast as the first row; ~: reckoned from a part of an epoch, as bench.json tells"
+    if comparison.baseline is not None:
+        yield (
+            "memory: the peak of a process and its workers, what they share counted once, without page cache; "
+            f"{text.size(comparison.baseline)} of it are Python and torch"
+        )
+    if comparison.device != "cpu":
+        yield from {cell.reason for cell in comparison.cells if cell.seconds is not None and cell.reason}
+    for cell in comparison.cells:
+        way = next(row for row in comparison.ways if row.name == cell.way)
+        if cell.seconds is None and not way.reason and not comparison.interrupted:
+            phase = "loading" if cell.phase == "load" else "training"
+            yield f"{phase}, batch {cell.batch_size:,}, {_title(way)}: not measured, {cell.reason}"
+    yield from comparison.notes
+    for phase, name in (("load", "loading"), ("train", "training")):
+        for group, others in (("files", "the best way from files"), ("tensors", "the best TensorDataset")):
+            found = comparison.advantage(phase, group)  # type: ignore[arg-type]
+            if found is not None:
+                low, high = map(_ratio, found)
+                times = low if low == high else f"{low} to {high}"
+                yield click.style(f"{name}: tensorstore-ds is {times} times as fast as {others}", bold=True)
+
+
+def _title(row: Row) -> str:
+    from tensorstore_ds.training.bench.chart import title_of
+
+    return title_of(row)
+
+
+def _ratio(value: float) -> str:
+    """Two or three digits.
+
+    >>> _ratio(1.04), _ratio(23.4), _ratio(316.2)
+    ('1.0', '23', '316')
+    """
+    return f"{value:.1f}" if value < 9.95 else f"{value:,.0f}"

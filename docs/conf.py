@@ -1,0 +1,76 @@
+"""The documentation site: `make docs` builds it, offline, into docs/_build/html."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+
+from tensorstore_ds.version import __version__
+
+HERE = Path(__file__).parent
+#: Folders beside this one, and what of them is part of the site.
+NEIGHBOURS = {"formats": ("v1/*.*", "v1/conformance/README.md", "sources/*.md"), "examples": ("README.md",)}
+_ALIAS = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
+_FUNCTION = re.compile(r"<function \S+?>+")
+
+project = "tensorstore-ds"
+version = release = __version__
+copyright = "the tensorstore-ds authors. Apache License 2.0"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+# In a docstring `name` is something of this library where there is such a thing, and an argument or a value elsewhere.
+default_role = "py:obj"
+highlight_language = "text"
+suppress_warnings = ["misc.highlighting_failure"]  # the specification shows JSON with names in place of values
+myst_heading_anchors = 3
+
+add_module_names = False
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autodoc_type_aliases = {name: name for name in ("ArrayLike", "DTypeLike", "NDArray", "Rows", "Keys", "Params")}
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_custom_sections = [("Attributes", "params_style")]  # else members with docstrings are described twice
+python_maximum_signature_line_length = 100
+python_use_unqualified_type_names = True
+
+html_theme = "pydata_sphinx_theme"
+html_title = "tensorstore-ds"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_theme_options = {"navigation_with_keys": False, "footer_start": ["copyright"], "footer_end": []}
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx before it looks for pages."""
+    copy_neighbours()
+    app.connect("source-read", link_to_copies)
+    app.connect("autodoc-process-signature", shorten)
+
+
+def copy_neighbours() -> None:
+    """Bring pages that lie beside this folder into it, because Sphinx reads one folder only."""
+    for folder, patterns in NEIGHBOURS.items():
+        shutil.rmtree(HERE / folder, ignore_errors=True)
+        for page in (page for pattern in patterns for page in (HERE.parent / folder).glob(pattern)):
+            copy = HERE / folder / page.relative_to(HERE.parent / folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(page, copy)  # with its time, so that Sphinx reads again only what has changed
+
+
+def link_to_copies(app: Sphinx, docname: str, source: list[str]) -> None:
+    """In the site, links of a page of `docs/` to a neighbour's page lead to its copy."""
+    source[0] = re.sub(rf"\]\(\.\./((?:{'|'.join(NEIGHBOURS)})/\S+?\.md)", r"](\1", source[0])
+
+
+def shorten(app: Sphinx, what: str, name: str, obj: object, options: object, *parts: str | None) -> Any:
+    """In signatures, an alias inside of another type by its name too, and a function that is a default as ``...``."""
+    return tuple(part and _ALIAS.sub(r"\1", _FUNCTION.sub("...", part)) for part in parts)

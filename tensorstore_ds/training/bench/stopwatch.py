@@ -1,0 +1,128 @@
+"""The time that an epoch takes: of whole epochs, or reckoned from a part of one.
+
+In a part, one batch is one period of the steady state: the step on a batch, and the wait for the next. It begins when
+the first batch is there. Worker processes finish their batches about together, so that a part has a multiple of their
+number of batches, unless the step is what takes the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+#: An epoch of which more than this share is done is finished.
+NEARLY = 0.75
+#: Waiting for less than this share of the time, a step is what takes it.
+LITTLE = 0.1
+#: Seconds: an epoch that takes less is always timed as a whole, and again.
+SHORT = 1.0
+#: Very short ones are repeated so often, at most.
+MOST = 50
+
+Step = Callable[[Any], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What was timed.
+
+    Attributes:
+        epochs: seconds of each whole epoch; or of one, reckoned from a part.
+        batches: that were timed, of each epoch.
+        of: batches in an epoch.
+        samples: that those batches held.
+    """
+
+    epochs: tuple[float, ...]
+    batches: int
+    of: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """How epochs are timed.
+
+    Attributes:
+        rows: samples of an epoch.
+        of: batches of an epoch.
+        workers: processes that load.
+        settle: waits for what a step has begun and not ended, as on a GPU.
+    """
+
+    rows: int
+    of: int
+    workers: int = 0
+    settle: Callable[[], None] = lambda: None
+
+    def time_epochs(self, loader: Iterable[Any], step: Step, seconds: float, *, fresh: bool = False) -> Timing:
+        """Whole epochs for about so many seconds; a part of one, if it takes longer.
+
+        Args:
+            loader: each iteration is an epoch.
+            step: what is done with a batch; returns the number of its samples.
+            seconds: in which to be ready, but for the least part that says something.
+            fresh: the loader was never used: its first epoch, in which workers start and memory is new, does not
+                count, unless it is a long one.
+        """
+        begun = time.perf_counter()
+        first = self._epoch(loader, step, begun + seconds)
+        if first.batches < first.of:
+            return first
+        epochs = [] if fresh and first.epochs[0] < SHORT else list(first.epochs)
+        while not epochs or (time.perf_counter() - begun + min(epochs) < seconds and len(epochs) < MOST):
+            epochs += self._epoch(loader, step, None).epochs
+        return Timing(tuple(epochs), self.of, self.of, first.samples)
+
+    def _epoch(self, loader: Iterable[Any], step: Step, deadline: float | None) -> Timing:
+        begun = asked = ready = time.perf_counter()
+        number = samples = 0
+        waited = 0.0
+        for number, item in enumerate(loader, 1):
+            now = time.perf_counter()
+            if number == 1:
+                ready = now
+            else:
+                waited += now - asked
+                enough = self._is_enough(number - 1, now - ready, waited, ready - begun)
+                if deadline is not None and now > deadline and enough:
+                    self.settle()
+                    return self._part(time.perf_counter() - ready, number - 1, samples)
+            samples += step(item)
+            asked = time.perf_counter()
+        self.settle()
+        return Timing((time.perf_counter() - begun,), number, number, samples)
+
+    def _is_enough(self, batches: int, elapsed: float, waited: float, first: float) -> bool:
+        """Whether a part is enough.
+
+        Args:
+            batches: in it, one less than were handed out.
+            elapsed: seconds of it.
+            waited: for batches, of these.
+            first: seconds until the first batch was there, with its workers' start.
+        """
+        if batches < min(2, 1 + self.workers) or batches + 1 == self.of:  # the last one may be smaller
+            return False
+        if batches >= NEARLY * self.of or elapsed * self.of < SHORT * batches:
+            return False
+        steps_take_the_time = waited < LITTLE * elapsed and elapsed / batches * self.workers >= first
+        return steps_take_the_time or batches % max(1, self.workers) == 0
+
+    def time_first(self, loader: Iterable[Any], step: Step, seconds: float) -> Timing:
+        """One epoch from its very beginning, workers' start included; a part of it, if it takes longer."""
+        begun = time.perf_counter()
+        number = samples = 0
+        for number, item in enumerate(loader, 1):
+            samples += step(item)
+            elapsed = time.perf_counter() - begun
+            if elapsed > seconds and number < NEARLY * self.of and number % max(1, self.workers) == 0:
+                self.settle()
+                return self._part(time.perf_counter() - begun, number, samples)
+        self.settle()
+        return Timing((time.perf_counter() - begun,), number, number, samples)
+
+    def _part(self, seconds: float, batches: int, samples: int) -> Timing:
+        return Timing((seconds * self.rows / samples,), batches, self.of, samples)

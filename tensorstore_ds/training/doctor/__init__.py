@@ -1,0 +1,1 @@
+"""What holds training back on this machine with this store, measured in less than a minute, and what to change."""

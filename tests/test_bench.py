@@ -1,0 +1,296 @@
+"""A comparison as a whole: real processes, one of which is killed, and a user who stops it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import tensorstore_ds as tsds
+from stores import class_folders
+from tensorstore_ds.training.bench import comparison as comparisons
+from tensorstore_ds.training.bench.chart import draw_comparison
+from tensorstore_ds.training.bench.comparison import BenchProgress, bench
+from tensorstore_ds.training.bench.lane import Lane
+from tensorstore_ds.training.bench.limits import Limit
+from tensorstore_ds.training.bench.options import BenchOptions, middle
+from tensorstore_ds.training.bench.processes import own_nbytes, shared_nbytes, tree, tree_nbytes
+from tensorstore_ds.training.bench.results import Cell, Comparison, Row, make_cell, with_ratios
+from tensorstore_ds.training.bench.ways import Way, ways_of
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bench")
+    tsds.convert(class_folders(folder / "raw", per_class=9), folder / "s.tsds", tsds.ConvertOptions(workers=0))
+    return folder / "s.tsds"
+
+
+def answer(*epochs: float, batches: int = 4, of: int = 4, rows: int = 20, **more: Any) -> dict[str, Any]:
+    facts = {"state": "ok", "epochs": list(epochs), "batches": batches, "of": of, "rows": rows, "samples": rows}
+    return {**facts, "memory": None, "before": None, **more}
+
+
+# --- a real one ----------------------------------------------------------------------------------------------------
+
+
+def running() -> list[int]:
+    return list(tree(os.getpid()))[1:]
+
+
+def test_a_process_that_is_killed_costs_its_row_and_ctrl_c_keeps_what_was_measured(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparisons, "ROUNDS", 1)
+    before, seen = set(running()), []
+
+    def interfere(event: BenchProgress) -> None:
+        seen.append(event)
+        if event.doing == "loading, batch 5, TensorDataset":
+            victim = next(pid for pid in running() if b'"tensors"' in Path(f"/proc/{pid}/cmdline").read_bytes())
+            os.kill(victim, signal.SIGKILL)
+        if event.doing == "training, batch 5, store, tensorstore-ds":
+            raise KeyboardInterrupt
+
+    options = BenchOptions(ways=("tensors", "store"), batch_sizes=(5, 1000), seconds=0.05, device="cpu")
+    found = bench(store, options, progress=interfere)
+    assert set(running()) == before
+    assert found.interrupted and found.batch_sizes == (5, 18) and found.took > 0
+    tensors, whole, ours = (found.cell(row.name, "load", 18) for row in found.ways)
+    assert tensors is not None and whole is not None and ours is not None
+    assert tensors.seconds is None and tensors.reason == "its process was ended by SIGKILL: out of memory?"
+    assert whole.seconds and whole.ratio == 1 and ours.seconds and ours.ratio and not ours.reckoned
+    assert [row.correct for row in found.ways] == [True, True, True]
+    stopped = found.cell("store", "train", 5)
+    assert stopped is not None and stopped.reason == "stopped before it was measured"
+    trained = found.cell("tensors-whole", "train", 5)
+    assert trained is not None and trained.seconds and trained.memory
+    assert seen[0].done == 0 and all(a.done <= b.done <= b.total for a, b in itertools.pairwise(seen))
+
+
+# --- its parts -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_sizes": ()}, "batch_sizes: expected one or more, found none."),
+        ({"batch_sizes": (100, 0)}, "batch_sizes: expected 1 or more, found 0."),
+        ({"ways": ("file",)}, "ways: expected some of files, tensors, plain, store, device, found file."),
+        ({"ways": ()}, "ways: expected some of files, tensors, plain, store, device, found none."),
+        ({"seconds": 0.0}, "seconds: expected a positive number, found 0.0."),
+        ({"memory": -1}, "memory: expected 0 or more, found -1."),
+        ({"seed": -1}, "seed: expected 0 or more, found -1."),
+        ({"raw": Path("/nowhere")}, "raw: expected a folder, found /nowhere."),
+    ],
+)
+def test_options_out_of_their_range(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(tsds.OptionError) as error:
+        BenchOptions(**changes)
+    assert str(error.value) == message
+
+
+def test_batch_sizes_are_cut_to_the_data() -> None:
+    assert BenchOptions().sizes(60_000) == (100, 300, 500, 1000, 3000, 5000, 10000)
+    assert BenchOptions(batch_sizes=(7, 300, 100)).sizes(205) == (7, 100, 205)
+    assert BenchOptions().sizes(3) == (3,)
+    assert middle((100, 300)) == 300 and middle((2000, 3000)) == 2000
+
+
+def test_small_data_get_less_time() -> None:
+    assert BenchOptions().time_for(1797) < BenchOptions().time_for(60_000)
+    assert BenchOptions(seconds=9).time_for(1797) == 9
+
+
+def test_what_cannot_be_compared_is_refused(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(tsds.OptionError, match=r"split: expected one of \w+, \w+, found val"):
+        bench(store, BenchOptions(split="val"))
+    with pytest.raises(tsds.FormatError):
+        bench(tmp_path)
+
+
+def test_a_device_that_is_not_here_is_an_error_of_all(store: Path) -> None:
+    with pytest.raises(tsds.OptionError, match="device: expected cuda or cpu, found nonsense"):
+        bench(store, BenchOptions(ways=("store",), device="nonsense"))
+
+
+def test_workers_are_none_half_and_all_cores() -> None:
+    assert [way.workers for way in ways_of(("files",), 16)] == [0, 8, 16]
+    assert [way.workers for way in ways_of(("files",), 2)] == [0, 1, 2]
+    assert [way.workers for way in ways_of(("files",), 1)] == [0, 1]
+    names = [way.name for way in ways_of(("device", "store", "plain", "tensors", "files"), 16)]
+    assert len(set(names)) == len(names) == 9
+
+
+def test_a_cell_is_the_median_of_its_whole_epochs() -> None:
+    cell = make_cell("a", "load", 5, [answer(9.0, batches=2), answer(2.0, 3.0), answer(4.0)], rows=20)
+    assert (cell.seconds, cell.spread, cell.epochs, cell.reckoned) == (3, (2, 4), 3, False)
+    assert cell.rate == pytest.approx(20 / 3)
+
+
+def test_a_cell_of_parts_says_how_large_they_were() -> None:
+    cell = make_cell("a", "load", 5, [answer(9.0, batches=1), answer(7.0, batches=2)], rows=20)
+    assert (cell.seconds, cell.batches, cell.of, cell.reckoned) == (8, 2, 4, True)
+
+
+def test_an_epoch_of_other_files_is_turned_into_one_of_the_split() -> None:
+    cell = make_cell("a", "load", 5, [answer(3.0, rows=30)], rows=20)
+    assert cell.seconds == pytest.approx(2) and cell.rate == pytest.approx(10)
+
+
+def test_one_failure_is_the_cells_reason() -> None:
+    cell = make_cell("a", "load", 5, [answer(1.0), {"state": "failed", "reason": "it broke"}], rows=20)
+    assert cell.seconds is None and cell.reason == "it broke"
+
+
+def test_memory_and_the_gpu_are_those_of_the_peak() -> None:
+    answers = [
+        answer(1.0, memory=5, device_memory=7, utilisation=0.25),
+        answer(1.0, memory=9, device_memory=6, utilisation=0.75),
+    ]
+    cell = make_cell("a", "train", 5, answers, rows=20)
+    assert (cell.memory, cell.device_memory, cell.utilisation) == (9, 7, 0.5)
+
+
+def test_ratios_are_to_the_first_row_that_was_measured() -> None:
+    cells = [Cell("a", "load", 5), Cell("b", "load", 5, rate=10.0), Cell("c", "load", 5, rate=25.0)]
+    cells += [Cell("a", "train", 5, rate=4.0), Cell("c", "train", 5, rate=2.0), Cell("c", "load", 9, rate=7.0)]
+    assert [cell.ratio for cell in with_ratios(cells)] == [None, 1, 2.5, 1, 0.5, 1]
+
+
+def test_a_batch_that_would_take_too_long_or_too_much_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = Limit()
+    assert limit.reason(10_000, 30_000, 1.0) == ""
+    limit.learn(100, answer(2.0, rows=20_000, memory=300_000_000, before=100_000_000))
+    assert limit.rate == 10_000 and limit.grown == 2_000_000
+    monkeypatch.setattr("tensorstore_ds.training.bench.limits.memory_limit", lambda: 10**10)
+    assert limit.reason(3000, 9000, 1.0) == ""
+    assert limit.reason(3000, 11_000, 1.0) == "a batch takes about 0 s; more --seconds measure it"
+    assert limit.reason(6000, 6000, 1.0) == "it needs about 12.0 GB of memory more, 10.0 GB are left"
+
+
+# --- processes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="memory is read from /proc")
+def test_memory_that_a_forked_process_shares_counts_once() -> None:
+    ballast = bytearray(b"\1") * 200_000_000
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(read, 1)
+        os._exit(0)
+    try:
+        alone = own_nbytes(os.getpid())
+        shared = shared_nbytes(os.getpid())
+        assert alone is not None and shared is not None and len(ballast) <= alone
+        assert shared == pytest.approx(own_nbytes(child), rel=0.2)
+        twice, once = tree_nbytes(os.getpid()), tree_nbytes(os.getpid(), shared)
+        assert twice is not None and once is not None
+        assert twice > 1.8 * len(ballast) and once < alone + 0.4 * len(ballast)
+    finally:
+        os.write(write, b"x")
+        os.waitpid(child, 0)
+    assert own_nbytes(child) is None and tree_nbytes(child) is None
+
+
+@pytest.fixture
+def lane(store: Path, tmp_path: Path) -> Iterator[Callable[..., Lane]]:
+    def make(**changes: Any) -> Lane:
+        assignment = {"store": str(store), "split": "train", "raw": None, "scratch": str(tmp_path), "device": "cpu"}
+        return Lane(Way("plain-1", "", "plain", 1), {**assignment, "memory": None, "seed": 0, **changes}, tmp_path)
+
+    yield make
+
+
+def test_a_lane_that_does_not_answer_is_ended_with_its_workers(lane: Callable[..., Lane]) -> None:
+    with lane() as one:
+        one.begin(120)
+        assert one.ready["device"] == "cpu" and one.ready["memory"] > 0
+        assert one.ask("load", 60, batch_size=5, seconds=0.05)["state"] == "ok"
+        started = running()
+        assert len(started) >= 2  # it and its worker, which stays
+        os.kill(started[0], signal.SIGSTOP)
+        assert one.ask("load", 0.1, batch_size=5, seconds=0.05) == {"state": "failed", "reason": "no answer in 0 s"}
+        assert one.ask("load", 60, batch_size=5, seconds=0.05)["reason"] == "no answer in 0 s"
+    deadline = time.monotonic() + 20  # orphans are seen off by the system
+    while any(Path(f"/proc/{pid}").exists() and own_nbytes(pid) for pid in started):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# --- what is made of it --------------------------------------------------------------------------------------------
+
+
+def made(*cells: Cell, **changes: Any) -> Comparison:
+    rows = [Row("files-0", "files, 0 workers", "files", 0, False, reader="ImageFolder")]
+    rows += [Row("tensors", "TensorDataset", "tensors", 0, False), Row("store", "ours", "store", 0, True)]
+    facts: dict[str, Any] = {
+        "store": "s.tsds",
+        "split": "train",
+        "rows": 1000,
+        "shape": (28, 28, 1),
+        "device": "cpu",
+        "machine": {"cpu": "AMD"},
+        "batch_sizes": sorted({cell.batch_size for cell in cells}),
+        "seconds": 1.0,
+        "took": 10.0,
+        "interrupted": False,
+        "baseline": 10**8,
+        "ways": rows,
+        "cells": with_ratios(cells),
+    }
+    return Comparison(**{**facts, **changes})
+
+
+def cell(way: str, phase: Any, size: int, seconds: float, *, batches: int = 10) -> Cell:
+    return Cell(way, phase, size, seconds, (seconds, seconds), 1000 / seconds, None, batches, 10, 3, 5 * 10**8)
+
+
+MEASURED = [
+    *(cell("files-0", "load", size, 6 - size / 100, batches=3) for size in (100, 300)),
+    *(cell("tensors", "load", size, 0.5) for size in (100, 300)),
+    *(cell("store", "load", size, size / 1e4) for size in (100, 300)),
+    *(cell("store", "train", size, 1.0) for size in (100, 300)),
+]
+
+
+def test_the_advantage_is_over_the_best_of_a_group() -> None:
+    found = made(*MEASURED)
+    assert found.advantage("load", "files") == pytest.approx((3 / 0.03, 5 / 0.01))
+    assert found.advantage("load", "tensors") == pytest.approx((0.5 / 0.03, 0.5 / 0.01))
+    assert found.advantage("train", "files") is None
+
+
+def test_it_is_written_as_json(tmp_path: Path) -> None:
+    found = made(*MEASURED)
+    assert found.write(tmp_path / "new" / "folder") == tmp_path / "new" / "folder" / "bench.json"
+    data = json.loads((tmp_path / "new" / "folder" / "bench.json").read_text())
+    assert data == found.as_data() and len(data["cells"]) == 8
+    assert data["cells"][0]["reckoned"] is True and data["cells"][-1]["reckoned"] is False
+    assert data["cells"][2]["ratio"] == pytest.approx(10)
+
+
+@pytest.mark.parametrize("cells", [MEASURED, MEASURED[:1], [Cell("store", "load", 100, reason="no time")]])
+def test_it_is_drawn(tmp_path: Path, cells: list[Cell]) -> None:
+    pytest.importorskip("matplotlib")
+    assert draw_comparison(made(*cells), tmp_path / "bench.png")
+    with Image.open(tmp_path / "bench.png") as image:
+        colors = image.convert("RGB").getcolors(10**6)
+    assert colors is not None and len(colors) > 10
+    ours = sum(count for count, color in colors if color == (0xD5, 0x5E, 0x00))
+    assert (ours > 100) == any(cell.way == "store" and cell.seconds for cell in cells)
+
+
+def test_without_matplotlib_nothing_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorstore_ds.training.bench.chart.plots_available", lambda: False)
+    assert draw_comparison(made(*MEASURED), tmp_path / "bench.png") is False
+    assert not (tmp_path / "bench.png").exists()

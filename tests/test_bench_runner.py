@@ -1,0 +1,193 @@
+"""Each way, measured in this process: what it delivers, and what it answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tensorstore_ds as tsds
+from stores import class_folders, detections, store_of
+from tensorstore_ds.training.bench.delivery import marks_of_split
+from tensorstore_ds.training.bench.runner import Runner, answered, device_of, start
+from tensorstore_ds.training.bench.ways import Way, ways_of
+
+CPU_WAYS = [way for way in ways_of(("files", "tensors", "plain", "store"), 1) if way.workers == 0]
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 22 gray images with labels, made of class folders beside it."""
+    folder = tmp_path_factory.mktemp("labelled")
+    class_folders(folder / "raw", per_class=11)
+    tsds.convert(folder / "raw", folder / "s.tsds", tsds.ConvertOptions(workers=0))
+    return folder / "s.tsds"
+
+
+@pytest.fixture(scope="module")
+def with_objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 13 images with objects, and no source."""
+    return store_of(tmp_path_factory.mktemp("objects") / "s.tsds", detections(13), ("a", "b")).path
+
+
+def runner(way: Way, store: Path, tmp_path: Path, **changes: Any) -> Runner:
+    raw = str(store.parent / "raw") if way.group == "files" else None
+    assignment = {"store": str(store), "split": "train", "raw": raw, "scratch": str(tmp_path), "device": "cpu"}
+    made, _ = start({**assignment, "memory": None, "seed": 0, "way": asdict(way), **changes})
+    return made
+
+
+def marks(store: Path, tmp_path: Path, fields: dict[str, str]) -> str:
+    found = marks_of_split(tsds.open(store)["train"], fields, pixels=True)
+    np.save(tmp_path / "marks.npy", found)
+    return str(tmp_path / "marks.npy")
+
+
+@pytest.mark.parametrize("way", CPU_WAYS, ids=lambda way: way.name)
+def test_every_way_delivers_what_is_stored(way: Way, labelled: Path, tmp_path: Path) -> None:
+    file = marks(labelled, tmp_path, {"image": "image", "label": "label"})
+    found = runner(way, labelled, tmp_path).verify(5, 60, file, pixels=True)
+    assert (found["rows"], found["of"], found["whole"], found["same"]) == (22, 22, True, True)
+    assert found["reader"] == ("ImageFolder" if way.group == "files" else "")
+
+
+@pytest.mark.parametrize("way", CPU_WAYS[1:], ids=lambda way: way.name)
+def test_objects_too(way: Way, with_objects: Path, tmp_path: Path) -> None:
+    file = marks(with_objects, tmp_path, {"image": "image", "objects": "objects"})
+    found = runner(way, with_objects, tmp_path).verify(5, 60, file, pixels=True)
+    assert (found["rows"], found["whole"], found["same"]) == (13, True, True)
+
+
+@pytest.mark.parametrize("way", CPU_WAYS[1:], ids=lambda way: way.name)
+def test_objects_of_all_ways_are_the_same_in_every_value(way: Way, with_objects: Path, tmp_path: Path) -> None:
+    made = runner(way, with_objects, tmp_path)
+    made.feed.open()
+    stored = tsds.open(with_objects)["train"]
+    by_image = {stored["image"][row].tobytes(): stored["objects"][row] for row in range(13)}
+    for item in made.feed.loader(5):
+        batch = made.feed.batch(item)
+        offsets = batch["objects"]["offsets"].tolist()
+        for i, image in enumerate(batch["image"].permute(0, 2, 3, 1)):
+            expected = by_image[image.numpy().tobytes()]
+            for name in ("boxes", "labels", "keypoints"):
+                found = batch["objects"][name][offsets[i] : offsets[i + 1]].numpy()
+                np.testing.assert_array_equal(found, expected[name])
+
+
+def test_samples_that_are_not_those_of_the_store_are_seen(labelled: Path, tmp_path: Path) -> None:
+    other = marks(labelled, tmp_path, {"image": "image"})  # without their labels
+    found = runner(CPU_WAYS[-1], labelled, tmp_path).verify(5, 60, other, pixels=True)
+    assert found["rows"] == 22 and found["same"] is False
+
+
+@pytest.mark.parametrize("way", CPU_WAYS, ids=lambda way: way.name)
+def test_loading_training_and_a_first_epoch_are_timed(way: Way, labelled: Path, tmp_path: Path) -> None:
+    made = runner(way, labelled, tmp_path)
+    cold = made.cold(10, 60)
+    assert (cold["batches"], cold["of"], cold["samples"], cold["rows"]) == (3, 3, 22, 22)
+    assert cold["left"] is not None or cold["why"]
+    for timed in (made.load(10, 0.01), made.train(10, 0.01)):
+        assert (timed["batches"], timed["of"], timed["samples"], timed["rows"]) == (3, 3, 22, 22)
+        assert all(seconds > 0 for seconds in timed["epochs"])
+    made.rest()
+    json.dumps(made.load(22, 0.01))
+
+
+def test_the_weights_learn(labelled: Path, tmp_path: Path) -> None:
+    made = runner(CPU_WAYS[-1], labelled, tmp_path)
+    made.train(10, 0.01)
+    assert made._trainer is not None
+    learner = made._trainer[1]._learner
+    before = [weights.clone() for weights in learner.module.parameters()]
+    made.train(10, 0.01)
+    assert any(not torch.equal(a, b) for a, b in zip(before, learner.module.parameters(), strict=True))
+    assert made._trainer[1]._learner is learner  # one model a batch size
+
+
+def test_an_epoch_that_lacks_samples_is_no_result(labelled: Path, tmp_path: Path) -> None:
+    made = runner(CPU_WAYS[-1], labelled, tmp_path)
+    made.feed.open()
+    made._loader = (10, [next(iter(made.feed.loader(10)))])
+    with pytest.raises(RuntimeError, match="expected an epoch of 22 samples, found 10"):
+        made.load(10, 0.0)
+
+
+def test_a_copy_in_memory_has_to_fit(labelled: Path, with_objects: Path, tmp_path: Path) -> None:
+    way = Way("tensors", "TensorDataset", "tensors")
+    needed = 22 * (6 * 5 + 8)
+    made = runner(way, labelled, tmp_path, memory=needed)
+    made.feed.open()
+    assert sum(tensor.nbytes for tensor in made.feed.dataset.tensors) == needed
+    refused = runner(way, labelled, tmp_path, memory=needed - 1)
+    assert answered(lambda: refused.load(10, 1)) == {
+        "state": "failed",
+        "reason": f"expected {needed - 1:,} bytes at most, found {needed:,}: it does not fit",
+    }
+    padded = runner(way, with_objects, tmp_path)
+    padded.feed.open()
+    with pytest.raises(tsds.ResidencyError, match="it does not fit"):
+        total = sum(tensor.nbytes for tensor in padded.feed.dataset.tensors)
+        runner(way, with_objects, tmp_path, memory=total - 1).feed.open()
+
+
+def test_a_store_with_nothing_to_learn_is_loaded_only(tmp_path: Path) -> None:
+    samples = [{"image": np.full((4, 4, 1), i, np.uint8), "label": 0} for i in range(5)]
+    path = store_of(tmp_path / "s.tsds", samples, ("only",)).path
+    assignment = {"store": str(path), "split": "train", "raw": None, "scratch": str(tmp_path), "device": "cpu"}
+    made, facts = start({**assignment, "memory": None, "seed": 0, "way": asdict(CPU_WAYS[-1])})
+    assert "expected two classes or more" in facts["untrainable"]
+    assert facts["fields"] == {"image": "image", "label": "label"}
+    assert made.load(5, 0.01)["samples"] == 5
+
+
+def test_encoded_images_are_loaded_only_and_not_as_tensors(tmp_path: Path) -> None:
+    class_folders(tmp_path / "raw")
+    tsds.convert(tmp_path / "raw", tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, encoding="source"))
+    for way in CPU_WAYS:
+        made = runner(way, tmp_path / "s.tsds", tmp_path)
+        if way.group == "tensors":
+            with pytest.raises(tsds.ResidencyError, match="expected images kept as pixels, found source"):
+                made.feed.open()
+        else:
+            assert made.load(3, 0.01)["samples"] == 8
+    assignment = {"store": str(tmp_path / "s.tsds"), "split": "train", "raw": None, "scratch": "", "device": "cpu"}
+    _, facts = start({**assignment, "memory": None, "seed": 0, "way": asdict(CPU_WAYS[-1])})
+    assert facts["untrainable"] == "images are kept as source, training needs pixels. Convert with --encoding raw."
+
+
+@pytest.mark.parametrize("name", ["cuda:9", "mps", "nonsense"])
+def test_a_device_that_is_not_here_is_refused(name: str) -> None:
+    found = answered(lambda: {"device": str(device_of(name))})
+    assert found["state"] == "refused" and found["reason"].startswith("device: expected") and name in found["reason"]
+
+
+def test_a_failure_is_one_line_and_told_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> dict[str, Any]:
+        raise RuntimeError("stack expects\neach tensor")
+
+    assert answered(fail) == {"state": "failed", "reason": "RuntimeError: stack expects"}
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("group", ["files", "tensors", "plain", "store", "device"])
+def test_on_a_gpu(group: Any, labelled: Path, tmp_path: Path) -> None:
+    file = marks(labelled, tmp_path, {"image": "image", "label": "label"})
+    made = runner(Way(group, group, group), labelled, tmp_path, device="cuda")
+    assert made.verify(5, 60, file, pixels=True)["same"]
+    work: Callable[[int, float], dict[str, Any]]
+    for work in (made.load, made.train):
+        found = work(10, 0.3)
+        assert found["device_memory"] > 0 and ("utilisation_reason" in found or "utilisation" in found)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_without_a_gpu_there_is_no_way_on_it(labelled: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no GPU"):
+        runner(Way("device", "", "device"), labelled, tmp_path)

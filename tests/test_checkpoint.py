@@ -1,0 +1,261 @@
+"""Checkpoints: what was written, or one line; never code, never something else."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tensorstore_ds.errors import TrainingError
+from tensorstore_ds.training.checkpoint import ModelCard, load, load_model, save
+from tensorstore_ds.training.options import ViTOptions
+from tensorstore_ds.training.tasks import ClassificationLandmarks
+from tensorstore_ds.training.vit import ViT
+from training_stores import names, one_line
+
+CARD = ModelCard(
+    ViTOptions((8, 12), channels=3, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, dropout=0.1),
+    ClassificationLandmarks(("ant", "bee"), ("left", "right"), "label", "objects"),
+    mean=(0.5, 0.25, 1 / 3),
+    std=(0.2, 0.1, 0.3),
+    stored=(16, 20),
+    fit="crop",
+)
+
+#: Runs in a process of its own: files may have few bytes, as if the disk were full.
+FULL = """
+import resource, sys
+import torch
+from pathlib import Path
+from tensorstore_ds.errors import TrainingError
+from tensorstore_ds.training.checkpoint import load, save
+path = Path(sys.argv[1])
+card, content = load(path)
+for size in (0, 1000, 100_000):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    try:
+        save(path, card, {"weights": torch.zeros(10**6)})
+    except TrainingError as error:
+        print(error)
+"""
+
+
+def model() -> ViT:
+    generator = torch.Generator().manual_seed(0)
+    made = ViT(CARD.vit, CARD.task.outputs)
+    for weights in made.parameters():
+        weights.data = torch.randn(weights.shape, generator=generator)
+    return made
+
+
+WEIGHTS = model().state_dict()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    save(tmp_path / "best.pt", CARD, {"weights": WEIGHTS, "epoch": 3, "loss": [0.5, float("nan")]})
+    return tmp_path / "best.pt"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("written") / "best.pt"
+    save(path, CARD, {"weights": WEIGHTS})
+    return path
+
+
+def same_weights(found: Any) -> bool:
+    return found.keys() == WEIGHTS.keys() and all(torch.equal(found[name], WEIGHTS[name]) for name in WEIGHTS)
+
+
+def refused(path: Path, call: Any = load) -> str:
+    with pytest.raises(TrainingError) as error:
+        call(path)
+    text = one_line(error.value)
+    assert text.startswith(f"{path}: expected ")
+    return text
+
+
+# --- written and read --------------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read(path: Path) -> None:
+    card, content = load(path)
+    assert card == CARD and content["epoch"] == 3 and content["loss"][0] == 0.5
+    assert same_weights(content["weights"])
+    assert ModelCard.from_data(CARD.as_data()) == CARD
+
+
+def test_a_model_to_use(path: Path) -> None:
+    found, card = load_model(os.fspath(path))
+    assert card == CARD and not found.training and same_weights(found.state_dict())
+    images = torch.randn(2, 3, 8, 12)
+    with torch.no_grad():
+        torch.testing.assert_close(found(images), model().eval()(images), rtol=0, atol=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_checkpoint_of_a_gpu_is_read_without_one(tmp_path: Path) -> None:
+    save(tmp_path / "best.pt", CARD, {"weights": {name: value.cuda() for name, value in WEIGHTS.items()}})
+    assert same_weights(load(tmp_path / "best.pt")[1]["weights"])
+    found, _ = load_model(tmp_path / "best.pt", device="cuda")
+    assert next(found.parameters()).is_cuda
+
+
+def test_a_full_disk_leaves_the_old_one(path: Path) -> None:
+    run = subprocess.run([sys.executable, "-c", FULL, path], capture_output=True, text=True, check=True)
+    line = f"{path}: expected to write it, found: File too large. Make room or choose another folder.\n"
+    assert run.stdout == 3 * line
+    assert load(path)[1]["epoch"] == 3
+    assert names(path.parent) == ["best.pt"]
+
+
+# --- damage ------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.floats(0, 1, exclude_max=True), st.integers(1, 255))
+@example(0.5, 1)  # in the middle of the weights
+def test_a_byte_that_is_another(written: Path, place: float, change: int) -> None:
+    data = bytearray(written.read_bytes())
+    data[int(place * len(data))] ^= change
+    assert_refused_or_the_same(written, data)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_byte_of_the_archives_index_that_is_another(written: Path, drawn: st.DataObject) -> None:
+    data = bytearray(written.read_bytes())
+    data[drawn.draw(st.integers(data.index(b"PK\x01\x02"), len(data) - 1))] ^= drawn.draw(st.integers(1, 255))
+    assert_refused_or_the_same(written, data)
+
+
+def test_a_tensor_that_is_marked_as_a_folder(written: Path) -> None:
+    """torch would take it for empty, and leave its weights as the memory was."""
+    data = bytearray(written.read_bytes())
+    with zipfile.ZipFile(written) as archive:
+        members = [member.filename for member in archive.infolist()]
+    at = 0
+    for name in members:
+        at = data.index(b"PK\x01\x02", at)
+        if "/data/" in name:
+            data[at + 38] |= 0x10  # external file attributes
+        at += 4
+    changed = written.with_name("changed.pt")
+    changed.write_bytes(data)
+    assert "is not what was written" in refused(changed)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0, 1, exclude_max=True))
+@example(0.0)
+def test_an_end_that_is_missing(written: Path, place: float) -> None:
+    data = written.read_bytes()
+    changed = written.with_name("changed.pt")
+    changed.write_bytes(data[: int(place * len(data))])
+    refused(changed)
+
+
+def assert_refused_or_the_same(written: Path, data: bytearray) -> None:
+    changed = written.with_name("changed.pt")
+    changed.write_bytes(data)
+    try:
+        found, card = load_model(changed)
+    except TrainingError as error:
+        assert one_line(error).startswith(f"{changed}: expected ")
+    else:
+        assert card == CARD and same_weights(found.state_dict())
+
+
+# --- something else ----------------------------------------------------------------------------------------------
+
+
+class Bomb:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("way", ["pickle", "torch", "inside"])
+def test_no_code_is_run(tmp_path: Path, way: str) -> None:
+    path, target = tmp_path / "best.pt", tmp_path / "exploded"
+    if way == "pickle":
+        path.write_bytes(pickle.dumps(Bomb(target)))
+    else:
+        bomb: Any = Bomb(target)
+        torch.save(bomb if way == "torch" else {"format": ["tensorstore-ds checkpoint", 1], "card": bomb}, path)
+    refused(path)
+    refused(path, load_model)
+    assert names(tmp_path) == ["best.pt"]
+    torch.load(path, weights_only=False) if way != "pickle" else pickle.loads(path.read_bytes())
+    assert target.exists(), "it would have run"
+
+
+def test_other_files(tmp_path: Path) -> None:
+    path = tmp_path / "best.pt"
+    path.write_bytes(b"")
+    refused(path)
+    path.write_text("an image, say")
+    refused(path)
+    torch.save(WEIGHTS, path)
+    assert "not one of this library and version" in refused(path)
+    torch.save({"format": ["tensorstore-ds checkpoint", 2], "card": CARD.as_data()}, path)
+    assert "not one of this library and version" in refused(path)
+    torch.save([1, 2], path)
+    refused(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data.pkl", "text")
+    refused(path)
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "missing.pt")
+    with pytest.raises(IsADirectoryError):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"vit": {**CARD.as_data()["vit"], "heads": 3}},  # which does not divide the width
+        {"vit": {**CARD.as_data()["vit"], "another": 3}},
+        {"vit": {"depth": 1}},
+        {"task": {**CARD.as_data()["task"], "name": "segmentation"}},
+        {"task": None},
+        {"mean": 3},
+    ],
+)
+def test_a_card_that_describes_no_model(tmp_path: Path, change: dict[str, Any]) -> None:
+    data = {"format": ["tensorstore-ds checkpoint", 1], "card": {**CARD.as_data(), **change}, "weights": WEIGHTS}
+    torch.save(data, tmp_path / "best.pt")
+    refused(tmp_path / "best.pt")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"weights": {}},
+        {"weights": [1, 2]},
+        {"weights": {1: WEIGHTS["class_token"]}},
+        {"weights": {**WEIGHTS, "class_token": torch.zeros(1, 1, 16)}},
+        {"weights": {**WEIGHTS, "class_token": 3}},
+        {"weights": {**WEIGHTS, "another": torch.zeros(1)}},
+    ],
+    ids=lambda content: str([*content.get("weights", [])])[:20],
+)
+def test_weights_of_another_model(tmp_path: Path, content: dict[str, Any]) -> None:
+    save(tmp_path / "best.pt", CARD, content)
+    text = refused(tmp_path / "best.pt", load_model)
+    assert text.endswith("expected the weights of the model that it describes, found others.")

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from click.testing import CliRunner, Result
+
+import tensorstore_ds
+from stores import class_folders
+from tensorstore_ds.training.bench.options import BATCH_SIZES, GROUPS, BenchOptions, Group
+from tensorstore_ds.training.bench.results import Cell, Comparison, Row
+from tsds_cli import bench as command
+from tsds_cli.failure import failure_of
+
+
+def run(*arguments: object) -> Result:
+    """As the group runs it: what a user can cause is one line."""
+    result = CliRunner().invoke(command.bench, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        failure = failure_of(result.exception)
+        if failure is None:
+            raise result.exception
+    return result
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """Files and the store, on one core's worth of workers, over 18 images."""
+    folder = tmp_path_factory.mktemp("cli-bench")
+    source = class_folders(folder / "raw", per_class=9)
+    tensorstore_ds.convert(source, folder / "s.tsds", tensorstore_ds.ConvertOptions(workers=0))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("tensorstore_ds.training.bench.comparison.default_workers", lambda: 1)
+        monkeypatch.setattr("tensorstore_ds.training.bench.comparison.ROUNDS", 2)
+        arguments = ["--raw", source, "--seconds", 0.04, "--batch-sizes", "5,100", "--device", "cpu"]
+        ways = ["--ways", "files,store,device"]
+        return folder, run(folder / "s.tsds", *arguments, *ways, "--out", folder / "out")
+
+
+def test_a_table_of_all_ways_and_batch_sizes(measured: tuple[Path, Result]) -> None:
+    _, done = measured
+    assert done.exit_code == 0, done.output
+    assert "s.tsds, train  18 samples of 6x5x1, batches on cpu" in done.stdout
+    assert "batch 5, 4 batches an epoch" in done.stdout and "batch 18, 1 batch an epoch" in done.stdout
+    time = r"~?[\d.]+ m?s +[\d,]+ +[\d,.]+"
+    for title in (
+        "files (ImageFolder), 0 workers",
+        "files (ImageFolder), 1 worker",
+        "store, tensorstore-ds",
+    ):
+        assert len(re.findall(rf"^  {re.escape(title)} +{time} +{time} +[\d.]+ [MG]B$", done.stdout, re.MULTILINE)) == 2
+    firsts = re.findall(r"^  files \(ImageFolder\), 0 workers +[\d.]+ m?s +[\d.]+ m?s +18", done.stdout, re.MULTILINE)
+    assert firsts or "could not be dropped" in done.stdout or "does not tell" in done.stdout
+    assert done.stdout.count("all 18 samples: pixels and labels as stored") == 3
+    assert "store, tensorstore-ds on the GPU" in done.stdout and "not measured: there is no GPU" in done.stdout
+    for phase in ("loading", "training"):
+        said = rf"^{phase}: tensorstore-ds is [\d,.]+( to [\d,.]+)? times as fast as the best way from files$"
+        assert re.search(said, done.stdout, re.MULTILINE)
+    assert "as fast as the best TensorDataset" not in done.stdout
+
+
+def test_files_are_written(measured: tuple[Path, Result]) -> None:
+    folder, done = measured
+    data = json.loads((folder / "out" / "bench.json").read_text())
+    assert data["rows"] == 18 and data["batch_sizes"] == [5, 18] and not data["interrupted"]
+    cells = {(cell["way"], cell["phase"], cell["batch_size"]): cell for cell in data["cells"]}
+    assert len(cells) == 4 * 2 * 2
+    assert all((cell["seconds"] is None) == (cell["way"] == "device") for cell in cells.values())
+    assert cells["files-0", "load", 5]["ratio"] == 1
+    assert {row["name"]: row["correct"] for row in data["ways"] if row["correct"] is not None} == dict.fromkeys(
+        ("files-0", "files-1", "store"), True
+    )
+    drawn = (folder / "out" / "bench.png").exists()
+    assert drawn == ("bench.png: not drawn" not in done.stdout)
+
+
+def test_the_source_is_as_it_was(measured: tuple[Path, Result]) -> None:
+    folder, _ = measured
+    assert len(list((folder / "raw").rglob("*.png"))) == 36 and not list(folder.rglob("VOCdevkit"))
+
+
+# --- without measuring -----------------------------------------------------------------------------------------------
+
+
+def comparison(**changes: Any) -> Comparison:
+    facts: dict[str, Any] = {
+        "store": "/data/s.tsds",
+        "split": "train",
+        "rows": 1000,
+        "shape": None,
+        "device": "cpu",
+        "machine": {"cpu": "AMD", "cores": "2 cores"},
+        "batch_sizes": (100,),
+        "seconds": 1.0,
+        "took": 3.0,
+        "interrupted": False,
+        "baseline": None,
+        "ways": [Row("files-0", "files, 0 workers", "files", 0, False), Row("store", "ours", "store", 0, True)],
+        "cells": [
+            Cell("files-0", "load", 100, 4.0, (4.0, 4.0), 250.0, 1.0, 3, 10, 1, 5 * 10**8),
+            Cell("store", "load", 100, reason="it broke"),
+        ],
+    }
+    return Comparison(**{**facts, **changes})
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the command asks the library for; answered with what is put first."""
+    seen: list[Any] = [comparison()]
+
+    def bench(store: Path, options: BenchOptions, *, progress: object) -> Comparison:
+        seen.append(options)
+        found: Comparison = seen[0]
+        return found
+
+    monkeypatch.setattr("tensorstore_ds.training.bench.comparison.bench", bench)
+    return seen
+
+
+def test_options_are_handed_on(asked: list[Any], tmp_path: Path) -> None:
+    run("s.tsds", "--out", tmp_path)
+    arguments = ["--raw", tmp_path, "--split", "val", "--batch-sizes", "7, 9", "--ways", "store,files", "--no-train"]
+    run("s.tsds", "--out", tmp_path, *arguments, "--seconds", 3, "--device", "cpu")
+    assert asked[1] == BenchOptions()
+    assert asked[2] == BenchOptions(tmp_path, "val", (7, 9), ("store", "files"), False, 3.0, "cpu")
+
+
+def test_names_and_sizes_are_those_of_the_library() -> None:
+    assert command.WAYS == GROUPS == get_args(Group)
+    assert command.BATCH_SIZES == BATCH_SIZES
+
+
+def test_what_was_not_measured_is_said(asked: list[Any], tmp_path: Path) -> None:
+    shown = run("s.tsds", "--out", tmp_path).stdout
+    assert re.search(r"^  files, 0 workers +~4.0 s +250 +1.0 +500 MB$", shown, re.MULTILINE)
+    assert re.search(r"^  ours +- +- +- +-$", shown, re.MULTILINE)
+    assert "loading, batch 100, ours: not measured, it broke" in shown
+
+
+def test_a_mismatch_is_said(asked: list[Any], tmp_path: Path) -> None:
+    wrong = Row("store", "ours", "store", 0, True, delivered="990 samples, the store has 1,000", correct=False)
+    asked[0] = comparison(ways=[wrong], cells=[], notes=["training was not measured: it was left out"])
+    shown = run("s.tsds", "--out", tmp_path).stdout
+    assert re.search(r"^  ours +990 samples, the store has 1,000$", shown, re.MULTILINE)
+    assert "training was not measured: it was left out" in shown
+
+
+def test_gpu_columns_are_there_if_there_is_one(asked: list[Any], tmp_path: Path) -> None:
+    found = Cell("store", "load", 100, 4.0, (4.0, 4.0), 250.0, 1.0, 10, 10, 1, 5 * 10**8, 10**9, 0.25)
+    asked[0] = comparison(device="NVIDIA H200", cells=[found])
+    shown = run("s.tsds", "--out", tmp_path).stdout
+    assert re.search(r"memory +GPU memory +GPU busy$", shown, re.MULTILINE)
+    assert re.search(r"^  ours +4.0 s +250 +1.0 +500 MB +1.0 GB +25 %$", shown, re.MULTILINE)
+
+
+def test_json(asked: list[Any], tmp_path: Path) -> None:
+    done = run("s.tsds", "--out", tmp_path, "--json")
+    assert json.loads(done.stdout) == json.loads((tmp_path / "bench.json").read_text()) == asked[0].as_data()
+
+
+def test_ctrl_c_writes_what_was_measured(asked: list[Any], tmp_path: Path) -> None:
+    asked[0] = comparison(interrupted=True)
+    done = run("s.tsds", "--out", tmp_path)
+    assert done.exit_code == 130
+    assert "interrupted; what was measured until then is written" in done.stderr
+    assert json.loads((tmp_path / "bench.json").read_text())["interrupted"] is True
+
+
+def test_the_folder_is_named_after_the_store(asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("/data/s.tsds").exit_code == 0
+    assert (tmp_path / "s.tsds.bench" / "bench.json").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--batch-sizes", "0"], ["--batch-sizes", "10,x"], ["--ways", "file"], ["--seconds", "0"], ["--nonsense"]],
+)
+def test_wrong_usage(arguments: list[str]) -> None:
+    assert run("s.tsds", *arguments).exit_code == 2

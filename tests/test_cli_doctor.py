@@ -1,0 +1,134 @@
+"""``tsds doctor``: what is printed, as text and as JSON, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from small_stores import ROOT, VALID, tsds
+from stores import store_of
+from tensorstore_ds.training.doctor.options import MODELS, DiagnoseOptions
+from tsds_cli.doctor import MODELS as OFFERED
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    samples = [{"image": rng.integers(0, 256, (28, 28, 1), np.uint8), "label": i % 2} for i in range(40)]
+    return store_of(tmp_path_factory.mktemp("d") / "s.tsds", samples, ["ant", "bee"]).path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Of torch: on a busy machine its threads wait for each other, ten times as long as they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_what_is_printed(path: Path) -> None:
+    done = tsds("doctor", path, "--model", "seed", "--batch-size", 8, "--seconds", 2, "--device", "cpu")
+    assert done.exit_code == 0 and done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"{path}, train: 40 samples, batches of 8, on cpu"
+    assert [re.split(r"  +", line.strip())[0] for line in lines[1:8]] == [
+        "the loader, as found",
+        "the loader, from memory",
+        "at best",
+        "the model alone",
+        "both together",
+        "the samples",
+        "cores",
+    ]
+    assert re.search(r"^  the model alone +[\d.,]+ samples/s  seed, \S+ m?s a step of \d$", done.stdout, re.MULTILINE)
+    assert re.search(r"^  both together .* waits \d+\.\d % of the time$", done.stdout, re.MULTILINE)
+    after = lines[lines.index("recommended") + 1 :]
+    assert after[0] == f"  dataset = tsds.StoreDataset({str(path)!r}, 'train')"
+    assert after[1].startswith("  loader = tsds.DataLoader(dataset, batch_size=8, shuffle=True")
+    assert "not measured, or not wholly" in lines
+    assert "  copies to a device: there is none to copy to, batches stay on the cpu" in lines
+
+
+def test_loading_alone(path: Path) -> None:
+    done = tsds("doctor", path, "--model", "none", "--seconds", 1, "--threads", 1, "--prefetch", 3, "--split", "train")
+    assert done.exit_code == 0
+    assert "the model alone" not in done.stdout
+    assert "gather-bound" in done.stdout.splitlines()
+
+
+def test_json(path: Path) -> None:
+    done = tsds("doctor", path, "--model", "none", "--seconds", 1, "--threads", 1, "--prefetch", 3, "--json")
+    found = json.loads(done.stdout)
+    assert (found["path"], found["split"], found["samples"]) == (str(path), "train", 40)
+    assert found["batch_size"] == 40  # of the 128 that are the default
+    assert {"num_threads": 1, "prefetch_factor": 3}.items() <= found["measured"]["current"]["settings"].items()
+    assert {"code", "line", "change", "evidence"} == found["verdicts"][0].keys()
+    assert 40 * (784 + 8) <= found["measured"]["memory"]["nbytes"] < 40 * 800
+    assert found["gain"] >= 1 and found["code"]
+
+
+def test_options_reach_the_library(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+
+    def diagnose(store: str, options: DiagnoseOptions, progress: object) -> None:
+        seen.extend((store, options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tensorstore_ds.training.doctor.diagnosis.diagnose", diagnose)
+    assert tsds("doctor", path).exit_code == 130
+    assert seen == [str(path), DiagnoseOptions()]
+    seen.clear()
+    arguments = ["--split", "a", "--model", "base", "--batch-size", 3, "--seconds", 9, "--device", "cpu"]
+    tsds("doctor", path, *arguments, "--threads", 4, "--prefetch", 5)
+    assert seen[1] == DiagnoseOptions("a", "base", 3, 9.0, "cpu", 4, 5)
+
+
+def test_models_are_those_of_the_library() -> None:
+    assert set(OFFERED) == set(MODELS)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--model", "huge"], ["--seconds", "0"], ["--batch-size", "0"], ["--threads", "0"]]
+)
+def test_wrong_usage(arguments: list[str]) -> None:
+    assert tsds("doctor", VALID / "minimal.tsds", *arguments).exit_code == 2
+
+
+@pytest.mark.parametrize("arguments", [["--split", "no"], ["--device", "tpu"]])
+def test_what_is_not_there_is_one_line(path: Path, arguments: list[str]) -> None:
+    done = tsds("doctor", path, *arguments)
+    assert done.exit_code == 1
+    assert re.fullmatch(r"tsds: [^\n]+\n", done.stderr)
+
+
+def test_help_imports_no_torch() -> None:
+    code = "import sys\nfrom tsds_cli.main import main\nsys.argv = ['tsds', 'doctor', '--help']\ntry:\n    main()\n"
+    code += "except SystemExit:\n    assert not {'torch', 'numpy', 'tensorstore_ds'} & sys.modules.keys()\n"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=ROOT / "cli")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals to other processes are different there")
+def test_ctrl_c(path: Path) -> None:
+    """After a second and a half it measures, whatever it is just then."""
+    code = "from tsds_cli.main import main\nimport sys\nimport torch\nprint('ready', flush=True)\n"
+    code += f"sys.argv = ['tsds', 'doctor', {str(path)!r}, '--seconds', '600']\nmain()\n"
+    run = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT / "cli"
+    )
+    assert run.stdout is not None
+    assert run.stdout.readline() == "ready\n"
+    time.sleep(1.5)
+    os.kill(run.pid, signal.SIGINT)
+    out, err = run.communicate(timeout=60)
+    assert (run.returncode, out, err) == (130, "", "tsds: interrupted\n")

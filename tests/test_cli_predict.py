@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import tensorstore_ds
+from small_stores import tsds
+from training_stores import annotated, labelled, small
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained run; `source` beside it has the images."""
+    folder = tmp_path_factory.mktemp("predict")
+    options = small(epochs=16, learning_rate=5e-3, augment="none")
+    tensorstore_ds.train(labelled(folder), options, out=folder / "run")
+    return folder
+
+
+def test_it_says_what_the_evaluation_saw(run: Path) -> None:
+    """Predicted from the files of the evaluated split, as many are right as the report says."""
+    images = sorted((run / "source" / "test").glob("*/*.png"))
+    done = tsds("predict", run / "run" / "best.pt", *images, "--device", "cpu", "--json")
+    assert done.exit_code == 0 and done.stderr == ""
+    found = json.loads(done.stdout)
+    assert [entry["path"] for entry in found] == [str(path) for path in images]
+    right = sum(entry["class"] == path.parent.name for entry, path in zip(found, images, strict=True))
+    report = json.loads((run / "run" / "report.json").read_text("utf-8"))
+    assert right / len(images) == pytest.approx(report["best"]["accuracy"])
+    for entry in found:
+        assert entry["best"][0] == {"class": entry["class"], "probability": entry["probability"]}
+        assert sum(other["probability"] for other in entry["best"]) == pytest.approx(1, abs=1e-4)
+
+
+def test_lines(run: Path) -> None:
+    image = run / "source" / "test" / "a" / "0000.png"
+    done = tsds("predict", run / "run" / "last.pt", image)
+    share = r"\d+\.\d%"
+    assert re.fullmatch(rf"{image}: [abc] {share} \([abc] {share}, [abc] {share}\)\n", done.stdout)
+
+
+def test_landmarks_and_several_labels(tmp_path: Path) -> None:
+    store = annotated(tmp_path / "s.tsds")
+    image = tmp_path / "image.png"
+    Image.new("L", (32, 16)).save(image)
+    for task, pattern in (
+        ("landmarks", r"(\w+=\(-?\d+\.\d, -?\d+\.\d\) ?){2}"),
+        ("multilabel", r"none|(small|large) .*"),
+        ("classification+landmarks", r"(small|large) \d+\.\d% .*; (\w+=\(.*\) ?){2}"),
+    ):
+        tensorstore_ds.train(store, small(task=task, epochs=1), out=tmp_path / task)
+        done = tsds("predict", tmp_path / task / "best.pt", image)
+        assert done.exit_code == 0, done.stderr
+        assert re.fullmatch(pattern, done.stdout.removeprefix(f"{image}: ").strip()), done.stdout
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "image", "message"),
+    [
+        ("missing.pt", "source/test/a/0000.png", "missing.pt: No such file or directory."),
+        ("source/test/a/0000.png", "source/test/a/0000.png", "expected a checkpoint of tsds train"),
+        ("run/best.pt", "nowhere.png", "nowhere.png: this file cannot be read (No such file or directory)."),
+        ("run/best.pt", "source", "source: this file cannot be read (Is a directory)."),
+        ("run/best.pt", "run/report.json", "report.json"),
+    ],
+)
+def test_one_line_for_what_cannot_be(run: Path, checkpoint: str, image: str, message: str) -> None:
+    done = tsds("predict", run / checkpoint, run / image)
+    assert done.exit_code == 1 and len(done.stderr.splitlines()) == 1
+    assert message in done.stderr and done.stderr.startswith("tsds: ")
+
+
+def test_no_images(run: Path) -> None:
+    assert tsds("predict", run / "run" / "best.pt").exit_code == 2

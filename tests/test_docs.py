@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from PIL import Image
+
+import tensorstore_ds as tsds
+from doc_pages import DOCS, ROOT, Block, Page, blocks, command_lines, made_stores, pages
+from tensorstore_ds import demo
+from tensorstore_ds.options import ConvertOptions
+from tsds_cli.main import cli
+
+PAGES = pages()
+RUN = ("bash", "console", "python")
+#: Blocks that are not run: the page and how the first line begins, with the reason.
+NOT_RUN = {
+    "docs/quickstart.md: pip install": "installs",
+    "docs/quickstart.md: photos/": "a folder tree",
+    "docs/ddp.md: torchrun --nproc-per-node 2 -m tsds_cli": "test_train_ranks.py starts two ranks",
+    "docs/ddp.md: torchrun --nproc-per-node 2 examples/ddp.py": "test_examples.py starts two ranks",
+    "docs/landmarks.md: faces/": "a folder tree",
+    "docs/plain-reading.md: photos.tsds/": "a folder tree",
+    "docs/resuming.md: #SBATCH": "a job for Slurm; its last line is run above it on the page",
+    "README.md: make demo": "installs",
+    "README.md: pip install .": "installs; the commands after it are those of docs/quickstart.md",
+    "examples/README.md: tsds convert photos": "test_examples.py does it from Python",
+    "examples/README.md: -import torchvision": "test_examples.py compares it with the files",
+}
+FACE = {"left_eye": (20, 24), "right_eye": (40, 24), "nose": (30, 36), "mouth_left": (22, 48), "mouth_right": (38, 48)}
+
+
+# --- what the pages begin with ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data sets that pages convert, and, for pages that begin with one, the stores that others have converted."""
+    root = tmp_path_factory.mktemp("sources")
+    images, labels = demo.load_digits()
+    write_photos(root / "photos", images, labels)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "SCENES", 12)
+        patch.setattr(demo, "_TRAIN_SCENES", 8)
+        demo.write_scenes(root / "VOCdevkit", images, labels)
+    write_faces(root / "faces")
+    for source, store in {"photos": "photos.tsds", "VOCdevkit": "voc.tsds", "faces": "faces.tsds"}.items():
+        options = ConvertOptions(size=(64, 64), fit="crop" if source == "photos" else "pad", workers=0)
+        tsds.convert(root / source, root / store, options)
+    return root
+
+
+def write_photos(root: Path, images: np.ndarray, labels: np.ndarray) -> None:
+    """Class folders with JPEG files of several sizes: three classes of 24, 12 and 6 for training, 4 each for tests."""
+    for label, (name, count) in enumerate({"cat": 24, "dog": 12, "emu": 6}.items()):
+        for i, row in enumerate(np.flatnonzero(labels == label)[: count + 4]):
+            folder = root / ("train" if i < count else "test") / name
+            folder.mkdir(parents=True, exist_ok=True)
+            size = (80, 60) if i % 2 else (72, 96)
+            Image.fromarray(images[row]).resize(size).convert("RGB").save(folder / f"{i}.jpg")
+
+
+def write_faces(root: Path) -> None:
+    """dlib's XML for images of 72 x 60 pixels (height x width) with a face each, of which some lack their nose."""
+    root.mkdir()
+    rng = np.random.default_rng(0)
+    for split, count in {"training": 24, "testing": 8}.items():
+        lines = []
+        for i in range(count):
+            pixels = rng.integers(0, 60, (72, 60, 3), np.uint8)
+            shift = rng.integers(-8, 9, 2)
+            points = {name: np.array(point) + shift for name, point in FACE.items()}
+            for x, y in points.values():
+                pixels[y - 2 : y + 3, x - 2 : x + 3] = 255
+            Image.fromarray(pixels).save(root / f"{split}{i}.png")
+            shown = {name: point for name, point in points.items() if name != "nose" or i % 4}
+            parts = "".join(f"<part name='{name}' x='{x}' y='{y}'/>" for name, (x, y) in shown.items())
+            box = f"<box top='{8 + shift[1]}' left='{10 + shift[0]}' width='40' height='48'><label>face</label>"
+            lines.append(f"<image file='{split}{i}.png'>{box}{parts}</box></image>")
+        text = f"<?xml version='1.0'?>\n<dataset><images>{''.join(lines)}</images></dataset>\n"
+        (root / f"{split}.xml").write_text(text, "utf-8")
+
+
+@pytest.fixture(scope="module")
+def context() -> Iterator[ForkServerContext]:
+    """Makes processes that have torch loaded: to load it takes longer than most commands do."""
+    found = multiprocessing.get_context("forkserver")
+    found.set_forkserver_preload(["doc_pages", "tensorstore_ds.training.trainer", "matplotlib.figure"])
+    yield found
+    forkserver._forkserver._stop()
+
+
+# --- tests ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages look into /proc, and lock and evict")
+@pytest.mark.parametrize("page", [page for page in PAGES if any(block.kind in RUN for block in blocks(page))])
+def test_every_command_and_snippet_runs(page: str, sources: Path, tmp_path: Path, context: ForkServerContext) -> None:
+    if page == "docs/page-cache.md":
+        require_locking()
+    folder, log = tmp_path / "page", tmp_path / "log"
+    own = made_stores(page)
+    shutil.copytree(sources, folder, copy_function=os.link, ignore=lambda _, names: own.intersection(names))
+    with Page(page, folder, log, context) as run:
+        failed = run.run()
+    if failed:
+        pytest.fail(f"{failed}\n{log.read_text('utf-8', 'replace')[-4000:]}", pytrace=False)
+
+
+def require_locking() -> None:
+    """Skip where this process may not lock a store of a MiB in memory."""
+    import resource
+
+    if 0 <= resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] < 2**20:
+        pytest.skip("this process may lock too little memory: ulimit -l")
+
+
+@pytest.mark.parametrize(
+    ("code", "failed"),
+    [
+        ("```bash\ntsds info\n# tsds nonsense\n```\n", "page.md:2: tsds info"),
+        ("```console\n$ tsds --version\n0\n$ tsds info nothing.tsds\n```\n", "page.md:2: tsds info nothing.tsds"),
+        ("```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n", "page.md:6"),
+        ("```python\n# never.py\n```\n", "no command runs never.py"),
+        ("```python\nx = 1\n```\n\n```python\nassert x == 1\n```\n", None),
+    ],
+)
+def test_what_fails_is_noticed(code: str, failed: str | None, tmp_path: Path, context: ForkServerContext) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(code, "utf-8")
+    with Page(str(page), tmp_path, tmp_path / "log", context) as run:
+        found = run.run()
+    assert (found and found.removeprefix(f"{tmp_path}/")) == failed
+
+
+def test_what_is_not_run_says_why() -> None:
+    found = [
+        f"{block.page}: {block.text}"
+        for page in PAGES
+        for block in blocks(page)
+        if block.kind not in (*RUN, "example") and not block.kind.startswith("{")
+    ]
+    assert not [text for text in found if not text.startswith(tuple(NOT_RUN))]
+    assert not [known for known in NOT_RUN if not any(text.startswith(known) for text in found)]
+
+
+@pytest.mark.parametrize(
+    "block", [b for page in PAGES for b in blocks(page) if b.kind == "example"], ids=lambda block: block.where
+)
+def test_indented_examples_are_understood(block: Block) -> None:
+    """They show options, on data of any name, and are parsed only; the same commands are run on the other pages."""
+    for line in command_lines(block):
+        name, *words = shlex.split(re.sub(r"^(tsds|torchrun .*-m tsds_cli) ", "", line))
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None, line
+        with command.make_context(name, words):
+            pass
+
+
+def test_every_public_name_is_described() -> None:
+    described = {}
+    for page in (DOCS / "api").glob("*.rst"):
+        module = ""
+        for directive, name in re.findall(r"^\.\. ([\w:]+):: (\S+)$", page.read_text("utf-8"), re.MULTILINE):
+            if directive == "currentmodule":
+                module = name
+            elif directive != "automodule":
+                described[name] = importlib.import_module(module)
+    assert set(tsds.__all__) <= set(described)
+    for name, module in described.items():
+        where, _, last = name.rpartition(".")
+        assert hasattr(importlib.import_module(where) if where else module, last), name
+
+
+def test_every_page_is_in_a_table_of_contents() -> None:
+    seen, waiting = set(), ["index"]
+    while waiting:
+        name = waiting.pop()
+        seen.add(name)
+        page = DOCS / f"{name}.md"
+        for block in blocks(str(page.relative_to(ROOT))) if page.exists() else []:
+            if block.kind == "{toctree}":
+                entries = re.findall(r"^(?:.*<)?([^:<>\n]+?)>?$", block.text, re.MULTILINE)
+                waiting += [os.path.normpath(f"{Path(name).parent}/{entry}") for entry in entries]
+    formats = {str(path.with_suffix("").relative_to(ROOT)) for path in (ROOT / "formats/sources").glob("*.md")}
+    own = {str(path.relative_to(DOCS).with_suffix("")) for path in DOCS.rglob("*.rst")}
+    own |= {page.removeprefix("docs/").removesuffix(".md") for page in PAGES if page.startswith("docs/")}
+    assert own | formats <= seen
+    assert all((DOCS / f"{n}.md").exists() or (DOCS / f"{n}.rst").exists() or (ROOT / f"{n}.md").exists() for n in seen)
+
+
+def anchors(path: Path) -> set[str]:
+    """What the headings of a page can be linked by, as GitHub and MyST have it."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", path.read_text("utf-8"), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    text = re.sub(r"^```.*?^```$", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?://", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists() or (target.parent / f"{target.stem}.rst").exists(), link
+        assert not anchor or anchor in anchors(target), link

@@ -1,0 +1,312 @@
+"""`diagnose`: each verdict on a store or a training that is built to have that bottleneck."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import tensorstore_ds as tsds
+from cold_stores import linux, make_cold, make_store
+from stores import detections, store_of
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.page_cache import residency, total_residency
+from tensorstore_ds.training.doctor.diagnosis import diagnose
+from tensorstore_ds.training.doctor.findings import Settings
+from tensorstore_ds.training.doctor.options import DiagnoseOptions
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Of torch: on a busy machine its threads wait for each other, ten times as long as they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def noise(rows, shape):
+    rng = np.random.default_rng(0)
+    return [{"image": rng.integers(0, 256, shape, np.uint8), "label": i % 2} for i in range(rows)]
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """Small gray images: a model that learns from them is quick."""
+    return store_of(tmp_path_factory.mktemp("d") / "s.tsds", noise(96, (28, 28, 1)), ["ant", "bee"]).path
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Images of 442 kB: a batch of four is a task of its own."""
+    return store_of(tmp_path_factory.mktemp("p") / "s.tsds", noise(24, (384, 384, 3)), ["ant", "bee"]).path
+
+
+def found_in(store, *, seconds=1.5, model="none", **options):
+    """A diagnosis, and its verdicts by their codes."""
+    other = {name: options.pop(name) for name in ("transform", "step", "progress") if name in options}
+    found = diagnose(store, DiagnoseOptions(model=model, seconds=seconds, device="cpu", **options), **other)
+    return found, {verdict.code: verdict for verdict in found.verdicts}
+
+
+# --- loading ----------------------------------------------------------------------------------------------------
+
+
+@linux
+def test_a_store_that_is_not_in_memory_yet(tmp_path):
+    store = make_cold(make_store(tmp_path / "s.tsds"))
+    found, verdicts = found_in(store.path, batch_size=16)
+    assert found.verdicts[0].code == "storage-bound"
+    assert "tsds warm" in verdicts["storage-bound"].change
+    assert found.measured.memory.resident == 0
+    assert found.measured.found.rate < found.measured.current.rate
+    assert total_residency(residency(tsds.open(store.path))).resident > 0  # it is read, as training reads it
+
+
+@linux
+def test_a_store_that_is_larger_than_its_limit(tmp_path):
+    found, verdicts = found_in(make_store(tmp_path / "s.tsds").path, memory=4 * 10**6, batch_size=16)
+    assert "BlockShuffleSampler" in verdicts["does-not-fit"].change
+    assert verdicts["does-not-fit"].evidence["limit"] == 4 * 10**6
+    assert found.measured.memory.limited_by == "the option memory"
+    assert found.recommended.block_rows > 0
+    assert isinstance(pasted(found).sampler, tsds.BlockShuffleSampler)
+
+
+def test_images_that_are_decoded(tmp_path):
+    samples = noise(24, (64, 64, 3))
+    found, verdicts = found_in(store_of(tmp_path / "s.tsds", samples, ["ant", "bee"], encoding="jpeg").path)
+    assert "--encoding raw" in verdicts["decode-bound"].change
+    assert verdicts["decode-bound"].evidence["decode"] > 0
+    assert found.measured.encoding == "jpeg"
+
+
+def test_a_store_that_is_compressed(tmp_path):
+    found, verdicts = found_in(
+        store_of(tmp_path / "s.tsds", noise(24, (32, 32, 3)), ["ant", "bee"], layout="zarr").path
+    )
+    assert "tsds repack" in verdicts["compressed"].change
+    assert found.measured.layout == "zarr"
+
+
+def python_only(sample):
+    """Holds the GIL for some milliseconds."""
+    total = 0
+    for number in range(60_000):
+        total += number * number
+    return {**sample, "total": total}
+
+
+def test_a_transform_that_holds_the_gil(photos):
+    found, verdicts = found_in(photos, transform=python_only, batch_size=4, seconds=3)
+    assert "num_workers" in verdicts["transform-holds-gil"].change
+    transform = found.measured.transform
+    assert transform.several < transform.without
+    assert transform.gil_wait > 0
+    assert not multiprocessing.active_children()  # what was tried is gone
+
+
+def asleep(sample):
+    """Waits for something else, as for a network, without the GIL."""
+    time.sleep(0.004)
+    return sample
+
+
+def test_too_few_threads(photos):
+    found, verdicts = found_in(photos, transform=asleep, batch_size=4, num_threads=1, seconds=3)
+    assert found.measured.current.settings == Settings(num_threads=1)
+    assert found.recommended.num_threads > 1 or found.recommended.num_workers > 1
+    assert found.gain > 1
+    assert f"={found.recommended.num_threads or found.recommended.num_workers}" in found.code
+    assert "transform-bound" in verdicts and "transform-holds-gil" not in verdicts
+    assert found.recommended.num_workers or "too-few-threads" in verdicts
+
+
+BLOCK = bytes(2**20)
+
+
+def busy(sample):
+    """Works without the GIL."""
+    hashlib.sha256(BLOCK)
+    return sample
+
+
+def test_more_work_than_cores(photos):
+    found, verdicts = found_in(photos, transform=busy, batch_size=4, cores=1, seconds=3)
+    assert verdicts["cores-limited"].evidence["cores"] == 1
+    assert found.measured.cores.limited_by == "the option cores"
+
+
+def test_memory_is_all_there_is(digits):
+    found, verdicts = found_in(digits, step=lambda batch: None)
+    assert "model-bound" not in verdicts
+    assert verdicts["gather-bound"].evidence["nbytes_per_second"] > 0
+    assert found.measured.together.wait > 0.05
+
+
+# --- the model --------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_the_limit(digits):
+    found, verdicts = found_in(digits, model="base", batch_size=4, seconds=3)
+    assert found.verdicts[0].code == "model-bound"
+    assert verdicts["model-bound"].evidence["wait"] < 0.5
+    assert found.measured.model.name == "base"
+    assert found.recommended == Settings() and found.gain == 1
+    assert found.code.endswith("loader = tsds.DataLoader(dataset, batch_size=4, shuffle=True)")
+    assert len(pasted(found)) == 24
+
+
+def test_a_batch_that_is_too_small(digits):
+    """A step of the smallest batch costs a model that is this small no less than one of four."""
+    found, verdicts = found_in(digits, model="seed", batch_size=1, seconds=6)
+    assert "--batch-size 4" in verdicts["batch-too-small"].change
+    assert found.measured.model.larger_rate > found.measured.model.rate
+
+
+def test_a_step_of_ones_own(photos):
+    seen = []
+
+    def step(batch):
+        seen.append(len(batch["label"]))
+        time.sleep(0.02)
+
+    found, verdicts = found_in(photos, step=step, batch_size=5, model="tiny", seconds=3)
+    assert "model-bound" in verdicts
+    assert found.measured.model.name == "the step that was given"
+    assert 1 in seen and max(seen) <= 20  # tried from one sample on; four times as many as asked for at most
+
+
+@pytest.mark.parametrize(
+    ("samples", "classes", "reason"),
+    [
+        ([{"image": np.zeros((9, 9, 3), np.uint8)}] * 5, [], "expected labels, landmarks or objects"),
+        (noise(5, (9, 9, 3)), ["ant"], "labels of one class"),
+    ],
+)
+def test_nothing_to_learn_from(tmp_path, samples, classes, reason):
+    if classes:
+        samples = [{**sample, "label": 0} for sample in samples]
+    found, verdicts = found_in(store_of(tmp_path / "s.tsds", samples, classes).path, model="tiny")
+    assert found.measured.model is None and found.measured.together is None
+    assert "gather-bound" in verdicts
+    assert found.not_measured[0].startswith("training: no model learns from this store")
+
+
+def test_images_of_many_sizes(tmp_path):
+    rng = np.random.default_rng(0)
+    samples = [{"image": rng.integers(0, 256, (8 + i, 9, 3), np.uint8), "label": i % 2} for i in range(6)]
+    store = store_of(tmp_path / "s.tsds", samples, ["ant", "bee"], encoding="jpeg").path
+    found, verdicts = found_in(store, model="tiny")
+    assert "decode-bound" in verdicts
+    assert "expected images of one size" in found.not_measured[0]
+
+
+def test_objects(tmp_path):
+    found, _ = found_in(store_of(tmp_path / "s.tsds", detections(9), ["ant", "bee"]).path, model="seed", batch_size=3)
+    assert found.measured.model.name == "seed" and found.measured.together.batches >= 1
+    assert not any(note.startswith("training") for note in found.not_measured)
+
+
+def test_a_transform_whose_samples_no_model_takes(photos):
+    found, _ = found_in(photos, transform=lambda sample: {"picture": sample["image"]}, model="seed")
+    assert any(
+        note.startswith("training: the model does not take what the transform makes") for note in found.not_measured
+    )
+    assert found.measured.model is None
+
+
+def test_an_error_of_the_transform_is_raised(photos):
+    with pytest.raises(ZeroDivisionError):
+        found_in(photos, transform=lambda sample: 1 / 0)
+
+
+# --- what comes out ---------------------------------------------------------------------------------------------
+
+
+def pasted(found):
+    """The loader that the code makes."""
+    names = {"tsds": tsds}
+    exec(found.code, names)  # noqa: S102
+    return names["loader"]
+
+
+def test_a_data_set_with_a_transform(photos):
+    dataset = StoreDataset(photos, transform=busy).subset(np.arange(20))
+    found, _ = found_in(dataset, batch_size=64)
+    assert (found.samples, found.batch_size) == (20, 20)
+    assert found.code.startswith("loader = tsds.DataLoader(dataset, batch_size=20")
+    assert "transform=transform" in found_in(photos, transform=busy)[0].code
+
+
+def test_what_is_measured_is_told_and_no_longer_than_asked(digits):
+    told = []
+    began = time.monotonic()
+    found, _ = found_in(digits, seconds=2, progress=told.append)
+    assert found.seconds <= time.monotonic() - began < 20
+    assert told[0] == "the storage" and len(told) == len(set(told)) >= 4
+    assert "copies to a device: there is none to copy to, batches stay on the cpu" in found.not_measured
+    assert "training: the model none was chosen, loading alone was examined" in found.not_measured
+    assert any(note.startswith("storage: ") for note in found.not_measured)
+    assert found.path == str(digits) and found.device == "cpu"
+
+
+def test_a_slow_model_is_measured_with_smaller_batches(digits):
+    found, _ = found_in(digits, step=lambda batch: time.sleep(0.05 * len(batch["image"])), batch_size=64)
+    assert found.batch_size == 64
+    assert found.measured.model.batch_size < 64
+    assert any(note.startswith("steps of 64 samples: those of") for note in found.not_measured)
+
+
+def test_nothing_is_left_behind(photos):
+    found_in(photos, transform=asleep, batch_size=4)
+    assert not [t for t in threading.enumerate() if t.name.startswith("tsds")]
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"split": "no"}, "split: expected one of train, found no"), ({"device": "tpu"}, "device: expected one that")],
+)
+def test_what_is_not_there(digits, options, message):
+    with pytest.raises(OptionError, match=message):
+        diagnose(digits, DiagnoseOptions(**options))
+
+
+def test_it_can_be_written_as_json(digits):
+    import dataclasses
+
+    found, _ = found_in(digits)
+    assert json.loads(json.dumps(dataclasses.asdict(found)))["measured"]["device"] == "cpu"
+
+
+# --- a GPU ------------------------------------------------------------------------------------------------------
+
+
+@gpu
+def test_on_a_gpu(photos):
+    options = DiagnoseOptions(model="tiny", seconds=6, pin_memory=False)
+    found = diagnose(photos, options)
+    assert found.device.startswith("cuda")
+    assert found.measured.copies.nbytes > 0
+    assert found.measured.copies.ahead > 0
+    assert any(run.settings.residency == "device" for run in found.measured.runs)
+    assert found.measured.together.copy > 0
+
+
+@gpu
+def test_copies_that_hold_a_gpu_back(tmp_path):
+    """Large images, and a step that does nothing with them."""
+    store = store_of(tmp_path / "s.tsds", noise(64, (512, 512, 3)), ["ant", "bee"]).path
+    found = diagnose(store, DiagnoseOptions(seconds=6, pin_memory=False), step=lambda batch: batch["image"][0, 0, 0, 0])
+    codes = [verdict.code for verdict in found.verdicts]
+    assert "pageable-copies" in codes or "copy-bound" in codes

@@ -1,0 +1,236 @@
+"""From numbers to verdicts, and to settings: each cause by numbers that show it, and any numbers at all."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorstore_ds.training.doctor import advice
+from tensorstore_ds.training.doctor.findings import (
+    Copies,
+    Cores,
+    Decoding,
+    Measured,
+    Memory,
+    ModelRun,
+    Run,
+    Settings,
+    Storage,
+    TransformRun,
+)
+from tensorstore_ds.training.doctor.verdicts import judge
+
+GB = 10**9
+
+
+def run(rate=60000.0, *, batch_size=128, wait=0.9, gather=0.002, copy=0.0, busy=1.8, faults=0, **settings):
+    return Run(Settings(**settings), batch_size, rate, 500, wait, gather, copy, 1.5, busy, faults)
+
+
+def measured(**changes):
+    """A store of 60,000 images in memory, on a machine with 8 cores; no model."""
+    found = Measured(
+        device="cpu",
+        layout="memmap",
+        encoding="raw",
+        sample_nbytes=150_000.0,
+        cores=Cores(8, 8.0, "", 7.8),
+        memory=Memory(9 * GB, 20 * GB, "machine", 1.0),
+        storage=Storage(1.5 * GB, GB),
+        found=run(58000.0),
+        current=run(),
+        runs=(run(30000.0, num_threads=1), run(59000.0, num_threads=8)),
+    )
+    return dataclasses.replace(found, **changes)
+
+
+def trained(model=500.0, together=490.0, wait=0.01, **changes):
+    """The same with a model."""
+    return measured(model=ModelRun("tiny", 128, model), together=run(together, wait=wait), **changes)
+
+
+def codes(m):
+    return [verdict.code for verdict in judge(m)]
+
+
+SLOW = TransformRun(without=60000.0, one=400.0, several=1500.0, threads=4, speed_up=3.8, possible=3.9, gil_wait=0.0001)
+HELD = TransformRun(without=60000.0, one=400.0, several=380.0, threads=4, speed_up=1.0, possible=1.1, gil_wait=0.006)
+COPIES = Copies(19_000_000, 0.001, 0.0012, 0.004, 0.0041, ahead=900.0, in_turn=700.0)
+CLEAN_COLD = Memory(9 * GB, 20 * GB, "machine", 0.2)
+DECODED = {"encoding": "jpeg", "decoding": Decoding(0.00001, 0.001)}
+
+
+@pytest.mark.parametrize(
+    ("m", "expected"),
+    [
+        (measured(), ["gather-bound"]),
+        (trained(), ["model-bound"]),
+        (trained(500.0, 300.0, 0.4), ["gather-bound"]),
+        (trained(500.0, 300.0, 0.01), ["model-bound"]),  # slower, but not for want of batches
+        (measured(found=run(4000.0), memory=CLEAN_COLD), ["storage-bound", "gather-bound"]),
+        (trained(found=run(400.0), memory=CLEAN_COLD), ["storage-bound", "model-bound"]),
+        (trained(found=run(4000.0), memory=CLEAN_COLD), ["model-bound"]),  # cold, and quick enough
+        (measured(found=run(4000.0)), ["gather-bound"]),  # slow at first, but all of it was there
+        (
+            measured(found=run(4000.0, faults=9), memory=Memory(9, 20, "machine", None)),
+            ["storage-bound", "gather-bound"],
+        ),
+        (trained(memory=Memory(9 * GB, 2 * GB, "/sys/fs/cgroup/pod", 1.0)), ["does-not-fit", "model-bound"]),
+        (measured(transform=HELD), ["transform-holds-gil"]),
+        (measured(transform=dataclasses.replace(HELD, gil_wait=0.0, possible=3.9)), ["transform-holds-gil"]),
+        (measured(transform=dataclasses.replace(HELD, gil_wait=0.0), runs=()), ["transform-bound"]),  # others work, too
+        (measured(transform=SLOW, current=run(busy=0.2), runs=()), ["transform-bound"]),
+        (measured(transform=SLOW, current=run(busy=7.5), runs=()), ["transform-bound", "cores-limited"]),
+        (measured(transform=dataclasses.replace(SLOW, several=59000.0)), ["gather-bound"]),  # it takes no time
+        (trained(transform=HELD), ["model-bound"]),
+        (measured(layout="zarr"), ["compressed"]),
+        (measured(**DECODED), ["decode-bound"]),
+        (measured(**DECODED, current=run(busy=7.5), runs=()), ["decode-bound", "cores-limited"]),
+        (measured(wanted=Settings(num_threads=8), gain=2.0), ["too-few-threads", "gather-bound"]),
+        (measured(wanted=Settings(num_threads=8), gain=1.1), ["gather-bound"]),
+        (measured(wanted=Settings(num_workers=8), gain=5.0), ["gather-bound"]),
+        (
+            measured(
+                device="cuda", model=ModelRun("tiny", 128, 9000.0), together=run(5000.0, copy=0.024), copies=COPIES
+            ),
+            ["copy-bound", "gather-bound"],
+        ),
+        (
+            trained(device="cuda", current=run(pin_memory=False), copies=COPIES),
+            ["model-bound", "pageable-copies"],
+        ),
+        (trained(device="cuda", copies=COPIES), ["model-bound"]),
+        (
+            trained(500.0, 300.0, 0.4, **DECODED, cores=Cores(64, 2.0, "/sys/fs/cgroup", 2.0)),
+            ["decode-bound", "cores-limited"],
+        ),
+        (
+            dataclasses.replace(trained(500.0, 420.0, 0.01), together=run(420.0, wait=0.01, gather=0.9)),
+            ["model-bound", "cores-limited"],
+        ),
+        (
+            dataclasses.replace(trained(), model=ModelRun("tiny", 128, 500.0, 512, 900.0)),
+            ["model-bound", "batch-too-small"],
+        ),
+        (dataclasses.replace(trained(), model=ModelRun("tiny", 128, 500.0, 512, 550.0)), ["model-bound"]),
+    ],
+)
+def test_each_cause_by_its_numbers(m, expected):
+    assert codes(m) == expected
+
+
+def test_what_is_said():
+    found = judge(trained(500.0, 300.0, 0.4, **DECODED, cores=Cores(64, 2.0, "/sys/fs/cgroup", 1.2)))
+    assert found[0].line == (
+        "Images are kept as files and decoded in every epoch: 1 ms each, 60,000 samples/s at best, in the loader's own "
+        "number of threads."
+    )
+    assert found[1].line.startswith("2 cores (which did the work of 1.2 when measured) are busy with loading")
+    assert found[1].change.startswith("Allow for more of the machine's 64 (/sys/fs/cgroup sets the limit)")
+    found = judge(trained(memory=Memory(9 * GB, 2 * GB, "/sys/fs/cgroup/pod", 1.0)))
+    assert found[0].line == (
+        "An epoch takes 9.0 GB, and this process may use 2.0 GB (/sys/fs/cgroup/pod): every epoch reads from storage "
+        "again, at most 10,000 samples/s in order."
+    )
+    assert found[0].evidence["most_rate"] == 10000
+
+
+rates = st.floats(1e-3, 1e9)
+runs = st.builds(
+    Run,
+    st.builds(
+        Settings,
+        num_threads=st.none() | st.integers(1, 64),
+        prefetch_factor=st.none() | st.integers(1, 9),
+        num_workers=st.integers(0, 9),
+        pin_memory=st.none() | st.booleans(),
+    ),
+    batch_size=st.integers(1, 10**4),
+    rate=rates,
+    batches=st.integers(1, 10**6),
+    wait=st.floats(0, 1),
+    gather=st.floats(0, 100),
+    copy=st.floats(0, 100),
+    depth=st.floats(0, 100),
+    busy=st.floats(0, 64),
+    major_faults=st.none() | st.integers(0, 10**6),
+)
+anything = st.builds(
+    Measured,
+    device=st.sampled_from(["cpu", "cuda"]),
+    layout=st.sampled_from(["memmap", "zarr"]),
+    encoding=st.sampled_from(["", "raw", "jpeg"]),
+    sample_nbytes=st.floats(1, 1e9),
+    cores=st.builds(
+        Cores,
+        st.integers(1, 256),
+        st.floats(0.1, 256),
+        st.sampled_from(["", "machine", "/sys/fs/cgroup"]),
+        st.floats(0.1, 256),
+    ),
+    memory=st.builds(
+        Memory,
+        st.integers(1, 2**50),
+        st.integers(1, 2**50),
+        st.sampled_from(["", "machine", "/sys/fs/cgroup"]),
+        st.none() | st.floats(0, 1),
+    ),
+    storage=st.builds(Storage, st.none() | rates),
+    found=runs,
+    current=runs,
+    runs=st.lists(runs, max_size=4).map(tuple),
+    model=st.none() | st.builds(ModelRun, st.just("tiny"), st.integers(1, 999), rates, st.integers(0, 999), rates),
+    together=st.none() | runs,
+    copies=st.none() | st.builds(Copies, st.integers(1, 10**9), *[st.floats(1e-6, 9)] * 4),
+    transform=st.none()
+    | st.builds(TransformRun, rates, rates, rates, st.integers(1, 9), rates, rates, st.floats(0, 1)),
+    decoding=st.none() | st.builds(Decoding, st.floats(0, 9), st.floats(0, 9)),
+    gain=rates,
+)
+
+
+@given(anything)
+def test_any_numbers_come_to_a_verdict_and_to_settings(m):
+    verdicts = judge(m)
+    told = [verdict.code for verdict in verdicts]
+    assert set(told) - {"does-not-fit", "storage-bound", "pageable-copies", "batch-too-small"}
+    assert len(set(told)) == len(told)
+    for verdict in verdicts:
+        assert verdict.line and verdict.change and "\n" not in verdict.line + verdict.change
+        assert all(isinstance(number, float) for number in verdict.evidence.values())
+    wanted = advice.recommend(m)
+    assert (wanted.block_rows > 0) == (not m.memory.fits and wanted.residency != "device")
+    assert wanted.window_blocks >= 2 * (wanted.block_rows > 0)
+
+
+# --- settings ---------------------------------------------------------------------------------------------------
+
+
+def test_of_settings_that_are_nearly_as_quick_the_smallest_are_taken():
+    m = measured(
+        current=run(20000.0),
+        runs=(
+            run(30000.0, num_threads=1),
+            run(57500.0, num_threads=4),
+            run(60000.0, num_threads=8),
+            run(59000.0, num_threads=8, prefetch_factor=4),
+            run(58000.0, num_workers=4),
+        ),
+    )
+    assert advice.recommend(m) == Settings(num_threads=4)
+
+
+@pytest.mark.parametrize("m", [trained(current=run(20000.0)), measured(current=run(55000.0))])
+def test_settings_in_use_stay_where_nothing_is_gained(m):
+    assert advice.recommend(m) == m.current.settings
+
+
+def test_what_does_not_fit_is_shuffled_by_blocks_that_fit():
+    m = trained(memory=Memory(9 * GB, 2 * GB, "pod", 0.1))
+    wanted = advice.recommend(m)
+    block = wanted.block_rows * m.sample_nbytes
+    assert 2 * 2**20 < block < 8 * 2**20
+    assert 2 * wanted.window_blocks * block <= 0.25 * m.memory.limit

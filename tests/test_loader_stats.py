@@ -1,0 +1,123 @@
+"""What `DataLoader.stats` tells a training script: where the time went."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from stores import store_of
+from tensorstore_ds.loading import loader as loading
+from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.device import DevicePrefetcher
+from tensorstore_ds.loading.loader import DataLoader, LoaderStats
+
+ROWS, NAP = 24, 0.004
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    samples = [{"image": np.full((8, 6, 3), i, np.uint8), "label": i % 7} for i in range(ROWS)]
+    return store_of(tmp_path_factory.mktemp("l") / "s.tsds", samples, list("abcdefg")).path
+
+
+def slowly(sample):
+    time.sleep(NAP)
+    return sample
+
+
+def one_by_one(path, monkeypatch, **options):
+    monkeypatch.setattr(loading, "GROUP_NBYTES", 1)
+    return DataLoader(StoreDataset(path, transform=slowly), 4, **options)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_the_work_of_all_threads_is_summed_up(path, monkeypatch, threads):
+    loader = one_by_one(path, monkeypatch, num_threads=threads)
+    list(loader)
+    stats = loader.stats()
+    assert stats.batches == stats.requests == 6
+    assert stats.gather >= ROWS * NAP  # each sample slept, whichever thread it was in
+    assert stats.wait > 0
+    assert stats.copy == 0
+
+
+def test_the_depth_of_the_queue(path, monkeypatch):
+    late = one_by_one(path, monkeypatch, num_threads=1)
+    list(late)
+    assert late.stats().depth < 1  # every batch is asked for before it is ready
+    early = one_by_one(path, monkeypatch, num_threads=4, prefetch_factor=2)
+    for _ in early:
+        time.sleep(30 * NAP)
+    assert early.stats().depth > 2
+    assert DataLoader(StoreDataset(path), 4).stats().depth == 0
+
+
+def test_small_batches_are_asked_for_together(path):
+    loader = DataLoader(StoreDataset(path), 4)
+    list(loader)
+    assert (loader.stats().batches, loader.stats().requests) == (6, 1)
+
+
+def test_stats_are_a_copy_and_can_be_subtracted(path):
+    loader = DataLoader(StoreDataset(path), 4)
+    list(loader)
+    before = loader.stats()
+    kept = LoaderStats(before.batches, before.wait, before.gather, before.copy, before.ready, before.requests)
+    list(loader)
+    list(loader)
+    assert before == kept
+    since = loader.stats() - before
+    assert since.batches == 12
+    assert since.wait == loader.stats().wait - before.wait
+    assert since - since == LoaderStats()
+
+
+def test_nothing_is_copied_to_the_cpu(path):
+    loader = DataLoader(StoreDataset(path), 4, device="cpu")
+    list(loader)
+    assert loader.stats().copy == 0
+    assert DevicePrefetcher([torch.zeros(3)], "cpu").timer.seconds() == 0
+
+
+class Event:
+    """Stands for a CUDA event, which this machine may not have."""
+
+    def __init__(self, at: float, *, done: bool = True) -> None:
+        self.at, self.done = at, done
+
+    def query(self) -> bool:
+        return self.done
+
+    def elapsed_time(self, end: Event) -> float:
+        return end.at - self.at
+
+
+def test_a_copy_counts_once_it_is_done():
+    from tensorstore_ds.loading.device import CopyTimer
+
+    timer = CopyTimer()
+    timer.add(Event(0), Event(250))
+    late = Event(700, done=False)
+    timer.add(Event(300), late)
+    timer.add(Event(700), Event(750))
+    assert timer.seconds() == 0.25  # and the third is not looked at before the second
+    late.done = True
+    assert timer.seconds() == pytest.approx(0.7)
+    assert timer.seconds() == pytest.approx(0.7)
+
+
+@gpu
+def test_copies_to_a_gpu_are_timed(path):
+    loader = DataLoader(StoreDataset(path), 4, device="cuda")
+    for _ in range(3):
+        list(loader)
+    torch.cuda.synchronize()
+    assert 0 < loader.stats().copy < 60
+    before = loader.stats()
+    list(loader)
+    torch.cuda.synchronize()
+    assert loader.stats().copy > before.copy
