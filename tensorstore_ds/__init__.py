@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tensorstore_ds.loading.collate import PackedObjects, collate_objects
     from tensorstore_ds.loading.dataset import Batch, StoreDataset
     from tensorstore_ds.loading.device import DevicePrefetcher
-    from tensorstore_ds.loading.loader import DataLoader
+    from tensorstore_ds.loading.loader import DataLoader, LoaderStats
     from tensorstore_ds.loading.samplers import ShuffleSampler, SubsetSampler
     from tensorstore_ds.loading.weighted import WeightedSampler
     from tensorstore_ds.loading.weights import class_balanced_weights, repeat_factors, weights_from_column
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from tensorstore_ds.training.bench.results import Comparison
     from tensorstore_ds.training.checkpoint import load_model
     from tensorstore_ds.training.doctor.diagnosis import diagnose
-    from tensorstore_ds.training.doctor.findings import Diagnosis
+    from tensorstore_ds.training.doctor.findings import Diagnosis, Verdict
     from tensorstore_ds.training.doctor.options import DiagnoseOptions
     from tensorstore_ds.training.epoch_record import EpochRecord
     from tensorstore_ds.training.learner import Learner
@@ -93,6 +93,7 @@ _LAZY = {
     "Keypoints": "schema",
     "Learner": "training.learner",
     "Listeners": "training.listeners",
+    "LoaderStats": "loading.loader",
     "Lock": "locking",
     "Normalize": "loading.augment",
     "PackedObjects": "loading.collate",
@@ -109,6 +110,7 @@ _LAZY = {
     "TrainOptions": "training.options",
     "TrainProgress": "training.listeners",
     "TrainReport": "training.report",
+    "Verdict": "training.doctor.findings",
     "ViT": "training.vit",
     "ViTOptions": "training.options",
     "Warming": "warming",
@@ -158,6 +160,7 @@ __all__ = [
     "Keypoints",
     "Learner",
     "Listeners",
+    "LoaderStats",
     "Lock",
     "Normalize",
     "OptionError",
@@ -186,6 +189,7 @@ __all__ = [
     "TrainingError",
     "TrainingStopped",
     "TsdsError",
+    "Verdict",
     "ViT",
     "ViTOptions",
     "Warming",

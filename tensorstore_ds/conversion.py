@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tensorstore_ds.cores import usable_cores
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, StoreExistsError
 from tensorstore_ds.manifest import Manifest, SplitEntry, dump_field, shard_path
 from tensorstore_ds.options import ConvertOptions
@@ -23,7 +24,7 @@ from tensorstore_ds.sources.base import Reference
 from tensorstore_ds.statistics import Statistics
 from tensorstore_ds.survey import SHAPES_DIFFER, shapes_problem, survey
 from tensorstore_ds.version import __version__
-from tensorstore_ds.workers import BlockResult, Job, default_workers, faults, run_blocks
+from tensorstore_ds.workers import BlockResult, Job, faults, run_blocks
 from tensorstore_ds.workspace import FinishedShard, Workspace
 from tensorstore_ds.writer import ShardWriter
 
@@ -199,7 +200,7 @@ class _Conversion:
 
     def _convert(self, shards: Sequence[PlannedShard]) -> dict[tuple[str, int], FinishedShard]:
         job = Job(self._prepared.source, self._prepared.fields, self._options.image, self._options.on_error)
-        workers = default_workers() if self._options.workers is None else self._options.workers
+        workers = usable_cores() if self._options.workers is None else self._options.workers
         made = {}
         with contextlib.ExitStack() as stack:
             writers = [ShardWriter(self._workspace.store / shard_path(s.split, s.index), job.fields) for s in shards]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numcodecs.zstd import Zstd
 
+from tensorstore_ds.cores import usable_cores
 from tensorstore_ds.encode import encode_sample, own_pixel_limit
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.layout import ZSTD_LEVEL
@@ -18,7 +19,6 @@ from tensorstore_ds.prepare import AnySource, Prepared, open_any, prepare
 from tensorstore_ds.schema import Field
 from tensorstore_ds.sources.base import Reference
 from tensorstore_ds.survey import shapes_problem, survey
-from tensorstore_ds.workers import default_workers
 
 #: Time beyond that of the samples themselves: starting, listing, syncing, checksums.
 _OVERHEAD = 1.3
@@ -85,7 +85,7 @@ def estimate(source: AnySource, options: ConvertOptions | None = None) -> Estima
         classes=next((f.classes for f in prepared.fields.values() if f.classes), ()),
         fields=prepared.fields,
         nbytes={"memmap": nbytes, "zarr": round(nbytes * tried.compressed)},
-        seconds=_OVERHEAD * prepared.rows * tried.seconds / max(1, options.workers or default_workers()),
+        seconds=_OVERHEAD * prepared.rows * tried.seconds / max(1, options.workers or usable_cores()),
         memory=memory,
         fits=nbytes <= memory,
         problems=tuple(problems),

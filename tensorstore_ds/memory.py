@@ -21,9 +21,11 @@ def memory_limits() -> dict[str, int]:
     Returns:
         ``machine``, and the directories of the control groups that set a limit.
     """
-    machine = _read("/proc/meminfo")
+    machine = read_system_file("/proc/meminfo")
     limits = {"machine": available_nbytes(machine) if machine else _physical_nbytes()}
-    for directory in cgroup_directories(_read("/proc/self/cgroup"), _read("/proc/self/mountinfo")):
+    for directory in cgroup_directories(
+        read_system_file("/proc/self/cgroup"), read_system_file("/proc/self/mountinfo")
+    ):
         left = _cgroup_nbytes(directory)
         if left is not None:
             limits[str(directory)] = left
@@ -40,23 +42,24 @@ def available_nbytes(meminfo: str) -> int:
     return int(sizes.get("MemAvailable") or sizes.get("MemFree") or 0) * 1024
 
 
-def cgroup_directories(cgroup: str, mountinfo: str) -> list[Path]:
-    """The memory control groups of a process, each before those that hold it, as directories that may not exist.
+def cgroup_directories(cgroup: str, mountinfo: str, *, controller: str = "memory") -> list[Path]:
+    """The control groups of a process, each before those that hold it, as directories that may not exist.
 
     Args:
         cgroup: the text of ``/proc/self/cgroup``; lines are ``number:controllers:path``, version 2 has no controllers.
         mountinfo: the text of ``/proc/self/mountinfo``: where the hierarchies are mounted, and which part of each.
+        controller: what they limit: ``memory`` or ``cpu``. In version 2 one hierarchy serves all.
     """
     groups = {}
     for line in cgroup.splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers == "" or "memory" in controllers.split(","):
+        if controllers == "" or controller in controllers.split(","):
             groups["cgroup" if controllers else "cgroup2"] = path
     directories = []
     for line in mountinfo.splitlines():
         mount, _, kind = line.partition(" - ")
         fields, (filesystem, _, options) = mount.split(" "), kind.split(" ", 2)
-        wanted = filesystem == "cgroup2" or (filesystem == "cgroup" and "memory" in options.split(","))
+        wanted = filesystem == "cgroup2" or (filesystem == "cgroup" and controller in options.split(","))
         if not wanted or filesystem not in groups:
             continue
         root, top = fields[3].rstrip("/"), Path(fields[4])
@@ -74,9 +77,11 @@ def _cgroup_nbytes(directory: Path) -> int | None:
         ("memory.max", "memory.current", ""),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
     ):
-        text = _read(directory / limit)
+        text = read_system_file(directory / limit)
         if text:
-            return cgroup_left(text, _read(directory / used), _read(directory / "memory.stat"), prefix)
+            return cgroup_left(
+                text, read_system_file(directory / used), read_system_file(directory / "memory.stat"), prefix
+            )
     return None
 
 
@@ -110,7 +115,7 @@ def _physical_nbytes() -> int:
         return 2**63 - 1
 
 
-def _read(path: str | Path) -> str:
+def read_system_file(path: str | Path) -> str:
     """The text of a system file; empty where there is none, or none for us."""
     try:
         return Path(path).read_text("utf-8", "replace")

@@ -64,11 +64,6 @@ class BlockResult:
     skipped: tuple[Problem, ...]
 
 
-def default_workers() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 # --- a block ----------------------------------------------------------------------------------------------------
 
 

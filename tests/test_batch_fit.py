@@ -13,6 +13,7 @@ import torch
 
 import tensorstore_ds as tsds
 from stores import store_of
+from tensorstore_ds.errors import TrainingError
 from tensorstore_ds.training.augmentation import train_transform
 from tensorstore_ds.training.batch_fit import fitting_batch_size, is_out_of_memory
 from tensorstore_ds.training.learner import Learner
@@ -101,6 +102,7 @@ def test_what_says_that_memory_is_full() -> None:
         torch.zeros(2) @ torch.zeros(3)
     assert is_out_of_memory(of_torch.value) and is_out_of_memory(of_numpy.value)
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
+    assert not is_out_of_memory(TrainingError("a checkpoint cannot be read (can't allocate memory)"))
     assert not is_out_of_memory(other.value) and not is_out_of_memory(KeyError("out of memory"))
 
 

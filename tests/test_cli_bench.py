@@ -33,7 +33,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     source = class_folders(folder / "raw", per_class=9)
     tensorstore_ds.convert(source, folder / "s.tsds", tensorstore_ds.ConvertOptions(workers=0))
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("tensorstore_ds.training.bench.comparison.default_workers", lambda: 1)
+        monkeypatch.setattr("tensorstore_ds.training.bench.comparison.usable_cores", lambda: 1)
         monkeypatch.setattr("tensorstore_ds.training.bench.comparison.ROUNDS", 2)
         arguments = ["--raw", source, "--seconds", 0.04, "--batch-sizes", "5,100", "--device", "cpu"]
         ways = ["--ways", "files,store,device"]

@@ -18,9 +18,11 @@ from stores import detections, store_of
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.page_cache import residency, total_residency
+from tensorstore_ds.training.doctor.advice import code_of
 from tensorstore_ds.training.doctor.diagnosis import diagnose
-from tensorstore_ds.training.doctor.findings import Settings
 from tensorstore_ds.training.doctor.options import DiagnoseOptions
+from tensorstore_ds.training.doctor.settings import Settings
+from tensorstore_ds.training.doctor.subject import subject_of
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -157,7 +159,7 @@ def test_memory_is_all_there_is(digits):
 
 
 def test_a_model_that_is_the_limit(digits):
-    found, verdicts = found_in(digits, model="base", batch_size=4, seconds=3)
+    found, verdicts = found_in(digits, model="base", batch_size=4, seconds=2)
     assert found.verdicts[0].code == "model-bound"
     assert verdicts["model-bound"].evidence["wait"] < 0.5
     assert found.measured.model.name == "base"
@@ -171,6 +173,17 @@ def test_a_batch_that_is_too_small(digits):
     found, verdicts = found_in(digits, model="seed", batch_size=1, seconds=6)
     assert "--batch-size 4" in verdicts["batch-too-small"].change
     assert found.measured.model.larger_rate > found.measured.model.rate
+
+
+def test_more_threads_of_torch_than_cores(digits):
+    torch.set_num_threads(32)
+    try:
+        found, verdicts = found_in(digits, model="seed", batch_size=4, cores=1, seconds=3)
+        assert torch.get_num_threads() == 32
+    finally:
+        torch.set_num_threads(1)
+    assert "torch.set_num_threads(1)" in verdicts["too-many-torch-threads"].change
+    assert (found.measured.model.threads, found.measured.model.fewer_threads) == (32, 1)
 
 
 def test_a_step_of_ones_own(photos):
@@ -242,10 +255,20 @@ def pasted(found):
 
 def test_a_data_set_with_a_transform(photos):
     dataset = StoreDataset(photos, transform=busy).subset(np.arange(20))
-    found, _ = found_in(dataset, batch_size=64)
+    found, _ = found_in(dataset, batch_size=64, seconds=1)
     assert (found.samples, found.batch_size) == (20, 20)
     assert found.code.startswith("loader = tsds.DataLoader(dataset, batch_size=20")
-    assert "transform=transform" in found_in(photos, transform=busy)[0].code
+
+
+def test_the_code_to_paste(photos):
+    options = {"batch_size": 3, "device": "cuda:0"}
+    alone = code_of(subject_of(StoreDataset(photos), None, None), Settings(), **options)
+    assert alone == "loader = tsds.DataLoader(dataset, batch_size=3, shuffle=True, device='cuda:0')"
+    made = code_of(subject_of(photos, None, busy), Settings(num_workers=2), batch_size=3, device="cpu")
+    assert made == (
+        f"dataset = tsds.StoreDataset({str(photos)!r}, 'train', transform=transform)\n"
+        "loader = tsds.DataLoader(dataset, batch_size=3, shuffle=True, num_workers=2, persistent_workers=True)"
+    )
 
 
 def test_what_is_measured_is_told_and_no_longer_than_asked(digits):

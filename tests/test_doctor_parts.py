@@ -6,7 +6,6 @@ import hashlib
 import os
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,12 +20,13 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.page_cache import residency, total_residency
 from tensorstore_ds.training.doctor import cores, storage
 from tensorstore_ds.training.doctor.copies import copy_times, tensors
-from tensorstore_ds.training.doctor.findings import Run, Settings
+from tensorstore_ds.training.doctor.findings import Run
 from tensorstore_ds.training.doctor.gil import GilProbe, is_held
 from tensorstore_ds.training.doctor.learning import Student, fitting_batch, model_alone
 from tensorstore_ds.training.doctor.options import DiagnoseOptions
 from tensorstore_ds.training.doctor.rows import loadable_batch, memory_of, warmed
 from tensorstore_ds.training.doctor.runs import gain_of, in_turns, loader_of, major_faults, median, run
+from tensorstore_ds.training.doctor.settings import Settings
 from tensorstore_ds.training.doctor.subject import subject_of
 from tensorstore_ds.training.doctor.work import encoding_of
 
@@ -47,44 +47,9 @@ def cold(tmp_path):
 
 # --- cores ------------------------------------------------------------------------------------------------------
 
-V1_MOUNTS = (
-    "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n"
-    "33 31 0:29 / /sys/fs/cgroup/cpuacct rw,relatime - cgroup cgroup rw,cpuacct\n"
-    "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
-)
 
-
-@pytest.mark.parametrize(
-    ("groups", "mounts", "expected"),
-    [
-        ("4:memory:/a/b\n1:cpu:/c\n2:cpuacct:/d\n", V1_MOUNTS, ["/sys/fs/cgroup/cpu/c", "/sys/fs/cgroup/cpu"]),
-        (
-            "3:cpu,cpuacct:/c\n",
-            "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n",
-            ["/sys/fs/cgroup/cpu,cpuacct/c", "/sys/fs/cgroup/cpu,cpuacct"],
-        ),
-        (
-            "0::/pod\n",
-            "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
-            ["/sys/fs/cgroup/pod", "/sys/fs/cgroup"],
-        ),
-        ("", "", []),
-    ],
-)
-def test_control_groups_for_processor_time(groups, mounts, expected):
-    assert cores.cpu_directories(groups, mounts) == [Path(p) for p in expected]
-
-
-def test_quotas_of_both_versions(tmp_path, monkeypatch):
-    (tmp_path / "two").mkdir()
-    (tmp_path / "cpu.max").write_text("150000 100000\n")
-    (tmp_path / "two" / "cpu.cfs_quota_us").write_text("50000\n")
-    (tmp_path / "two" / "cpu.cfs_period_us").write_text("100000\n")
-    (tmp_path / "none").mkdir()
-    (tmp_path / "none" / "cpu.max").write_text("max 100000\n")
-    folders = [tmp_path / "none", tmp_path / "two", tmp_path]
-    monkeypatch.setattr(cores, "cpu_directories", lambda *_: folders)
-    assert cores.cpu_quotas() == {tmp_path / "two": 0.5, tmp_path: 1.5}
+def test_the_least_quota_is_the_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(cores, "cpu_quotas", lambda: {tmp_path / "two": 0.5, tmp_path: 1.5})
     found = cores.examine_cores(None, seconds=0.01)
     assert (found.allowed, found.limited_by) == (0.5, str(tmp_path / "two"))
     assert (found.measured, found.threads) == (1.0, 1)

@@ -17,10 +17,10 @@ from tensorstore_ds.training.doctor.findings import (
     Memory,
     ModelRun,
     Run,
-    Settings,
     Storage,
     TransformRun,
 )
+from tensorstore_ds.training.doctor.settings import Settings
 from tensorstore_ds.training.doctor.verdicts import judge
 
 GB = 10**9
@@ -116,6 +116,12 @@ DECODED = {"encoding": "jpeg", "decoding": Decoding(0.00001, 0.001)}
             ["model-bound", "batch-too-small"],
         ),
         (dataclasses.replace(trained(), model=ModelRun("tiny", 128, 500.0, 512, 550.0)), ["model-bound"]),
+        (
+            dataclasses.replace(
+                trained(), model=ModelRun("tiny", 128, 500.0, threads=64, fewer_threads=2, fewer_rate=5000.0)
+            ),
+            ["too-many-torch-threads", "model-bound"],
+        ),
     ],
 )
 def test_each_cause_by_its_numbers(m, expected):
@@ -182,7 +188,17 @@ anything = st.builds(
     found=runs,
     current=runs,
     runs=st.lists(runs, max_size=4).map(tuple),
-    model=st.none() | st.builds(ModelRun, st.just("tiny"), st.integers(1, 999), rates, st.integers(0, 999), rates),
+    model=st.none()
+    | st.builds(
+        ModelRun,
+        st.just("tiny"),
+        st.integers(1, 999),
+        rates,
+        st.integers(0, 999),
+        rates,
+        *[st.integers(1, 99)] * 2,
+        rates,
+    ),
     together=st.none() | runs,
     copies=st.none() | st.builds(Copies, st.integers(1, 10**9), *[st.floats(1e-6, 9)] * 4),
     transform=st.none()
@@ -196,7 +212,7 @@ anything = st.builds(
 def test_any_numbers_come_to_a_verdict_and_to_settings(m):
     verdicts = judge(m)
     told = [verdict.code for verdict in verdicts]
-    assert set(told) - {"does-not-fit", "storage-bound", "pageable-copies", "batch-too-small"}
+    assert set(told) - {"does-not-fit", "storage-bound", "pageable-copies", "batch-too-small", "too-many-torch-threads"}
     assert len(set(told)) == len(told)
     for verdict in verdicts:
         assert verdict.line and verdict.change and "\n" not in verdict.line + verdict.change

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -531,3 +532,30 @@ def test_locked_in_memory(path):
     del loader
     gc.collect()
     assert locked_nbytes(Path("/proc/self/status").read_text()) == 0
+
+
+def test_persistent_workers_go_with_their_loader(path):
+    """Not with the next garbage collection."""
+    loader = DataLoader(StoreDataset(path), 50, num_workers=1, persistent_workers=True)
+    assert rows(loader) == rows(loader)
+    iterator = weakref.ref(loader._iterator)
+    gc.disable()
+    try:
+        del loader
+        assert iterator() is None
+    finally:
+        gc.enable()
+
+
+def test_transformed_batches_wait_for_no_others(path):
+    """Small batches are gathered together, but not where each takes its time."""
+    made = []
+
+    def slow(sample):
+        made.append(int(sample["label"]))
+        return sample
+
+    batches = iter(DataLoader(StoreDataset(path, transform=slow), 5, num_threads=1, prefetch_factor=1))
+    next(batches)
+    assert len(made) <= 15  # this batch and those ahead, not the 21 of a group
+    del batches

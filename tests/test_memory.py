@@ -99,7 +99,7 @@ def test_the_narrowest_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         str(inner.parent / "memory.max"): "5000000\n",
         str(inner.parent / "memory.current"): "1000000\n",
     }
-    monkeypatch.setattr(module, "_read", lambda path: files.get(str(path), ""))
+    monkeypatch.setattr(module, "read_system_file", lambda path: files.get(str(path), ""))
     assert memory_limit() == 4_000_000
     assert memory_limits() == {"machine": 8_192_000, str(inner.parent): 4_000_000}
     assert fits(4_000_000) and not fits(4_000_001)

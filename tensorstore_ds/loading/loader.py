@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from torch.utils import data
 from torch.utils.data import BatchSampler, Dataset, Sampler, SequentialSampler
 
+from tensorstore_ds.cores import usable_cores
 from tensorstore_ds.loading.batches import ColumnCollate, IndexBatches, SampleCollate, Transformed, WithRows
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import COLLATES, Collate
@@ -30,7 +32,6 @@ from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import RowSampler, ShuffleSampler
 from tensorstore_ds.locking import Lock, lock
 from tensorstore_ds.store import open as open_store
-from tensorstore_ds.workers import default_workers
 
 #: Batches smaller than this are gathered several at a time and cut apart: a gather has a cost of its own.
 GROUP_NBYTES = 1024**2
@@ -242,7 +243,10 @@ class DataLoader(data.DataLoader[Any]):
         batches = super()._index_sampler
         if self._dealt is not None:
             batches = BatchSampler(self._dealt, self.batch_size, self.drop_last) if self.batch_size else self._dealt
-        return IndexBatches(batches, lambda: (self.seed, self._epoch), lambda: self._start)
+        # torch's iterator keeps this, and persistent workers keep it: a cycle would end them only with the next garbage
+        # collection, and then late.
+        me = weakref.proxy(self)
+        return IndexBatches(batches, lambda: (me.seed, me._epoch), lambda: me._start)
 
     def _on_device(self, start: int) -> Iterator[Any]:
         if not isinstance(self._resident, DeviceSplit):
@@ -258,7 +262,7 @@ class DataLoader(data.DataLoader[Any]):
             store = open_store(self._store.path)
             self._resident = lock(store, splits=self._store.split_name, fields=self._store.fields)
         groups = advise(self._groups(start), self._store, self._dealt, start * (self.batch_size or 1))
-        width = self.num_threads or min(8, default_workers())
+        width = self.num_threads or min(8, usable_cores())
         depth = width * self._prefetch
         waiting: deque[Future[tuple[list[Any], float]]] = deque()
         threads = ThreadPoolExecutor(width, thread_name_prefix="tsds-loader")
@@ -284,10 +288,11 @@ class DataLoader(data.DataLoader[Any]):
         group: list[NDArray[np.int64]] = []
         size = 0
         row_nbytes = self._row_nbytes()
+        one_by_one = self._store.transform is not None  # then a batch takes long, and waits for no other
         for batch in self._batches(start):
             group.append(batch)
             size += len(batch) * row_nbytes
-            if size >= GROUP_NBYTES:
+            if size >= GROUP_NBYTES or one_by_one:
                 yield group
                 group, size = [], 0
         if group:

@@ -88,7 +88,9 @@ def train_transform(split: Split, options: TrainOptions, vit: ViTOptions) -> Com
     else:
         steps.append(Resize(vit.image_size))
         if options.augment == "light":
-            steps.append(RandomCrop(vit.image_size, padding=(width // SHIFT, height // SHIFT)))
+            # Continued by the pixels at the edge: black is up to ten standard deviations away in bright, even images.
+            padding = (width // SHIFT, height // SHIFT)
+            steps.append(RandomCrop(vit.image_size, padding=padding, padding_mode="edge"))
             steps += [ColorJitter(0.2, 0.2)] if color else []
     if options.flip:
         has_objects = isinstance(split.fields.get("objects"), TableField)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from tensorstore_ds.errors import TsdsError
 from tensorstore_ds.loading.augment import Compose
 from tensorstore_ds.loading.batches import ColumnCollate
 from tensorstore_ds.loading.dataset import StoreDataset
@@ -22,7 +23,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that a device's memory is full: torch has a type for GPUs alone."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):  # NumPy's, where a batch is gathered, is the latter
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _FULL)
+    foreign = isinstance(error, RuntimeError) and not isinstance(error, TsdsError)
+    return foreign and any(text in str(error) for text in _FULL)
 
 
 def fitting_batch_size(

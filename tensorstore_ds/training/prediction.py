@@ -84,7 +84,7 @@ def _read(path: Path, card: ModelCard) -> tuple[np.ndarray[Any, np.dtype[np.uint
         raise SourceError(problem, "Give the paths of image files.") from error
     pixels = decode_image(data, color=_COLORS.get(card.vit.channels, "auto"), key=str(path))
     if pixels.shape[2] != card.vit.channels or pixels.dtype != np.uint8:
-        wanted, found = f"uint8 pixels of {card.vit.channels} numbers", f"{pixels.dtype} of {pixels.shape[2]}"
+        wanted, found = f"uint8 with {card.vit.channels} channels", f"{pixels.dtype} with {pixels.shape[2]}"
         problem = Problem(str(path), "unsupported-depth", f"expected {wanted}, found {found}.")
         raise SourceError(problem, "Give images such as the model was trained on.")
     placement = place((pixels.shape[0], pixels.shape[1]), card.stored, card.fit)

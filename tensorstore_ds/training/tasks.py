@@ -298,11 +298,11 @@ def task_of(split: Split, task: TaskName = "auto", *, eval_split: Split | None =
     if not possible or (task != "auto" and task not in possible):
         raise OptionError(_impossible(split, task, possible))
     chosen = possible[task] if task != "auto" else next(iter(possible.values()))
-    if len(chosen.classes) < 2 and not chosen.points:
+    if len(chosen.classes) < 2 and not isinstance(chosen, Landmarks):
         found = f"one, {chosen.classes[0]!r}" if chosen.classes else "none"
         raise OptionError(
             f"{split.name}: expected two classes or more to tell apart, found {found}. "
-            "Convert samples of other classes, too."
+            f"Convert samples of other classes, too{', or use --task landmarks' if points else ''}."
         )
     for checked in (split, eval_split):
         if checked is not None:

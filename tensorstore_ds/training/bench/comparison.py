@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tensorstore_ds.cores import usable_cores
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.store import Store
 from tensorstore_ds.store import open as open_store
@@ -22,7 +23,6 @@ from tensorstore_ds.training.bench.once import Found, Split, first_epochs, verif
 from tensorstore_ds.training.bench.options import BenchOptions
 from tensorstore_ds.training.bench.results import Cell, Comparison, Phase, Row, make_cell, with_ratios
 from tensorstore_ds.training.bench.ways import Way, ways_of
-from tensorstore_ds.workers import default_workers
 
 #: Each cell is measured in so many rounds, forwards and backwards: what else the machine does falls on all ways.
 ROUNDS = 3
@@ -95,7 +95,7 @@ class _Run:
         self.options, self.progress = options, progress
         rows = len(store[options.split])
         self.split = Split(store, options.split, {}, options.sizes(rows), options.time_for(rows))
-        self.ways = ways_of(options.ways, default_workers())
+        self.ways = ways_of(options.ways, usable_cores())
         self.interrupted = False
         self._begun = time.monotonic()
         self._found: Found = {way.name: {} for way in self.ways}

@@ -8,9 +8,9 @@ import os
 import platform
 from pathlib import Path
 
+from tensorstore_ds.cores import usable_cores
 from tensorstore_ds.memory import memory_limit
 from tensorstore_ds.version import __version__
-from tensorstore_ds.workers import default_workers
 
 _PACKAGES = ("torch", "torchvision", "numpy", "pillow")
 
@@ -20,7 +20,7 @@ def machine() -> dict[str, str]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cpu": _cpu(),
-        "cores": f"{default_workers()} cores",
+        "cores": f"{usable_cores()} cores",
         "memory": f"{memory / 2**30:.0f} GiB, {memory_limit() / 2**30:.0f} GiB to use",
         "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "python": f"Python {platform.python_version()}",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorstore_ds.training.doctor.findings import Measured, Run, Settings
+from tensorstore_ds.training.doctor.findings import Measured, Run
+from tensorstore_ds.training.doctor.settings import Settings
 from tensorstore_ds.training.doctor.subject import Subject
 from tensorstore_ds.training.doctor.thresholds import starved
 

@@ -13,9 +13,10 @@ import torch
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import DevicePrefetcher, move
-from tensorstore_ds.training.doctor.findings import Copies, Settings
+from tensorstore_ds.training.doctor.findings import Copies
 from tensorstore_ds.training.doctor.learning import Student
 from tensorstore_ds.training.doctor.runs import finish, loader_of
+from tensorstore_ds.training.doctor.settings import Settings
 
 #: Batches of a measurement at least and at most.
 _LEAST, _MOST = 3, 200

@@ -7,11 +7,9 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
-from tensorstore_ds.memory import cgroup_directories
+from tensorstore_ds.cores import cpu_quotas
 from tensorstore_ds.training.doctor.findings import Cores
-from tensorstore_ds.workers import default_workers
 
 #: Hashed at a time, without the interpreter's lock: half a millisecond or more.
 _BLOCK = bytes(1024**2)
@@ -25,7 +23,8 @@ def examine_cores(given: int | None, *, seconds: float) -> Cores:
         given: a limit that stands for the system's.
         seconds: that this may take, about.
     """
-    limits: dict[str, float] = {"the affinity of this process": default_workers()}
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limits: dict[str, float] = {"the affinity of this process": bound}
     limits.update({str(directory): quota for directory, quota in cpu_quotas().items()})
     machine = os.cpu_count() or 1
     if given is not None:
@@ -34,48 +33,6 @@ def examine_cores(given: int | None, *, seconds: float) -> Cores:
     allowed = limits[limited_by]
     found = Cores(machine, allowed, limited_by if allowed < machine else "", 1.0)
     return replace(found, measured=parallel_work(found.threads, seconds=seconds))
-
-
-def cpu_quotas() -> dict[Path, float]:
-    """Cores that control groups grant to this process, by their directories; those without a limit are left out."""
-    groups = cpu_directories(_read("/proc/self/cgroup"), _read("/proc/self/mountinfo"))
-    quotas = {
-        directory: quota_of(_read(directory / "cpu.max"))
-        or quota_of(f"{_read(directory / 'cpu.cfs_quota_us')} {_read(directory / 'cpu.cfs_period_us')}")
-        for directory in groups
-    }
-    return {directory: quota for directory, quota in quotas.items() if quota is not None}
-
-
-def cpu_directories(cgroup: str, mountinfo: str) -> list[Path]:
-    """The control groups for processor time of a process, as `memory.cgroup_directories` has them for memory.
-
-    Args:
-        cgroup: the text of ``/proc/self/cgroup``.
-        mountinfo: the text of ``/proc/self/mountinfo``.
-    """
-    # In version 2 one hierarchy serves all; in version 1 each controller has its own, and is told from the others by
-    # the second word of a line, and by the last option of its mount.
-    named = "\n".join(
-        ":".join((number, "memory" if "cpu" in controllers.split(",") else "-" if controllers else "", path))
-        for number, controllers, path in (line.split(":", 2) for line in cgroup.splitlines())
-    )
-    mounts = (line.rpartition(" ") for line in mountinfo.splitlines())
-    options = ((rest, last.split(",")) for rest, _, last in mounts)
-    mounted = "\n".join(f"{rest} {'memory' if 'cpu' in last else 'rw'}" for rest, last in options)
-    return cgroup_directories(named, mounted)
-
-
-def quota_of(text: str) -> float | None:
-    """Cores, of microseconds in each period.
-
-    >>> quota_of("150000 100000"), quota_of("max 100000"), quota_of("-1 100000"), quota_of("")
-    (1.5, None, None, None)
-    """
-    words = text.split()
-    if len(words) != 2 or not words[0].isdecimal() or not int(words[1]):
-        return None
-    return int(words[0]) / int(words[1])
 
 
 def parallel_work(threads: int, *, seconds: float) -> float:
@@ -101,11 +58,3 @@ def _hash(seconds: float) -> float:
         hashlib.sha256(_BLOCK)
         blocks += 1
     return blocks / (time.perf_counter() - began)
-
-
-def _read(path: str | Path) -> str:
-    """The text of a system file; empty where there is none, or none for us."""
-    try:
-        return Path(path).read_text("utf-8", "replace").strip()
-    except OSError:
-        return ""

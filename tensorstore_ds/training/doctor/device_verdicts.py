@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorstore_ds.training.doctor import words
 from tensorstore_ds.training.doctor.findings import Measured, Verdict
-from tensorstore_ds.training.doctor.thresholds import COPYING, QUICKER, starved
+from tensorstore_ds.training.doctor.thresholds import COPYING, FEWER_QUICKER, QUICKER, starved
 
 
 def copy_bound(m: Measured) -> Verdict | None:
@@ -29,6 +29,24 @@ def pageable_copies(m: Measured) -> Verdict | None:
     )
     evidence = {"pageable": c.pageable, "pinned": c.pinned, "ahead_rate": c.ahead, "in_turn_rate": c.in_turn}
     return Verdict("pageable-copies", line, "Leave out pin_memory=False.", evidence)
+
+
+def too_many_torch_threads(m: Measured) -> Verdict | None:
+    """Torch computes with more threads than there are cores to be had, and they wait for each other."""
+    model = m.model
+    if model is None or model.fewer_rate < FEWER_QUICKER * model.rate:
+        return None
+    line = (
+        f"Torch computes with {model.threads} threads, {words.rate(model.rate)}; with {model.fewer_threads} "
+        f"{words.rate(model.fewer_rate)}: this process gets the work of {m.cores.measured:.1f} cores, and threads "
+        "without one are waited for."
+    )
+    change = (
+        f"torch.set_num_threads({model.fewer_threads}), or OMP_NUM_THREADS={model.fewer_threads} in the environment; "
+        "or let nothing else run beside it."
+    )
+    evidence = {"rate": model.rate, "fewer_rate": model.fewer_rate, "threads": float(model.threads)}
+    return Verdict("too-many-torch-threads", line, change, evidence | {"fewer_threads": float(model.fewer_threads)})
 
 
 def batch_too_small(m: Measured) -> Verdict | None:

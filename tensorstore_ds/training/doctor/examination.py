@@ -9,19 +9,20 @@ from dataclasses import replace
 
 import torch
 
+from tensorstore_ds.cores import usable_cores
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.resident import choose, resident_nbytes
 from tensorstore_ds.training.doctor.copies import copy_times
 from tensorstore_ds.training.doctor.cores import examine_cores
-from tensorstore_ds.training.doctor.findings import Copies, Measured, ModelRun, Run, Settings
-from tensorstore_ds.training.doctor.learning import Student, fitting_batch, model_alone
+from tensorstore_ds.training.doctor.findings import Copies, Cores, Measured, ModelRun, Run
+from tensorstore_ds.training.doctor.learning import Student, fitting_batch, model_alone, torch_threads
 from tensorstore_ds.training.doctor.options import DiagnoseOptions
 from tensorstore_ds.training.doctor.rows import loadable_batch, memory_of, warmed
 from tensorstore_ds.training.doctor.runs import gain_of, in_turns, loader_of, median, run
+from tensorstore_ds.training.doctor.settings import Settings
 from tensorstore_ds.training.doctor.storage import read_storage
 from tensorstore_ds.training.doctor.subject import Subject
 from tensorstore_ds.training.doctor.work import decoding_of, encoding_of, transform_of
-from tensorstore_ds.workers import default_workers
 
 #: Shares of the time for each measurement; the rest goes to starting up, and to batches that are waited for.
 STORAGE, FOUND, WARM, CORES, MODEL, LARGER = 0.04, 0.08, 0.1, 0.03, 0.1, 0.05
@@ -80,7 +81,7 @@ class Examination:
             some = f"{len(self._rows):,} of {len(subject.dataset):,} were brought there"
             self._note("all samples from memory", some)
         cores = examine_cores(self._options.cores, seconds=CORES * seconds)
-        model = self._model()
+        model = self._model(cores)
         together = self._together(model)
         self._progress("the loader, with other settings")
         sweep = self._in_turns(self._candidates(cores.threads), SWEEP * seconds, None)
@@ -170,7 +171,7 @@ class Examination:
 
     def _processes(self, cores: int) -> list[Settings]:
         """torch's worker processes, which a transform that holds the GIL may want."""
-        workers = min(cores, default_workers())
+        workers = min(cores, usable_cores())
         if self._subject.dataset.transform is None or workers < 2:
             return []
         method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
@@ -191,7 +192,7 @@ class Examination:
 
     # --- the model
 
-    def _model(self) -> ModelRun | None:
+    def _model(self, cores: Cores) -> ModelRun | None:
         """The model alone, on a batch as large as there is time and memory for."""
         student, seconds = self._student, self._options.seconds
         if student is None:
@@ -212,11 +213,26 @@ class Examination:
             self._note(f"steps of {self.batch_size} samples", f"those of {size} were, since {why}")
         self._step_batch = size
         found = model_alone(student, self._rows, size, self._device, seconds=MODEL * seconds)
-        larger = min(LARGER_TIMES * size, len(self._rows))
-        if why or larger < 2 * size or larger / found.rate > LARGER * seconds:
+        return self._larger_batch(student, self._fewer_threads(student, found, cores), cut=bool(why))
+
+    def _fewer_threads(self, student: Student, found: ModelRun, cores: Cores) -> ModelRun:
+        """On the CPU also with as many threads as there was work done for: more of them wait for each other."""
+        fewer = max(1, int(cores.measured))
+        if self._device.type != "cpu" or fewer >= found.threads:
+            return found
+        with torch_threads(fewer):
+            seconds = LARGER * self._options.seconds
+            again = model_alone(student, self._rows, found.batch_size, self._device, seconds=seconds)
+        return replace(found, fewer_threads=fewer, fewer_rate=again.rate)
+
+    def _larger_batch(self, student: Student, found: ModelRun, *, cut: bool) -> ModelRun:
+        """Also on a batch some times as large, if there is time for it."""
+        seconds = LARGER * self._options.seconds
+        larger = min(LARGER_TIMES * found.batch_size, len(self._rows))
+        if cut or larger < 2 * found.batch_size or larger / found.rate > seconds:
             return found
         try:
-            more = model_alone(student, self._rows, larger, self._device, seconds=LARGER * seconds)
+            more = model_alone(student, self._rows, larger, self._device, seconds=seconds)
         except torch.OutOfMemoryError:
             self._note(f"steps of {larger} samples", f"they do not fit into the memory of {self._device}")
             return found

@@ -2,42 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
-from tensorstore_ds.training.options import Residency
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Arguments of `DataLoader` that are compared with each other; None: its default.
-
-    Attributes:
-        num_threads, prefetch_factor, num_workers, pin_memory, residency: as `DataLoader` has them.
-        block_rows, window_blocks: of a `BlockShuffleSampler`; 0: a full shuffle.
-    """
-
-    num_threads: int | None = None
-    prefetch_factor: int | None = None
-    num_workers: int = 0
-    pin_memory: bool | None = None
-    residency: Residency = "page-cache"
-    block_rows: int = 0
-    window_blocks: int = 0
-
-    def arguments(self) -> dict[str, Any]:
-        """Those of `DataLoader` that are not its defaults.
-
-        >>> Settings(num_threads=4, block_rows=64).arguments()
-        {'num_threads': 4}
-        """
-        found = {
-            f.name: getattr(self, f.name) for f in dataclasses.fields(self)[:5] if getattr(self, f.name) != f.default
-        }
-        if self.num_workers:
-            found["persistent_workers"] = True  # or each epoch would start them anew
-        return found
+from tensorstore_ds.training.doctor.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +59,7 @@ class Storage:
     Attributes:
         rate: bytes a second; None if not measured.
         nbytes: read for it.
-        reason: why it was not measured.
+        reason: why not.
     """
 
     rate: float | None
@@ -138,6 +105,8 @@ class ModelRun:
         batch_size: samples of that batch.
         rate: samples a second.
         larger_batch, larger_rate: the same for a larger batch; 0 if not measured.
+        threads: that torch computes with on the CPU.
+        fewer_threads, fewer_rate: the same for fewer of them; 0 if not measured.
     """
 
     name: str
@@ -145,6 +114,9 @@ class ModelRun:
     rate: float
     larger_batch: int = 0
     larger_rate: float = 0.0
+    threads: int = 1
+    fewer_threads: int = 0
+    fewer_rate: float = 0.0
 
     @property
     def seconds(self) -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,9 @@ from tensorstore_ds.store import Split, Store
 from tensorstore_ds.training.augmentation import train_transform
 from tensorstore_ds.training.data import image_shape
 from tensorstore_ds.training.doctor import words
-from tensorstore_ds.training.doctor.findings import ModelRun, Settings
+from tensorstore_ds.training.doctor.findings import ModelRun
 from tensorstore_ds.training.doctor.runs import Step, finish, loader_of
+from tensorstore_ds.training.doctor.settings import Settings
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import Preset, TrainOptions
 from tensorstore_ds.training.tasks import task_of
@@ -127,7 +129,18 @@ def model_alone(
         finish(device)
         spent = time.perf_counter() - began
         if spent >= seconds:
-            return ModelRun(student.name, batch_size, steps * batch_size / spent)
+            return ModelRun(student.name, batch_size, steps * batch_size / spent, threads=torch.get_num_threads())
+
+
+@contextlib.contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """So many threads for torch on the CPU, for the time being."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def first_batch(student: Student, dataset: StoreDataset, batch_size: int, device: torch.device) -> Any:

@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 
 import torch
 
+from tensorstore_ds.cores import usable_cores
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.collate import Collate
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.loader import DataLoader
-from tensorstore_ds.training.doctor.findings import Run, Settings
-from tensorstore_ds.workers import default_workers
+from tensorstore_ds.training.doctor.findings import Run
+from tensorstore_ds.training.doctor.settings import Settings
 
 Step = Callable[[Any], Any]
 Key = TypeVar("Key", bound=Hashable)
@@ -61,7 +62,7 @@ def run(
             threads, processes and kernels have to be started for, does not count.
     """
     device = loader.device or torch.device("cpu")
-    width = settings.num_workers or loader.num_threads or min(8, default_workers())
+    width = settings.num_workers or loader.num_threads or min(8, usable_cores())
     with contextlib.closing(_batches(loader, once=first_epoch)) as batches:
         if not first_epoch:
             _do(step, next(batches)[0])
@@ -150,7 +151,7 @@ def _do(step: Step | None, batch: Any) -> None:
         step(batch)
 
 
-def _batches(loader: DataLoader, *, once: bool) -> Generator[tuple[Any, int]]:
+def _batches(loader: DataLoader, *, once: bool) -> Generator[tuple[Any, int], None, None]:
     """Batches with the number of their samples, epoch after epoch."""
     size, total = loader.batch_size or 1, len(loader.sampler)  # type: ignore[arg-type]
     while True:

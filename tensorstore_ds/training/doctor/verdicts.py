@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tensorstore_ds.training.doctor.device_verdicts import batch_too_small, copy_bound, model_bound, pageable_copies
+from tensorstore_ds.training.doctor.device_verdicts import (
+    batch_too_small,
+    copy_bound,
+    model_bound,
+    pageable_copies,
+    too_many_torch_threads,
+)
 from tensorstore_ds.training.doctor.findings import Measured, Verdict
 from tensorstore_ds.training.doctor.loading_verdicts import (
     compressed,
@@ -21,6 +27,7 @@ from tensorstore_ds.training.doctor.loading_verdicts import (
 CAUSES: tuple[Callable[[Measured], Verdict | None], ...] = (
     storage_bound,
     does_not_fit,
+    too_many_torch_threads,
     model_bound,
     transform_holds_gil,
     compressed,

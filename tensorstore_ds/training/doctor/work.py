@@ -11,9 +11,10 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decode import decode_images
 from tensorstore_ds.schema import TableField
 from tensorstore_ds.training.doctor.cores import hashed
-from tensorstore_ds.training.doctor.findings import Decoding, Settings, TransformRun
+from tensorstore_ds.training.doctor.findings import Decoding, TransformRun
 from tensorstore_ds.training.doctor.gil import GilProbe
 from tensorstore_ds.training.doctor.runs import loader_of, run
+from tensorstore_ds.training.doctor.settings import Settings
 from tensorstore_ds.training.doctor.subject import remade
 
 #: Threads that a transform is tried in, at most: more do not tell more.
