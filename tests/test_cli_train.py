@@ -123,6 +123,7 @@ def test_the_folder_is_named_after_the_store(store: Path, tmp_path: Path, monkey
         (["--device", "cpu"], "device", "cpu"),
         (["--residency", "page-cache"], "residency", "page-cache"),
         (["--threads", "2"], "num_threads", 2),
+        (["--torch-threads", "2"], "torch_threads", 2),
         (["--seed", "5"], "seed", 5),
     ],
 )
@@ -216,6 +217,7 @@ def test_without_torch(store: Path) -> None:
     [
         (["missing.tsds"], "missing.tsds: there is no such store."),
         (["STORE", "--epochs", "0"], "epochs: expected at least 1, found 0."),
+        (["STORE", "--threads", "0"], "num_threads: expected at least 1, found 0."),
         (["STORE", "--ema", "1"], "ema: expected in [0, 1), found 1.0."),
         (["STORE", "--batch-size", "100"], "expected at most 60"),
         (["STORE", "--heads", "5"], "heads: expected a divisor of the width 16, such as 4, found 5."),

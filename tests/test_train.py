@@ -93,6 +93,13 @@ def test_a_run_is_a_function_of_its_options(store: Path, tmp_path: Path) -> None
     assert equal(a, b) and not equal(a, c)
 
 
+def test_torchs_threads(store: Path, tmp_path: Path) -> None:
+    before, seen = torch.get_num_threads(), []
+    listeners = tsds.Listeners(epoch=lambda _: seen.append(torch.get_num_threads()))
+    tsds.train(store, small(epochs=1, torch_threads=3), out=tmp_path / "run", listeners=listeners)
+    assert (seen, torch.get_num_threads()) == ([3], before)
+
+
 def test_listeners(store: Path, tmp_path: Path) -> None:
     notes: list[str] = []
     events: list[tsds.TrainProgress] = []

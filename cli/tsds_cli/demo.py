@@ -1,4 +1,4 @@
-"""``tsds demo``: everything once, on real digits, in less than a minute."""
+"""``tsds demo``: everything once, on real digits, in about a minute."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def demo(out: Path, train: bool) -> None:
     """Convert, verify, draw and train on real handwritten digits.
 
     Writes class folders of PNG images and a Pascal VOC data set, as people have them, then the stores and their contact
-    sheets; then trains a small vision transformer, half a minute on two cores. The digits come with scikit-learn
+    sheets; then trains a small vision transformer, which takes most of a minute. The digits come with scikit-learn
     (pip install 'tensorstore-ds[demo]'); nothing is downloaded.
 
     \b

@@ -72,6 +72,7 @@ _MODELS = ("auto", "seed", "tiny", "small", "base")
     help="Where rows are read from.  [device if it fits on a GPU, else page-cache]",
 )
 @click.option("--threads", "num_threads", type=int, help="Of the loader.  [cores, at most 8]")
+@click.option("--torch-threads", type=int, help="Of torch on the CPU: 1 where other processes need the cores.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of weights, order and augmentation.")
 @json_option
 def train(store: Path, out: Path | None, resume: bool, compile_: bool, as_json: bool, **given: Any) -> None:

@@ -199,6 +199,17 @@ def matrix_precision(precision: Precision) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+@contextlib.contextmanager
+def computing_threads(number: int | None) -> Iterator[None]:
+    """torch's threads on the CPU for the time being; None: as many as there are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _adamw(model: nn.Module, options: TrainOptions, device: torch.device) -> torch.optim.AdamW:
     decayed: list[nn.Parameter] = []
     others: list[nn.Parameter] = []

@@ -123,6 +123,7 @@ class TrainOptions:
         device: ``cuda``, ``cpu``, ...; None: a GPU if there is one.
         residency: where rows are read from; see `DataLoader`.
         num_threads: of the loader.
+        torch_threads: of torch's computations on the CPU; None: as torch has it.
         seed: of weights, order and augmentation.
 
     Raises:
@@ -159,6 +160,7 @@ class TrainOptions:
     device: str | None = None
     residency: Residency = "auto"
     num_threads: int | None = None
+    torch_threads: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -171,6 +173,9 @@ class TrainOptions:
             check(0 <= getattr(self, name) < math.inf, name, "0 or more", getattr(self, name))
         for name in ("warmup", "label_smoothing", "ema"):
             check(0 <= getattr(self, name) < 1, name, "in [0, 1)", getattr(self, name))
+        for name in ("num_threads", "torch_threads"):
+            value = getattr(self, name)
+            check(value is None or value >= 1, name, "at least 1", value)
         check(self.seed >= 0, "seed", "0 or more", self.seed)
 
     def vit(self, image_size: tuple[int, int], channels: int) -> ViTOptions:
@@ -184,7 +189,7 @@ class TrainOptions:
 
 
 #: What a run may be resumed with that is not what it was begun with: it changes how fast, not what is computed.
-FREE_TO_CHANGE = frozenset({"compile", "grad_checkpointing", "device", "residency", "num_threads"})
+FREE_TO_CHANGE = frozenset({"compile", "grad_checkpointing", "device", "residency", "num_threads", "torch_threads"})
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "task": get_args(Task),

@@ -13,7 +13,7 @@ from tensorstore_ds.store import open as open_store
 from tensorstore_ds.training.augmentation import train_transform
 from tensorstore_ds.training.batch_fit import fitting_batch_size, is_out_of_memory
 from tensorstore_ds.training.data import image_shape, split_of
-from tensorstore_ds.training.learner import Learner, matrix_precision
+from tensorstore_ds.training.learner import Learner, computing_threads, matrix_precision
 from tensorstore_ds.training.listeners import Listeners
 from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.ranks import Ranks, ranks
@@ -62,9 +62,9 @@ def train(
         told = (listeners or Listeners()) if here.first else Listeners()
         try:
             run = Run(opened, options, here, Path(out), stop, told)
-            with matrix_precision(run.learner.precision):
+            with matrix_precision(run.learner.precision), computing_threads(options.torch_threads):
                 return run(resume=resume)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
         run = None  # type: ignore[assignment]  # what it held has to be free before others are tried

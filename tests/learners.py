@@ -1,0 +1,50 @@
+"""Small learners with given weights, and batches for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tensorstore_ds.training.learner import Learner
+from tensorstore_ds.training.options import TrainOptions, ViTOptions
+from tensorstore_ds.training.tasks import Classification
+
+VIT = ViTOptions((8, 8), channels=1, patch_size=4, width=8, depth=2, heads=2, mlp_width=16)
+TASK = Classification(("ant", "bee", "cat"), label_field="label")
+RATE = 0.01
+
+
+def learner(*, steps: int = 10, vit: ViTOptions = VIT, device: str = "cpu", **options: Any) -> Learner:
+    """One whose weights are random in all places; a new model's last layer is 0."""
+    options = {"learning_rate": RATE, "warmup": 0.0, "clip": 0.0, "weight_decay": 0.0, "precision": "fp32", **options}
+    made = Learner(vit, TASK, TrainOptions(**options), device=device, steps=steps)
+    generator = torch.Generator().manual_seed(0)
+    for weights in made.module.parameters():
+        weights.data.copy_(torch.randn(weights.shape, generator=generator) * 0.3)
+    if made.average is not None:
+        made.average.load_state_dict(made.module.state_dict())
+    return made
+
+
+def batch(rows: int = 7, seed: int = 1, device: str = "cpu") -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(rows, 1, 8, 8, generator=generator)
+    return {"image": images.to(device), "label": torch.arange(rows, device=device) % 3}
+
+
+def gradients(found: Learner) -> dict[str, Tensor]:
+    grads = {name: weights.grad for name, weights in found.module.named_parameters()}
+    assert all(grad is not None and grad.any() for grad in grads.values())
+    return {name: grad.clone() for name, grad in grads.items() if grad is not None}
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def expected_loss(model: nn.Module, images: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    with torch.no_grad():
+        return functional.cross_entropy(model(images), targets, label_smoothing=smoothing)

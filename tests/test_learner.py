@@ -1,0 +1,262 @@
+"""One training step: gradients, schedule, targets, weights, against torch's own functions and sums by hand."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torchvision.transforms import v2
+
+from learners import RATE, TASK, VIT, batch, expected_loss, gradients, learner, weights_of
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.training.learner import MIX_ALPHA, Learner, precision_of, schedule
+from tensorstore_ds.training.options import TrainOptions, ViTOptions
+from tensorstore_ds.training.tally import Tally
+from tensorstore_ds.training.tasks import ClassificationLandmarks, Landmarks, MultiLabel
+from training_stores import one_line
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# --- gradients ---------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+def test_shares_of_a_step_add_up_to_one_large_batch(sizes: list[int]) -> None:
+    whole, parts = learner(), learner()
+    rows = sum(sizes)
+    large = batch(rows)
+    expected, _ = whole.backward(large)
+    losses, first = [], 0
+    for n in sizes:
+        part = {name: value[first : first + n] for name, value in large.items()}
+        loss, sums = parts.backward(part, share=n / rows, last=first + n == rows)
+        assert sums["labelled"] == n and not loss.requires_grad
+        losses.append(loss * n / rows)
+        first += n
+    torch.testing.assert_close(torch.stack(losses).sum(), expected)
+    torch.testing.assert_close(gradients(parts), gradients(whole), rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.01, 1e6])
+def test_gradients_are_clipped(clip: float) -> None:
+    found = learner(clip=clip)
+    seen: list[dict[str, Tensor]] = []
+    found.optimizer.register_step_pre_hook(lambda *_: seen.append(gradients(found)))
+    found.backward(batch())
+    before = gradients(found)
+    norm = torch.stack([grad.norm() for grad in before.values()]).norm()
+    assert norm > 0.01
+    found.update()
+    share = 0.01 / (norm + 1e-6) if clip == 0.01 else 1.0
+    torch.testing.assert_close(seen[0], {name: grad * share for name, grad in before.items()})
+    assert all(weights.grad is None for weights in found.module.parameters())
+
+
+def test_grad_checkpointing_has_the_same_gradients() -> None:
+    vit = ViTOptions((8, 8), channels=1, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, dropout=0.2)
+    found = []
+    for on in (False, True):
+        one = learner(vit=vit, grad_checkpointing=on)
+        assert one.module.grad_checkpointing is on
+        torch.manual_seed(5)
+        one.backward(batch())
+        found.append(gradients(one))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+
+
+# --- the optimiser -----------------------------------------------------------------------------------------------
+
+
+def test_only_matrices_decay() -> None:
+    found = learner(weight_decay=0.5)
+    before = weights_of(found.module)
+    found.backward(batch(), share=0.0)  # gradients of 0: what changes is the decay's
+    found.update()
+    for name, value in found.module.state_dict().items():
+        kept = value.ndim < 2 or name in ("class_token", "encoder.pos_embedding")
+        torch.testing.assert_close(value, before[name] * (1 if kept else 1 - RATE * 0.5))
+    assert {group["weight_decay"] for group in found.optimizer.param_groups} == {0.0, 0.5}
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 300), st.floats(0, 0.99))
+def test_the_schedule_is_torchs(steps: int, warmup: float) -> None:
+    rising = round(steps * warmup)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(()))], 1.0)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps - rising))
+    found = [schedule(step, steps, warmup=warmup) for step in range(steps)]
+    assert found[:rising] == pytest.approx([(step + 1) / rising for step in range(rising)])
+    for rate in found[rising:]:
+        assert rate == pytest.approx(cosine.get_last_lr()[0], abs=1e-9)
+        optimizer.step()
+        cosine.step()
+    if rising < steps:
+        assert schedule(steps, steps, warmup=warmup) == pytest.approx(0, abs=1e-12)
+
+
+def test_the_learning_rate_is_that_of_the_schedule() -> None:
+    found = learner(steps=4, warmup=0.5)
+    rates: list[list[float]] = []
+    found.optimizer.register_step_pre_hook(lambda o, *_: rates.append([group["lr"] for group in o.param_groups]))
+    for _ in range(4):
+        before = weights_of(found.module)["heads.head.bias"]
+        found.train_batch(batch())
+        if found.step == 1:  # AdamW's first step is of the learning rate's length, whatever the gradient
+            moved = (weights_of(found.module)["heads.head.bias"] - before).abs()
+            torch.testing.assert_close(moved, torch.full_like(moved, RATE / 2), rtol=1e-3, atol=0)
+    assert rates == [pytest.approx([RATE * share] * 2) for share in (0.5, 1, 1, 0.5)]
+    assert found.step == 4
+
+
+@pytest.mark.parametrize("ema", [0.3, 0.99])
+def test_the_moving_average(ema: float) -> None:
+    found = learner(ema=ema)
+    assert found.average is not None
+    expected: dict[str, Tensor] = {}
+    for step in range(6):
+        found.train_batch(batch())
+        decay = 0.0 if step == 0 else min(ema, (1 + step) / (10 + step))
+        weights = weights_of(found.module)
+        expected = {name: decay * expected.get(name, value) + (1 - decay) * value for name, value in weights.items()}
+        torch.testing.assert_close(weights_of(found.average), expected)
+    assert found.best_weights is found.average and learner().average is None
+    assert all((w != expected[n]).any() for n, w in found.module.state_dict().items())
+
+
+def test_what_is_evaluated() -> None:
+    for found in (learner(ema=0.9), learner()):
+        for _ in range(3):
+            found.train_batch(batch())
+        with pytest.raises(KeyError), found.evaluating() as model:
+            assert model is found.best_weights and not model.training
+            outputs = model(batch()["image"])
+            assert not outputs.requires_grad
+            raise KeyError
+        assert model.training and found.module.training
+        with torch.no_grad():
+            torch.testing.assert_close(outputs.clone(), found.best_weights(batch()["image"]))
+
+
+# --- targets -----------------------------------------------------------------------------------------------------
+
+
+def test_label_smoothing() -> None:
+    plain, smooth = learner(), learner(label_smoothing=0.3)
+    given_batch = batch()
+    losses = [found.train_batch(given_batch) for found in (plain, smooth)]
+    for loss, smoothing in zip(losses, (0.0, 0.3), strict=True):
+        expected = expected_loss(learner().module, given_batch["image"], given_batch["label"], smoothing)
+        torch.testing.assert_close(loss, expected)
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.parametrize(("mix", "torchvisions"), [("mixup", v2.MixUp), ("cutmix", v2.CutMix)])
+def test_mixing_is_torchvisions(mix: Any, torchvisions: Any) -> None:
+    blend = torchvisions(alpha=MIX_ALPHA[mix], num_classes=3)
+    found, given_batch = learner(mix=mix, label_smoothing=0.1), batch()
+    losses = []
+    for seed in range(4):
+        torch.manual_seed(seed)
+        images, targets = blend(given_batch["image"], given_batch["label"])
+        torch.manual_seed(seed)
+        loss, sums = found.backward(given_batch)
+        torch.testing.assert_close(loss, expected_loss(learner().module, images, targets, 0.1))
+        with torch.no_grad():
+            right = learner().module(images).argmax(1) == targets.argmax(1)
+        assert sums["correct"] == right.sum()
+        losses.append(float(loss))
+    assert len(set(losses)) == 4
+    torch.testing.assert_close(given_batch, batch(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("task", [MultiLabel(("a", "b")), Landmarks(points=("a",))], ids=["multilabel", "landmarks"])
+def test_mixing_is_for_classification_alone(task: Any) -> None:
+    with pytest.raises(OptionError) as error:
+        Learner(VIT, task, TrainOptions(mix="mixup"), device="cpu", steps=1)
+    assert f"mix: expected none for {task.name}, found mixup" in one_line(error.value)
+
+
+# --- state -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"precision": "bf16", "ema": 0.9}, {"precision": "fp16", "clip": 1.0}], ids=str
+)
+def test_going_on_from_a_state_is_the_same_bit_for_bit(options: dict[str, Any]) -> None:
+    first, second = learner(**options), learner(seed=9, **options)
+    if options.get("precision") == "fp16":
+        first.scaler.load_state_dict({**first.scaler.state_dict(), "scale": 2.0**12})
+    for seed in range(3):
+        first.train_batch(batch(seed=seed))
+    buffer = io.BytesIO()
+    torch.save(first.state_dict(), buffer)
+    buffer.seek(0)
+    second.load_state_dict(torch.load(buffer, weights_only=True))
+    for seed in (3, 4):
+        assert first.train_batch(batch(seed=seed)) == second.train_batch(batch(seed=seed))
+    torch.testing.assert_close(first.state_dict(), second.state_dict(), rtol=0, atol=0)
+    assert second.step == 5
+    if "ema" in options:
+        assert weights_of(first.best_weights)["heads.head.bias"].ne(first.module.heads.head.bias).any()
+    if options.get("precision") == "fp16":
+        assert second.scaler.get_scale() == 2.0**12
+
+
+# --- GPUs --------------------------------------------------------------------------------------------------------
+
+
+@needs_gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", ["classification", "multilabel", "classification+landmarks"])
+def test_no_step_waits_for_the_gpu(precision: str, name: str) -> None:
+    tasks = {
+        "classification": TASK,
+        "multilabel": MultiLabel(TASK.classes, objects_field="objects"),
+        "classification+landmarks": ClassificationLandmarks(TASK.classes, ("a",), "", "objects"),
+    }
+    objects = {
+        "offsets": torch.tensor([0, 1, 1, 3]),
+        "boxes": torch.tensor([[0.0, 0, 2, 2]] * 3),
+        "labels": torch.arange(3),
+        "keypoints": torch.ones(3, 1, 2),
+    }
+    options = TrainOptions(precision=precision, ema=0.9, clip=1.0)  # type: ignore[arg-type]
+    found = Learner(VIT, tasks[name], options, device="cuda", steps=10)
+    given_batch = {**batch(3, device="cuda"), "objects": {name: value.cuda() for name, value in objects.items()}}
+    tally = Tally()
+    found.train_batch(given_batch)  # what is made in the first step may wait
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(2):
+            loss, sums = found.backward(given_batch)
+            found.update()
+            tally.add(loss, 3, sums)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert tally.sums["samples"] == 6
+
+
+@needs_gpu
+def test_a_gpu_computes_what_the_cpu_does() -> None:
+    there, here = learner(device="cuda"), learner()
+    assert precision_of("auto", torch.device("cuda")) in ("bf16", "fp32")
+    losses = [float(found.backward(batch(device=d))[0]) for found, d in ((there, "cuda"), (here, "cpu"))]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    for name, grad in gradients(there).items():
+        torch.testing.assert_close(grad.cpu(), gradients(here)[name], rtol=0.02, atol=1e-3)

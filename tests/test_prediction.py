@@ -1,0 +1,242 @@
+"""Image files are predicted as if they had been converted."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import tensorstore_ds as tsds
+from stores import Samples, png_bytes
+from tensorstore_ds.encode import Color
+from tensorstore_ds.errors import OptionError, SourceError, TrainingError
+from tensorstore_ds.geometry import FITS, Fit
+from tensorstore_ds.options import ConvertOptions
+from tensorstore_ds.schema import Keypoints
+from tensorstore_ds.training import prediction
+from tensorstore_ds.training.augmentation import eval_transform, normalize
+from tensorstore_ds.training.checkpoint import ModelCard, save
+from tensorstore_ds.training.options import TrainOptions, ViTOptions
+from tensorstore_ds.training.prediction import Prediction, predict
+from tensorstore_ds.training.tasks import Classification, Landmarks, task_of
+from tensorstore_ds.training.vit import ViT
+from training_stores import one_line
+
+STORED = (12, 20)  # height, width
+#: The stored size, others of its aspect, wider, higher, and very small.
+SIZES = [STORED, (24, 40), (6, 10), (12, 50), (31, 9), (1, 3)]
+OPTIONS = TrainOptions(augment="none")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def files(folder: Path, shape: tuple[int, ...] = (3,), sizes: Any = SIZES) -> list[Path]:
+    """An image file of each size, in class folders."""
+    rng = np.random.default_rng(0)
+    paths = []
+    for i, size in enumerate(sizes):
+        path = folder / "ab"[i % 2] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png_bytes(rng.integers(0, 256, (*size, *shape), np.uint8)))
+        paths.append(path)
+    return paths
+
+
+def model(vit: ViTOptions, outputs: int) -> ViT:
+    generator = torch.Generator().manual_seed(0)
+    made = ViT(vit, outputs).eval()
+    for weights in made.parameters():
+        weights.data = torch.randn(weights.shape, generator=generator) * 0.3
+    return made
+
+
+def shape(size: tuple[int, int] = STORED, channels: int = 3) -> ViTOptions:
+    return ViTOptions(size, channels, patch_size=4, width=8, depth=1, heads=2, mlp_width=8)
+
+
+def kept(path: Path, made: ViT, store: tsds.Store, fit: Fit = "pad") -> Path:
+    """A checkpoint as a run on the store writes it."""
+    split = store["train"]
+    normalized = normalize(split)
+    card = ModelCard(made.options, task_of(split), normalized.mean, normalized.std, STORED, fit)
+    save(path, card, {"weights": made.state_dict()})
+    return path
+
+
+def by_hand(made: ViT, store: tsds.Store) -> dict[str, list[float]]:
+    """Probabilities of the stored images by the name of their file."""
+    split = store["train"]
+    images = torch.from_numpy(np.asarray(split["image"]).copy()).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        outputs = made(eval_transform(split, OPTIONS, made.options)({"image": images})["image"])
+    rows = outputs.softmax(1).tolist()
+    return {Path(split["key"][row]).name: rows[row] for row in range(len(split))}
+
+
+def probabilities(said: Prediction, classes: str = "ab") -> list[float]:
+    found = {one["class"]: one["probability"] for one in said.says["best"]}
+    assert said.says["class"] == max(found, key=found.__getitem__)
+    assert said.says["probability"] == max(found.values())
+    return [found[name] for name in classes]
+
+
+# --- classes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fit", FITS)
+@pytest.mark.parametrize("size", [STORED, (8, 8)], ids=["own size", "another"])
+def test_files_are_fitted_as_the_conversion_did(tmp_path: Path, fit: Fit, size: tuple[int, int]) -> None:
+    paths = files(tmp_path / "images")
+    tsds.convert(tmp_path / "images", tmp_path / "s.tsds", ConvertOptions(workers=0, size=STORED, fit=fit))
+    store = tsds.open(tmp_path / "s.tsds")
+    made = model(shape(size), 2)
+    expected = by_hand(made, store)
+    found = list(predict(kept(tmp_path / "best.pt", made, store, fit), paths))
+    assert [said.path for said in found] == paths
+    for said in found:
+        assert probabilities(said) == pytest.approx(expected[said.path.name], abs=1e-5)
+    assert len({round(said.says["probability"], 4) for said in found}) > 2
+
+
+@pytest.mark.parametrize(("color", "channels"), [("gray", 1), ("rgb", 3), ("rgba", 4)])
+def test_files_get_the_colours_of_the_store(tmp_path: Path, color: Color, channels: int) -> None:
+    paths = files(tmp_path / "images", sizes=[STORED] * 4)
+    for path, kind in zip(paths[:3], ((), (2,), (4,)), strict=True):  # gray, gray with alpha, colour with alpha
+        pixels = np.random.default_rng(7).integers(0, 256, (*STORED, *kind), np.uint8)
+        path.write_bytes(png_bytes(pixels))
+    tsds.convert(tmp_path / "images", tmp_path / "s.tsds", ConvertOptions(workers=0, color=color))
+    store = tsds.open(tmp_path / "s.tsds")
+    made = model(shape(channels=channels), 2)
+    expected = by_hand(made, store)
+    for said in predict(kept(tmp_path / "best.pt", made, store), paths):
+        assert probabilities(said) == pytest.approx(expected[said.path.name], abs=1e-5)
+
+
+def test_the_orientation_that_a_file_asks_for_is_applied(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    upright = Image.fromarray(rng.integers(0, 256, (*STORED, 3), np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise by 90 degrees
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    upright.save(tmp_path / "images" / "a" / "up.png")
+    upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "images" / "a" / "turned.png", exif=exif)
+    files(tmp_path / "images", sizes=[STORED] * 2)
+    tsds.convert(tmp_path / "images", tmp_path / "s.tsds", ConvertOptions(workers=0))
+    checkpoint = kept(tmp_path / "best.pt", model(shape(), 2), tsds.open(tmp_path / "s.tsds"))
+    up, turned = predict(checkpoint, [tmp_path / "images" / "a" / name for name in ("up.png", "turned.png")])
+    assert up.says == turned.says
+
+
+def test_any_number_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prediction, "BATCH", 2)
+    paths = files(tmp_path / "images")
+    tsds.convert(tmp_path / "images", tmp_path / "s.tsds", ConvertOptions(workers=0, size=STORED))
+    checkpoint = kept(tmp_path / "best.pt", model(shape(), 2), tsds.open(tmp_path / "s.tsds"))
+    alone = [next(predict(checkpoint, [path])) for path in paths]
+    together = list(predict(str(checkpoint), iter(map(str, paths[:5])), device="cpu"))
+    assert [said.path for said in together] == paths[:5]
+    for one, other in zip(alone, together, strict=False):
+        assert probabilities(one) == pytest.approx(probabilities(other), abs=1e-6)
+    assert list(predict(checkpoint, [])) == []
+
+
+# --- landmarks ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fit", FITS)
+@pytest.mark.parametrize("size", [STORED, (8, 8)], ids=["own size", "another"])
+def test_points_come_back_to_where_they_are_in_the_file(tmp_path: Path, fit: Fit, size: tuple[int, int]) -> None:
+    rng = np.random.default_rng(1)
+    paths = files(tmp_path / "images", sizes=SIZES)
+    truth = [rng.uniform(-3, 40, (1, 2, 2)) for _ in SIZES]
+    samples = [
+        {"image": np.asarray(Image.open(path)), "keypoints": points, "boxes": np.array([[0.0, 0, w, h]])}
+        for path, points, (h, w) in zip(paths, truth, SIZES, strict=True)
+    ]
+    options = ConvertOptions(workers=0, size=STORED, fit=fit, keypoints=Keypoints(("left", "right")))
+    tsds.convert(Samples(samples), tmp_path / "s.tsds", options)
+    store = tsds.open(tmp_path / "s.tsds")
+    assert isinstance(task_of(store["train"]), Landmarks)
+    for row, (path, points) in enumerate(zip(paths, truth, strict=True)):
+        made = ViT(shape(size), 4)
+        stored = store["train"]["objects"][row]["keypoints"][0]
+        torch.nn.init.zeros_(made.heads.head.weight)
+        made.heads.head.bias.data = torch.from_numpy(stored / (STORED[1], STORED[0]) - 0.5).float().flatten()
+        (said,) = predict(kept(tmp_path / "best.pt", made, store, fit), [path])
+        assert list(said.says["points"]) == ["left", "right"]
+        np.testing.assert_allclose(list(said.says["points"].values()), points[0], atol=1e-3)
+
+
+# --- what cannot be predicted ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("errors") / "best.pt"
+    card = ModelCard(shape(), Classification(("a", "b"), label_field="label"), (0.5,) * 3, (0.2,) * 3, STORED)
+    save(path, card, {"weights": model(shape(), 2).state_dict()})
+    return path
+
+
+def bytes_of(pixels: Any, kind: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, "this file cannot be read (No such file or directory). Give the paths of image files."),
+        (b"", "expected an image file, found something else."),
+        (b"an essay\nof two lines", "expected an image file, found something else."),
+        (bytes_of(np.random.default_rng(0).integers(0, 256, STORED, np.uint8))[:-60], "this image is damaged"),
+        (bytes_of(np.zeros(STORED, np.uint16)), "expected uint8 with 3 channels, found uint16 with 3."),
+        (bytes_of(np.zeros(STORED, np.float32), "TIFF"), "expected uint8 with 3 channels, found float32 with 3."),
+    ],
+    ids=["missing", "empty", "text", "truncated", "16 bits", "floating-point"],
+)
+def test_an_image_that_cannot_be_read(tmp_path: Path, checkpoint: Path, content: bytes | None, text: str) -> None:
+    good, bad = files(tmp_path / "images")[0], tmp_path / "bad\nname.png"
+    if content is not None:
+        bad.write_bytes(content)
+    with pytest.raises(SourceError) as error:
+        list(predict(checkpoint, [good, bad]))
+    assert "bad\\nname.png: " in one_line(error.value) and text in str(error.value)
+    (said,) = predict(checkpoint, [good])
+    assert said.path == good
+
+
+def test_a_folder_is_no_image(tmp_path: Path, checkpoint: Path) -> None:
+    with pytest.raises(SourceError) as error:
+        list(predict(checkpoint, [tmp_path]))
+    assert "this file cannot be read (Is a directory)" in one_line(error.value)
+
+
+def test_a_checkpoint_that_cannot_be_read(tmp_path: Path, checkpoint: Path) -> None:
+    with pytest.raises(FileNotFoundError) as missing:
+        list(predict(tmp_path / "missing.pt", []))
+    assert "\n" not in str(missing.value)
+    data = checkpoint.read_bytes()
+    (tmp_path / "damaged.pt").write_bytes(data[: len(data) // 2])
+    with pytest.raises(TrainingError) as error:
+        list(predict(tmp_path / "damaged.pt", []))
+    assert "damaged.pt: expected a checkpoint of tsds train" in one_line(error.value)
+
+
+def test_a_device_that_is_not_there(checkpoint: Path) -> None:
+    with pytest.raises(OptionError) as error:
+        list(predict(checkpoint, [], device="xpu:7"))
+    assert "device: expected one that this machine has, found xpu:7" in one_line(error.value)

@@ -1,0 +1,148 @@
+"""Which task a store is good for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tensorstore_ds as tsds
+from small_stores import image_field, label_field, write_store
+from stores import Samples, detections, store_of
+from tensorstore_ds.errors import FormatError, OptionError
+from tensorstore_ds.options import ConvertOptions
+from tensorstore_ds.training.tasks import TASKS, task_of
+from training_stores import one_line
+
+CLASSES = ("ant", "bee", "cat")
+
+
+def samples_with(*names: str, rows: int = 6) -> list[dict[str, Any]]:
+    """Samples with an image and some of: label, boxes, labels, keypoints."""
+    found = []
+    for row, sample in enumerate(detections(rows)):
+        whole = {**sample, "label": row % 3}
+        found.append({name: whole[name] for name in ("image", *names)})
+    return found
+
+
+CASES: list[tuple[tuple[str, ...], str, list[str]]] = [
+    (("label",), "classification", ["classification"]),
+    (("boxes", "labels"), "multilabel", ["multilabel"]),
+    (("boxes", "keypoints"), "landmarks", ["landmarks"]),
+    (("boxes", "labels", "keypoints"), "landmarks", ["landmarks", "multilabel", "classification+landmarks"]),
+    (("label", "boxes", "keypoints"), "classification", ["classification", "landmarks", "classification+landmarks"]),
+]
+
+
+@pytest.mark.parametrize(("names", "chosen", "possible"), CASES, ids=["-".join(case[0]) for case in CASES])
+def test_what_a_store_is_good_for(tmp_path: Path, names: tuple[str, ...], chosen: str, possible: list[str]) -> None:
+    if "label" in names and "boxes" in names:
+        store = labels_and_objects(tmp_path / "s.tsds")
+    else:
+        store = store_of(tmp_path / "s.tsds", samples_with(*names), CLASSES)
+    split = store["train"]
+    assert task_of(split).name == chosen
+    for name in TASKS:
+        if name in possible:
+            task = task_of(split, name)  # type: ignore[arg-type]
+            assert task.name == name and set(task.fields) <= set(split.fields) and "image" in task.fields
+            batch = next(iter(tsds.DataLoader(tsds.StoreDataset(store.path, fields=task.fields), 3, collate="packed")))
+            assert task.loss(torch.zeros(3, task.outputs), task.targets(batch)).isfinite()
+            continue
+        with pytest.raises(OptionError) as error:
+            task_of(split, name)  # type: ignore[arg-type]
+        assert f"for --task {name}, found image (image)" in one_line(error.value)
+        assert f"Use --task {' or '.join(possible)}." in str(error.value)
+
+
+def labels_and_objects(path: Path) -> tsds.Store:
+    """A store with a label an image, and objects with boxes and points that have no classes."""
+    values = {"boxes": {"dtype": "float32", "shape": [4]}, "keypoints": {"dtype": "float32", "shape": [2, 2]}}
+    pixels = np.zeros((6, 8, 8, 1), np.uint8)
+    fields = {
+        "image": image_field(pixels),
+        "label": label_field(*CLASSES),
+        "objects": {"kind": "objects", "values": values, "classes": [], "keypoints": ["a", "b"], "flip_pairs": []},
+    }
+    arrays = {
+        "image": pixels,
+        "label": np.arange(6) % 3,
+        "objects/offsets": np.arange(7),
+        "objects/boxes": np.tile(np.array([1, 1, 5, 5], np.float32), (6, 1)),
+        "objects/keypoints": np.ones((6, 2, 2), np.float32),
+    }
+    return tsds.open(write_store(path, fields, ("train", 6, arrays)))
+
+
+def test_objects_that_transforms_do_not_move_are_not_learned_from(tmp_path: Path) -> None:
+    pixels = np.zeros((2, 8, 8, 1), np.uint8)
+    values = {"keypoints": {"dtype": "float32", "shape": [1, 2]}}
+    faces = {"kind": "objects", "values": values, "classes": [], "keypoints": ["eye"], "flip_pairs": []}
+    arrays = {"image": pixels, "faces/offsets": np.arange(3), "faces/keypoints": np.ones((2, 1, 2), np.float32)}
+    write_store(tmp_path / "s.tsds", {"image": image_field(pixels), "faces": faces}, ("train", 2, arrays))
+    with pytest.raises(OptionError, match=r"to learn from, found image \(image\), faces \(objects\)\."):
+        task_of(tsds.open(tmp_path / "s.tsds")["train"])
+
+
+@pytest.mark.parametrize(
+    ("samples", "classes", "message"),
+    [
+        (samples_with(), (), "expected labels, landmarks or objects with classes to learn from, found image (image)"),
+        (
+            [{**s, "label": 0} for s in samples_with()],
+            ("ant",),
+            "expected two classes or more to tell apart, found one",
+        ),
+        ([{**s, "labels": s["labels"] * 0} for s in samples_with("boxes", "labels")], ("ant",), "found one, 'ant'"),
+        (samples_with("boxes"), (), "expected labels, landmarks or objects with classes to learn from, found image"),
+    ],
+)
+def test_nothing_to_learn_is_one_line(tmp_path: Path, samples: Any, classes: Any, message: str) -> None:
+    store = store_of(tmp_path / "s.tsds", samples, classes)
+    with pytest.raises(OptionError) as error:
+        task_of(store["train"])
+    assert message in one_line(error.value)
+
+
+def test_one_class_and_landmarks(tmp_path: Path) -> None:
+    """Its accuracy is 1 from the first epoch on, which would be kept as the best."""
+    samples = [{**s, "labels": s["labels"] * 0} for s in samples_with("boxes", "labels", "keypoints")]
+    split = store_of(tmp_path / "s.tsds", samples, ("face",))["train"]
+    assert task_of(split).name == "landmarks"
+    with pytest.raises(OptionError) as error:
+        task_of(split, "classification+landmarks")
+    assert one_line(error.value).endswith(
+        "found one, 'face'. Convert samples of other classes, too, or use --task landmarks."
+    )
+
+
+def test_labels_without_names_of_classes(tmp_path: Path) -> None:
+    pixels = np.zeros((2, 8, 8, 1), np.uint8)
+    fields = {"image": image_field(pixels), "label": label_field()}
+    arrays = {"image": pixels, "label": np.zeros(2, np.int64)}
+    write_store(tmp_path / "s.tsds", fields, ("train", 2, arrays))
+    with pytest.raises(OptionError, match="expected two classes or more to tell apart, found none"):
+        task_of(tsds.open(tmp_path / "s.tsds")["train"])
+
+
+@pytest.mark.parametrize(("name", "value"), [("label", 3), ("label", -1), ("objects/labels", 3)])
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_damaged_labels_are_one_line(tmp_path: Path, name: str, value: int, split: str) -> None:
+    samples = samples_with("label") if name == "label" else samples_with("boxes", "labels")
+    tsds.convert(
+        Samples(samples * 8, CLASSES), tmp_path / "s.tsds", ConvertOptions(workers=0, split={"train": 0.5, "test": 0.5})
+    )
+    file = next(path for path in (tmp_path / "s.tsds" / split / "00000" / name).rglob("*") if path.name == "0")
+    damaged = bytearray(file.read_bytes())
+    damaged[:8] = value.to_bytes(8, "little", signed=True)
+    file.write_bytes(damaged)
+    store = tsds.open(tmp_path / "s.tsds")
+    with pytest.raises(FormatError) as error:
+        task_of(store["train"], eval_split=store["test"])
+    assert f"{split}/{name}: expected labels in [0, 3), found" in one_line(error.value)
+    if split == "test":
+        assert task_of(store["train"]).classes == CLASSES

@@ -1,0 +1,321 @@
+"""Losses are torch's, metrics are scikit-learn's, whatever the batches."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics as sklearn_metrics
+from torch import Tensor
+from torch.nn import functional
+
+from tensorstore_ds.loading.collate import PackedObjects, pack_objects
+from tensorstore_ds.training import tasks
+from tensorstore_ds.training.task_base import Task, largest, pick
+from tensorstore_ds.training.tasks import (
+    ABSENT,
+    SMOOTH,
+    Classification,
+    ClassificationLandmarks,
+    Landmarks,
+    MultiLabel,
+    task_from_data,
+)
+
+quick = settings(max_examples=40, deadline=None)
+seeds = st.integers(0, 2**32)
+SIZE = (12, 20)  # height, width
+CLASSES = ("ant", "bee", "cat")
+POINTS = ("left", "right", "tip", "tail")
+LABELS = Classification(CLASSES, label_field="label")
+SEVERAL = MultiLabel(CLASSES, objects_field="objects")
+PLACES = Landmarks(points=POINTS, objects_field="objects")
+BOTH = ClassificationLandmarks(CLASSES, POINTS, "", "objects")
+ALL = pytest.mark.parametrize("task", [LABELS, SEVERAL, PLACES, BOTH], ids=lambda task: str(task.name))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def objects(rng: np.random.Generator, lengths: list[int], *, boxes: bool = True) -> list[dict[str, Tensor]]:
+    """Objects of each image, with whole-numbered boxes, so that some have areas alike, and absent points."""
+    samples = []
+    for n in lengths:
+        corner = rng.integers(0, 5, (n, 2))
+        points = rng.uniform(-3, 25, (n, len(POINTS), 2)).astype(np.float32)
+        points[rng.random((n, len(POINTS))) < 0.3] = np.nan
+        sample = {"labels": torch.from_numpy(rng.integers(0, 3, n)), "keypoints": torch.from_numpy(points)}
+        if boxes:
+            sample["boxes"] = torch.from_numpy(np.hstack([corner, corner + rng.integers(1, 4, (n, 2))])).float()
+        samples.append(sample)
+    return samples
+
+
+def batch_of(samples: list[dict[str, Tensor]], labels: Tensor | None = None) -> dict[str, Any]:
+    packed = pack_objects(samples)
+    images = torch.zeros(len(samples), 1, *SIZE)
+    labels = torch.zeros(len(samples), dtype=torch.int64) if labels is None else labels
+    return {"image": images, "label": labels, "objects": {"offsets": packed.offsets, **packed.values}}
+
+
+def summed(task: Task, outputs: Tensor, samples: list[dict[str, Tensor]], labels: Tensor, cuts: list[int]) -> Any:
+    """Metrics of sums over the batches between the cuts."""
+    total: dict[str, Tensor] = {}
+    for start, stop in zip([0, *cuts], [*cuts, len(samples)], strict=True):
+        if start == stop:
+            continue
+        targets = task.targets(batch_of(samples[start:stop], labels[start:stop]))
+        found = task.sums(outputs[start:stop], targets, detailed=True)
+        total = {name: value + total.get(name, 0) for name, value in found.items()}
+    return task.metrics(total)
+
+
+@st.composite
+def batches(draw: st.DrawFn, *, boxes: bool = True) -> tuple[np.random.Generator, Any, Tensor, list[int]]:
+    """Objects of some images, a label each, and where to cut them into batches."""
+    rng = np.random.default_rng(draw(seeds))
+    lengths = draw(st.lists(st.integers(0, 4), min_size=1, max_size=12))
+    cuts = sorted(draw(st.lists(st.integers(0, len(lengths)), max_size=3)))
+    labels = torch.from_numpy(rng.integers(0, 3, len(lengths)))
+    labels[torch.from_numpy(rng.random(len(labels)) < 0.2)] = ABSENT
+    return rng, objects(rng, lengths, boxes=boxes), labels, cuts
+
+
+def same(found: Mapping[str, float], expected: Mapping[str, float]) -> None:
+    assert dict(found) == pytest.approx(dict(expected), rel=1e-5, nan_ok=True)
+
+
+# --- which object ------------------------------------------------------------------------------------------------
+
+
+@quick
+@given(batches(), st.booleans())
+def test_largest_and_pick_equal_a_loop(drawn: Any, boxes: bool) -> None:
+    _, samples, _, _ = drawn
+    packed = pack_objects(samples)
+    if not boxes:
+        packed = PackedObjects(packed.offsets, {k: v for k, v in packed.values.items() if k != "boxes"})
+    chosen = largest(packed)
+    picked = pick(packed.values["keypoints"], chosen, math.nan)
+    first = 0
+    for i, sample in enumerate(samples):
+        n = len(sample["labels"])
+        areas = [float((x2 - x1) * (y2 - y1)) if boxes else 1.0 for x1, y1, x2, y2 in sample["boxes"].tolist()]
+        best = areas.index(max(areas)) if n else None
+        assert int(chosen[i]) == (packed.total if best is None else first + best)
+        expected = torch.full((len(POINTS), 2), math.nan) if best is None else sample["keypoints"][best]
+        torch.testing.assert_close(picked[i], expected, rtol=0, atol=0, equal_nan=True)
+        first += n
+
+
+# --- classification ----------------------------------------------------------------------------------------------
+
+
+@quick
+@given(batches(), st.sampled_from([0.0, 0.1, 0.4]))
+def test_classification_is_torchs_cross_entropy(drawn: Any, smoothing: float) -> None:
+    rng, samples, labels, _ = drawn
+    outputs = torch.from_numpy(rng.normal(0, 3, (len(labels), 3))).float().requires_grad_()
+    targets = LABELS.targets(batch_of(samples, labels))
+    loss = LABELS.loss(outputs, targets, label_smoothing=smoothing)
+    loss.backward()
+    assert outputs.grad is not None and outputs.grad.isfinite().all()
+    assert not outputs.grad[labels == ABSENT].any()
+    if (labels == ABSENT).all():
+        assert loss == 0
+    else:
+        torch.testing.assert_close(loss, functional.cross_entropy(outputs, labels, label_smoothing=smoothing))
+
+
+def test_classification_of_blended_labels() -> None:
+    outputs, shares = torch.randn(5, 3), torch.rand(5, 3).softmax(1)
+    expected = functional.cross_entropy(outputs, shares, label_smoothing=0.1)
+    torch.testing.assert_close(LABELS.loss(outputs, shares, label_smoothing=0.1), expected)
+    assert LABELS.sums(outputs, shares)["correct"] == (outputs.argmax(1) == shares.argmax(1)).sum()
+
+
+@quick
+@given(batches())
+def test_accuracies_equal_scikit_learns_whatever_the_batches(drawn: Any) -> None:
+    rng, samples, labels, cuts = drawn
+    outputs = torch.from_numpy(rng.normal(0, 1, (len(labels), 3)))
+    found = summed(LABELS, outputs, samples, labels, cuts)
+    known = labels != ABSENT
+    true, predicted = labels[known].numpy(), outputs.argmax(1)[known].numpy()
+    if not len(true):
+        assert all(map(math.isnan, found.values()))
+        return
+    recall = sklearn_metrics.recall_score(true, predicted, labels=np.unique(true), average="macro")
+    same(found, {"accuracy": sklearn_metrics.accuracy_score(true, predicted), "balanced_accuracy": recall})
+    confusion = LABELS.sums(outputs, labels, detailed=True)["confusion"]
+    assert np.array_equal(confusion, sklearn_metrics.confusion_matrix(true, predicted, labels=range(3)))
+
+
+def test_no_confusion_matrix_of_very_many_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "confusion" in LABELS.sums(torch.zeros(2, 3), torch.tensor([0, 1]), detailed=True)
+    assert "confusion" not in LABELS.sums(torch.zeros(2, 3), torch.tensor([0, 1]))
+    monkeypatch.setattr(tasks, "MAX_CONFUSION", 2)
+    sums = LABELS.sums(torch.zeros(2, 3), torch.tensor([0, 1]), detailed=True)
+    assert LABELS.metrics(sums) == {"accuracy": 0.5}
+
+
+def test_the_class_of_the_largest_object() -> None:
+    task = Classification(CLASSES, objects_field="objects")
+    samples = objects(np.random.default_rng(0), [2, 0, 1])
+    samples[0]["boxes"] = torch.tensor([[0.0, 0, 1, 1], [0, 0, 2, 2]])
+    assert task.targets(batch_of(samples)).tolist() == [int(samples[0]["labels"][1]), ABSENT, int(samples[2]["labels"])]
+
+
+# --- several labels ----------------------------------------------------------------------------------------------
+
+
+@quick
+@given(batches(), st.sampled_from([0.0, 0.2]))
+def test_multilabel_is_torchs_binary_cross_entropy(drawn: Any, smoothing: float) -> None:
+    rng, samples, labels, _ = drawn
+    outputs = torch.from_numpy(rng.normal(0, 3, (len(samples), 3))).float()
+    targets = SEVERAL.targets(batch_of(samples, labels))
+    expected = torch.tensor([[float(c in s["labels"].tolist()) for c in range(3)] for s in samples])
+    assert torch.equal(targets, expected)
+    probabilities = outputs.double().sigmoid()
+    soft = expected * (1 - smoothing) + smoothing * 0.5
+    by_hand = -(soft * probabilities.log() + (1 - soft) * (1 - probabilities).log()).mean()
+    torch.testing.assert_close(SEVERAL.loss(outputs, targets, label_smoothing=smoothing), by_hand.float())
+
+
+@quick
+@given(batches())
+def test_f1_equals_scikit_learns_whatever_the_batches(drawn: Any) -> None:
+    rng, samples, labels, cuts = drawn
+    outputs = torch.from_numpy(rng.normal(-0.3, 1, (len(samples), 3)))
+    found = summed(SEVERAL, outputs, samples, labels, cuts)
+    true = SEVERAL.targets(batch_of(samples)).numpy().astype(int)
+    predicted = (outputs > 0).numpy().astype(int)
+    expected = {"exact": sklearn_metrics.accuracy_score(true, predicted)}
+    for name, average in (("f1", "micro"), ("macro_f1", "macro")):
+        expected[name] = sklearn_metrics.f1_score(true, predicted, average=average, zero_division=np.nan)
+    same(found, expected)
+
+
+# --- landmarks ---------------------------------------------------------------------------------------------------
+
+
+@quick
+@given(batches(), st.booleans())
+def test_landmarks_are_torchs_smooth_l1_and_the_error_that_of_the_formula(drawn: Any, boxes: bool) -> None:
+    rng, samples, labels, cuts = drawn
+    if not boxes:
+        samples = [{k: v for k, v in sample.items() if k != "boxes"} for sample in samples]
+    outputs = torch.from_numpy(rng.normal(0, 0.4, (len(samples), 8))).float().requires_grad_()
+    batch = batch_of(samples, labels)
+    chosen = largest(pack_objects(samples)).tolist()
+    sides, errors, pairs = torch.tensor([SIZE[1], SIZE[0]]), [], []
+    for image, which in enumerate(chosen):
+        if which == len(batch["objects"]["keypoints"]):
+            continue
+        unit = math.sqrt(SIZE[0] * SIZE[1])
+        if boxes:
+            x1, y1, x2, y2 = batch["objects"]["boxes"][which].tolist()
+            unit = math.sqrt((x2 - x1) * (y2 - y1))
+        for k, point in enumerate(batch["objects"]["keypoints"][which]):
+            if point.isfinite().all():
+                said = outputs[image].view(4, 2)[k]
+                pairs.append((said, point / sides - 0.5))
+                errors.append(math.dist(((said.detach() + 0.5) * sides).tolist(), point.tolist()) / unit)
+    same(
+        summed(PLACES, outputs.detach(), samples, labels, cuts), {"nme": np.mean(errors).item() if errors else math.nan}
+    )
+    loss = PLACES.loss(outputs, PLACES.targets(batch))
+    loss.backward()
+    assert outputs.grad is not None and outputs.grad.isfinite().all()
+    if pairs:
+        said, true = (torch.stack(side) for side in zip(*pairs, strict=True))
+        torch.testing.assert_close(loss, functional.smooth_l1_loss(said, true, beta=SMOOTH))
+    else:
+        assert loss == 0 and not outputs.grad.any()
+
+
+def test_predicted_points_are_the_targets_in_pixels() -> None:
+    samples = objects(np.random.default_rng(0), [1, 1, 1])
+    for sample in samples:
+        sample["keypoints"] = sample["keypoints"].nan_to_num(3.0)
+    targets = PLACES.targets(batch_of(samples))
+    said = PLACES.predictions(targets["points"].flatten(1), SIZE)
+    assert PLACES.metrics(PLACES.sums(targets["points"].flatten(1), targets)) == {"nme": 0}
+    for one, sample in zip(said, samples, strict=True):
+        assert tuple(one["points"]) == POINTS
+        np.testing.assert_allclose(list(one["points"].values()), sample["keypoints"][0], atol=1e-5)
+    (doubled,) = PLACES.predictions(targets["points"][:1].flatten(1), (2 * SIZE[0], SIZE[1]))
+    np.testing.assert_allclose(
+        list(doubled["points"].values()), samples[0]["keypoints"][0] * torch.tensor([1, 2]), atol=1e-5
+    )
+
+
+# --- all tasks ---------------------------------------------------------------------------------------------------
+
+
+@quick
+@given(batches())
+def test_both_are_the_sum_of_the_losses_and_all_of_the_metrics(drawn: Any) -> None:
+    rng, samples, labels, cuts = drawn
+    classes = Classification(CLASSES, objects_field="objects")
+    outputs = torch.from_numpy(rng.normal(0, 1, (len(samples), 11))).float()
+    batch = batch_of(samples, labels)
+    expected = classes.loss(outputs[:, :3], classes.targets(batch), label_smoothing=0.1)
+    expected = expected + PLACES.loss(outputs[:, 3:], PLACES.targets(batch))
+    torch.testing.assert_close(BOTH.loss(outputs, BOTH.targets(batch), label_smoothing=0.1), expected)
+    found = summed(BOTH, outputs, samples, labels, cuts)
+    parts = (summed(t, o, samples, labels, []) for t, o in ((classes, outputs[:, :3]), (PLACES, outputs[:, 3:])))
+    same(found, {name: value for part in parts for name, value in part.items()})
+
+
+@ALL
+def test_batches_without_any_object(task: Task) -> None:
+    batch = batch_of(objects(np.random.default_rng(0), [0, 0]), torch.tensor([ABSENT, ABSENT]))
+    outputs = torch.randn(2, task.outputs, requires_grad=True)
+    targets = task.targets(batch)
+    task.loss(outputs, targets, label_smoothing=0.1).backward()
+    assert outputs.grad is not None and outputs.grad.isfinite().all()
+    found = task.metrics(task.sums(outputs.detach(), targets, detailed=True))
+    assert task.metric in found
+    assert all(math.isnan(value) for name, value in found.items() if not name.endswith(("f1", "exact")))
+
+
+@ALL
+def test_in_16_bits_a_loss_is_computed_in_32(task: Task) -> None:
+    batch = batch_of(objects(np.random.default_rng(0), [2, 1, 3]), torch.tensor([0, 1, 2]))
+    outputs = torch.randn(3, task.outputs).to(torch.bfloat16)
+    loss = task.loss(outputs, task.targets(batch))
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, task.loss(outputs.float(), task.targets(batch)))
+
+
+@ALL
+def test_a_task_is_plain_values_and_back(task: Task) -> None:
+    assert task_from_data(json.loads(json.dumps(task.as_data()))) == task
+
+
+def test_what_predictions_say() -> None:
+    outputs = torch.tensor([[0.0, 2, 1, 0.5, 0.5, 0, 0, 0, 0, 0, 0]])
+    (said,) = BOTH.predictions(outputs, SIZE)
+    chances = outputs[0, :3].softmax(0).tolist()
+    assert said["class"] == "bee" and said["probability"] == pytest.approx(chances[1])
+    assert [one["class"] for one in said["best"]] == ["bee", "cat", "ant"]
+    assert said["points"]["left"] == pytest.approx((20, 12)) and said["points"]["tip"] == pytest.approx((10, 6))
+    (said,) = SEVERAL.predictions(torch.tensor([[1.0, -1, 2]]), SIZE)
+    assert said["classes"] == ["ant", "cat"] and tuple(said["probabilities"]) == CLASSES
+    assert said["probabilities"]["bee"] == pytest.approx(1 / (1 + math.e))
+    (said,) = Classification(tuple("abcdefg"), label_field="label").predictions(torch.arange(7.0)[None], SIZE)
+    assert [one["class"] for one in said["best"]] == list("gfedc")

@@ -1,0 +1,263 @@
+"""From stored images to what a model takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torchvision.transforms.v2 import functional
+from torchvision.tv_tensors import BoundingBoxes, KeyPoints
+
+import tensorstore_ds as tsds
+from image_batches import dtypes, formats, images, objects, seeds
+from stores import store_of
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.schema import Keypoints
+from tensorstore_ds.store import Split
+from tensorstore_ds.training.augmentation import (
+    RandomStretchedCrop,
+    Resize,
+    eval_transform,
+    normalize,
+    train_transform,
+)
+from tensorstore_ds.training.options import Augment, TrainOptions, ViTOptions
+from training_stores import one_line
+
+STORED = (18, 30)  # height, width
+AUGMENTS: list[Augment] = ["none", "light", "strong"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def options(**changes: Any) -> TrainOptions:
+    return TrainOptions(**changes)
+
+
+def vit(size: tuple[int, int], channels: int) -> ViTOptions:
+    return ViTOptions(size, channels, patch_size=4, width=8, depth=1, heads=1, mlp_width=8)
+
+
+@pytest.fixture(scope="module")
+def splits(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Split]:
+    """Stores of smooth images by their number of channels."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for channels in (1, 3, 4):
+        coarse = rng.integers(0, 256, (12, 6, 10, channels)).repeat(3, 1).repeat(3, 2)
+        levels = coarse * np.linspace(0.4, 1, channels)
+        samples = [{"image": image.astype(np.uint8), "label": row % 2} for row, image in enumerate(levels)]
+        path = tmp_path_factory.mktemp("augmented") / "s.tsds"
+        found[channels] = store_of(path, samples, ("ant", "bee"))["train"]
+    return found
+
+
+def stored(split: Split) -> dict[str, Any]:
+    return {"image": torch.from_numpy(np.asarray(split["image"]).copy()).permute(0, 3, 1, 2)}
+
+
+# --- images ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("augment", AUGMENTS)
+@pytest.mark.parametrize("size", [STORED, (20, 12), (30, 30)])
+@pytest.mark.parametrize("flip", [False, True])
+def test_what_comes_out(
+    splits: dict[int, Split], channels: int, augment: Augment, size: tuple[int, int], flip: bool
+) -> None:
+    split, rows = splits[channels], np.arange(12)
+    batch = stored(split)
+    transform = train_transform(split, options(augment=augment, flip=flip), vit(size, channels))
+    found = transform(batch, rows, 0)["image"]
+    assert found.shape == (12, channels, *size) and found.dtype == torch.float32
+    assert torch.equal(found, transform(batch, rows, 0)["image"])
+    some = transform({"image": batch["image"][3:5]}, rows[3:5], 0)["image"]
+    assert torch.equal(found[3:5], some), "a sample's augmentation does not depend on its batch"
+    plain = eval_transform(split, options(augment=augment, flip=flip), vit(size, channels))(batch)["image"]
+    changed = augment != "none" or flip
+    assert torch.equal(found, plain) is not changed
+    assert torch.equal(found, transform(batch, rows, 1)["image"]) is not changed
+    other = train_transform(split, options(augment=augment, flip=flip, seed=1), vit(size, channels))
+    assert torch.equal(found, other(batch, rows, 0)["image"]) is not changed
+    means, deviations = found.mean((0, 2, 3)), found.std((0, 2, 3))
+    if augment == "none" and size == STORED:
+        torch.testing.assert_close(means, torch.zeros(channels), rtol=0, atol=1e-5)
+        torch.testing.assert_close(deviations, torch.ones(channels), rtol=0, atol=1e-3)
+    else:
+        assert means.abs().max() < 0.6 and deviations.min() > 0.6 and deviations.max() < 1.4
+
+
+def test_an_evaluation_is_resized_and_normalised_as_torchvision_does(splits: dict[int, Split]) -> None:
+    split = splits[3]
+    batch = stored(split)
+    found = eval_transform(split, options(), vit((9, 21), 3))(batch)["image"]
+    resized = functional.to_dtype(functional.resize(batch["image"], [9, 21], antialias=True), scale=True)
+    channels = split.statistics["channels"]
+    torch.testing.assert_close(found, functional.normalize(resized, channels["mean"], channels["std"]))
+    assert normalize(split).mean == tuple(channels["mean"])
+
+
+@pytest.mark.parametrize("size", [(180, 300), (300, 180), (250, 250)])
+def test_strong_shows_a_third_or_more_stretched_about_as_in_an_evaluation(
+    splits: dict[int, Split], size: tuple[int, int]
+) -> None:
+    crop = train_transform(splits[3], options(augment="strong"), vit((24, 24), 3)).transforms[0]
+    assert isinstance(crop, RandomStretchedCrop)
+    boxes = crop.make_params(crop.keys(torch.arange(500), 0), size)["boxes"].double()
+    height, width = boxes[:, 2] / size[0], boxes[:, 3] / size[1]  # relative to the image, which becomes a square
+    assert (height * width).min() > 0.34 and (height * width).min() < 0.4 and (height * width).max() > 0.9
+    assert 0.74 < (width / height).min() < 0.8 and 1.25 < (width / height).max() < 1.35
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("augment", AUGMENTS)
+def test_floating_point_images(tmp_path: Path, dtype: Any, augment: Augment) -> None:
+    rng = np.random.default_rng(0)
+    samples = [{"image": rng.random((8, 10, 1)).astype(dtype), "label": row % 2} for row in range(4)]
+    split = store_of(tmp_path / "s.tsds", samples, ("ant", "bee"))["train"]
+    for size in ((8, 10), (6, 12)):
+        batch = {"image": torch.from_numpy(np.asarray(split["image"]).copy()).permute(0, 3, 1, 2)}
+        found = train_transform(split, options(augment=augment), vit(size, 1))(batch, np.arange(4), 0)["image"]
+        assert found.shape == (4, 1, *size) and found.dtype == torch.float32 and found.isfinite().all()
+        if augment == "none":
+            assert found.mean().abs() < 0.1
+
+
+def test_a_channel_that_is_constant(tmp_path: Path) -> None:
+    samples = [{"image": np.full((4, 4, 3), (0, 51, 3 * row), np.uint8), "label": row % 2} for row in range(4)]
+    split = store_of(tmp_path / "s.tsds", samples, ("ant", "bee"))["train"]
+    found = eval_transform(split, options(), vit((4, 4), 3))(stored(split))["image"]
+    torch.testing.assert_close(found[:, :2], torch.zeros(4, 2, 4, 4), rtol=0, atol=1e-6)
+    torch.testing.assert_close(found[:, 2].std(correction=0), torch.tensor(1.0))
+
+
+def test_gray_and_colour_images_in_one_split(tmp_path: Path) -> None:
+    samples = [{"image": np.zeros((4, 4, 1 + 2 * (row % 2)), np.uint8), "label": row % 2} for row in range(4)]
+    split = store_of(tmp_path / "s.tsds", samples, ("ant", "bee"), encoding="jpeg")["train"]
+    with pytest.raises(OptionError) as error:
+        train_transform(split, options(), vit((4, 4), 1))
+    assert "Convert with --color gray or --color rgb." in one_line(error.value)
+
+
+# --- boxes and landmarks -----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seeds,
+    st.tuples(st.integers(1, 24), st.integers(1, 24)),
+    st.tuples(st.integers(2, 30), st.integers(2, 30)),
+    dtypes,
+    formats,
+)
+def test_resize_is_torchvisions(seed: int, size: tuple[int, int], to: tuple[int, int], dtype: Any, memory: Any) -> None:
+    packed = objects(seed, size)
+    given_objects = {"offsets": packed.offsets, **packed.values}
+    batch = {"image": images(seed, size, dtype, memory), "objects": given_objects, "label": torch.arange(4)}
+    before = {name: value.clone() for name, value in given_objects.items()}
+    found = Resize(to)(batch)
+    assert torch.equal(found["image"], functional.resize(batch["image"], list(to), antialias=True))
+    boxes = BoundingBoxes(before["boxes"], format="XYXY", canvas_size=size, clamping_mode=None)  # type: ignore[call-overload]
+    points = KeyPoints(before["keypoints"], canvas_size=size)  # type: ignore[call-overload]
+    for name, value in (("boxes", boxes), ("keypoints", points)):
+        expected = functional.resize(value, list(to)).as_subclass(Tensor)
+        torch.testing.assert_close(found["objects"][name], expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+    assert torch.equal(found["objects"]["labels"], before["labels"]) and found["label"] is batch["label"]
+    torch.testing.assert_close(given_objects, before, rtol=0, atol=0, equal_nan=True)
+
+
+def squares(path: Path, *, flip_pairs: tuple[tuple[int, int], ...] = ((0, 1),), rows: int = 40) -> tsds.Store:
+    """A bright square an image: its box, and the middle of its left and right side as landmarks."""
+    rng = np.random.default_rng(0)
+    samples = []
+    for _ in range(rows):
+        y, x = rng.integers(1, STORED[0] - 6), rng.integers(1, STORED[1] - 6)  # not at the edge, which is continued
+        pixels = np.zeros((*STORED, 1), np.uint8)
+        pixels[y : y + 6, x : x + 6] = 200
+        points = np.array([[[x, y + 3], [x + 6, y + 3]]], float)
+        box = np.array([[x, y, x + 6, y + 6]], float)
+        samples.append({"image": pixels, "boxes": box, "labels": np.array([0]), "keypoints": points})
+    return store_of(path, samples, ("square",), keypoints=Keypoints(("left", "right"), flip_pairs))
+
+
+@pytest.mark.parametrize("augment", AUGMENTS)
+@pytest.mark.parametrize("size", [STORED, (24, 24), (30, 24)])
+def test_objects_stay_where_they_are_seen(tmp_path: Path, augment: Augment, size: tuple[int, int]) -> None:
+    store = squares(tmp_path / "s.tsds")
+    transform = train_transform(store["train"], options(augment=augment, flip=True), vit(size, 1))
+    loader = tsds.DataLoader(tsds.StoreDataset(store.path), 40, collate="packed", batch_transform=transform)
+    (batch,) = loader
+    packed = batch["objects"]
+    seen = flipped = 0
+    for i in range(40):
+        start, stop = packed["offsets"][i : i + 2].tolist()
+        if start == stop:
+            continue  # the square was cut off
+        left, right = packed["keypoints"][start].tolist()
+        assert left[0] < right[0], "left stays left"
+        lit = batch["image"][i, 0] > (batch["image"][i, 0].max() + batch["image"][i, 0].min()) / 2
+        y, x = (lit.nonzero() + 0.5).float().unbind(1)
+        x1, y1, x2, y2 = packed["boxes"][start].tolist()
+        inside = min(x1, y1) > 0 and x2 < size[1] and y2 < size[0]
+        if not inside:
+            continue
+        seen += 1
+        assert (x.min() - x1 - 0.5).abs() < 1 and (x.max() - x2 + 0.5).abs() < 1
+        assert (y.min() - y1 - 0.5).abs() < 1 and (y.max() - y2 + 0.5).abs() < 1
+        assert left == pytest.approx([x1, (y1 + y2) / 2], abs=1e-3)
+        assert right == pytest.approx([x2, (y1 + y2) / 2], abs=1e-3)
+        original = store["train"]["objects"][i]["boxes"][0, [0, 2]].mean() / STORED[1]
+        flipped += abs((x1 + x2) / 2 / size[1] - original) > 1e-3
+    assert seen > 10
+    assert (0 < flipped < seen) if augment == "none" else True
+
+
+def test_nothing_is_mirrored_unless_asked_for(tmp_path: Path) -> None:
+    store = squares(tmp_path / "s.tsds")
+    batch = {"image": torch.from_numpy(np.asarray(store["train"]["image"]).copy()).permute(0, 3, 1, 2)}
+    rows = np.arange(40)
+    plain = eval_transform(store["train"], options(), vit(STORED, 1))(batch)["image"]
+    kept = train_transform(store["train"], options(augment="none"), vit(STORED, 1))(batch, rows, 0)["image"]
+    mirrored = train_transform(store["train"], options(augment="none", flip=True), vit(STORED, 1))(batch, rows, 0)
+    assert torch.equal(kept, plain)
+    which = (mirrored["image"] != plain).flatten(1).any(1)
+    assert 8 < which.sum() < 32
+    assert torch.equal(mirrored["image"][which], plain[which].flip(3))
+
+
+def test_light_brings_no_black_borders(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    samples = [{"image": rng.integers(180, 200, (*STORED, 4), np.uint8), "label": row % 2} for row in range(8)]
+    split = store_of(tmp_path / "s.tsds", samples, ("ant", "bee"))["train"]
+    found = train_transform(split, options(augment="light"), vit(STORED, 4))(stored(split), np.arange(8), 0)["image"]
+    assert found.abs().max() < 3 and found.std() == pytest.approx(1, abs=0.05)
+
+
+def test_light_shifts_by_an_eighth(tmp_path: Path) -> None:
+    """A point moves by no more than an eighth of the side, and up to it."""
+    store = squares(tmp_path / "s.tsds", rows=40)
+    transform = train_transform(store["train"], options(augment="light"), vit(STORED, 1))
+    moved = []
+    for epoch in range(5):
+        batch = next(iter(tsds.DataLoader(tsds.StoreDataset(store.path), 40, collate="packed")))
+        batch["objects"] = {name: batch["objects"][name] for name in ("offsets", "keypoints")}
+        before = batch["objects"]["keypoints"]
+        moved.append(transform(batch, np.arange(40), epoch)["objects"]["keypoints"] - before)
+    away = torch.cat(moved)
+    assert torch.equal(away[:, 0], away[:, 1]) and torch.equal(away, away.round())
+    assert away[..., 0].abs().max() == STORED[1] // 8 and away[..., 1].abs().max() == STORED[0] // 8
+    assert len(away[:, 0].unique(dim=0)) == (2 * (STORED[1] // 8) + 1) * (2 * (STORED[0] // 8) + 1)

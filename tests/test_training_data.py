@@ -1,0 +1,319 @@
+"""The splits of a run and their loaders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensorstore_ds as tsds
+from small_stores import image_field, label_field, write_store
+from stores import png_bytes, store_of
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.loading.augment import Compose
+from tensorstore_ds.page_cache import requirement
+from tensorstore_ds.training import data
+from tensorstore_ds.training.data import (
+    balance_weights,
+    eval_loader,
+    eval_split_of,
+    image_shape,
+    split_of,
+    train_loader,
+    unseen_classes,
+)
+from tensorstore_ds.training.options import Balance
+from tensorstore_ds.training.ranks import Ranks
+from tensorstore_ds.training.tasks import TASKS, Classification, MultiLabel
+from training_stores import annotated, one_line, small
+
+CLASSES = ("ant", "bee", "cat")
+TASK = Classification(CLASSES, label_field="label")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def numbered(path: Path, **splits: list[int]) -> tsds.Store:
+    """A store whose images are filled with their row, 4 x 6 pixels, with the labels of each split."""
+    arrays = {}
+    for name, labels in splits.items():
+        pixels = np.empty((len(labels), 4, 6, 1), np.uint8)
+        pixels[...] = np.arange(len(labels))[:, None, None, None]
+        arrays[name] = (name, len(labels), {"image": pixels, "label": np.array(labels, np.int64)})
+    fields = {"image": image_field(np.zeros((1, 4, 6, 1), np.uint8)), "label": label_field(*CLASSES)}
+    return tsds.open(write_store(path, fields, *arrays.values()))
+
+
+def alone(rank: int = 0, size: int = 1) -> Ranks:
+    return Ranks(rank, size, torch.device("cpu"))
+
+
+def rows_of(loader: tsds.DataLoader) -> list[int]:
+    return [row for batch in loader for row in batch["image"][:, 0, 0, 0].tolist()]
+
+
+def refused(call: Any) -> str:
+    with pytest.raises(OptionError) as error:
+        call()
+    return one_line(error.value)
+
+
+# --- splits ------------------------------------------------------------------------------------------------------
+
+
+def test_which_split_is_evaluated_on(tmp_path: Path) -> None:
+    some = [0, 1]
+    store = numbered(tmp_path / "s.tsds", test=some, validation=some, valid=[], train=some, other=some)
+
+    def chosen(**options: str) -> str | None:
+        found = eval_split_of(store, small(**options))
+        return None if found is None else found.name
+
+    assert chosen() == "validation"  # `valid` comes first, and has no samples
+    assert chosen(train_split="validation") == "test"
+    assert chosen(eval_split="other") == "other"
+    assert chosen(eval_split="train") == "train"
+    assert eval_split_of(numbered(tmp_path / "t.tsds", train=some, other=some), small()) is None
+    assert eval_split_of(numbered(tmp_path / "v.tsds", train=some, test=some, val=some), small()).name == "val"  # type: ignore[union-attr]
+    text = refused(lambda: chosen(eval_split="valid"))
+    assert text == "--eval-split: expected a split with samples, found valid with none."
+    text = refused(lambda: split_of(store, "tset", "--train-split"))
+    assert text == "--train-split: expected one of test, validation, valid, train, other, found tset."
+    assert split_of(store, "train", "--train-split").name == "train"
+
+
+# --- images ------------------------------------------------------------------------------------------------------
+
+
+def images(*shapes: tuple[int, ...], dtype: Any = np.uint8, count: int = 3) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    return [
+        {"image": rng.integers(0, 255, shapes[i % len(shapes)]).astype(dtype), "label": i % 2}
+        for i in range(max(count, len(shapes)))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("samples", "options", "expected"),
+    [
+        (images((6, 9, 3)), {}, (6, 9, 3)),
+        (images((6, 9, 1)), {}, (6, 9, 1)),
+        (images((6, 9, 4)), {}, (6, 9, 4)),
+        (images((6, 9, 1), dtype=np.float32), {}, (6, 9, 1)),
+        (images((6, 9, 3)), {"encoding": "jpeg"}, (6, 9, 3)),
+        (images((6, 9, 1)), {"encoding": "jpeg"}, (6, 9, 1)),
+        (images((6, 9, 3), (20, 10, 3)), {"encoding": "jpeg", "size": (8, 10)}, (8, 10, 3)),
+    ],
+)
+def test_the_shape_of_all_images(tmp_path: Path, samples: Any, options: Any, expected: tuple[int, int, int]) -> None:
+    store = store_of(tmp_path / "s.tsds", samples, CLASSES, **options)
+    assert image_shape(store, store["train"]) == expected
+
+
+def source_files(path: Path, *sizes: tuple[int, int]) -> tsds.Store:
+    """A store that keeps PNG files as they are."""
+    for i, size in enumerate(sizes):
+        (path / "source" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        (path / "source" / "ab"[i % 2] / f"{i}.png").write_bytes(png_bytes(np.full((*size, 3), i, np.uint8)))
+    tsds.convert(path / "source", path / "s.tsds", tsds.ConvertOptions(encoding="source", workers=0))
+    return tsds.open(path / "s.tsds")
+
+
+def test_the_shape_of_files_that_are_kept(tmp_path: Path) -> None:
+    store = source_files(tmp_path, *[(7, 5)] * 3)
+    assert image_shape(store, store["train"]) == (7, 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "found"),
+    [
+        ([(7, 5), (5, 7)], "found 5x7, 7x5. Convert with --size."),
+        ([(n + 1, 5) for n in range(5)], "found 1x5, 2x5, 3x5 and others. Convert with --size."),
+        ([(n + 1, 5) for n in range(20)], "found many sizes. Convert with --size."),
+    ],
+)
+def test_images_of_several_sizes(tmp_path: Path, sizes: list[tuple[int, int]], found: str) -> None:
+    store = source_files(tmp_path, *sizes)
+    text = refused(lambda: image_shape(store, store["train"]))
+    assert text == f"train/image: expected images of one size, {found}"
+
+
+def test_images_of_16_bits(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "s.tsds", images((4, 4, 1), dtype=np.uint16), CLASSES)
+    text = refused(lambda: image_shape(store, store["train"]))
+    assert text == "train/image: expected uint8, found uint16. Convert 8-bit images."
+
+
+@pytest.mark.parametrize("name", ["picture", "image"])
+def test_no_images(tmp_path: Path, name: str) -> None:
+    field = {"kind": "array", "dtype": "uint8", "shape": [3]}
+    store = tsds.open(write_store(tmp_path / "s", {name: field}, ("train", 2, {name: np.zeros((2, 3), np.uint8)})))
+    text = refused(lambda: image_shape(store, store["train"]))
+    assert text == f"train: expected images in a field image, found {name} (array). Convert images."
+
+
+# --- loaders -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> tsds.Store:
+    path = tmp_path_factory.mktemp("data") / "s.tsds"
+    return numbered(path, train=[0] * 30 + [1] * 8 + [2] * 2, test=[0] * 7, few=[0, 2])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 5), st.integers(1, 9), st.sampled_from(["test", "few"]))
+def test_every_sample_is_evaluated_once(store: tsds.Store, size: int, batch_size: int, split: str) -> None:
+    seen: list[int] = []
+    counted = 0
+    dataset = tsds.StoreDataset(store.path, split, fields=TASK.fields)
+    for rank in range(size):
+        loader, weight = eval_loader(dataset, small(batch_size=batch_size), alone(rank, size))
+        rows = rows_of(loader)
+        assert rows and rows == sorted(rows)  # a rank without samples has one that does not count
+        assert weight in (0, 1) and (weight == 1 or len(rows) == 1)
+        seen += rows * weight
+        counted += weight
+    assert sorted(seen) == list(range(len(dataset)))
+    assert counted == min(size, len(dataset))
+
+
+def identity() -> Compose:
+    return Compose([])
+
+
+def loader_of(store: tsds.Store, task: Any = TASK, **options: Any) -> tuple[tsds.DataLoader, str]:
+    return train_loader(store, task, small(**options), identity(), alone())
+
+
+def test_every_sample_is_learned_from_once_an_epoch(store: tsds.Store) -> None:
+    loader, order = loader_of(store, batch_size=16)
+    first, second = rows_of(loader), rows_of(loader)
+    assert order == "shuffled"
+    assert sorted(first) == sorted(second) == list(range(40)) and first != second
+    assert [len(batch["label"]) for batch in loader] == [16, 16, 8]
+    assert rows_of(loader_of(store, seed=1)[0]) != first == rows_of(loader_of(store, num_threads=3)[0])
+
+
+def test_batches_pass_through_the_transform_with_their_rows(store: tsds.Store) -> None:
+    calls: list[tuple[list[int], int]] = []
+
+    class Noted(torch.nn.Module):
+        def forward(self, batch: Any, rows: Any, epoch: int) -> Any:
+            assert batch["image"][:, 0, 0, 0].tolist() == list(rows)
+            calls.append((list(rows), epoch))
+            return batch
+
+    loader, _ = train_loader(store, TASK, small(batch_size=16), Noted(), alone())  # type: ignore[arg-type]
+    assert rows_of(loader) + rows_of(loader) == [row for rows, _ in calls for row in rows]
+    assert [epoch for _, epoch in calls] == [0, 0, 0, 1, 1, 1]
+
+
+def test_a_batch_that_is_larger_than_the_split(store: tsds.Store) -> None:
+    assert len(loader_of(store, batch_size=40)[0]) == 1
+    text = refused(lambda: loader_of(store, batch_size=41))
+    expected = "batch_size: expected at most 40, the samples of the split train, found 41. Use --batch-size 40 or less."
+    assert text == expected
+    text = refused(lambda: train_loader(store, TASK, small(batch_size=14), identity(), alone(1, 3)))
+    assert "expected at most 13, the samples of the split train for each of 3 ranks, found 14." in text
+    text = refused(lambda: train_loader(store, TASK, small(batch_size=1, train_split="few"), identity(), alone(2, 3)))
+    assert "expected at most 0" in text and "--batch-size 1 or less" in text
+
+
+@pytest.mark.parametrize("rows", [4, 2])
+def test_what_does_not_fit_in_memory_is_shuffled_by_blocks(
+    store: tsds.Store, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    asked: list[Any] = []
+
+    def fits(found: tsds.Store, *, splits: str, fields: tuple[str, ...]) -> bool:
+        asked.append((found.path, splits, fields))
+        return False
+
+    monkeypatch.setattr(data, "fits", fits)
+    monkeypatch.setattr(data, "memory_limit", lambda: 0)  # the least window, of four blocks
+    nbytes, _ = requirement(store, [("train", "image"), ("train", "label")])
+    monkeypatch.setattr(data, "BLOCK_NBYTES", -(-rows * nbytes // 40))
+    loader, order = loader_of(store, residency="auto")
+    assert order == "shuffled by blocks, since they do not fit in memory"
+    assert asked == [(store.path, "train", ("image", "label"))]
+    found = rows_of(loader)
+    assert sorted(found) == list(range(40)) and found != sorted(found)
+    for start in range(0, 40, 4 * rows):
+        window = sorted(found[start : start + 4 * rows])
+        assert all(row // rows * rows + i in window for row in window for i in range(rows)), "whole blocks"
+    assert found != rows_of(loader)
+    asked.clear()
+    assert loader_of(store, residency="page-cache")[1] == "shuffled" and not asked
+
+
+# --- balance -----------------------------------------------------------------------------------------------------
+
+
+def test_classes_are_drawn_equally_often(store: tsds.Store) -> None:
+    inverse = balance_weights(store["train"], TASK, "inverse")
+    np.testing.assert_allclose(inverse, [1 / 30] * 30 + [1 / 8] * 8 + [1 / 2] * 2)
+    effective = balance_weights(store["train"], TASK, "effective")
+    np.testing.assert_allclose(effective, [(1 - 0.999) / (1 - 0.999**n) for n in (30, 8, 2) for _ in range(n)])
+    loader, order = loader_of(store, balance="inverse")
+    assert order == "drawn by weight (inverse)"
+    labels = torch.cat([batch["label"] for _ in range(20) for batch in loader])
+    share = torch.bincount(labels, minlength=3) / len(labels)
+    assert len(labels) == 800 and (share - 1 / 3).abs().max() < 0.06  # the standard deviation is 0.017
+
+
+def test_images_with_rare_classes_are_drawn_more_often(tmp_path: Path) -> None:
+    sample = {"image": np.zeros((4, 4, 1), np.uint8), "boxes": [[0, 0, 2, 2]]}
+    samples = [{**sample, "labels": np.array([int(row == 7)])} for row in range(40)]
+    store = store_of(tmp_path / "s.tsds", samples, ("common", "rare"))
+    task = MultiLabel(("common", "rare"), objects_field="objects")
+    found = balance_weights(store["train"], task, "repeat")
+    expected = np.ones(40)
+    expected[7] = np.sqrt(0.1 / (1 / 40))
+    np.testing.assert_allclose(found, expected)
+    assert loader_of(store, task, balance="repeat")[1] == "drawn by weight (repeat)"
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "balance", "possible"),
+    [
+        ("classification", "label", "repeat", "inverse or effective"),
+        ("multilabel", "", "inverse", "repeat"),
+        ("landmarks", "", "effective", "none"),
+        ("landmarks", "", "repeat", "none"),
+        ("classification+landmarks", "", "inverse", "repeat"),
+        ("classification+landmarks", "label", "repeat", "inverse or effective"),
+    ],
+)
+def test_a_balance_that_is_not_for_the_task(
+    tmp_path: Path, name: str, labels: str, balance: Balance, possible: str
+) -> None:
+    store = tsds.open(annotated(tmp_path / "s.tsds"))
+    classes = () if name == "landmarks" else ("small", "large")
+    task = TASKS[name](classes, ("a", "b"), labels, "objects")
+    text = refused(lambda: balance_weights(store["train"], task, balance))
+    assert text == f"balance: expected {possible} for {name}, found {balance}."
+
+
+# --- classes -----------------------------------------------------------------------------------------------------
+
+
+def test_classes_that_nothing_is_learned_about(tmp_path: Path, store: tsds.Store) -> None:
+    found = numbered(tmp_path / "s.tsds", train=[1, 1], test=[0, 1, 2], val=[1])
+    assert list(unseen_classes(TASK, found["train"], found["test"])) == ["ant", "cat"]
+    assert list(unseen_classes(TASK, found["train"], found["val"])) == []
+    assert list(unseen_classes(TASK, found["test"], found["train"])) == []
+    landmarks = TASKS["landmarks"]((), ("a",), "", "objects")
+    assert list(unseen_classes(landmarks, found["train"], found["test"])) == []
