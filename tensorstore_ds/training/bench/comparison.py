@@ -22,6 +22,7 @@ from tensorstore_ds.training.bench.machine import machine
 from tensorstore_ds.training.bench.once import Found, Split, first_epochs, verify
 from tensorstore_ds.training.bench.options import BenchOptions
 from tensorstore_ds.training.bench.results import Cell, Comparison, Phase, Row, make_cell, with_ratios
+from tensorstore_ds.training.bench.stopwatch import least_batches
 from tensorstore_ds.training.bench.ways import Way, ways_of
 
 #: Each cell is measured in so many rounds, forwards and backwards: what else the machine does falls on all ways.
@@ -29,7 +30,7 @@ ROUNDS = 3
 #: Times the seconds of a measurement that the least part of an epoch may take.
 LIMIT = 20
 #: It is not less than this, seconds.
-LIMIT_SECONDS = 20.0
+LIMIT_SECONDS = 30.0
 #: Seconds in which a process must answer, at least.
 PATIENCE = 120.0
 
@@ -180,7 +181,8 @@ class _Run:
                 self._say(f"{_DOING[phase]}, batch {size:,}, {lane.way.title}")
                 answers = self._answers.setdefault((name, phase, size), [])
                 if not answers:
-                    least = min(self.split.rows, (1 + max(1, lane.way.workers)) * size)
+                    batches = 1 + least_batches(lane.way.workers)  # one comes before
+                    least = min(self.split.rows, batches * size)
                     reason = limits[name].reason(size, least, max(LIMIT_SECONDS, LIMIT * self.split.seconds))
                     answers += [{"state": "failed", "reason": reason}] if reason else []
                 if spent[name] >= self.split.seconds or any(answer["state"] != "ok" for answer in answers):

@@ -87,7 +87,7 @@ class Runner:
         """Epochs of training."""
         if self._trainer is None or self._trainer[0] != batch_size:
             self._trainer = None
-            self._trainer = (batch_size, Trainer(self.feed, self.subject))
+            self._trainer = (batch_size, Trainer(self.feed, self.subject, batch_size))
         return self._measured(batch_size, seconds, self._trainer[1])
 
     def rest(self) -> Answer:

@@ -104,7 +104,7 @@ class Clock:
             waited: for batches, of these.
             first: seconds until the first batch was there, with its workers' start.
         """
-        if batches < min(2, 1 + self.workers) or batches + 1 == self.of:  # the last one may be smaller
+        if batches < least_batches(self.workers) or batches + 1 == self.of:  # the last one may be smaller
             return False
         if batches >= NEARLY * self.of or elapsed * self.of < SHORT * batches:
             return False
@@ -126,3 +126,8 @@ class Clock:
 
     def _part(self, seconds: float, batches: int, samples: int) -> Timing:
         return Timing((seconds * self.rows / samples,), batches, self.of, samples)
+
+
+def least_batches(workers: int) -> int:
+    """Batches in the least part of an epoch; with workers, one alone says little: it may have been ready."""
+    return 2 if workers else 1
