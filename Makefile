@@ -20,7 +20,8 @@ demo: $(VENV)/demo.stamp
 	$(BIN)/tsds demo
 
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not quiet'
+	$(BIN)/python -m pytest -m quiet
 
 check: $(VENV)/dev.stamp docs
 	$(BIN)/ruff check

@@ -24,6 +24,7 @@ from tensorstore_ds.training.doctor.options import DiagnoseOptions
 from tensorstore_ds.training.doctor.settings import Settings
 from tensorstore_ds.training.doctor.subject import subject_of
 
+pytestmark = pytest.mark.quiet  # a verdict follows from how quick one thing is beside another
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 

@@ -123,8 +123,8 @@ def _name_axes(axes: Axes, sizes: Sequence[int]) -> None:
 def _apart(sizes: Sequence[int]) -> list[int]:
     """Sizes that can be named beside each other on a logarithmic scale, the largest among them.
 
-    >>> _apart([100, 300, 500, 1000, 1797]), _apart([100, 205])
-    ([100, 300, 500, 1797], [100, 205])
+    >>> _apart([100, 300, 500, 1000, 3000, 5000, 10000]), _apart([100, 205])
+    ([100, 500, 1000, 5000, 10000], [100, 205])
     """
     least = (sizes[-1] / sizes[0]) ** 0.15
     kept: list[int] = []
