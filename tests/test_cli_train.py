@@ -119,6 +119,7 @@ def test_the_folder_is_named_after_the_store(store: Path, tmp_path: Path, monkey
         (["--balance", "effective"], "balance", "effective"),
         (["--ema", "0.9"], "ema", 0.9),
         (["--precision", "bf16"], "precision", "bf16"),
+        (["--compile"], "compile", True),
         (["--grad-checkpointing"], "grad_checkpointing", True),
         (["--device", "cpu"], "device", "cpu"),
         (["--residency", "page-cache"], "residency", "page-cache"),
@@ -128,7 +129,8 @@ def test_the_folder_is_named_after_the_store(store: Path, tmp_path: Path, monkey
     ],
 )
 def test_flags(store: Path, tmp_path: Path, flags: list[str], name: str, value: object) -> None:
-    done = tsds("train", store, "--out", tmp_path / "run", "--epochs", 1, *FLAGS, *flags)
+    with torch.compiler.set_stance("force_eager"):  # test_learner_precision.py compiles, which takes long
+        done = tsds("train", store, "--out", tmp_path / "run", "--epochs", 1, *FLAGS, *flags)
     assert done.exit_code == 0, done.stderr
     found = checkpoint(tmp_path / "run")
     assert found["options"][name] == value
