@@ -75,9 +75,9 @@ def list_files(digits: Path) -> list[str]:
     """Paths in the order in which a conversion stores them."""
     files = []
     for split in SPLITS:
-        for label in sorted(os.listdir(digits / split)):  # noqa: PTH208  # bare: names, no Path objects
+        for label in sorted(os.listdir(digits / split)):  # bare: names, no Path objects
             folder = f"{digits}/{split}/{label}"
-            files += [f"{folder}/{name}" for name in sorted(os.listdir(folder))]  # noqa: PTH208
+            files += [f"{folder}/{name}" for name in sorted(os.listdir(folder))]
     return files
 
 

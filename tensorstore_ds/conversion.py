@@ -5,26 +5,31 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import multiprocessing
 import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numcodecs
+import PIL
+
+from tensorstore_ds.blocks import BlockResult, Job, faults, identities
 from tensorstore_ds.cores import usable_cores
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, StoreExistsError
 from tensorstore_ds.manifest import Manifest, SplitEntry, dump_field, shard_path
 from tensorstore_ds.options import ConvertOptions
 from tensorstore_ds.plan import Block, PlannedShard, plan_blocks, plan_shards
-from tensorstore_ds.prepare import AnySource, Prepared, open_any, prepare
+from tensorstore_ds.prepare import AnySource, Prepared, check_room, open_any, prepare
 from tensorstore_ds.sources.base import Reference
 from tensorstore_ds.statistics import Statistics
 from tensorstore_ds.survey import SHAPES_DIFFER, shapes_problem, survey
 from tensorstore_ds.version import __version__
-from tensorstore_ds.workers import BlockResult, Job, faults, run_blocks
+from tensorstore_ds.workers import run_blocks
 from tensorstore_ds.workspace import FinishedShard, Workspace
 from tensorstore_ds.writer import ShardWriter
 
@@ -37,12 +42,14 @@ class Progress:
         stage: ``scan``, ``convert``.
         done, total: samples.
         nbytes: bytes of the store written so far, before compression.
+        note: a line that the user should see now; empty but for the event that brings it.
     """
 
     stage: str
     done: int
     total: int
     nbytes: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,7 @@ class Summary:
         skipped: for each reason, how many files were left out or boxes dropped.
         left_out: what the source itself does not take in.
         resumed: shards that an earlier run had finished.
+        notes: what the user should know, though nothing failed; each was an event's `note`, too.
     """
 
     path: Path
@@ -65,6 +73,7 @@ class Summary:
     skipped: Mapping[str, int] = field(default_factory=dict)
     left_out: tuple[Problem, ...] = ()
     resumed: int = 0
+    notes: tuple[str, ...] = ()
 
 
 #: So many references are joined at a time for their digest.
@@ -96,22 +105,24 @@ def convert(
         SourceError: the source, or with ``on_error="fail"`` a sample of it, cannot be converted.
         OptionError: options contradict each other, the source, or the interrupted run in ``OUT.partial``.
         StoreExistsError: `out` exists.
-        ConversionError: the disk is full, or a worker process died.
+        ConversionError: the disk or the memory is full, or a worker process died.
     """
     began = time.monotonic()
+    _check_process()
     options = options or ConvertOptions()
     options.image.check()
     target = Path(out).absolute()
     opened = open_any(source, options)
     _check_paths(opened.path if isinstance(source, str | os.PathLike) else None, target)
-    with one_line_for_os_errors(target), Workspace(target) as workspace:
+    with one_line_for_failures(target), Workspace(target) as workspace:
         notify = progress or (lambda _: None)
         notify(Progress("scan", 0, 0))
-        prepared = prepare(opened, options)
+        prepared = prepare(opened, options, room=shutil.disk_usage(workspace.path).free)
         conversion = _Conversion(prepared, options, workspace, notify)
         finished = conversion.run()
         manifest, listed = _manifest(prepared, options, finished)
         manifest = workspace.commit(manifest, listed)
+        conversion.tell(workspace.notes)
     return Summary(
         path=target,
         rows={name: split.rows for name, split in manifest.splits.items()},
@@ -120,7 +131,17 @@ def convert(
         skipped=manifest.provenance["skipped"],
         left_out=prepared.contents.left_out,
         resumed=conversion.resumed,
+        notes=tuple(conversion.notes),
     )
+
+
+def _check_process() -> None:
+    """End a worker process that runs the user's script again, from its beginning, to find what is defined there.
+
+    Its parent notices, and does the work itself.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise SystemExit(1)
 
 
 def _check_paths(source: Path | None, out: Path) -> None:
@@ -135,8 +156,6 @@ def _check_paths(source: Path | None, out: Path) -> None:
         raise OptionError(
             f"{out}: this lies inside the source {source}, which is never written to. Choose another place."
         )
-    if os.path.lexists(out):
-        raise StoreExistsError(f"{out}: this exists already. Choose another name, or remove it first.")
 
 
 # --- conversion -------------------------------------------------------------------------------------------------
@@ -147,11 +166,12 @@ class _Conversion:
 
     def __init__(self, prepared: Prepared, options: ConvertOptions, workspace: Workspace, notify: OnProgress) -> None:
         self.resumed = 0
+        self.notes: list[str] = []
         self._prepared = prepared
         self._options = options
         self._workspace = workspace
         self._notify = notify
-        self._begun = time.time()  # before any file is read: blocks are read ahead of their shard's turn
+        self._common = identities(getattr(prepared.source, "common_files", tuple)())
         self._done = 0
         self._nbytes = 0
 
@@ -161,9 +181,10 @@ class _Conversion:
         self._workspace.begin(
             {
                 "source": str(prepared.source.path),
-                "format": prepared.source.name,
+                "source_format": prepared.source.name,
+                "versions": [__version__, f"Pillow {PIL.__version__}", f"numcodecs {numcodecs.__version__}"],
                 "fields": {name: dump_field(f) for name, f in prepared.fields.items()},
-                **options.recorded(),
+                **options.deciding(),
             }
         )
         shards = plan_shards(prepared.splits, max(1, options.shard_nbytes // max(1, prepared.row_nbytes)))
@@ -171,32 +192,26 @@ class _Conversion:
         self._workspace.clean({name for name, finished in kept.items() if finished is not None})
         missing = [shard for shard in shards if kept[shard.split, shard.index] is None]
         self.resumed = len(shards) - len(missing)
-        self._check_space(missing)
+        if options.layout == "memmap":
+            needed = sum(len(shard.references) for shard in missing) * prepared.row_nbytes
+            check_room(needed, shutil.disk_usage(self._workspace.path).free)
         made = self._convert(missing)
         return [(shard, kept[shard.split, shard.index] or made[shard.split, shard.index]) for shard in shards]
 
     def _find(self, shard: PlannedShard) -> FinishedShard | None:
         """The shard, if an earlier run finished it from the very same files, none of them changed since."""
         finished = self._workspace.finished(shard.split, shard.index)
-        if finished is None:
+        if finished is None or finished.references != _digest(shard.references):
             return None
-        source = self._prepared.source
-        paths = [path for reference in shard.references for path in source.files(reference)]
-        if not paths or finished.references != _digest(shard.references) or _changed_since(paths, finished.begun):
-            return None
+        source, found = self._prepared.source, hashlib.sha256(self._common)
+        for reference in shard.references:
+            found.update(identities(source.files(reference)))
+        if finished.files != found.hexdigest() or not (self._common or source.files(shard.references[0])):
+            return None  # where a sequence has its samples from is not known
         if self._options.on_error == "fail" and faults(finished.skipped):
             return None
         self._advance(finished.shard.rows)
         return finished
-
-    def _check_space(self, missing: Sequence[PlannedShard]) -> None:
-        needed = sum(len(shard.references) for shard in missing) * self._prepared.row_nbytes
-        free = shutil.disk_usage(self._workspace.path).free
-        if self._options.layout == "memmap" and needed > free:
-            raise ConversionError(
-                f"{self._workspace.out}: about {needed:,} bytes are needed, {free:,} are free on this disk. "
-                "Make room, choose another disk, or a smaller --size."
-            )
 
     def _convert(self, shards: Sequence[PlannedShard]) -> dict[tuple[str, int], FinishedShard]:
         job = Job(self._prepared.source, self._prepared.fields, self._options.image, self._options.on_error)
@@ -205,7 +220,7 @@ class _Conversion:
         with contextlib.ExitStack() as stack:
             writers = [ShardWriter(self._workspace.store / shard_path(s.split, s.index), job.fields) for s in shards]
             tasks = _Tasks(shards, writers, self._prepared.row_nbytes, stack)
-            results = stack.enter_context(contextlib.closing(run_blocks(job, tasks, workers)))
+            results = stack.enter_context(contextlib.closing(run_blocks(job, tasks, workers, self._note)))
             try:
                 for shard, writer in zip(shards, writers, strict=True):
                     made[shard.split, shard.index] = self._collect(shard, writer, results)
@@ -226,16 +241,18 @@ class _Conversion:
         """Take in the blocks of one shard, and finish it."""
         statistics = Statistics()
         skipped: list[Problem] = []
+        files = hashlib.sha256(self._common)
         left = len(shard.references)
         while left:
             block, result = next(results)
             writer.append(block.first_row, result.rows, result.tables)
             statistics.add(result.statistics)
             skipped += result.skipped
+            files.update(result.files)
             left -= len(block.references)
             self._advance(len(block.references))
         written = writer.finish(self._options.layout)
-        finished = FinishedShard(written, statistics, tuple(skipped), self._begun, _digest(shard.references))
+        finished = FinishedShard(written, statistics, tuple(skipped), _digest(shard.references), files.hexdigest())
         self._workspace.finish(shard.split, shard.index, finished)
         return finished
 
@@ -243,6 +260,15 @@ class _Conversion:
         self._done += rows
         self._nbytes += rows * self._prepared.row_nbytes
         self._notify(Progress("convert", self._done, self._prepared.rows, self._nbytes))
+
+    def tell(self, notes: Iterable[str]) -> None:
+        """Pass notes on to the user, now and with the summary."""
+        for note in notes:
+            self._note(note)
+
+    def _note(self, note: str) -> None:
+        self.notes.append(note)
+        self._notify(Progress("convert", self._done, self._prepared.rows, self._nbytes, note))
 
 
 class _Tasks:
@@ -276,14 +302,6 @@ def _digest(references: Sequence[Reference]) -> str:
     return sha256.hexdigest()
 
 
-def _changed_since(paths: Sequence[Path], moment: float) -> bool:
-    """Whether one of the files was written, replaced or removed after `moment`, seconds since the epoch."""
-    try:
-        return any(path.stat().st_ctime > moment for path in paths)
-    except OSError:
-        return True
-
-
 def _manifest(
     prepared: Prepared, options: ConvertOptions, finished: Sequence[tuple[PlannedShard, FinishedShard]]
 ) -> tuple[Manifest, list[Problem]]:
@@ -313,14 +331,17 @@ def _manifest(
 
 
 @contextlib.contextmanager
-def one_line_for_os_errors(out: Path) -> Iterator[None]:
-    """What the system refuses while writing becomes a `ConversionError`; what was finished stays in ``OUT.partial``."""
+def one_line_for_failures(out: Path) -> Iterator[None]:
+    """What the system refuses becomes a `ConversionError`; what was finished stays in ``OUT.partial``."""
+    kept = "Finished shards are kept; {} and run the same command again to go on."
     try:
         yield
     except (ConversionError, StoreExistsError):
         raise
+    except MemoryError as error:
+        advice = kept.format("use fewer workers, or a machine with more memory,")
+        raise ConversionError(f"{out}: there is not enough memory. {advice}") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            message = "the disk is full. Finished shards are kept; make room and run the same command again to go on."
-            raise ConversionError(f"{out}: {message}") from error
+            raise ConversionError(f"{out}: the disk is full. {kept.format('make room')}") from error
         raise ConversionError(f"{error.filename or out}: {error.strerror or error}.") from error

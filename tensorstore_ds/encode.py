@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -64,6 +65,9 @@ class ImageOptions:
             raise OptionError(f"--quality: expected 1 to 95, found {self.quality}.")
         if self.size is not None and min(self.size) < 1:
             raise OptionError(f"--size: expected positive numbers, found {self.size[0]}x{self.size[1]}.")
+        if self.size is not None and math.prod(self.size) > self.max_pixels:
+            found = f"{self.size[0]}x{self.size[1]}"
+            raise OptionError(f"--size: expected at most --max-pixels, {self.max_pixels:,} pixels, found {found}.")
 
 
 @dataclass(slots=True)  # not frozen, which would triple the time to make one

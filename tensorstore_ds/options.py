@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,7 +61,18 @@ class ConvertOptions:
         """The options that concern the source."""
         return SourceOptions(self.classes, self.keypoints, self.images)
 
+    def deciding(self) -> dict[str, Any]:
+        """All that may decide the bytes of a shard: what must be the same in the run that a conversion goes on from."""
+        return {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in asdict(self).items()
+            if name not in _NOT_DECIDING
+        }
+
     def recorded(self) -> dict[str, Any]:
-        """What decides the bytes of the store: for the manifest, and for an interrupted conversion's next run."""
-        names = ("layout", "encoding", "quality", "size", "fit", "color", "split", "seed", "shard_nbytes")
-        return {name: getattr(self, name) for name in names}
+        """What is noted in the store of how it was made; names of fields say the rest, and paths are private."""
+        return {name: value for name, value in self.deciding().items() if name not in _NOT_RECORDED}
+
+
+_NOT_DECIDING = frozenset({"workers", "on_error", "license", "citation"})
+_NOT_RECORDED = frozenset({"format", "classes", "keypoints", "images"})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tensorstore_ds.encode import encode_sample, own_pixel_limit
-from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.errors import ConversionError, Problem, SourceError
 from tensorstore_ds.options import ConvertOptions
 from tensorstore_ds.plan import PlannedSplit, plan_splits
 from tensorstore_ds.schema import KEY, SIZE, ArrayField, Field, encoded_image_field, image_field
@@ -54,11 +55,15 @@ class Prepared:
         return sum(len(split.references) for split in self.splits.values())
 
 
-def prepare(source: Source, options: ConvertOptions) -> Prepared:
+def prepare(source: Source, options: ConvertOptions, *, room: int | None = None) -> Prepared:
     """Scan a source, and look at its first samples to learn what the rows will be.
+
+    Args:
+        room: bytes that are free where the store is to lie; what cannot fit is refused before an image is decoded.
 
     Raises:
         SourceError: nothing there can be converted, or something is bad and bad samples are not to be skipped.
+        ConversionError: there is not enough room.
     """
     contents = source.scan()
     if contents.problems and options.on_error == "fail":
@@ -69,6 +74,8 @@ def prepare(source: Source, options: ConvertOptions) -> Prepared:
             Problem(str(source.path), "array-shape", f"a field of its own is named {taken[0]}. Rename it.")
         )
     splits = plan_splits(contents, options.split, options.seed)
+    if room is not None and options.size is not None and options.encoding == "raw" and options.layout == "memmap":
+        check_room(sum(len(split.references) for split in splits.values()) * math.prod(options.size), room)
     first, mean_nbytes = _probe(source, splits, options)
     if first is None:
         raise SourceError(
@@ -82,6 +89,15 @@ def prepare(source: Source, options: ConvertOptions) -> Prepared:
     fields = {"image": image, **contents.fields, "size": SIZE, "key": KEY}
     fixed = [f.spec.row_nbytes for f in fields.values() if isinstance(f, ArrayField)]
     return Prepared(source, contents, fields, splits, max(*fixed, mean_nbytes))
+
+
+def check_room(needed: int, free: int) -> None:
+    """Refuse, with a `ConversionError`, what needs more bytes than are free on the disk."""
+    if needed > free:
+        raise ConversionError(
+            f"at least {needed:,} bytes are needed, {free:,} are free on this disk. "
+            "Make room, choose another disk, or a smaller --size."
+        )
 
 
 @dataclass(frozen=True, slots=True)

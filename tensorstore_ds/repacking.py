@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tensorstore_ds.columns import Column, RaggedColumn
-from tensorstore_ds.conversion import OnProgress, Progress, Summary, one_line_for_os_errors
+from tensorstore_ds.conversion import OnProgress, Progress, Summary, one_line_for_failures
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.layout import array_paths
 from tensorstore_ds.manifest import Shard, SplitEntry, shard_path
@@ -47,8 +47,8 @@ def repack(
     problems = verify(path, progress=lambda done, total: notify(Progress("checksum", done, total)))
     if problems:
         raise FormatError(problems, "Copy the store again; a damaged one is not repacked.")
-    with one_line_for_os_errors(target), Workspace(target) as workspace:
-        workspace.clean(set())
+    with one_line_for_failures(target), Workspace(target) as workspace:
+        workspace.begin({"repacked": str(store.path), "layout": layout})
         total = sum(len(store[name]) for name in store)
         done = 0
         splits = {}

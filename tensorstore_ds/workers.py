@@ -1,4 +1,4 @@
-"""Blocks of samples, converted in worker processes: read, encode, write the rows into place, send back the rest.
+"""Blocks converted in worker processes.
 
 Workers are processes because decoding holds the GIL more than it should. Rows of fixed fields, which are nearly all of
 the bytes, never pass through a pipe: workers write them straight into the shard's files.
@@ -6,232 +6,235 @@ the bytes, never pass through a pipe: workers write them straight into the shard
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import wait as wait_for
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as wait_for_objects
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-from tensorstore_ds.encode import EncodedSample, ImageOptions, encode_sample, own_pixel_limit
-from tensorstore_ds.errors import ConversionError, Problem, SourceError
-from tensorstore_ds.geometry import BOX_CROPPED
-from tensorstore_ds.options import OnError
+from tensorstore_ds.blocks import BlockResult, Job, convert_block
+from tensorstore_ds.encode import own_pixel_limit
+from tensorstore_ds.errors import ConversionError
+from tensorstore_ds.memory import memory_limit
 from tensorstore_ds.plan import Block
-from tensorstore_ds.schema import ArrayField, Field, TableField
-from tensorstore_ds.sources.base import Sample, Source
-from tensorstore_ds.statistics import Statistics
-from tensorstore_ds.survey import SHAPES_DIFFER
-from tensorstore_ds.writer import write_rows
+
+#: After so many seconds at the same sample a worker's silence is told.
+SILENCE = 60.0
+
+_UNGUARDED = "worker processes do not start (a script needs its calls under: if __name__ == '__main__')"
+
+Tasks = Iterable[tuple[Block, Mapping[str, Path]]]
+Results = Generator[tuple[Block, BlockResult], None, None]
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What every worker needs to know, once."""
-
-    source: Source
-    fields: Mapping[str, Field]
-    options: ImageOptions
-    on_error: OnError
-
-
-@dataclass(frozen=True, slots=True)
-class BlockResult:
-    """What comes back of a block.
-
-    Attributes:
-        rows: samples kept; their fixed rows stand at the block's place, back to back.
-        tables: for each table the number of values of each sample, (rows,), and the values.
-        statistics: sums over the block.
-        skipped: samples left out and boxes dropped.
-    """
-
-    rows: int
-    tables: Mapping[str, tuple[NDArray[np.int64], Mapping[str, NDArray[Any]]]]
-    statistics: Statistics
-    skipped: tuple[Problem, ...]
-
-
-# --- a block ----------------------------------------------------------------------------------------------------
-
-
-def convert_block(job: Job, block: Block, paths: Mapping[str, Path]) -> BlockResult:
-    """Convert one block, and write its fixed rows into the files of `paths`.
-
-    Raises:
-        SourceError: a sample is bad, and bad samples are not to be skipped.
-        OSError: the rows could not be written.
-    """
-    kept: list[tuple[Sample, EncodedSample]] = []
-    skipped: list[Problem] = []
-    for reference in block.references:
-        try:
-            sample = job.source.read(block.source_split, reference)
-            encoded = encode_sample(sample, job.options)
-            _check_shapes(job.fields, sample, encoded)
-        except SourceError as error:
-            if job.on_error == "fail" or error.reason == SHAPES_DIFFER:
-                raise
-            skipped += error.problems
-            continue
-        bad = faults(encoded.problems)
-        if bad and job.on_error == "fail":
-            raise SourceError(bad, "Mend the annotation, or leave out such boxes with --on-error skip.")
-        skipped += encoded.problems
-        kept.append((sample, encoded))
-    statistics = Statistics()
-    tables = {}
-    for name, field in job.fields.items():
-        if isinstance(field, ArrayField):
-            rows = _fixed_rows(name, field, kept)
-            write_rows(paths[name], block.first_row, rows)
-            _count_rows(statistics, field, rows)
-        else:
-            tables[name] = _table_values(field, kept)
-            if field.kind == "objects":
-                lengths, values = tables[name]
-                statistics.add_objects(lengths, values.get("labels"), len(field.classes))
-    if isinstance(job.fields.get("image"), TableField):
-        for _, encoded in kept:
-            statistics.add_pixels(encoded.pixels)
-    return BlockResult(len(kept), tables, statistics, tuple(skipped))
-
-
-def faults(problems: Iterable[Problem]) -> list[Problem]:
-    """Those of the problems that are faults of the source, not the doing of a crop that was asked for."""
-    return [problem for problem in problems if problem.reason != BOX_CROPPED]
-
-
-def _check_shapes(fields: Mapping[str, Field], sample: Sample, encoded: EncodedSample) -> None:
-    image, pixels = fields["image"], encoded.pixels
-    if isinstance(image, ArrayField) and (image.spec.shape != pixels.shape or image.spec.dtype != pixels.dtype):
-        expected = f"{'x'.join(map(str, image.spec.shape))} {image.spec.dtype}"
-        found = f"{'x'.join(map(str, pixels.shape))} {pixels.dtype}"
-        message = f"expected an image of {expected} like the first one, found {found}."
-        raise SourceError(Problem(sample.key, SHAPES_DIFFER, message))
-
-
-def _fixed_rows(name: str, field: ArrayField, kept: list[tuple[Sample, EncodedSample]]) -> NDArray[Any]:
-    values: list[Any]
-    if field.kind == "image":
-        values = [encoded.pixels for _, encoded in kept]
-    elif field.kind == "size":
-        values = [encoded.size for _, encoded in kept]
-    elif field.kind == "label":
-        values = [sample.label for sample, _ in kept]
-    else:
-        values = [sample.arrays[name] for sample, _ in kept]
-    return np.array(values, field.spec.dtype).reshape(len(kept), *field.spec.shape)
-
-
-def _count_rows(statistics: Statistics, field: ArrayField, rows: NDArray[Any]) -> None:
-    if not len(rows):
-        return
-    if field.kind == "image":
-        statistics.add_pixels(rows)
-    elif field.kind == "label":
-        statistics.add_labels(rows, len(field.classes))
-    elif field.kind == "size":
-        statistics.add_sizes(rows)
-
-
-def _table_values(
-    field: TableField, kept: list[tuple[Sample, EncodedSample]]
-) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
-    """Number of values of each sample, and the values of all, of each value array."""
-    if field.kind == "objects":
-        counts = [len(next(iter(encoded.objects.values()))) for _, encoded in kept]
-        values = {}
-        for name, spec in field.values.items():
-            empty = np.empty((0, *spec.shape), spec.dtype)
-            values[name] = np.concatenate([empty, *(encoded.objects[name] for _, encoded in kept)])
-        return np.array(counts, np.int64), values
-    texts = [s.key.encode() if field.kind == "key" else e.image or b"" for s, e in kept]
-    data = np.frombuffer(b"".join(texts), np.uint8)
-    return np.array([len(t) for t in texts], np.int64), {"bytes": data}
-
-
-# --- processes --------------------------------------------------------------------------------------------------
-
-_job: Job | None = None
-
-
-def run_blocks(
-    job: Job, tasks: Iterable[tuple[Block, Mapping[str, Path]]], workers: int
-) -> Generator[tuple[Block, BlockResult], None, None]:
+def run_blocks(job: Job, tasks: Tasks, workers: int, note: Callable[[str], None]) -> Results:
     """Convert blocks in `workers` processes, or in this one if 0; results come in the order of the blocks.
 
-    Only a few blocks are under way at a time. Close the generator to end the processes.
+    Only a few blocks are under way at a time. Close the generator to end the processes, even one that hangs.
+
+    Args:
+        note: called with a line that the user should see: a worker is silent, or there can be none.
 
     Raises:
         SourceError: as `convert_block`.
         ConversionError: a worker process died.
     """
-    if workers == 0:
-        with own_pixel_limit():
-            for block, paths in tasks:
-                yield block, convert_block(job, block, paths)
-        return
-    context = multiprocessing.get_context(_start_method())
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (job,))
-    waiting: deque[tuple[Block, Future[BlockResult]]] = deque()
+    method = start_method()
     try:
+        if workers:
+            payload = job if method == "fork" else _pickled(job, memory_limit() // (2 * workers + 2))
+            with _Workers(payload, workers, method) as processes:
+                if method == "spawn":
+                    processes.check()
+                yield from processes.run(job, tasks, note)
+            return
+    except _NoWorkers as error:
+        note(f"{job.source.path}: converted in this process alone: {error}.")
+    with own_pixel_limit():
         for block, paths in tasks:
-            waiting.append((block, pool.submit(_convert_in_worker, block, paths)))
-            if len(waiting) > 3 * workers:
-                yield _result(*waiting.popleft())
-        while waiting:
-            yield _result(*waiting.popleft())
-    except BrokenProcessPool as error:
-        raise ConversionError(
-            "a worker process died, killed by the system or for want of memory. "
-            "Run the same command again to go on; fewer --workers need less memory."
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+            yield block, convert_block(job, block, paths)
 
 
-def _result(block: Block, future: Future[BlockResult]) -> tuple[Block, BlockResult]:
-    return block, future.result()
+def start_method() -> str:
+    """``fork`` where it is safe: it starts in milliseconds and hands over any source. Else ``spawn``.
+
+    A forked process has only the thread that forked. What others held stays locked; and the pool of an OpenMP runtime,
+    such as torch's, is waited for without end. OpenBLAS, at most a thread a core, takes care of that itself.
+    """
+    if sys.platform != "linux" or threading.active_count() > 1:
+        return "spawn"
+    libraries = Path("/proc/self/maps").read_text("utf-8", "replace")
+    openmp = any(name in libraries for name in ("libgomp", "libomp", "libiomp"))
+    threads = len(os.listdir("/proc/self/task"))
+    return "spawn" if openmp or threads > len(os.sched_getaffinity(0)) else "fork"
 
 
-def _start_method() -> str:
-    """Fork where it is safe: it starts in milliseconds and hands over any source. Threads make it unsafe."""
-    return "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
+# --- in the parent ----------------------------------------------------------------------------------------------
 
 
-def _start_worker(job: Job) -> None:
-    global _job
-    _job = job
+class _NoWorkers(Exception):
+    """There can be no worker processes for this source; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """A block that was handed to the workers; `slot` is where its worker notes the sample that it is at."""
+
+    block: Block
+    slot: int
+    future: Future[BlockResult]
+
+
+class _Workers:
+    """Worker processes; a context manager that ends them, also those that hang."""
+
+    def __init__(self, payload: Job | bytes, workers: int, method: str) -> None:
+        context: Any = multiprocessing.get_context(method)
+        self._method = method
+        self._positions = context.RawArray("q", 3 * workers + 1)
+        self._receiver, self._sender = context.Pipe(duplex=False)
+        self._pool = ProcessPoolExecutor(workers, context, _start_worker, (payload, self._positions, self._receiver))
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is not None:
+            self._sender.send_bytes(b"end")  # read by none, so that every worker sees it
+        self._pool.shutdown(cancel_futures=True)
+        self._sender.close()
+        self._receiver.close()
+
+    def check(self) -> None:
+        """Wait for the first worker; raises `_NoWorkers` where it cannot begin."""
+        try:
+            failure = self._pool.submit(_failure).result()
+        except BrokenProcessPool as error:
+            raise _NoWorkers(_UNGUARDED) from error
+        if failure:
+            raise _NoWorkers(failure)
+
+    def run(self, job: Job, tasks: Tasks, note: Callable[[str], None]) -> Results:
+        """As `run_blocks`."""
+        under_way: deque[_UnderWay] = deque()
+        try:
+            for number, (block, paths) in enumerate(tasks):
+                slot = number % len(self._positions)
+                self._positions[slot] = -1
+                future = self._pool.submit(_convert_in_worker, slot, block, paths)
+                under_way.append(_UnderWay(block, slot, future))
+                if len(under_way) == len(self._positions):
+                    yield self._result(job, under_way.popleft(), note)
+            while under_way:
+                yield self._result(job, under_way.popleft(), note)
+        except BrokenProcessPool as error:
+            raise ConversionError(
+                "a worker process died, killed by the system or for want of memory. "
+                "Run the same command again to go on; fewer workers need less memory."
+            ) from error
+
+    def _result(self, job: Job, item: _UnderWay, note: Callable[[str], None]) -> tuple[Block, BlockResult]:
+        before = self._positions[item.slot]
+        while not wait_for([item.future], SILENCE).done:
+            at = self._positions[item.slot]
+            if at == before:
+                reference = item.block.references[max(0, at)]
+                key = getattr(job.source, "key", lambda s, r: str(r))(item.block.source_split, reference)
+                note(f"{key}: nothing was heard for {SILENCE:g} s of the worker that has this sample.")
+            before = at
+        return item.block, item.future.result()
+
+
+class _Sink(io.BytesIO):
+    """Memory for a limited number of bytes."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def write(self, data: Any, /) -> int:
+        if self.tell() + memoryview(data).nbytes > self._limit:
+            raise _NoWorkers(f"the source holds more than {self._limit:,} bytes, and each worker would have a copy")
+        return super().write(data)
+
+
+def _pickled(job: Job, limit: int) -> bytes:
+    """A job as bytes, for processes that do not inherit it; raises `_NoWorkers`."""
+    sink = _Sink(limit)
+    try:
+        pickle.dump(job, sink, protocol=pickle.HIGHEST_PROTOCOL)
+    except _NoWorkers:
+        raise
+    except Exception as error:  # whatever a stranger's objects raise that were not made to be pickled
+        raise _NoWorkers(f"the source cannot be sent to worker processes ({error})") from error
+    return sink.getvalue()
+
+
+# --- in a worker ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """What a worker process knows: its job, or why it has none."""
+
+    job: Job | None
+    positions: Any
+    failure: str = ""
+
+
+_worker: _Worker | None = None
+
+
+def _start_worker(payload: Job | bytes, positions: Any, end: Connection) -> None:
+    global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_when_told, args=(end,), daemon=True).start()
     # A damaged EXIF block and the like: the pixels are still checked, and stderr belongs to the progress bar.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     Image.MAX_IMAGE_PIXELS = None  # `max_pixels` is the limit here
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers together have all cores already
+    try:
+        job = pickle.loads(payload) if isinstance(payload, bytes) else payload  # noqa: S301  # from our own parent
+        _worker = _Worker(job, positions)
+    except Exception as error:  # whatever a stranger's module raises when it is imported here
+        _worker = _Worker(None, positions, f"the source cannot be rebuilt in a worker process ({error})")
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
-def _end_with_parent() -> None:
-    """End this process when the parent has gone without saying so (SIGKILL); it would wait for ever."""
+def _end_when_told(end: Connection) -> None:
+    """End this process when the parent says so, or has gone without a word (SIGKILL); it would wait for ever."""
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
+    wait_for_objects([end] if parent is None else [end, parent.sentinel])
+    os._exit(1)
 
 
-def _convert_in_worker(block: Block, paths: Mapping[str, Path]) -> BlockResult:
-    if _job is None:
-        raise RuntimeError("this process was not started by run_blocks")
-    return convert_block(_job, block, paths)
+def _failure() -> str:
+    return _worker.failure if _worker else "a worker process began without its job"
+
+
+def _convert_in_worker(slot: int, block: Block, paths: Mapping[str, Path]) -> BlockResult:
+    if _worker is None or _worker.job is None:
+        raise ConversionError(f"{_failure()}.")
+    positions = _worker.positions
+
+    def note_position(i: int) -> None:
+        positions[slot] = i
+
+    return convert_block(_worker.job, block, paths, note_position)

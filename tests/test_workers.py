@@ -1,0 +1,118 @@
+"""Worker processes: how they start, what they are told, and that nothing of them is waited for without end."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import tensorstore_ds as tsds
+from tensorstore_ds import workers
+from tensorstore_ds.options import ConvertOptions
+from worker_sources import Gray, Slow, TorchThreads, Unloadable
+
+
+def run_script(folder, text, **environment):
+    (folder / "script.py").write_text(text)
+    return subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def test_a_data_set_of_torch_with_default_options(tmp_path):
+    """Its transform starts OpenMP's threads here, in the first sample that is looked at; then workers begin."""
+    text = """
+from torchvision.datasets import FakeData
+from torchvision.transforms import ToTensor
+import tensorstore_ds as tsds
+
+if __name__ == "__main__":
+    data = FakeData(6, (3, 224, 224), transform=ToTensor())
+    data.classes = [str(i) for i in range(10)]
+    print(tsds.convert(data, "out.tsds").notes)
+"""
+    done = run_script(tmp_path, text, OMP_NUM_THREADS="4")
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "()\n")
+    assert len(tsds.open(tmp_path / "out.tsds")["train"]) == 6
+
+
+def test_a_script_without_a_guard_converts_in_its_own_process(tmp_path):
+    """Spawned workers would run it again from its beginning."""
+    text = """
+import threading
+import numpy as np
+import tensorstore_ds as tsds
+
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+print(tsds.convert([np.full((2, 2), i, np.uint8) for i in range(4)], "out.tsds").notes)
+"""
+    done = run_script(tmp_path, text)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "if __name__ == '__main__'" in done.stdout and done.stdout.count("\n") == 1
+    assert len(tsds.open(tmp_path / "out.tsds")["train"]) == 4
+
+
+@pytest.mark.parametrize(("code", "method"), [("", "fork"), ("import torch", "spawn")])
+def test_workers_are_forked_where_no_library_has_threads(code, method):
+    code += "\nfrom tensorstore_ds.workers import start_method; print(start_method())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"{method}\n", done.stderr
+
+
+def test_a_worker_has_one_thread_of_torch(tmp_path, monkeypatch):
+    import torch  # loaded here, so that the worker is spawned
+
+    assert torch.__version__
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    tsds.convert(TorchThreads(3), tmp_path / "s.tsds", ConvertOptions(workers=1))
+    assert np.asarray(tsds.open(tmp_path / "s.tsds")["train"]["image"]).max() == 1
+
+
+def test_the_silence_of_a_worker_is_told_with_its_samples_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "SILENCE", 0.3)
+    events = []
+    summary = tsds.convert(Slow(5, 3, 1.2), tmp_path / "s.tsds", ConvertOptions(workers=1), progress=events.append)
+    assert summary.notes and set(summary.notes) == {event.note for event in events} - {""}
+    assert any(note.startswith("train/00003: nothing was heard for 0.3 s") for note in summary.notes)
+    assert len(tsds.open(tmp_path / "s.tsds")["train"]) == 5
+
+
+def test_a_worker_that_hangs_ends_with_the_conversion(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "SILENCE", 0.2)
+
+    def stop(event):
+        if event.note:
+            raise KeyboardInterrupt
+
+    before = multiprocessing.active_children()
+    with pytest.raises(KeyboardInterrupt):
+        tsds.convert(Slow(5, 3, 3600), tmp_path / "s.tsds", ConvertOptions(workers=2), progress=stop)
+    deadline = time.monotonic() + 20
+    while multiprocessing.active_children() != before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert multiprocessing.active_children() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "limit", "why"),
+    [
+        (Unloadable(4), 2**30, "cannot be rebuilt in a worker process (this is only"),
+        ([np.zeros((4, 4), np.uint8)] * 4, 100, "each worker would have a copy"),
+        (type("Local", (Gray,), {})(4), 2**30, "cannot be sent to worker processes"),
+    ],
+)
+def test_what_cannot_be_sent_to_workers_is_converted_here(tmp_path, monkeypatch, source, limit, why):
+    monkeypatch.setattr(workers, "start_method", lambda: "spawn")
+    monkeypatch.setattr(workers, "memory_limit", lambda: limit)
+    (note,) = tsds.convert(source, tmp_path / "s.tsds", ConvertOptions(workers=1)).notes
+    assert "converted in this process alone" in note and why in note
+    assert len(tsds.open(tmp_path / "s.tsds")["train"]) == 4

@@ -1,0 +1,360 @@
+"""OUT.partial: whose it is, what is left in it by a crash, and what is done with that."""
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tensorstore_ds as tsds
+from stores import class_folders, png_bytes
+from tensorstore_ds.options import ConvertOptions
+from tensorstore_ds.workspace import Workspace
+
+IN_SHARDS = ConvertOptions(workers=0, shard_nbytes=60)  # two images of 30 bytes a shard
+
+
+@pytest.fixture
+def folders(tmp_path):
+    return class_folders(tmp_path / "src")
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "o.tsds"
+
+
+@pytest.fixture
+def partial(tmp_path):
+    return tmp_path / "o.tsds.partial"
+
+
+def stop_after(source, out, samples, options=IN_SHARDS):
+    """Convert until `samples` are done, then stop as Ctrl-C does."""
+
+    def stop(event):
+        if event.done >= samples:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tsds.convert(source, out, options, progress=stop)
+
+
+def contents(store):
+    """The bytes of every file, without what says when the store was made."""
+    files = {path.relative_to(store).as_posix(): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    files["zarr.json"] = re.sub(rb'"(created|tsds_sha256)": "[^"]*"', b"", files["zarr.json"])
+    return files
+
+
+def fresh(source, tmp_path, options=IN_SHARDS):
+    tsds.convert(source, tmp_path / "fresh.tsds", options)
+    return contents(tmp_path / "fresh.tsds")
+
+
+# --- whose it is ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def thesis(tmp_path):
+    folder = tmp_path / "thesis"
+    (folder / "chapter").mkdir(parents=True)
+    (folder / "chapter" / "one.txt").write_text("once")
+    return folder
+
+
+def refused(source, out, thesis):
+    """The conversion is refused with one line, and what a link leads to is as it was."""
+    before = sorted(path.name for path in out.with_name("o.tsds.partial").iterdir())
+    with pytest.raises(tsds.OptionError, match=r"^[^\n]*o\.tsds\.partial: expected [^\n]* found [^\n]*Move it away"):
+        tsds.convert(source, out, IN_SHARDS)
+    assert sorted(path.name for path in out.with_name("o.tsds.partial").iterdir()) == before
+    assert (thesis / "chapter" / "one.txt").read_text() == "once"
+
+
+@pytest.mark.parametrize("name", ["store", "journal", "plan.json", "tsds.lock"])
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_link_that_was_planted_is_not_followed(folders, out, partial, thesis, name, marked):
+    partial.mkdir()
+    if marked:
+        (partial / "tsds.lock").touch()
+    (partial / name).unlink(missing_ok=True)
+    (partial / name).symlink_to(thesis / "chapter" / "one.txt" if name in ("plan.json", "tsds.lock") else thesis)
+    if marked and name == "plan.json":  # a name of ours that is no file of ours: it is replaced, not written through
+        tsds.convert(folders, out, IN_SHARDS)
+        assert (thesis / "chapter" / "one.txt").read_text() == "once"
+    else:
+        refused(folders, out, thesis)
+
+
+def test_links_in_place_of_splits_and_shards_are_removed_and_not_followed(folders, out, partial, thesis, tmp_path):
+    stop_after(folders, out, 9)
+    shutil.rmtree(partial / "store" / "test")
+    (partial / "store" / "test").symlink_to(thesis)
+    (partial / "store" / "train" / "00009").symlink_to(thesis)
+    (partial / "journal" / "train-00009.json").symlink_to(thesis / "chapter" / "one.txt")
+    tsds.convert(folders, out, IN_SHARDS)
+    assert (thesis / "chapter" / "one.txt").read_text() == "once"
+    assert contents(out) == fresh(folders, tmp_path)
+
+
+def test_a_folder_of_that_name_that_no_conversion_made_is_left_alone(folders, out, partial, thesis):
+    shutil.copytree(thesis, partial)
+    refused(folders, out, thesis)
+    assert (partial / "chapter" / "one.txt").read_text() == "once"
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_something_else_of_that_name(folders, out, partial, thesis, kind):
+    if kind == "link":
+        partial.symlink_to(thesis)
+    else:
+        partial.write_text("mine")
+    with pytest.raises(tsds.OptionError, match="found something else"):
+        tsds.convert(folders, out, IN_SHARDS)
+    assert (thesis / "chapter" / "one.txt").read_text() == "once" and os.path.lexists(partial)
+
+
+def test_a_pipe_as_its_mark(folders, out, partial, thesis):
+    partial.mkdir()
+    os.mkfifo(partial / "tsds.lock")
+    refused(folders, out, thesis)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to somebody else")
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_folder_of_another_user(folders, out, partial, thesis, marked):
+    partial.mkdir(0o777)
+    if marked:
+        (partial / "tsds.lock").touch()
+        os.chown(partial / "tsds.lock", 12345, 12345)
+        (partial / "store").symlink_to(thesis)
+    os.chown(partial, 12345, 12345)
+    with pytest.raises(tsds.OptionError, match="found a folder of another user"):
+        tsds.convert(folders, out, IN_SHARDS)
+    assert (thesis / "chapter" / "one.txt").read_text() == "once"
+
+
+def test_nobody_else_may_enter_it(folders, out, partial):
+    stop_after(folders, out, 9)
+    assert partial.stat().st_mode & 0o777 == 0o700
+    tsds.convert(folders, out, IN_SHARDS)
+    assert out.stat().st_mode & 0o777 == 0o777 & ~_umask()
+
+
+def _umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+# --- after a crash ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data", [None, b"", b"{", b"null", b"[]", b"{}", b"\xff\xfe\0", b"\0" * 300, "half", "flipped"]
+)
+@pytest.mark.parametrize("name", ["plan.json", "journal/train-00001.json"])
+def test_a_plan_or_a_journal_that_cannot_be_read(folders, out, partial, tmp_path, name, data):
+    stop_after(folders, out, 9)
+    path = partial / name
+    written = path.read_bytes()
+    if data is None:
+        path.unlink()
+    elif isinstance(data, str):
+        path.write_bytes(written[: len(written) // 2] if data == "half" else written.replace(b"2", b"3", 1))
+    else:
+        path.write_bytes(data)
+    summary = tsds.convert(folders, out, IN_SHARDS)
+    assert contents(out) == fresh(folders, tmp_path)
+    if name == "plan.json":
+        assert summary.resumed == 0
+        assert [note.endswith("cannot be read. The work starts anew.") for note in summary.notes] == [True]
+    else:
+        assert (summary.resumed, summary.notes) == (3, ())
+
+
+def test_a_shard_that_is_not_what_the_journal_says(folders, out, partial, tmp_path):
+    """No crash does this; but what does not open is not committed, and nothing of it is used again."""
+    stop_after(folders, out, 9)
+    data = next((partial / "store" / "train" / "00001").rglob("image/c/0/0/0/0"))
+    data.write_bytes(data.read_bytes()[:-1])
+    with pytest.raises(tsds.ConversionError, match=r"does not open .* Run the same command again"):
+        tsds.convert(folders, out, IN_SHARDS)
+    assert not out.exists()
+    assert tsds.convert(folders, out, IN_SHARDS).resumed == 0
+    assert contents(out) == fresh(folders, tmp_path)
+
+
+def test_what_a_run_leaves_that_was_killed_after_its_commit(folders, out, partial, tmp_path):
+    stop_after(folders, out, 9)
+    shutil.copytree(partial, tmp_path / "left")
+    tsds.convert(folders, out, IN_SHARDS)
+    shutil.rmtree(tmp_path / "left" / "store")
+
+    shutil.copytree(tmp_path / "left", partial)
+    with pytest.raises(tsds.StoreExistsError):
+        tsds.convert(folders, out, IN_SHARDS)
+    assert not partial.exists()
+
+    shutil.copytree(tmp_path / "left", partial)
+    out.rename(tmp_path / "elsewhere.tsds")
+    tsds.convert(folders, out, ConvertOptions(workers=0, size=(3, 3)))
+    assert not partial.exists() and tsds.open(out)["train"]["image"].shape == (8, 3, 3, 1)
+
+
+def test_finished_shards_beside_another_store_are_kept(folders, out, partial):
+    stop_after(folders, out, 9)
+    out.mkdir()
+    with pytest.raises(tsds.StoreExistsError):
+        tsds.convert(folders, out, IN_SHARDS)
+    out.rmdir()
+    assert tsds.convert(folders, out, IN_SHARDS).resumed == 4
+
+
+def fail_at(monkeypatch, call, number, wanted):
+    """Let a function of `os` fail once for what `wanted` says."""
+    real = getattr(os, call)
+
+    def failing(*args, **kwargs):
+        if wanted(*args, **kwargs):
+            raise OSError(number, os.strerror(number))
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(os, call, failing)
+
+
+def test_the_last_sync_fails(folders, out, monkeypatch):
+    fail_at(monkeypatch, "fsync", errno.EIO, lambda d: out.exists())
+    with pytest.raises(tsds.ConversionError, match="the store is whole, but its folder could not be synced"):
+        tsds.convert(folders, out, IN_SHARDS)
+    assert tsds.verify(out) == []
+
+
+def test_what_cannot_be_removed_after_the_commit_is_a_note(folders, out, partial, monkeypatch):
+    with monkeypatch.context() as patch:
+        fail_at(patch, "unlink", errno.EIO, lambda *args, **_: out.exists())
+        (note,) = tsds.convert(folders, out, IN_SHARDS).notes
+    assert note.startswith(f"{partial}: this work folder could not be removed (Input/output error)")
+    assert tsds.verify(out) == []
+    with pytest.raises(tsds.StoreExistsError):
+        tsds.convert(folders, out, IN_SHARDS)
+    assert not partial.exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks(folders, out, monkeypatch, number):
+    def flock(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    (note,) = tsds.convert(folders, out, IN_SHARDS).notes
+    assert "has no locks" in note and tsds.verify(out) == []
+
+
+def test_a_lock_that_is_held_is_said(folders, out):
+    with Workspace(out), pytest.raises(tsds.ConversionError, match="another conversion is writing here"):
+        tsds.convert(folders, out, IN_SHARDS)
+
+
+# --- what it goes on from ---------------------------------------------------------------------------------------
+
+
+def test_images_of_another_folder_are_not_mixed_in(tmp_path, out):
+    for folder, value in (("a", 10), ("b", 200)):
+        (tmp_path / folder).mkdir()
+        for i in range(8):
+            (tmp_path / folder / f"{i}.png").write_bytes(png_bytes(np.full((6, 5), value, np.uint8)))
+    (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{i}.png,x\n" for i in range(8)))
+    a, b = (ConvertOptions(images=tmp_path / name, workers=0, shard_nbytes=60) for name in "ab")
+    stop_after(tmp_path / "list.csv", out, 5, a)
+    with pytest.raises(tsds.OptionError, match=r"images was .*/a\", is .*/b\""):
+        tsds.convert(tmp_path / "list.csv", out, b)
+    assert tsds.convert(tmp_path / "list.csv", out, a).resumed == 2
+
+
+OTHER = {
+    "format": "folders",
+    "layout": "zarr",
+    "encoding": "jpeg",
+    "quality": 50,
+    "size": (3, 3),
+    "fit": "crop",
+    "color": "rgb",
+    "max_pixels": 1000,
+    "classes": ("bee", "ant"),
+    "split": {"a": 0.5, "b": 0.5},
+    "seed": 1,
+    "shard_nbytes": 90,
+    "workers": 1,
+    "on_error": "skip",
+    "license": "CC0",
+    "citation": "me",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in ConvertOptions.__dataclass_fields__ if name in OTHER])
+def test_any_option_that_changes_is_refused_or_changes_no_byte(folders, out, tmp_path, name):
+    """Whatever is changed between two runs: the store is that of a fresh conversion, or there is none."""
+    source = folders / "train"
+    values = {"workers": 0, "shard_nbytes": 60, "quality": 80}
+    stop_after(source, out, 5, ConvertOptions(**values))
+    changed = ConvertOptions(**values | {name: OTHER[name]})
+    if name in ("workers", "on_error", "license", "citation"):
+        assert tsds.convert(source, out, changed).resumed == 2
+        assert contents(out) == fresh(source, tmp_path, changed)
+    else:
+        with pytest.raises(tsds.OptionError, match=f"finished shards of another conversion .* {name} was"):
+            tsds.convert(source, out, changed)
+
+
+def test_every_option_is_tried():
+    assert set(ConvertOptions.__dataclass_fields__) == {*OTHER, "images", "keypoints"}
+
+
+def test_another_version_does_not_go_on(folders, out, monkeypatch):
+    stop_after(folders, out, 5)
+    monkeypatch.setattr("tensorstore_ds.conversion.__version__", "0.0.9")
+    with pytest.raises(tsds.OptionError, match="versions was"):
+        tsds.convert(folders, out, IN_SHARDS)
+
+
+@pytest.mark.parametrize("how", ["written", "replaced"])
+def test_a_file_that_changed_is_noticed_whatever_its_times_say(folders, out, tmp_path, how):
+    stop_after(folders, out, 9)
+    path = folders / "train" / "bee" / "0.png"
+    status = path.stat()
+    data = png_bytes(np.full((6, 5), 77, np.uint8))
+    data += bytes(status.st_size - len(data))
+    if how == "replaced":
+        (tmp_path / "other.png").write_bytes(data)
+        (tmp_path / "other.png").replace(path)
+    else:
+        path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_size == status.st_size and path.stat().st_mtime_ns == status.st_mtime_ns
+    assert tsds.convert(folders, out, IN_SHARDS).resumed == 3
+    assert Image.open(path).getpixel((0, 0)) == 77
+    assert contents(out) == fresh(folders, tmp_path)
+
+
+def test_a_clock_that_was_set_back_hides_nothing(folders, out, tmp_path, monkeypatch):
+    monkeypatch.setattr("time.time", lambda: 4e9)
+    stop_after(folders, out, 9)
+    (folders / "train" / "bee" / "0.png").write_bytes(png_bytes(np.full((6, 5), 77, np.uint8)))
+    tsds.convert(folders, out, IN_SHARDS)
+    assert contents(out) == fresh(folders, tmp_path)
+
+
+def test_a_size_beyond_the_disk_is_refused_before_an_image_is_decoded(folders, out, monkeypatch):
+    monkeypatch.setattr("tensorstore_ds.prepare.encode_sample", None)
+    with pytest.raises(tsds.OptionError, match="--size: expected at most --max-pixels"):
+        tsds.convert(folders, out, ConvertOptions(size=(100_000, 100_000)))
+    huge = ConvertOptions(size=(1_000_000, 1_000_000), max_pixels=10**12)
+    with pytest.raises(tsds.ConversionError, match=r"at least 16,000,000,000,000 bytes are needed"):
+        tsds.convert(folders, out, huge)
+    assert not out.with_name("o.tsds.partial").exists()

@@ -1,0 +1,50 @@
+"""Data sets that worker processes import."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+
+class Gray:
+    """So many gray images of 6 x 5 pixels, each of its number's value."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full((6, 5), index, np.uint8)
+
+
+class Slow(Gray):
+    """One of the images takes its time."""
+
+    def __init__(self, count: int, slow: int, seconds: float) -> None:
+        super().__init__(count)
+        self.slow, self.seconds = slow, seconds
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.slow:
+            time.sleep(self.seconds)
+        return super().__getitem__(index)
+
+
+class Unloadable(Gray):
+    """It can be sent to another process, but not be made again there."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        raise RuntimeError("this is only to be used where it was made")
+
+
+class TorchThreads(Gray):
+    """Each pixel is the number of threads that torch would use here."""
+
+    def __getitem__(self, index: int) -> Any:
+        import torch
+
+        return np.full((2, 2), torch.get_num_threads(), np.uint8)
