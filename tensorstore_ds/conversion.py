@@ -181,7 +181,8 @@ class _Conversion:
         if finished is None:
             return None
         source = self._prepared.source
-        paths = [path for reference in shard.references for path in source.files(reference)]
+        own = (path for reference in shard.references for path in source.files(reference))
+        paths = [*source.common_files(), *own]
         if not paths or finished.references != _digest(shard.references) or _changed_since(paths, finished.begun):
             return None
         if self._options.on_error == "fail" and faults(finished.skipped):
