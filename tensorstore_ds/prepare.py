@@ -68,7 +68,7 @@ def prepare(source: Source, options: ConvertOptions) -> Prepared:
         raise SourceError(
             Problem(str(source.path), "array-shape", f"a field of its own is named {taken[0]}. Rename it.")
         )
-    splits = plan_splits(contents, options.split, options.seed)
+    splits = plan_splits(contents, options.split, options.seed, source.key)
     first, mean_nbytes = _probe(source, splits, options)
     if first is None:
         raise SourceError(
