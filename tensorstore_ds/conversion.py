@@ -171,7 +171,7 @@ class _Conversion:
         self._options = options
         self._workspace = workspace
         self._notify = notify
-        self._common = identities(getattr(prepared.source, "common_files", tuple)())
+        self._common = identities(prepared.source.common_files())
         self._done = 0
         self._nbytes = 0
 

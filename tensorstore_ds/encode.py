@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, BinaryIO, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.geometry import Fit, Placement, place, place_objects
 from tensorstore_ds.schema import DTYPES, OBJECT_VALUES, Encoding
 from tensorstore_ds.sources.base import Sample
+from tensorstore_ds.sources.reading import check_machine, read_file
 
 Color = Literal["auto", "gray", "rgb", "rgba"]
 COLORS: tuple[Color, ...] = get_args(Color)
@@ -27,7 +27,9 @@ COLORS: tuple[Color, ...] = get_args(Color)
 #: More pixels than this are taken for a decompression bomb; Pillow's own threshold for a warning.
 MAX_PIXELS = 1024**3 // 4 // 3
 
-_READ_NBYTES = 64 * 1024
+#: The formats behind `IMAGE_SUFFIXES`, in Pillow's names. It knows forty more, and would start Ghostscript for one.
+FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP", "JPEG2000")
+
 _PNG = b"\x89PNG\r\n\x1a\n"
 _GRAY_MODES = frozenset(("1", "L", "LA", "La"))
 _MODES: Mapping[Color, str] = {"gray": "L", "rgb": "RGB", "rgba": "RGBA"}
@@ -94,10 +96,19 @@ def encode_sample(sample: Sample, options: ImageOptions) -> EncodedSample:
 
     Raises:
         SourceError: the image cannot be decoded, or the annotation belongs to an image of another size.
+        ConversionError: memory is short, or the disk fails.
     """
+    try:
+        return _encode_sample(sample, options)
+    except (MemoryError, RecursionError) as error:
+        check_machine(sample.key, error)
+        raise
+
+
+def _encode_sample(sample: Sample, options: ImageOptions) -> EncodedSample:
     source: Any = sample.image
     if isinstance(source, str | Path):
-        source = _read_file(source, sample.key)
+        source = read_file(source, sample.key)
     original = decode_image(source, color=options.color, max_pixels=options.max_pixels, key=sample.key)
     height, width = original.shape[:2]
     if sample.annotated_size is not None and sample.annotated_size != (height, width):
@@ -108,6 +119,10 @@ def encode_sample(sample: Sample, options: ImageOptions) -> EncodedSample:
     if options.size is not None:
         placement = place((height, width), options.size, options.fit)
         pixels = resize(original, placement)
+    if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
+        message = "expected finite numbers as pixels, found NaN or infinity"
+        resized = ", or numbers too large to be resized" if pixels is not original else ""
+        raise _bad(sample.key, "pixel-nan", f"{message}{resized}.")
     objects: dict[str, NDArray[Any]] = {}
     problems: tuple[Problem, ...] = ()
     if sample.objects is not None:
@@ -117,24 +132,6 @@ def encode_sample(sample: Sample, options: ImageOptions) -> EncodedSample:
             if value is not None:
                 objects[name] = np.ascontiguousarray(value, dtype)
     return EncodedSample(pixels, _encode(sample.key, source, pixels, options), (height, width), objects, problems)
-
-
-def _read_file(path: str | Path, key: str) -> bytes:
-    try:
-        # Without Python's file objects, which cost a tenth of the conversion of a small image.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        try:
-            data = os.read(descriptor, _READ_NBYTES)
-            if len(data) < _READ_NBYTES:
-                return data
-            pieces = [data]
-            while data := os.read(descriptor, 64 * _READ_NBYTES):
-                pieces.append(data)
-            return b"".join(pieces)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise _bad(key, "unreadable-file", f"this file cannot be read ({error.strerror}).") from error
 
 
 def _encode(key: str, source: Any, pixels: NDArray[Any], options: ImageOptions) -> bytes | None:
@@ -171,6 +168,7 @@ def decode_image(
 
     Raises:
         SourceError: `not-an-image`, `truncated-image`, `too-many-pixels` or `unsupported-depth`, naming `key`.
+        ConversionError: memory is short.
     """
     if isinstance(source, np.ndarray):
         return _from_array(source, color, key)
@@ -182,26 +180,24 @@ def decode_image(
         return _from_image(image, color, key)
     except SourceError:
         raise
-    except Exception as error:  # Pillow's decoders raise whatever a damaged file makes them stumble over
-        raise _bad(key, "truncated-image", f"this image is damaged ({error}).") from error
+    except Exception as error:
+        raise _damaged(key, "this image is damaged", error) from error
 
 
-def open_image(data: bytes | Path, *, max_pixels: int = MAX_PIXELS, key: str = "image") -> ImageFile.ImageFile:
-    """Read an image file's header; raises `SourceError`. Pixels are not decoded yet."""
+def open_image(data: bytes | BinaryIO, *, max_pixels: int = MAX_PIXELS, key: str = "image") -> ImageFile.ImageFile:
+    """Read an image file's header; raises as `decode_image` does. Pixels are not decoded yet."""
     try:
         if isinstance(data, bytes) and data.startswith(_PNG):
             # What Image.open would come to, without its search: for small images a tenth of the whole conversion.
             image: ImageFile.ImageFile = PngImageFile(io.BytesIO(data))
         else:
-            image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data)
+            image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=FORMATS)
     except Image.DecompressionBombError as error:
         raise _bad(key, "too-many-pixels", str(error)) from error
     except UnidentifiedImageError as error:
         raise _bad(key, "not-an-image", "expected an image file, found something else.") from error
-    except FileNotFoundError as error:
-        raise _bad(key, "unreadable-file", f"this file cannot be read ({error.strerror}).") from error
-    except Exception as error:  # as above
-        raise _bad(key, "truncated-image", f"this image's header is damaged ({error}).") from error
+    except Exception as error:
+        raise _damaged(key, "this image's header is damaged", error) from error
     width, height = image.size
     if width * height > max_pixels:
         message = f"this image says it has {width}x{height} pixels, the limit is {max_pixels}."
@@ -214,12 +210,14 @@ def open_image(data: bytes | Path, *, max_pixels: int = MAX_PIXELS, key: str = "
     return image
 
 
-def oriented_size(image: Image.Image) -> tuple[int, int]:
-    """(height, width) of an opened image as it will be shown, from its header."""
+def oriented_size(image: Image.Image, key: str = "image") -> tuple[int, int]:
+    """(height, width) of an opened image as it will be shown, from its header; raises as `decode_image` does."""
     width, height = image.size
-    if not _ORIENTED.isdisjoint(image.info) and image.getexif().get(0x0112, 1) >= 5:
-        return width, height
-    return height, width
+    try:
+        turned = not _ORIENTED.isdisjoint(image.info) and image.getexif().get(0x0112, 1) >= 5
+    except Exception as error:
+        raise _damaged(key, "this image's header is damaged", error) from error
+    return (width, height) if turned else (height, width)
 
 
 def color_of(mode: str) -> str:
@@ -295,7 +293,7 @@ def resize(pixels: NDArray[Any], placement: Placement) -> NDArray[Any]:
         resized = np.asarray(_resize(_as_image(pixels), placement)).reshape(height, width, channels)
     else:
         planes = [
-            np.asarray(_resize(Image.fromarray(pixels[:, :, c].astype(np.float32)), placement)) for c in range(channels)
+            np.asarray(_resize(Image.fromarray(_as_float32(pixels[:, :, c])), placement)) for c in range(channels)
         ]
         resized = np.stack(planes, axis=2)
         if pixels.dtype.kind in "iu":
@@ -315,8 +313,19 @@ def _resize(image: Image.Image, placement: Placement) -> Image.Image:
     return image.resize((width, height), Image.Resampling.BILINEAR, box=placement.box)
 
 
+def _as_float32(plane: NDArray[Any]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # infinity is refused later, with the sample's name
+        return plane.astype(np.float32)
+
+
 def _as_image(pixels: NDArray[np.uint8]) -> Image.Image:
     return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels))
+
+
+def _damaged(key: str, what: str, error: Exception) -> SourceError:
+    """The error `truncated-image`: Pillow raises whatever a damaged file makes it stumble over."""
+    check_machine(key, error)
+    return _bad(key, "truncated-image", f"{what} ({error}).")
 
 
 def _bad(key: str, reason: str, message: str) -> SourceError:

@@ -73,7 +73,7 @@ def prepare(source: Source, options: ConvertOptions, *, room: int | None = None)
         raise SourceError(
             Problem(str(source.path), "array-shape", f"a field of its own is named {taken[0]}. Rename it.")
         )
-    splits = plan_splits(contents, options.split, options.seed)
+    splits = plan_splits(contents, options.split, options.seed, source.key)
     if room is not None and options.size is not None and options.encoding == "raw" and options.layout == "memmap":
         check_room(sum(len(split.references) for split in splits.values()) * math.prod(options.size), room)
     first, mean_nbytes = _probe(source, splits, options)

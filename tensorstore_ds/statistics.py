@@ -56,20 +56,18 @@ class Statistics:
         lines = pixels.reshape(-1, width * channels)
         # Whole lines are summed first, along the long contiguous axis, and folded into channels after.
         step = max(1, _PIECE_NBYTES // max(1, lines[:1].nbytes))
-        total, squares = _line_sums(lines[:step])
-        for start in range(step, len(lines), step):
-            more = _line_sums(lines[start : start + step])
-            total, squares = total + more[0], squares + more[1]
-        self.add(
-            {
-                "channels": {
-                    "dtype": pixels.dtype.name,
-                    "count": lines.shape[0] * width,
-                    "sum": total.reshape(width, channels).sum(0).tolist(),
-                    "squares": squares.reshape(width, channels).sum(0).tolist(),
-                }
+        with np.errstate(over="ignore", invalid="ignore"):  # sums that are not finite are given up below
+            total, squares = _line_sums(lines[:step])
+            for start in range(step, len(lines), step):
+                more = _line_sums(lines[start : start + step])
+                total, squares = total + more[0], squares + more[1]
+            sums = {
+                "dtype": pixels.dtype.name,
+                "count": lines.shape[0] * width,
+                "sum": total.reshape(width, channels).sum(0).tolist(),
+                "squares": squares.reshape(width, channels).sum(0).tolist(),
             }
-        )
+        self.add({"channels": _if_finite(sums)})
 
     def add(self, other: Statistics | Mapping[str, Any]) -> None:
         """Add the sums of other samples."""
@@ -115,8 +113,10 @@ def _moments(channels: Mapping[str, Any]) -> dict[str, Any]:
     mean, std = [], []
     for total, squares in zip(channels["sum"], channels["squares"], strict=True):
         mean.append(total / count / scale)
-        # Integers stay exact until the one division, so that nothing cancels: count * squares - total ** 2.
-        variance = (count * squares - total * total) / (count * count)
+        if isinstance(total, int):  # exact until the one division, so that nothing cancels
+            variance = (count * squares - total * total) / (count * count)
+        else:  # in this order, so that nothing overflows
+            variance = squares / count - (total / count) * (total / count)
         std.append(math.sqrt(max(variance, 0.0)) / scale)
     return {"mean": mean, "std": std, "scale": scale}
 
@@ -134,7 +134,12 @@ def _add_channels(a: dict[str, Any] | None, b: dict[str, Any] | None) -> dict[st
     if a is None or b is None or a["dtype"] != b["dtype"] or len(a["sum"]) != len(b["sum"]):
         return None  # gray and colour images in one split have no channels in common
     sums = {name: _add_lists(a[name], b[name]) for name in ("sum", "squares")}
-    return {"dtype": a["dtype"], "count": a["count"] + b["count"], **sums}
+    return _if_finite({"dtype": a["dtype"], "count": a["count"] + b["count"], **sums})
+
+
+def _if_finite(channels: dict[str, Any]) -> dict[str, Any] | None:
+    """None for sums that float64 cannot hold, such as that of squares of 1e200: JSON has no infinity."""
+    return channels if all(map(math.isfinite, channels["sum"] + channels["squares"])) else None
 
 
 def _add_distinct(a: dict[str, int] | None, b: dict[str, int] | None) -> dict[str, int] | None:

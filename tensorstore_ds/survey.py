@@ -12,6 +12,7 @@ from tensorstore_ds.encode import ImageOptions, color_of, open_image, oriented_s
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.plan import PlannedSplit
 from tensorstore_ds.sources.base import Sample, Source
+from tensorstore_ds.sources.reading import open_file
 
 #: An image is not of the shape that the first one had; never skipped, because it may be most of them.
 SHAPES_DIFFER = "shapes-differ"
@@ -50,9 +51,10 @@ def header(sample: Sample, options: ImageOptions) -> tuple[int, int, str]:
         channels = image.shape[2] if image.ndim == 3 else 1
         return image.shape[0], image.shape[1], f"{channels} x {image.dtype}"
     if isinstance(image, str | Path):
-        with open_image(Path(image), max_pixels=options.max_pixels, key=sample.key) as opened:
-            return (*oriented_size(opened), color_of(opened.mode))
-    return (*oriented_size(image), color_of(image.mode))
+        with open_file(image, sample.key) as file:
+            opened = open_image(file, max_pixels=options.max_pixels, key=sample.key)
+            return (*oriented_size(opened, sample.key), color_of(opened.mode))
+    return (*oriented_size(image, sample.key), color_of(image.mode))
 
 
 def shapes_problem(source: Source, sizes: Counter[str], modes: Counter[str], options: ImageOptions) -> Problem | None:

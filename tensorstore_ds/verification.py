@@ -205,7 +205,8 @@ def _image_sizes(split: Split, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.tile(np.array(image.spec.shape[:2], np.int64), (len(rows), 1))
     from tensorstore_ds.encode import open_image, oriented_size  # Pillow, only for stores of encoded images
 
-    sizes = [oriented_size(open_image(split["image"][int(row)], key=f"{split.name}/image {row}")) for row in rows]
+    names = [(int(row), f"{split.name}/image {row}") for row in rows]
+    sizes = [oriented_size(open_image(split["image"][row], key=name), name) for row, name in names]
     return np.array(sizes, np.int64).reshape(-1, 2)
 
 

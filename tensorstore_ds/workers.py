@@ -154,7 +154,7 @@ class _Workers:
             at = self._positions[item.slot]
             if at == before:
                 reference = item.block.references[max(0, at)]
-                key = getattr(job.source, "key", lambda s, r: str(r))(item.block.source_split, reference)
+                key = job.source.key(item.block.source_split, reference)
                 note(f"{key}: nothing was heard for {SILENCE:g} s of the worker that has this sample.")
             before = at
         return item.block, item.future.result()

@@ -63,8 +63,8 @@ def test_landmarks_and_several_labels(tmp_path: Path) -> None:
     [
         ("missing.pt", "source/test/a/0000.png", "missing.pt: No such file or directory."),
         ("source/test/a/0000.png", "source/test/a/0000.png", "expected a checkpoint of tsds train"),
-        ("run/best.pt", "nowhere.png", "nowhere.png: this file cannot be read (No such file or directory)."),
-        ("run/best.pt", "source", "source: this file cannot be read (Is a directory)."),
+        ("run/best.pt", "nowhere.png", "nowhere.png: cannot be read: No such file or directory."),
+        ("run/best.pt", "source", "source: expected a file, found a folder."),
         ("run/best.pt", "run/report.json", "report.json"),
     ],
 )

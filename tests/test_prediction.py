@@ -199,7 +199,7 @@ def bytes_of(pixels: Any, kind: str = "PNG") -> bytes:
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (None, "this file cannot be read (No such file or directory). Give the paths of image files."),
+        (None, "cannot be read: No such file or directory."),
         (b"", "expected an image file, found something else."),
         (b"an essay\nof two lines", "expected an image file, found something else."),
         (bytes_of(np.random.default_rng(0).integers(0, 256, STORED, np.uint8))[:-60], "this image is damaged"),
@@ -222,7 +222,7 @@ def test_an_image_that_cannot_be_read(tmp_path: Path, checkpoint: Path, content:
 def test_a_folder_is_no_image(tmp_path: Path, checkpoint: Path) -> None:
     with pytest.raises(SourceError) as error:
         list(predict(checkpoint, [tmp_path]))
-    assert "this file cannot be read (Is a directory)" in one_line(error.value)
+    assert "expected a file, found a folder." in one_line(error.value)
 
 
 def test_a_checkpoint_that_cannot_be_read(tmp_path: Path, checkpoint: Path) -> None:

@@ -72,7 +72,7 @@ def test_one_npy_file(tmp_path: Path, array: NDArray[Any]) -> None:
     assert contents.labels is None
     np.testing.assert_array_equal(images(source, contents), array)
     assert source.read("train", 3).key == "train/00003"
-    assert source.files(3) == (tmp_path / "photos.npy",)
+    assert (source.files(3), source.common_files()) == ((), (tmp_path / "photos.npy",))
 
 
 @pytest.mark.parametrize("channels", [1, 3])

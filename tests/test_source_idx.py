@@ -58,7 +58,8 @@ def test_the_literal_bytes_of_a_file(tmp_path: Path) -> None:
     sample = source.read("train", 1)
     np.testing.assert_array_equal(sample.image, np.array([[12, 13]], np.uint8), strict=True)
     assert (sample.key, sample.label) == ("train/00001", 0)
-    assert source.files(1) == (tmp_path / "train-images-idx3-ubyte", tmp_path / "train-labels-idx1-ubyte")
+    assert source.files(1) == ()
+    assert source.common_files() == (tmp_path / "train-images-idx3-ubyte", tmp_path / "train-labels-idx1-ubyte")
 
 
 @pytest.mark.parametrize("gz", ["", "__gz"])

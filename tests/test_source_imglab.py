@@ -107,7 +107,8 @@ def test_boxes_labels_and_parts(tmp_path: Path) -> None:
     assert dtypes == [np.float64, np.int64, np.float64]
     assert source.read("train", 1).annotated_size == (375, 500)
     assert source.read("train", 0).annotated_size is None
-    assert source.files(1) == (tmp_path / "faces.xml", tmp_path / "x/b.jpg")
+    assert source.files(1) == (tmp_path / "x/b.jpg",)
+    assert source.common_files() == (tmp_path / "faces.xml",)
     assert isinstance(source, Source)
 
 
@@ -259,7 +260,7 @@ def test_a_folder_like_dlibs_faces(tmp_path: Path) -> None:
     source, contents = scan(write(tmp_path, files))
     assert keys(source, contents) == {"test": ["c.jpg"], "train": ["b.jpg", "a.jpg"]}
     assert [list(references) for references in contents.splits.values()] == [[0], [1, 2]]
-    assert source.files(2) == (tmp_path / "training_with_face_landmarks.xml", tmp_path / "a.jpg")
+    assert source.files(2) == (tmp_path / "a.jpg",)
     assert contents.problems == ()
     assert sorted(left_out(contents)) == [
         ("dogs.jpg", "not-listed"),
@@ -304,7 +305,8 @@ def test_one_file_alone(tmp_path: Path) -> None:
     write(tmp_path, {"x/test.xml": dataset(image("a.jpg")), "x/train.xml": dataset(image("b.jpg")), "x/a.jpg": ""})
     source, contents = scan(tmp_path / "x" / "test.xml")
     assert keys(source, contents) == {"test": ["a.jpg"]}
-    assert source.files(0) == (tmp_path / "x/test.xml", tmp_path / "x/a.jpg")
+    assert source.files(0) == (tmp_path / "x/a.jpg",)
+    assert source.common_files() == (tmp_path / "x/test.xml",)
 
 
 def test_images_in_a_folder_apart(tmp_path: Path) -> None:

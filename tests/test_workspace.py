@@ -69,10 +69,10 @@ def thesis(tmp_path):
 
 def refused(source, out, thesis):
     """The conversion is refused with one line, and what a link leads to is as it was."""
-    before = sorted(path.name for path in out.with_name("o.tsds.partial").iterdir())
+    before = {path.name for path in out.with_name("o.tsds.partial").iterdir()}
     with pytest.raises(tsds.OptionError, match=r"^[^\n]*o\.tsds\.partial: expected [^\n]* found [^\n]*Move it away"):
         tsds.convert(source, out, IN_SHARDS)
-    assert sorted(path.name for path in out.with_name("o.tsds.partial").iterdir()) == before
+    assert before <= {path.name for path in out.with_name("o.tsds.partial").iterdir()} <= before | {"journal"}
     assert (thesis / "chapter" / "one.txt").read_text() == "once"
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import ConversionError, Problem, SourceError
-from tensorstore_ds.sources.files import unreadable
+from tensorstore_ds.sources.reading import open_file, unreadable
 
 #: Enough for the header of a .npy file: NumPy itself writes 128 bytes for all but the oddest arrays.
 NPY_HEAD = 16384
@@ -66,13 +66,14 @@ class ArrayFile:
             SourceError: `array-file` when the file is no longer as long as it was; `unreadable-file`.
         """
         try:
-            size = self.path.stat().st_size
-            if size < self.offset + self.nbytes:
-                raise bad_file(self.where, f"expected {self.offset + self.nbytes:,} bytes, found {size:,}.")
-            if not self.nbytes:
-                return np.empty(self.shape, self.dtype)
-            order: Literal["C", "F"] = "F" if self.fortran else "C"
-            return np.asarray(np.memmap(self.path, self.dtype, "r", self.offset, self.shape, order))
+            with open_file(self.path, self.where) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size < self.offset + self.nbytes:
+                    raise bad_file(self.where, f"expected {self.offset + self.nbytes:,} bytes, found {size:,}.")
+                if not self.nbytes:
+                    return np.empty(self.shape, self.dtype)
+                order: Literal["C", "F"] = "F" if self.fortran else "C"
+                return np.asarray(np.memmap(file, self.dtype, "r", self.offset, self.shape, order))
         except OSError as error:
             raise SourceError(unreadable(self.where, error)) from error
 

@@ -68,10 +68,18 @@ class ArraySource:
             for name, array in maps.items()
             if name not in ("image", "label")
         }
-        return Sample(f"{split}/{row:05d}", maps["image"][row], label, arrays=others)
+        return Sample(self.key(split, row), maps["image"][row], label, arrays=others)
+
+    def key(self, split: str, reference: Reference) -> str:
+        """The split and the row's number."""
+        return f"{split}/{int(reference):05d}"
 
     def files(self, reference: Reference) -> tuple[Path, ...]:
-        """The files of the source; which of them a row is from, its number alone does not say."""
+        """None: all rows share the files."""
+        return ()
+
+    def common_files(self) -> tuple[Path, ...]:
+        """The arrays' files."""
         return self._files
 
     def scratch(self) -> Scratch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import lzma
+import os
 import re
 import struct
 import zipfile
@@ -17,7 +18,8 @@ from tensorstore_ds.errors import Problem, SourceError, TsdsError
 from tensorstore_ds.sources.array_files import NPY_HEAD, ArrayFile, bad_file, parse_npy
 from tensorstore_ds.sources.array_source import ArraySource
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, SourceOptions
-from tensorstore_ds.sources.files import SPLIT_NAMES, glance, split_name, unreadable, walk_files
+from tensorstore_ds.sources.files import SPLIT_NAMES, glance, split_name, walk_files
+from tensorstore_ds.sources.reading import check_machine, open_file, unreadable
 
 #: Names of arrays, in lower case, that are read as the images and as the labels.
 IMAGE_NAMES = frozenset({"image", "images", "img", "imgs", "x", "data"})
@@ -103,7 +105,7 @@ class ArraysSource(ArraySource):
 
     def _members(self, file: Path, where: str) -> Iterator[tuple[str, ArrayFile]]:
         """The arrays in a .npz file, by name; their data stay where they are."""
-        with _zip_errors(where), zipfile.ZipFile(file) as archive:
+        with _zip_errors(where), open_file(file, where) as packed, zipfile.ZipFile(packed) as archive:
             for info in archive.infolist():
                 place = f"{where}:{info.filename}"
                 if not info.filename.endswith(".npy"):
@@ -122,7 +124,12 @@ class ArraysSource(ArraySource):
         info = self._packed.get(array)
         if info is None:
             return array
-        with _zip_errors(array.where), zipfile.ZipFile(array.path) as archive, archive.open(info) as stream:
+        with (
+            _zip_errors(array.where),
+            open_file(array.path, array.where) as packed,
+            zipfile.ZipFile(packed) as archive,
+            archive.open(info) as stream,
+        ):
             stream.read(array.offset)
             path = self.scratch().keep(stream, array.nbytes)
             found = path.stat().st_size + len(stream.read(1))  # at the end zipfile compares the checksum
@@ -156,9 +163,9 @@ def open_npy(file: Path, where: str) -> ArrayFile:
         SourceError: `array-file` when it holds anything but one array of numbers; `unreadable-file`.
     """
     try:
-        with file.open("rb") as stream:
+        with open_file(file, where) as stream:
             dtype, shape, fortran, offset = parse_npy(stream.read(NPY_HEAD), where)
-        size = file.stat().st_size
+            size = os.fstat(stream.fileno()).st_size
     except OSError as error:
         raise SourceError(unreadable(where, error)) from error
     array = ArrayFile(where, file, dtype, shape, offset, fortran)
@@ -195,6 +202,7 @@ def _zip_errors(where: str) -> Iterator[None]:
     except TsdsError:
         raise  # some of these are a ValueError or RuntimeError, too
     except _BAD_ZIP as error:
+        check_machine(where, error)
         raise bad_file(where, f"cannot be read as a .npz file: {error}.") from error
     except OSError as error:
         raise SourceError(unreadable(where, error)) from error

@@ -105,7 +105,9 @@ class Contents:
 class Source(Protocol):
     """A data set in somebody else's format. Instances travel to worker processes once.
 
-    ``Source(path, options)`` only stores its arguments. Any failure to read is a `SourceError` with a reason code.
+    ``Source(path, options)`` only stores its arguments. What is wrong with a file is a `SourceError` with a reason
+    code; a disk that fails and memory that is short are a `ConversionError`, for no sample is bad then. Files are
+    opened by `reading.open_file` and `reading.read_file`, which see to both.
     """
 
     name: ClassVar[str]
@@ -120,8 +122,19 @@ class Source(Protocol):
     def scan(self) -> Contents:
         """List the samples; called once, before any `read`. Reads annotations, no pixels."""
 
+    def key(self, split: str, reference: Reference) -> str:
+        """The `Sample.key` that `read` will give, without reading anything: a division into splits goes by it."""
+
     def read(self, split: str, reference: Reference) -> Sample:
         """One sample; called in worker processes, on a copy of this object as it was after `scan`."""
 
     def files(self, reference: Reference) -> tuple[Path, ...]:
-        """The files that a sample is made from; empty when there are none."""
+        """The files that only this sample is made from, such as its image; none where samples share all files."""
+
+    def common_files(self) -> tuple[Path, ...]:
+        """The files that samples share and whose content their references do not hold; known after `scan`.
+
+        A finished shard of an interrupted conversion is used again if its references are the same and neither its
+        samples' own files nor these have changed. A list whose lines are the references is none of these: a line more
+        changes no other sample. A source without any file, own or common, is always converted anew.
+        """

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.sources.reading import read_lines
 
 
 def order_classes(found: Iterable[str], wanted: tuple[str, ...] | None, where: str) -> tuple[str, ...]:
@@ -73,12 +74,7 @@ def read_classes(path: Path) -> tuple[str, ...]:
     Raises:
         OptionError: the file cannot be read, is not UTF-8, names no class, or names one twice.
     """
-    try:
-        lines = path.read_text("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise OptionError(f"{path}: expected a class list in UTF-8, found other bytes. Save it as UTF-8.") from error
-    except OSError as error:
-        raise OptionError(f"{path}: the class list cannot be read: {error.strerror or error}.") from error
+    lines = read_lines(path, "class list")
     return _checked(tuple(name for line in lines if (name := line.strip())), str(path))
 
 

@@ -13,6 +13,7 @@ from typing import overload
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.schema import NAME
+from tensorstore_ds.sources.reading import check_machine, unreadable
 
 #: What operating systems and archive programs leave behind; hidden names (``.DS_Store``) are passed over anyway.
 LITTER = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini"})
@@ -104,7 +105,8 @@ def _entries(folder: str, limit: int) -> list[tuple[str, bool]]:
         with os.scandir(folder) as entries:
             shown = (e for e in entries if e.name[0] != "." and e.name.lower() not in LITTER)
             some = [(e.name, e.is_dir()) for e in islice(shown, limit)]
-    except OSError:
+    except OSError as error:
+        check_machine(folder, error)
         return []
     if some and len(some) == limit:  # some file systems list files as they were written: images first, then XML
         annotation = Path(folder, some[0][0]).with_suffix(".xml")
@@ -115,11 +117,6 @@ def _entries(folder: str, limit: int) -> list[tuple[str, bool]]:
 def _loop(prefix: str) -> SourceError:
     message = "expected folders that end, found a symbolic link that leads back to a folder above or to itself."
     return SourceError(Problem(prefix or ".", "symlink-loop", message), "Remove the link.")
-
-
-def unreadable(where: str, error: OSError) -> Problem:
-    """The problem `unreadable-file`, in the words of the operating system."""
-    return Problem(where, "unreadable-file", f"cannot be read: {error.strerror or error}.")
 
 
 def encoding_problem(path: str) -> Problem | None:

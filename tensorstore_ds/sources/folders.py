@@ -21,10 +21,10 @@ from tensorstore_ds.sources.files import (
     encoding_problem,
     glance,
     split_names,
-    unreadable,
     walk_files,
 )
 from tensorstore_ds.sources.list_lines import names_images
+from tensorstore_ds.sources.reading import unreadable
 
 _SUFFIXES = tuple(IMAGE_SUFFIXES)
 #: Files beside the images that nobody would take for data: passed over without a word.
@@ -101,9 +101,17 @@ class FolderSource:
         label = self._labels[path.split("/", self._level + 1)[self._level]] if self._labels else None
         return Sample(path, f"{self.path}/{path}", label)
 
+    def key(self, split: str, reference: Reference) -> str:
+        """The image's path."""
+        return str(reference)
+
     def files(self, reference: Reference) -> tuple[Path, ...]:
         """The image."""
         return (self.path / str(reference),)
+
+    def common_files(self) -> tuple[Path, ...]:
+        """None."""
+        return ()
 
     def _check_level(self, tops: list[str], runs: list[_Run]) -> None:
         """Refuse what would give classes that nobody means: split folders beside others, a folder around it all."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import re
 import zlib
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ import numpy as np
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.sources.array_files import ArrayFile, Scratch, Stream, bad_shape
 from tensorstore_ds.sources.array_source import ArraySource
-from tensorstore_ds.sources.files import unreadable
+from tensorstore_ds.sources.reading import open_file, unreadable
 
 #: The third byte of a file: its type, big-endian. http://yann.lecun.com/exdb/mnist/, "the IDX file format".
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -90,8 +91,8 @@ def open_idx(file: Path, scratch: Callable[[], Scratch]) -> ArrayFile:
     where = file.name
     compressed = file.suffix.lower() == ".gz"
     try:
-        length = file.stat().st_size
-        with gzip.open(file) if compressed else file.open("rb") as stream:
+        with open_file(file, where) as raw, gzip.open(raw) if compressed else raw as stream:
+            length = os.fstat(raw.fileno()).st_size
             dtype, shape = _read_header(stream, where)
             nbytes = math.prod(shape) * np.dtype(dtype).itemsize
             offset = 4 + 4 * len(shape)

@@ -17,9 +17,10 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.schema import Keypoints, TableField, objects_field
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.classes import order_classes
-from tensorstore_ds.sources.files import LITTER, PackedStrings, split_name, split_names, unreadable, walk_files
+from tensorstore_ds.sources.files import LITTER, PackedStrings, split_name, split_names, walk_files
 from tensorstore_ds.sources.imglab_file import FLAGS, NO_LABEL, Columns, Names, read_columns
 from tensorstore_ds.sources.keypoints import absent_keypoints, choose_keypoints
+from tensorstore_ds.sources.reading import unreadable
 from tensorstore_ds.sources.unions import find_unions
 from tensorstore_ds.sources.xml import file_root, folder_roots
 
@@ -87,10 +88,18 @@ class ImglabSource:
         size = (height, width) if height and width else None
         return Sample(key, self.images / key, objects=self._objects(columns, i, key), annotated_size=size)
 
-    def files(self, reference: Reference) -> tuple[Path, ...]:
-        """The XML file and the image."""
+    def key(self, split: str, reference: Reference) -> str:
+        """The image's path."""
         columns, i = self._find(reference)
-        return (self._root / columns.xml, self.images / columns.images[i])
+        return columns.images[i]
+
+    def files(self, reference: Reference) -> tuple[Path, ...]:
+        """The image."""
+        return (self.images / self.key("", reference),)
+
+    def common_files(self) -> tuple[Path, ...]:
+        """The XML files: a reference, a number, says nothing of what they hold."""
+        return tuple(self._root / columns.xml for columns in self._files)
 
     @property
     def images(self) -> Path:

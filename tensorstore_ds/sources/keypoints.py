@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.schema import Keypoints
+from tensorstore_ds.sources.reading import read_lines
 
 #: Partners in the 68-point scheme of iBUG, numbered from 0; the nine points not named lie on the middle line. The
 #: scheme: Sagonas, Tzimiropoulos, Zafeiriou, Pantic: "300 Faces in-the-Wild Challenge: The first facial landmark
@@ -116,12 +117,7 @@ def read_keypoints(path: Path) -> Keypoints:
     Raises:
         OptionError: the file cannot be read, is not UTF-8, names no landmark, one twice, or partners that do not match.
     """
-    try:
-        lines = path.read_text("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise OptionError(f"{path}: expected a landmark list in UTF-8, found other bytes. Save it as UTF-8.") from error
-    except OSError as error:
-        raise OptionError(f"{path}: the landmark list cannot be read: {error.strerror or error}.") from error
+    lines = read_lines(path, "landmark list")
     partners: dict[str, str] = {}
     for i, line in enumerate(lines, 1):
         if not line.strip():

@@ -13,11 +13,12 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.schema import Field, label_field, objects_field
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.classes import number_classes, order_classes
-from tensorstore_ds.sources.files import SPLIT_NAMES, glance, split_name, split_names, unreadable, walk_files
+from tensorstore_ds.sources.files import SPLIT_NAMES, glance, split_name, split_names, walk_files
 from tensorstore_ds.sources.keypoints import flip_pairs
 from tensorstore_ds.sources.list_columns import Columns, RowError, read_columns, unpack
 from tensorstore_ds.sources.list_lines import LIST_SUFFIXES, Table, names_images, open_table
 from tensorstore_ds.sources.list_rows import Rows
+from tensorstore_ds.sources.reading import unreadable
 
 #: Names of lists that may stand beside the usual ones of splits: unions of them, which are left out.
 _UNION_NAMES = frozenset({"all", "trainval"})
@@ -74,9 +75,17 @@ class ListSource:
         objects = self._object(numbers) if numbers else None
         return Sample(path, f"{self._images}/{path}", self._labels.get(label), objects)
 
+    def key(self, split: str, reference: Reference) -> str:
+        """The image's path, without the label and the numbers that stand beside it."""
+        return unpack(str(reference))[0]
+
     def files(self, reference: Reference) -> tuple[Path, ...]:
         """The image."""
-        return (self._images / unpack(str(reference))[0],)
+        return (self._images / self.key("", reference),)
+
+    def common_files(self) -> tuple[Path, ...]:
+        """None: a reference holds all that the list says of its sample."""
+        return ()
 
     def _lists(self) -> dict[Path, str]:
         """The lists, each with the name of its split."""
@@ -166,8 +175,6 @@ class ListSource:
         )
         n = len(self._columns.box)
         boxes, points = values[:, :n], values[:, n:]
-        if self._columns.sized:
-            boxes[:, 2:] += boxes[:, :2]
         keypoints = points.reshape(rows, len(self._columns.points), 2)
         return Objects(boxes=boxes if n else None, keypoints=keypoints if self._columns.points else None)
 

@@ -57,7 +57,9 @@ class Columns:
         return (*self.box, *(place for _, x, y in self.points for place in (x, y)))
 
     def pack(self, cells: Sequence[str]) -> str:
-        """Path, label, box and landmarks as one string, for `unpack`.
+        """Path, label, box (always two corners) and landmarks as one string, for `unpack`.
+
+        It holds all that is known of the sample: nothing of the header is needed to read it.
 
         Raises:
             RowError: `list-line` or `unsafe-path`: the cells are not what the columns say.
@@ -71,6 +73,9 @@ class Columns:
         numbers = [cells[place] for place in self.numbers]
         if numbers:
             self._check(numbers)
+        if self.sized and numbers[0]:
+            x, y, width, height = map(float, numbers[:4])
+            numbers[2:4] = repr(x + width), repr(y + height)
         row = _MARK.join([path, label, *numbers])
         if row.count(_MARK) != len(numbers) + 1:
             raise RowError("expected text, found a zero byte.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
-from tensorstore_ds.sources.files import unreadable
+from tensorstore_ds.sources.reading import check_machine, open_file, unreadable
 
 LIST_SUFFIXES = frozenset({".csv", ".tsv", ".txt"})
 #: Names of the column that makes a first line a header, in lower case and with ``_`` for spaces.
@@ -131,9 +132,12 @@ def names_images(file: Path) -> bool:
     if file.suffix.lower() not in LIST_SUFFIXES:
         return False
     try:
-        with file.open("rb") as stream:
+        with open_file(file, file.name) as stream:
             lines = stream.read(4096).decode("utf-8-sig", "replace").splitlines(keepends=True)
-    except OSError:
+    except SourceError:
+        return False  # a scan reports it, if the list is named
+    except OSError as error:
+        check_machine(file.name, error)
         return False
     first = [line for line in lines if line.strip()][:6]
     named = [bool(_NAMES_IMAGE.search(line)) for line in first]
@@ -144,7 +148,7 @@ def _lines(file: Path, where: str) -> Iterator[tuple[int, str]]:
     """Numbered lines with their ends; a line without end does not fill the memory."""
     number = 1
     try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
+        with io.TextIOWrapper(open_file(file, where), "utf-8-sig", newline="") as stream:
             while line := stream.readline(_MAX_LINE + 1):
                 if len(line) > _MAX_LINE:
                     raise _bad_line(where, number, f"expected a line of at most {_MAX_LINE:,} characters.")

@@ -20,6 +20,7 @@ from tensorstore_ds.sources.base import Contents, Objects, Reference, Sample, So
 from tensorstore_ds.sources.classes import number_classes
 from tensorstore_ds.sources.files import split_names
 from tensorstore_ds.sources.keypoints import flip_pairs
+from tensorstore_ds.sources.reading import check_machine
 from tensorstore_ds.sources.samples import Parts, as_array, read_parts
 
 
@@ -77,7 +78,7 @@ class SequenceSource:
 
     def read(self, split: str, reference: Reference) -> Sample:
         """One sample, which must have the fields of the first."""
-        key = _key(split, int(reference))
+        key = self.key(split, reference)
         parts = self._parts(split, int(reference))
         found = _shapes(parts)
         expected = _field_shapes(self._fields)
@@ -90,15 +91,24 @@ class SequenceSource:
         label = None if parts.label is None else self._index(key, parts.label)
         return Sample(key, parts.image, label, parts.objects, {_field_name(n): a for n, a in parts.arrays.items()})
 
+    def key(self, split: str, reference: Reference) -> str:
+        """The split and the sample's number."""
+        return f"{split}/{int(reference):05d}"
+
     def files(self, reference: Reference) -> tuple[Path, ...]:
         """None: where a sequence has its samples from, it does not say."""
         return ()
 
+    def common_files(self) -> tuple[Path, ...]:
+        """None, as above."""
+        return ()
+
     def _parts(self, split: str, index: int) -> Parts:
-        key = _key(split, index)
+        key = self.key(split, index)
         try:
             sample = self._sequences[split][index]
         except Exception as error:  # whatever a stranger's code raises
+            check_machine(key, error)
             message = f"its __getitem__({index}) raised {type(error).__name__}: {error}."
             raise SourceError(Problem(key, "unreadable-file", message)) from error
         try:
@@ -204,7 +214,3 @@ def _listed(shapes: Mapping[str, str]) -> str:
 
 def _field_name(name: str) -> str:
     return re.sub(r"[^a-z0-9_-]", "_", name.lower())[:64]
-
-
-def _key(split: str, index: int) -> str:
-    return f"{split}/{index:05d}"

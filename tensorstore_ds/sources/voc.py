@@ -71,10 +71,18 @@ class VocSource:
             image, self.images / image, objects=self._objects(annotation, xml), annotated_size=annotation.size
         )
 
+    def key(self, split: str, reference: Reference) -> str:
+        """The image's path."""
+        return str(reference).partition("\0")[2]
+
     def files(self, reference: Reference) -> tuple[Path, ...]:
         """The XML file and the image."""
         xml, _, image = str(reference).partition("\0")
         return (self.path / xml, self.images / image)
+
+    def common_files(self) -> tuple[Path, ...]:
+        """None: the lists of splits only say which samples there are."""
+        return ()
 
     @property
     def images(self) -> Path:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
-from tensorstore_ds.sources.files import SPLIT_NAMES, split_names, unreadable
+from tensorstore_ds.sources.files import SPLIT_NAMES, split_names
+from tensorstore_ds.sources.reading import TEXT_LIMIT, read_file, unreadable
 from tensorstore_ds.sources.unions import find_unions
 
 _ANNOTATIONS, _IMAGES = "Annotations", "JPEGImages"
@@ -150,11 +151,9 @@ def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> Splits:
 
 
 def _lines(root: Path, path: str) -> list[str]:
-    try:  # names are bytes: the same way of decoding makes them agree with those of the folders
-        text = (root / path).read_text("utf-8-sig", "surrogateescape")
-    except OSError as error:
-        raise SourceError(unreadable(path, error)) from error
-    return [line for row in text.split("\n") if (line := row.strip())]
+    # Names are bytes: the same way of decoding makes them agree with those of the folders.
+    text = read_file(root / path, path, TEXT_LIMIT).decode("utf-8-sig", "surrogateescape")
+    return [line for row in re.split(r"[\r\n]", text) if (line := row.strip())]
 
 
 def _row(line: str, folder: str, xmls: Sequence[str]) -> int:

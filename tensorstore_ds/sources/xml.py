@@ -8,8 +8,8 @@ file, however made, costs more than some hundred megabytes or never ends.
 from __future__ import annotations
 
 import math
+import os
 import re
-import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -17,7 +17,8 @@ from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.sources.files import glance, unreadable
+from tensorstore_ds.sources.files import glance
+from tensorstore_ds.sources.reading import check_machine, open_file, unreadable
 
 FILE_LIMIT = 16 << 20  # bytes of one tree, and so of a file that is read as one
 STREAM_LIMIT = 1 << 30  # bytes of a file that is read element by element
@@ -110,24 +111,23 @@ def folder_roots(path: Path) -> set[str]:
 def file_root(path: Path) -> str | None:
     """``annotation`` or ``dataset`` where the file's first bytes, in any encoding, have such a tag."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            return None
-        with path.open("rb") as file:
+        with open_file(path, path.name, 0) as file:
             head = file.read(_HEAD)
-    except OSError:
+    except SourceError:
         return None  # a scan reports it
+    except OSError as error:
+        check_machine(path.name, error)
+        return None
     match = _ROOT.search(head.replace(b"\0", b""))  # UTF-16 has a zero byte in each ASCII character
     return match[1].decode() if match else None
 
 
 def _chunks(path: Path, where: str, limit: int) -> Iterator[bytes]:
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise SourceError(Problem(where, "unreadable-file", "expected a file, found something else of that name."))
-        if status.st_size > limit:
-            _refuse(where, f"expected at most {limit >> 20} MiB, found {status.st_size} bytes.")
-        with path.open("rb", buffering=0) as file:
+        with open_file(path, where, 0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > limit:
+                _refuse(where, f"expected at most {limit >> 20} MiB, found {size} bytes.")
             left = limit
             while left > 0 and (data := file.read(min(_CHUNK, left))):
                 left -= len(data)

@@ -15,6 +15,7 @@ from tensorstore_ds.encode import Color, decode_image, resize
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.geometry import Placement, place
 from tensorstore_ds.loading.augment import Compose, Normalize
+from tensorstore_ds.sources.reading import read_file
 from tensorstore_ds.training.augmentation import Resize
 from tensorstore_ds.training.checkpoint import ModelCard, load_model
 from tensorstore_ds.training.ranks import device_of
@@ -59,6 +60,7 @@ def predict(
     Raises:
         TrainingError: the checkpoint is damaged, or none of `train`.
         SourceError: an image cannot be read or decoded.
+        ConversionError: memory is short, or the disk fails, while one is read.
         OSError: the checkpoint cannot be read.
     """
     place_of = device_of(device)
@@ -77,12 +79,7 @@ def predict(
 
 def _read(path: Path, card: ModelCard) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Placement]:
     """An image's pixels as the store would have them, and how they came there."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        problem = Problem(str(path), "unreadable-file", f"this file cannot be read ({error.strerror}).")
-        raise SourceError(problem, "Give the paths of image files.") from error
-    pixels = decode_image(data, color=_COLORS.get(card.vit.channels, "auto"), key=str(path))
+    pixels = decode_image(read_file(path, str(path)), color=_COLORS.get(card.vit.channels, "auto"), key=str(path))
     if pixels.shape[2] != card.vit.channels or pixels.dtype != np.uint8:
         wanted, found = f"uint8 with {card.vit.channels} channels", f"{pixels.dtype} with {pixels.shape[2]}"
         problem = Problem(str(path), "unsupported-depth", f"expected {wanted}, found {found}.")

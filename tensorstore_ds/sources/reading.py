@@ -1,0 +1,125 @@
+"""The one door to a source's files: regular files alone, of bounded size, and whose fault it is when reading fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
+
+#: Bytes of an image file, which is read whole.
+FILE_LIMIT = 1 << 30
+#: Bytes of a text file that is read whole: a list of ids, of classes or of landmarks.
+TEXT_LIMIT = 64 << 20
+
+# A pipe is not waited for, and no terminal becomes this process's own.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_PIECE = 4 << 20
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+#: What the system says of one file. All else, such as EIO, ENOMEM, EMFILE and ESTALE, it says of the machine.
+_OF_THE_FILE = frozenset(
+    {
+        *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL),
+        *(errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV, errno.EFBIG, errno.EOVERFLOW),
+    }
+)
+_NO_MEMORY = ("out of memory", "can't allocate memory")  # Pillow's words, and torch's
+
+
+def open_file(path: str | Path, where: str, buffering: int = -1) -> BinaryIO:
+    """A regular file, opened for reading; links are followed.
+
+    Args:
+        path: the file.
+        where: its name in errors.
+        buffering: as of `open`.
+
+    Raises:
+        SourceError: `unreadable-file`.
+        ConversionError: the machine fails, not the file.
+    """
+    return open(_descriptor(path, where)[0], "rb", buffering)
+
+
+def read_file(path: str | Path, where: str, limit: int = FILE_LIMIT) -> bytes:
+    """The bytes of a regular file; raises as `open_file` does, also for one of more than `limit` bytes."""
+    # Without Python's file objects, which cost a tenth of the conversion of a small image.
+    descriptor, size = _descriptor(path, where)
+    try:
+        pieces = [os.read(descriptor, size + 1)] if size <= limit else []
+        if pieces and len(pieces[0]) == size:  # one byte more was asked for: this is the end
+            return pieces[0]
+        length = max(size, sum(map(len, pieces)))
+        while length <= limit and (data := os.read(descriptor, _PIECE)):
+            pieces.append(data)
+            length = sum(map(len, pieces))
+    except OSError as error:
+        raise SourceError(unreadable(where, error)) from error
+    finally:
+        os.close(descriptor)
+    if length > limit:
+        message = f"expected a file of at most {limit:,} bytes, found {length:,}."
+        raise SourceError(Problem(where, "unreadable-file", message))
+    return b"".join(pieces)
+
+
+def read_lines(path: Path, what: str) -> list[str]:
+    """The lines of a text file in UTF-8 that an option names.
+
+    Args:
+        path: the file.
+        what: it is, in errors: "class list".
+
+    Raises:
+        OptionError: the file cannot be read, or is not UTF-8.
+    """
+    try:
+        return read_file(path, str(path), TEXT_LIMIT).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise OptionError(f"{path}: expected a {what} in UTF-8, found other bytes. Save it as UTF-8.") from error
+    except SourceError as error:
+        raise OptionError(f"{path}: the {what} cannot be used: {error.problems[0].message}") from error
+
+
+def unreadable(where: str, error: OSError) -> Problem:
+    """The problem `unreadable-file`, in the words of the operating system.
+
+    Raises:
+        ConversionError: as `check_machine`.
+    """
+    check_machine(where, error)
+    return Problem(where, "unreadable-file", f"cannot be read: {error.strerror or error}.")
+
+
+def check_machine(where: str, error: BaseException) -> None:
+    """Do nothing about an error that is the fault of the file `where`.
+
+    Raises:
+        ConversionError: it is the machine's fault: memory or descriptors are short, a disk or a network fails. The same
+            file may be read well the next time, and must not be left out.
+    """
+    short = isinstance(error, MemoryError | RecursionError) or any(words in str(error) for words in _NO_MEMORY)
+    if short:
+        what = "too deep a recursion" if isinstance(error, RecursionError) else "memory ran out"
+        advice = "Run the same command again to go on, with fewer --workers; remove this file if it is always the one."
+        raise ConversionError(f"{where}: {what} while this was read. {advice}") from error
+    if isinstance(error, OSError) and error.errno is not None and error.errno not in _OF_THE_FILE:
+        message = f"{error.strerror or error} while this was read, which is not the file's fault."
+        raise ConversionError(f"{where}: {message} Mend that and run the same command again to go on.") from error
+
+
+def _descriptor(path: str | Path, where: str) -> tuple[int, int]:
+    """A descriptor of a regular file, and its size."""
+    try:
+        descriptor = os.open(path, _FLAGS)
+    except OSError as error:
+        raise SourceError(unreadable(where, error)) from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        found = _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
+        raise SourceError(Problem(where, "unreadable-file", f"expected a file, found {found}."))
+    return descriptor, status.st_size
