@@ -22,6 +22,8 @@ from tensorstore_ds.statistics import Statistics
 from tensorstore_ds.survey import SHAPES_DIFFER
 from tensorstore_ds.writer import write_rows
 
+_NO_PIXELS = np.empty((0, 0, 0), np.uint8)
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -56,17 +58,23 @@ class BlockResult:
 
 
 def convert_block(
-    job: Job, block: Block, paths: Mapping[str, Path], on_sample: Callable[[int], None] = lambda i: None
+    job: Job,
+    block: Block,
+    paths: Mapping[str, Path],
+    on_sample: Callable[[int], None] = lambda i: None,
+    on_decode: Callable[[int], None] | None = None,
 ) -> BlockResult:
     """Convert one block, and write its fixed rows into the files of `paths`.
 
     Args:
         on_sample: called with the number in the block of each sample, before it is read.
+        on_decode: as `encode_sample` calls it.
 
     Raises:
         SourceError: a sample is bad, and bad samples are not to be skipped.
         OSError: the rows could not be written.
     """
+    statistics = Statistics()
     kept: list[tuple[Sample, EncodedSample]] = []
     skipped: list[Problem] = []
     files = bytearray()
@@ -75,7 +83,7 @@ def convert_block(
         files += identities(job.source.files(reference))
         try:
             sample = job.source.read(block.source_split, reference)
-            encoded = encode_sample(sample, job.options)
+            encoded = encode_sample(sample, job.options, on_decode)
             _check_shapes(job.fields, sample, encoded)
         except SourceError as error:
             if job.on_error == "fail" or error.reason == SHAPES_DIFFER:
@@ -86,8 +94,10 @@ def convert_block(
         if bad and job.on_error == "fail":
             raise SourceError(bad, "Mend the annotation, or leave out such boxes with --on-error skip.")
         skipped += encoded.problems
+        if encoded.image is not None:  # only the bytes are stored: a block of them can hold very many pixels
+            statistics.add_pixels(encoded.pixels)
+            encoded.pixels = _NO_PIXELS
         kept.append((sample, encoded))
-    statistics = Statistics()
     tables = {}
     for name, field in job.fields.items():
         if isinstance(field, ArrayField):
@@ -99,9 +109,6 @@ def convert_block(
             if field.kind == "objects":
                 lengths, values = tables[name]
                 statistics.add_objects(lengths, values.get("labels"), len(field.classes))
-    if isinstance(job.fields.get("image"), TableField):
-        for _, encoded in kept:
-            statistics.add_pixels(encoded.pixels)
     return BlockResult(len(kept), tables, statistics, tuple(skipped), bytes(files))
 
 

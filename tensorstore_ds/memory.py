@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 
 def memory_limit() -> int:
@@ -106,6 +107,39 @@ def cgroup_left(limit: str, used: str, statistics: str, prefix: str = "") -> int
     locked = sizes.get(f"{prefix}unevictable", 0)
     cached = sizes.get(f"{prefix}cache" if prefix else "file", 0) - sizes.get(f"{prefix}shmem", 0) - locked
     return max(0, int(limit) - int(used or 0) + max(0, cached))
+
+
+class MemoryGate:
+    """Lets processes take large pieces of memory only while there is room for all that is taken; small ones pass.
+
+    Args:
+        context: of `multiprocessing`: where its semaphores come from. The object goes to processes as they start.
+        nbytes: that may be taken in all.
+        small: pieces up to so many bytes are not counted.
+    """
+
+    def __init__(self, context: Any, nbytes: int, small: int = 64 * 1024**2) -> None:
+        self._small = small
+        self._units = max(1, nbytes // small)
+        self._free = context.Semaphore(self._units)
+        self._turn = context.Lock()  # taken while units are gathered: two that each have half would wait for ever
+        self._held = 0
+
+    def take(self, nbytes: int) -> None:
+        """Wait for room; what is more than all of it waits for all of it."""
+        if nbytes <= self._small:
+            return
+        units = min(-(-nbytes // self._small), self._units)
+        with self._turn:
+            while self._held < units:
+                self._free.acquire()
+                self._held += 1
+
+    def release(self) -> None:
+        """Give back all that this process took."""
+        while self._held:
+            self._free.release()
+            self._held -= 1
 
 
 def _physical_nbytes() -> int:

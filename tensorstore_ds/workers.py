@@ -30,7 +30,7 @@ from PIL import Image
 from tensorstore_ds.blocks import BlockResult, Job, convert_block
 from tensorstore_ds.encode import own_pixel_limit
 from tensorstore_ds.errors import ConversionError
-from tensorstore_ds.memory import memory_limit
+from tensorstore_ds.memory import MemoryGate, memory_limit
 from tensorstore_ds.plan import Block
 
 #: After so many seconds at the same sample a worker's silence is told.
@@ -108,7 +108,9 @@ class _Workers:
         self._method = method
         self._positions = context.RawArray("q", 3 * workers + 1)
         self._receiver, self._sender = context.Pipe(duplex=False)
-        self._pool = ProcessPoolExecutor(workers, context, _start_worker, (payload, self._positions, self._receiver))
+        gate = MemoryGate(context, memory_limit() // 2)
+        start = (payload, self._positions, gate, self._receiver)
+        self._pool = ProcessPoolExecutor(workers, context, _start_worker, start)
 
     def __enter__(self) -> _Workers:
         return self
@@ -190,17 +192,23 @@ def _pickled(job: Job, limit: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    """What a worker process knows: its job, or why it has none."""
+    """What a worker process knows: its job, or why it has none.
+
+    Attributes:
+        positions: where it notes the sample that it is at, for each block under way.
+        gate: where it waits before it decodes a large image.
+    """
 
     job: Job | None
     positions: Any
+    gate: MemoryGate
     failure: str = ""
 
 
 _worker: _Worker | None = None
 
 
-def _start_worker(payload: Job | bytes, positions: Any, end: Connection) -> None:
+def _start_worker(payload: Job | bytes, positions: Any, gate: MemoryGate, end: Connection) -> None:
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -211,9 +219,9 @@ def _start_worker(payload: Job | bytes, positions: Any, end: Connection) -> None
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers together have all cores already
     try:
         job = pickle.loads(payload) if isinstance(payload, bytes) else payload  # noqa: S301  # from our own parent
-        _worker = _Worker(job, positions)
+        _worker = _Worker(job, positions, gate)
     except Exception as error:  # whatever a stranger's module raises when it is imported here
-        _worker = _Worker(None, positions, f"the source cannot be rebuilt in a worker process ({error})")
+        _worker = _Worker(None, positions, gate, f"the source cannot be rebuilt in a worker process ({error})")
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
 
@@ -232,9 +240,13 @@ def _failure() -> str:
 def _convert_in_worker(slot: int, block: Block, paths: Mapping[str, Path]) -> BlockResult:
     if _worker is None or _worker.job is None:
         raise ConversionError(f"{_failure()}.")
-    positions = _worker.positions
+    positions, gate = _worker.positions, _worker.gate
 
-    def note_position(i: int) -> None:
+    def begin_sample(i: int) -> None:
+        gate.release()
         positions[slot] = i
 
-    return convert_block(_worker.job, block, paths, note_position)
+    try:
+        return convert_block(_worker.job, block, paths, begin_sample, gate.take)
+    finally:
+        gate.release()

@@ -541,15 +541,13 @@ def test_all_bytes_are_on_disk_before_the_store_appears(folders, tmp_path, monke
 def test_torchvision_data_sets(tmp_path):
     datasets = pytest.importorskip("torchvision.datasets")
     folder = class_folders(tmp_path / "src")
-    for workers_ in (0, 2):
-        source = {"train": datasets.ImageFolder(folder / "train"), "test": datasets.ImageFolder(folder / "test")}
-        out = tmp_path / f"s{workers_}.tsds"
-        tsds.convert(source, out, ConvertOptions(workers=workers_, color="gray"))
-        store = tsds.open(out)
-        assert store["train"].fields["label"].classes == ("ant", "bee")
-        image, label = source["test"][5]
-        np.testing.assert_array_equal(store["test"]["image"][5][:, :, 0], np.asarray(image.convert("L")))
-        assert store["test"]["label"][5] == label
+    source = {"train": datasets.ImageFolder(folder / "train"), "test": datasets.ImageFolder(folder / "test")}
+    tsds.convert(source, tmp_path / "s.tsds", ConvertOptions(workers=0, color="gray"))
+    store = tsds.open(tmp_path / "s.tsds")
+    assert store["train"].fields["label"].classes == ("ant", "bee")
+    image, label = source["test"][5]
+    np.testing.assert_array_equal(store["test"]["image"][5][:, :, 0], np.asarray(image.convert("L")))
+    assert store["test"]["label"][5] == label
 
 
 def test_an_estimate_is_from_headers(folders, tmp_path):

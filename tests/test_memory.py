@@ -1,12 +1,22 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tensorstore_ds import memory as module
-from tensorstore_ds.memory import available_nbytes, cgroup_directories, cgroup_left, memory_limit, memory_limits
+from tensorstore_ds.memory import (
+    MemoryGate,
+    available_nbytes,
+    cgroup_directories,
+    cgroup_left,
+    memory_limit,
+    memory_limits,
+)
 from tensorstore_ds.page_cache import fits
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -109,3 +119,37 @@ def test_the_narrowest_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_this_machine_has_some() -> None:
     assert 2**20 < memory_limit() <= os.sysconf("SC_PHYS_PAGES") * PAGE
+
+
+def _take_and_count(gate, nbytes, inside, most):
+    gate.take(nbytes)
+    with inside.get_lock():
+        inside.value += 1
+        most.value = max(most.value, inside.value)
+    time.sleep(0.05)
+    with inside.get_lock():
+        inside.value -= 1
+    gate.release()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize(("nbytes", "most_at_once"), [(400, 2), (1000, 1), (10**9, 1), (101, 4)])
+def test_large_pieces_wait_for_room(nbytes, most_at_once):
+    """Of 1,000 bytes, in processes that all begin at once; nobody waits for ever, and the most is reached."""
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    gate = MemoryGate(context, 1000, small=100)
+    inside, most = context.Value("i", 0), context.Value("i", 0)
+    processes = [context.Process(target=_take_and_count, args=(gate, nbytes, inside, most)) for _ in range(6)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(30)
+        assert process.exitcode == 0
+    assert 1 <= most.value <= most_at_once
+
+
+def test_small_pieces_take_nothing():
+    gate = MemoryGate(multiprocessing.get_context("spawn"), 100, small=100)
+    for _ in range(50):
+        gate.take(100)
+    gate.release()

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import tensorstore_ds as tsds
 from tensorstore_ds import workers
@@ -116,3 +117,26 @@ def test_what_cannot_be_sent_to_workers_is_converted_here(tmp_path, monkeypatch,
     (note,) = tsds.convert(source, tmp_path / "s.tsds", ConvertOptions(workers=1)).notes
     assert "converted in this process alone" in note and why in note
     assert len(tsds.open(tmp_path / "s.tsds")["train"]) == 4
+
+
+def test_large_images_are_decoded_one_after_another_where_memory_is_short(tmp_path, monkeypatch):
+    for i in range(4):
+        Image.new("L", (4000, 2500), i).save(tmp_path / f"{i}.png", compress_level=1)
+    monkeypatch.setattr(workers, "memory_limit", lambda: 100 * 1024**2)
+    options = ConvertOptions(workers=2, size=(4, 4), encoding="jpeg")
+    tsds.convert(tmp_path, tmp_path.with_suffix(".tsds"), options)
+    assert len(tsds.open(tmp_path.with_suffix(".tsds"))["train"]) == 4
+
+
+def test_a_block_of_encoded_images_does_not_keep_their_pixels(tmp_path):
+    """Images of one colour are some kilobytes as files: a block has hundreds of them."""
+    for i in range(24):
+        Image.new("L", (3000, 3000), i).save(tmp_path / f"{i}.png", compress_level=1)
+    code = """
+import re, sys
+import tensorstore_ds as tsds
+tsds.convert(sys.argv[1], sys.argv[1] + ".tsds", tsds.ConvertOptions(workers=0, encoding="source"))
+print(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
+"""
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=60)
+    assert int(done.stdout) < 200_000, done.stderr  # the pixels of all are 216 MB
