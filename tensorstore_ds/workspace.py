@@ -77,6 +77,12 @@ class Workspace:
             remove_directory(self.path)
         os.close(self._lock)
 
+    def is_mixed(self) -> bool:
+        """Whether the run that began here finished shards in RGB because gray and colour images are mixed."""
+        if not any(self._journal.glob("*.json")):
+            return False
+        return json.loads((self.path / "plan.json").read_bytes()).get("mixed") is True
+
     def begin(self, plan: Mapping[str, Any]) -> None:
         """Note the plan, or compare it with that of the run that began here; raises `OptionError` with what differs."""
         path = self.path / "plan.json"
