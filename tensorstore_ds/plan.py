@@ -163,4 +163,4 @@ class _Window(Sequence[Reference]):
         if isinstance(item, slice):
             start, stop, _ = item.indices(len(self))
             return self._references[self._start + start : self._start + stop]
-        return self._references[self._start + item]
+        return self._references[range(self._start, self._stop)[item]]  # which knows where to stop
