@@ -27,12 +27,13 @@ _NO_PIXELS = np.empty((0, 0, 0), np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every worker needs to know, once."""
+    """What every worker needs to know, once; `channels` are those of the first image, which no other may differ in."""
 
     source: Source
     fields: Mapping[str, Field]
     options: ImageOptions
     on_error: OnError
+    channels: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def convert_block(
         try:
             sample = job.source.read(block.source_split, reference)
             encoded = encode_sample(sample, job.options, on_decode)
-            _check_shapes(job.fields, sample, encoded)
+            _check_shapes(job, sample, encoded)
         except SourceError as error:
             if job.on_error == "fail" or error.reason == SHAPES_DIFFER:
                 raise
@@ -130,8 +131,11 @@ def faults(problems: Iterable[Problem]) -> list[Problem]:
     return [problem for problem in problems if problem.reason != BOX_CROPPED]
 
 
-def _check_shapes(fields: Mapping[str, Field], sample: Sample, encoded: EncodedSample) -> None:
-    image, pixels = fields["image"], encoded.pixels
+def _check_shapes(job: Job, sample: Sample, encoded: EncodedSample) -> None:
+    image, pixels = job.fields["image"], encoded.pixels
+    if job.options.encoding == "jpeg" and pixels.shape[2] != job.channels:
+        message = f"expected an image of {job.channels} channels like the first one, found {pixels.shape[2]}."
+        raise SourceError(Problem(sample.key, SHAPES_DIFFER, message))
     if isinstance(image, ArrayField) and (image.spec.shape != pixels.shape or image.spec.dtype != pixels.dtype):
         expected = f"{'x'.join(map(str, image.spec.shape))} {image.spec.dtype}"
         found = f"{'x'.join(map(str, pixels.shape))} {pixels.dtype}"

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,10 +24,10 @@ from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceE
 from tensorstore_ds.manifest import Manifest, SplitEntry, dump_field, shard_path
 from tensorstore_ds.options import ConvertOptions
 from tensorstore_ds.plan import Block, PlannedShard, plan_blocks, plan_shards
-from tensorstore_ds.prepare import AnySource, Prepared, check_room, open_any, prepare
+from tensorstore_ds.prepare import AnySource, Prepared, check_room, open_any, prepare, prepare_again
 from tensorstore_ds.sources.base import Reference
 from tensorstore_ds.statistics import Statistics
-from tensorstore_ds.survey import SHAPES_DIFFER, shapes_problem, survey
+from tensorstore_ds.survey import SHAPES_DIFFER, mixed_colors, shapes_problem, survey
 from tensorstore_ds.version import __version__
 from tensorstore_ds.workers import run_blocks
 from tensorstore_ds.workspace import FinishedShard, Workspace
@@ -120,7 +120,7 @@ def convert(
         prepared = prepare(opened, options, room=shutil.disk_usage(workspace.path).free)
         conversion = _Conversion(prepared, options, workspace, notify)
         finished = conversion.run()
-        manifest, listed = _manifest(prepared, options, finished)
+        manifest, listed = _manifest(conversion.prepared, options, finished)
         manifest = workspace.commit(manifest, listed)
         conversion.tell(workspace.notes)
     return Summary(
@@ -167,23 +167,57 @@ class _Conversion:
     def __init__(self, prepared: Prepared, options: ConvertOptions, workspace: Workspace, notify: OnProgress) -> None:
         self.resumed = 0
         self.notes: list[str] = []
-        self._prepared = prepared
+        self.prepared = prepared
         self._options = options
+        self._image = options.image
         self._workspace = workspace
         self._notify = notify
         self._common = identities(prepared.source.common_files())
+        self._mixed = False  # gray and colour images, which all become RGB
         self._done = 0
         self._nbytes = 0
 
     def run(self) -> list[tuple[PlannedShard, FinishedShard]]:
-        """Convert what is not finished yet."""
-        prepared, options = self._prepared, self._options
+        """Convert what is not finished yet; all anew where gray and colour images turn out to be mixed."""
+        if self._options.color == "auto" and self._workspace.is_mixed() and not self._use_rgb():
+            self._workspace.clean(set())  # they are mixed no longer
+        try:
+            return self._run()
+        except SourceError as error:
+            if error.reason != SHAPES_DIFFER:
+                raise
+            self._workspace.clean(set())  # as they were prepared for, no shard will ever be of use
+            if not self._use_rgb():
+                raise
+        return self._run()
+
+    def _use_rgb(self) -> bool:
+        """Whether gray and colour images are mixed, and nothing else differs; they will all be RGB then."""
+        before, options = self.prepared, replace(self._options, color="rgb")
+        self._notify(Progress("scan", 0, 0))
+        found = survey(before.source, before.splits, self._image)
+        problem = shapes_problem(before.source, found, self._image)
+        if problem is not None:
+            raise SourceError(problem)
+        note = mixed_colors(found, self._image)
+        if note is None:
+            return False
+        self._note(note)
+        self._mixed = True
+        self._image = options.image
+        self.prepared = prepare_again(before.source, before.contents, before.splits, options)
+        self._done = self._nbytes = 0
+        return True
+
+    def _run(self) -> list[tuple[PlannedShard, FinishedShard]]:
+        prepared, options = self.prepared, self._options
         self._workspace.begin(
             {
                 "source": str(prepared.source.path),
                 "source_format": prepared.source.name,
                 "versions": [__version__, f"Pillow {PIL.__version__}", f"numcodecs {numcodecs.__version__}"],
                 "fields": {name: dump_field(f) for name, f in prepared.fields.items()},
+                "mixed": self._mixed,
                 **options.deciding(),
             }
         )
@@ -203,7 +237,7 @@ class _Conversion:
         finished = self._workspace.finished(shard.split, shard.index)
         if finished is None or finished.references != _digest(shard.references):
             return None
-        source, found = self._prepared.source, hashlib.sha256(self._common)
+        source, found = self.prepared.source, hashlib.sha256(self._common)
         for reference in shard.references:
             found.update(identities(source.files(reference)))
         if finished.files != found.hexdigest() or not (self._common or source.files(shard.references[0])):
@@ -214,25 +248,16 @@ class _Conversion:
         return finished
 
     def _convert(self, shards: Sequence[PlannedShard]) -> dict[tuple[str, int], FinishedShard]:
-        job = Job(self._prepared.source, self._prepared.fields, self._options.image, self._options.on_error)
+        prepared = self.prepared
+        job = Job(prepared.source, prepared.fields, self._image, self._options.on_error, prepared.channels)
         workers = usable_cores() if self._options.workers is None else self._options.workers
         made = {}
         with contextlib.ExitStack() as stack:
             writers = [ShardWriter(self._workspace.store / shard_path(s.split, s.index), job.fields) for s in shards]
-            tasks = _Tasks(shards, writers, self._prepared.row_nbytes, stack)
+            tasks = _Tasks(shards, writers, prepared.row_nbytes, stack)
             results = stack.enter_context(contextlib.closing(run_blocks(job, tasks, workers, self._note)))
-            try:
-                for shard, writer in zip(shards, writers, strict=True):
-                    made[shard.split, shard.index] = self._collect(shard, writer, results)
-            except SourceError as error:
-                if error.reason == SHAPES_DIFFER:
-                    self._workspace.clean(set())  # with these options no shard will ever be of use
-                    source, image = self._prepared.source, self._options.image
-                    sizes, modes, _ = survey(source, self._prepared.splits, image)
-                    problem = shapes_problem(source, sizes, modes, image)
-                    if problem is not None:
-                        raise SourceError(problem) from error
-                raise
+            for shard, writer in zip(shards, writers, strict=True):
+                made[shard.split, shard.index] = self._collect(shard, writer, results)
         return made
 
     def _collect(
@@ -258,8 +283,8 @@ class _Conversion:
 
     def _advance(self, rows: int) -> None:
         self._done += rows
-        self._nbytes += rows * self._prepared.row_nbytes
-        self._notify(Progress("convert", self._done, self._prepared.rows, self._nbytes))
+        self._nbytes += rows * self.prepared.row_nbytes
+        self._notify(Progress("convert", self._done, self.prepared.rows, self._nbytes))
 
     def tell(self, notes: Iterable[str]) -> None:
         """Pass notes on to the user, now and with the summary."""
@@ -268,7 +293,7 @@ class _Conversion:
 
     def _note(self, note: str) -> None:
         self.notes.append(note)
-        self._notify(Progress("convert", self._done, self._prepared.rows, self._nbytes, note))
+        self._notify(Progress("convert", self._done, self.prepared.rows, self._nbytes, note))
 
 
 class _Tasks:

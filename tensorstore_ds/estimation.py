@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numcodecs.zstd import Zstd
@@ -15,10 +15,10 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.layout import ZSTD_LEVEL
 from tensorstore_ds.memory import memory_limit
 from tensorstore_ds.options import ConvertOptions
-from tensorstore_ds.prepare import AnySource, Prepared, open_any, prepare
+from tensorstore_ds.prepare import AnySource, Prepared, open_any, prepare, prepare_again
 from tensorstore_ds.schema import Field
 from tensorstore_ds.sources.base import Reference
-from tensorstore_ds.survey import shapes_problem, survey
+from tensorstore_ds.survey import mixed_colors, shapes_problem, survey
 
 #: Time beyond that of the samples themselves: starting, listing, syncing, checksums.
 _OVERHEAD = 1.3
@@ -44,6 +44,7 @@ class Estimate:
         problems: what is bad; the conversion would stop at it, or leave it out.
         left_out: what the source itself does not take in.
         sizes: how many images there are of each size, "480x640" (height x width).
+        notes: what the conversion decides by itself: gray images among others that become RGB.
     """
 
     format: str
@@ -57,6 +58,7 @@ class Estimate:
     problems: tuple[Problem, ...]
     left_out: tuple[Problem, ...]
     sizes: Mapping[str, int]
+    notes: tuple[str, ...] = ()
 
 
 def estimate(source: AnySource, options: ConvertOptions | None = None) -> Estimate:
@@ -69,13 +71,17 @@ def estimate(source: AnySource, options: ConvertOptions | None = None) -> Estima
     options = options or ConvertOptions()
     options.image.check()
     prepared = prepare(open_any(source, options), options)
-    sizes, modes, unreadable = survey(prepared.source, prepared.splits, options.image)
-    problems = [*prepared.contents.problems, *unreadable]
-    differing = shapes_problem(prepared.source, sizes, modes, options.image)
+    found = survey(prepared.source, prepared.splits, options.image)
+    problems = [*prepared.contents.problems, *found.problems]
+    note = mixed_colors(found, options.image)
+    differing = shapes_problem(prepared.source, found, options.image)
     if differing is not None:
         problems.append(differing)
     if problems and options.on_error == "fail":
         raise SourceError(problems, "Mend it, or leave such samples out with --on-error skip.")
+    if note is not None:
+        options = replace(options, color="rgb")
+        prepared = prepare_again(prepared.source, prepared.contents, prepared.splits, options)
     tried = _try(prepared, options)
     nbytes = prepared.rows * tried.row_nbytes
     memory = memory_limit()
@@ -90,7 +96,8 @@ def estimate(source: AnySource, options: ConvertOptions | None = None) -> Estima
         fits=nbytes <= memory,
         problems=tuple(problems),
         left_out=prepared.contents.left_out,
-        sizes=dict(sizes.most_common()),
+        sizes=dict(found.sizes.most_common()),
+        notes=() if note is None else (note,),
     )
 
 

@@ -163,6 +163,4 @@ class _Window(Sequence[Reference]):
         if isinstance(item, slice):
             start, stop, _ = item.indices(len(self))
             return self._references[self._start + start : self._start + stop]
-        if not 0 <= item < len(self):  # what ends a loop over a sequence
-            raise IndexError(item)
-        return self._references[self._start + item]
+        return self._references[range(self._start, self._stop)[item]]  # which knows where to stop

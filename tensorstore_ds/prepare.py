@@ -40,6 +40,7 @@ class Prepared:
     Attributes:
         fields: of the store.
         splits: of the store.
+        channels: of the first image; all others must have as many, unless they keep the source's bytes.
         row_nbytes: bytes of a sample in its largest field, about.
     """
 
@@ -47,6 +48,7 @@ class Prepared:
     contents: Contents
     fields: Mapping[str, Field]
     splits: Mapping[str, PlannedSplit]
+    channels: int
     row_nbytes: int
 
     @property
@@ -76,6 +78,17 @@ def prepare(source: Source, options: ConvertOptions, *, room: int | None = None)
     splits = plan_splits(contents, options.split, options.seed, source.key)
     if room is not None and options.size is not None and options.encoding == "raw" and options.layout == "memmap":
         check_room(sum(len(split.references) for split in splits.values()) * math.prod(options.size), room)
+    return prepare_again(source, contents, splits, options)
+
+
+def prepare_again(
+    source: Source, contents: Contents, splits: Mapping[str, PlannedSplit], options: ConvertOptions
+) -> Prepared:
+    """What `prepare` does after the scan; for a source that is converted with other options than it was prepared with.
+
+    Raises:
+        SourceError: as `prepare`.
+    """
     first, mean_nbytes = _probe(source, splits, options)
     if first is None:
         raise SourceError(
@@ -88,7 +101,7 @@ def prepare(source: Source, options: ConvertOptions, *, room: int | None = None)
         image = encoded_image_field(options.encoding)
     fields = {"image": image, **contents.fields, "size": SIZE, "key": KEY}
     fixed = [f.spec.row_nbytes for f in fields.values() if isinstance(f, ArrayField)]
-    return Prepared(source, contents, fields, splits, max(*fixed, mean_nbytes))
+    return Prepared(source, contents, fields, splits, first.shape[2], max(*fixed, mean_nbytes))
 
 
 def check_room(needed: int, free: int) -> None:

@@ -108,6 +108,11 @@ class Workspace:
         finally:
             self._close()
 
+    def is_mixed(self) -> bool:
+        """Whether the run that began here finished shards in RGB because gray and colour images are mixed."""
+        begun = self._read("plan.json") if self._finished_names() else None
+        return begun is not None and begun.get("mixed") is True
+
     def begin(self, plan: Mapping[str, Any]) -> None:
         """Note the plan, or compare it with that of the run that began here.
 

@@ -229,13 +229,6 @@ def test_differing_sizes_are_listed_with_the_ways_out(folders, tmp_path):
     tsds.convert(folders, tmp_path / "s.tsds", ConvertOptions(size=(6, 5), workers=0))
 
 
-def test_differing_colours_are_listed_with_the_ways_out(folders, tmp_path):
-    (folders / "test/bee/3.png").write_bytes(png_bytes(np.zeros((6, 5, 3), np.uint8)))
-    with pytest.raises(tsds.SourceError, match=r"gray \(15\), colour \(1\).*--color"):
-        tsds.convert(folders, tmp_path / "s.tsds", FAIL)
-    tsds.convert(folders, tmp_path / "s.tsds", ConvertOptions(color="rgb", workers=0))
-
-
 def test_bad_boxes_stop_or_are_dropped_and_named(tmp_path):
     samples = detections(4)
     samples[2]["boxes"][1] = [5, 5, 5, 9]

@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.plan import BLOCK_ROWS, PlannedSplit, plan_blocks, plan_shards, plan_splits
-from tensorstore_ds.sources.base import Contents
+from tensorstore_ds.sources.arrays import ArraysSource
+from tensorstore_ds.sources.base import Contents, SourceOptions
+from tensorstore_ds.sources.folders import FolderSource
+from tensorstore_ds.sources.imglab import ImglabSource
+from tensorstore_ds.sources.list import ListSource
+from tensorstore_ds.sources.sequence import SequenceSource
+from tensorstore_ds.sources.voc import VocSource
 
 
 def contents(n, labels=None, name="train", **others):
@@ -84,6 +90,8 @@ def test_shards_and_blocks_hold_every_reference_once_in_order(n, per_shard, row_
     found = []
     for shard in shards:
         assert len(shard.references) <= per_shard
+        assert list(shard.references) == shard.references[:] == references[len(found) :][: len(shard.references)]
+        assert shard.references[-1] == shard.references[len(shard.references) - 1]
         first = 0
         for block in plan_blocks(shard, row_nbytes):
             assert block.first_row == first
@@ -91,3 +99,89 @@ def test_shards_and_blocks_hold_every_reference_once_in_order(n, per_shard, row_
             first += len(block.references)
             found += block.references
     assert found == references
+
+
+# --- a division goes by the samples' keys, and by nothing else ----------------------------------------------------
+
+
+@given(st.integers(20, 400), st.integers(1, 40), st.integers(0, 2**32), st.floats(0, 1), st.integers(1, 3))
+def test_samples_more_move_no_more_than_themselves(n, more, seed, share, classes):
+    """Of `m` samples more in a class, at most `m` others change their split; in each class for itself."""
+
+    def where(count):
+        labels = np.arange(count) % classes
+        splits = plan(contents(count, labels), {"train": share, "val": 1 - share}, seed)
+        return {r: name for name, split in splits.items() for r in split.references}
+
+    before, after = where(n), where(n + more)
+    moved = [r for r in before if before[r] != after[r]]
+    added = np.bincount(np.arange(n, n + more) % classes, minlength=classes)
+    changed = np.bincount([int(r.split(".")[0]) % classes for r in moved], minlength=classes)
+    assert (changed <= added).all()
+
+
+def divided(source, seed=3, share=0.3):
+    """For each sample, by its key, the split that it comes to."""
+    found = source.scan()
+    splits = plan_splits(found, {"train": 1 - share, "val": share}, seed, source.key)
+    return {source.key(s.source_split, r): name for name, s in splits.items() for r in s.references}
+
+
+def list_of(root, names, box):
+    lines = "".join(f"{name},{i % 3},{box + i},2,{box + i + 5},9\n" for i, name in enumerate(names))
+    (root / "l.csv").write_text(f"path,label,x1,y1,x2,y2\n{lines}")
+    return ListSource(root / "l.csv", SourceOptions())
+
+
+def imglab_of(root, names, box):
+    for name in names:
+        (root / name).touch()
+    images = "".join(f"<image file='{name}'><box top='1' left='{box}' width='9' height='9'/></image>" for name in names)
+    (root / "d.xml").write_text(f"<dataset><images>{images}</images></dataset>")
+    return ImglabSource(root / "d.xml", SourceOptions())
+
+
+def voc_of(root, names, box):
+    for name in names:
+        (root / name).touch()
+        corners = f"<xmin>{box}</xmin><ymin>1</ymin><xmax>{box + 9}</xmax><ymax>9</ymax>"
+        found = f"<object><name>cat</name><bndbox>{corners}</bndbox></object>"
+        (root / f"{name[:-4]}.xml").write_text(f"<annotation>{found}</annotation>")
+    return VocSource(root, SourceOptions())
+
+
+@pytest.mark.parametrize("make", [list_of, imglab_of, voc_of])
+def test_edited_boxes_move_no_sample(tmp_path, make):
+    names = [f"{i:03d}.png" for i in range(60)]
+    before = divided(make(tmp_path, names, 1))
+    assert set(before.values()) == {"train", "val"}
+    assert before.keys() == set(names)
+    assert divided(make(tmp_path, names, 4)) == before
+
+
+@pytest.mark.parametrize("make", [imglab_of, voc_of])
+def test_an_image_more_at_the_front_moves_hardly_any(tmp_path, make):
+    """imglab's references are numbers: each of them means another image then."""
+    names = [f"{i:03d}.png" for i in range(200)]
+    before = divided(make(tmp_path, names, 1))
+    after = divided(make(tmp_path, ["---.png", *names], 1))
+    assert sum(before[name] != after[name] for name in names) <= 1
+
+
+@pytest.mark.parametrize("make", [list_of, imglab_of, voc_of])
+def test_a_key_is_that_of_the_sample(tmp_path, make):
+    source = make(tmp_path, ["a.png", "b.png", "c.png"], 1)
+    for split, references in source.scan().splits.items():
+        assert [source.key(split, r) for r in references] == [source.read(split, r).key for r in references]
+
+
+def test_keys_of_rows_and_of_folders(tmp_path):
+    np.save(tmp_path / "images.npy", np.zeros((3, 4, 4), np.uint8))
+    (tmp_path / "photos/cat").mkdir(parents=True)
+    for name in ("1.png", "2.png"):
+        (tmp_path / "photos/cat" / name).touch()
+    sequence = SequenceSource({"test": [np.zeros((2, 2), np.uint8)] * 3}, SourceOptions())
+    arrays = ArraysSource(tmp_path / "images.npy", SourceOptions())
+    for source in (sequence, arrays, FolderSource(tmp_path / "photos", SourceOptions())):
+        for split, references in source.scan().splits.items():
+            assert [source.key(split, r) for r in references] == [source.read(split, r).key for r in references]

@@ -187,6 +187,8 @@ def _show(summary: Summary, out: Path) -> None:
         click.echo(line)
     if summary.resumed:
         click.echo(f"used again: {text.count(summary.resumed, 'shard')} that an earlier run had finished")
+    for note in summary.notes:
+        click.secho(f"note: {note}", fg="yellow")
     if summary.skipped:
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in summary.skipped.items())
         click.secho(f"skipped: {sum(summary.skipped.values()):,} ({reasons})", fg="yellow")
@@ -235,6 +237,8 @@ def _show_estimate(src: Path, found: Estimate) -> None:
     lines.append(("time", f"about {text.duration(found.seconds)}"))
     for line in text.table(lines):
         click.echo(line)
+    for note in found.notes:
+        click.secho(f"note: {note}", fg="yellow")
     _show_problems("problems", found.problems)
     _show_problems("not taken in", found.left_out)
 

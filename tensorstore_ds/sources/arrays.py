@@ -202,7 +202,7 @@ def _zip_errors(where: str) -> Iterator[None]:
     except TsdsError:
         raise  # some of these are a ValueError or RuntimeError, too
     except _BAD_ZIP as error:
-        check_machine(where, error)
+        check_machine(where, error.__context__ or error)  # zipfile hides what the system says
         raise bad_file(where, f"cannot be read as a .npz file: {error}.") from error
     except OSError as error:
         raise SourceError(unreadable(where, error)) from error

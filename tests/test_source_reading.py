@@ -1,0 +1,365 @@
+"""Which files are read, how much of them, and whose fault it is when reading fails: the sample's or the machine's."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tensorstore_ds as tsds
+from stores import Samples, class_folders, png_bytes
+from tensorstore_ds.encode import ImageOptions, decode_image, encode_sample, open_image, oriented_size
+from tensorstore_ds.errors import ConversionError, OptionError, SourceError
+from tensorstore_ds.options import ConvertOptions
+from tensorstore_ds.sources import open_source
+from tensorstore_ds.sources.base import Sample
+from tensorstore_ds.sources.classes import read_classes
+from tensorstore_ds.sources.files import glance, walk_files
+from tensorstore_ds.sources.keypoints import read_keypoints
+from tensorstore_ds.sources.list_lines import names_images, open_table
+from tensorstore_ds.sources.reading import TEXT_LIMIT, check_machine, read_file, unreadable
+from tensorstore_ds.sources.xml import file_root, read_tree
+
+SKIP = ConvertOptions(workers=0, on_error="skip")
+PNG = png_bytes(np.zeros((4, 4), np.uint8))
+
+
+# --- regular files alone ------------------------------------------------------------------------------------------
+
+
+def special(path: Path, kind: str) -> None:
+    """Something else than a file; a pipe that nobody writes to would be waited for, and /dev/zero never ends."""
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a socket":
+        with socket.socket(socket.AF_UNIX) as bound, contextlib.chdir(path.parent):  # its path may be too long
+            bound.bind(path.name)
+    elif kind == "a device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+
+
+KINDS = ("a pipe", "a socket", "a device", "a folder")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_list_names_and_is_no_file_is_left_out(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "ok.png").write_bytes(PNG)
+    special(tmp_path / "bad.png", kind)
+    (tmp_path / "l.csv").write_text("path,label\nok.png,x\nbad.png,y\n")
+    with pytest.raises(SourceError) as caught:
+        tsds.convert(tmp_path / "l.csv", tmp_path / "o.tsds", ConvertOptions(workers=0))
+    assert caught.value.reason == "unreadable-file"
+    found = "cannot be read: No such device or address" if kind == "a socket" else f"expected a file, found {kind}"
+    assert str(caught.value) == f"bad.png: {found}."
+    assert tsds.convert(tmp_path / "l.csv", tmp_path / "o.tsds", SKIP).skipped == {"unreadable-file": 1}
+    estimate = tsds.estimate(tmp_path / "l.csv", SKIP)
+    assert [p.reason for p in estimate.problems] == ["unreadable-file"]
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a device"])
+@pytest.mark.parametrize(
+    ("format", "name"),
+    [("list", "l.csv"), ("imglab", "d.xml"), ("arrays", "images.npy"), ("arrays", "images.npz"), ("voc", "a.xml")],
+)
+def test_annotations_and_arrays_that_are_no_files_are_refused(
+    tmp_path: Path, format: str, name: str, kind: str
+) -> None:
+    special(tmp_path / name, kind)
+    path = tmp_path if format == "voc" else tmp_path / name
+    with pytest.raises(SourceError):
+        open_source(path, "auto").scan()
+    with pytest.raises(SourceError, match=r"found a pipe|found a device|found none|Not a directory"):
+        open_source(path, format).scan()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("read", [read_classes, read_keypoints])
+def test_class_and_landmark_lists_are_files(tmp_path: Path, kind: str, read: Callable[[Path], Any]) -> None:
+    special(tmp_path / "names.txt", kind)
+    with pytest.raises(OptionError, match=r"names\.txt: the (class|landmark) list cannot be used: (expected a|cannot)"):
+        read(tmp_path / "names.txt")
+
+
+def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    file = tmp_path / "x.png"
+    for size in (0, 1, 99_999, 100_000):
+        file.write_bytes(bytes(size))
+        assert read_file(file, "x.png", 100_000) == bytes(size)
+    file.write_bytes(bytes(100_001))
+    with pytest.raises(
+        SourceError, match=r"x\.png: expected a file of at most 100,000 bytes, found 100,001\."
+    ) as caught:
+        read_file(file, "x.png", 100_000)
+    assert caught.value.reason == "unreadable-file"
+    with file.open("wb") as sparse:
+        sparse.truncate(50 << 30)
+    (tmp_path / "l.txt").write_text("x.png\n")
+    with pytest.raises(SourceError, match="at most 1,073,741,824 bytes, found 53,687,091,200"):
+        tsds.convert(tmp_path / "l.txt", tmp_path / "o.tsds", ConvertOptions(workers=0))
+    os.truncate(file, TEXT_LIMIT + 1)
+    with pytest.raises(OptionError, match="at most 67,108,864 bytes"):
+        read_classes(file)
+
+
+def test_a_file_without_a_size_is_read_to_its_end() -> None:
+    """The kernel's own files say that they have no bytes."""
+    assert read_file("/proc/self/status", "status").startswith(b"Name:")
+
+
+# --- images of known formats alone --------------------------------------------------------------------------------
+
+
+def test_ghostscript_is_never_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = tmp_path / "started"
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {started}\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # as before it was looked for
+    buffer = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(buffer, "EPS")
+    (tmp_path / "x.png").write_bytes(buffer.getvalue())
+    with pytest.raises(OSError), Image.open(tmp_path / "x.png") as image:  # so much for the test itself
+        image.load()
+    assert started.exists()
+    started.unlink()
+    (tmp_path / "l.txt").write_text("x.png\n")
+    for run in (
+        lambda: tsds.convert(tmp_path / "l.txt", tmp_path / "o.tsds", ConvertOptions(workers=0)),
+        lambda: tsds.estimate(tmp_path / "l.txt"),
+        lambda: decode_image(buffer.getvalue()),
+    ):
+        with pytest.raises(SourceError, match="expected an image file") as caught:
+            run()
+        assert caught.value.reason == "not-an-image"
+    assert not started.exists()
+
+
+@pytest.mark.parametrize("format", ["ICO", "PCX", "TGA", "SGI", "DDS", "PDF", "AVIF"])
+def test_formats_that_are_not_listed_are_no_images(format: str) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(buffer, format)
+    with pytest.raises(SourceError) as caught:
+        decode_image(buffer.getvalue())
+    assert caught.value.reason == "not-an-image"
+
+
+@pytest.mark.parametrize("format", ["BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP"])
+def test_formats_that_are_listed(format: str) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (16, 9)).save(buffer, format)
+    assert decode_image(buffer.getvalue()).shape == (9, 16, 3)
+
+
+def test_damaged_exif_is_the_samples_fault(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (5, 6)).save(buffer, "WEBP", exif=b"Exif\0\0no TIFF header")
+    with pytest.raises(SourceError, match=r"k: this image's header is damaged") as caught:
+        oriented_size(open_image(buffer.getvalue()), "k")
+    assert caught.value.reason == "truncated-image"
+    source = class_folders(tmp_path / "src")
+    (source / "train/ant/0.webp").write_bytes(buffer.getvalue())
+    (source / "train/ant/9.png").write_bytes(png_bytes(np.zeros((7, 7), np.uint8)))  # so that headers are looked at
+    assert [p.reason for p in tsds.estimate(source, SKIP).problems] == ["truncated-image", "shapes-differ"]
+    with pytest.raises(SourceError, match="differing sizes"):
+        tsds.convert(source, tmp_path / "o.tsds", SKIP)
+
+
+# --- the machine's fault ------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def no_more_files() -> Iterator[None]:
+    """Every open fails, with EMFILE."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def outcome(run: Callable[[], object]) -> BaseException | None:
+    with no_more_files():
+        try:
+            run()
+        except Exception as error:
+            return error
+    return None
+
+
+def test_too_few_descriptors_are_nobodys_damage(tmp_path: Path) -> None:
+    (tmp_path / "x.png").write_bytes(PNG)
+    np.save(tmp_path / "images.npy", np.zeros((2, 4, 4), np.uint8))
+    np.savez(tmp_path / "images.npz", images=np.zeros((2, 4, 4), np.uint8))
+    (tmp_path / "l.csv").write_text("path\nx.png\n")
+    (tmp_path / "a.xml").write_text("<annotation/>")
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(bytes(16))
+    image = Sample("x.png", str(tmp_path / "x.png"))
+    encode_sample(image, ImageOptions())
+    runs: list[Callable[[], object]] = [
+        lambda: encode_sample(image, ImageOptions()),
+        lambda: list(walk_files(tmp_path, {".png"})),
+        lambda: glance(tmp_path),
+        lambda: names_images(tmp_path / "l.csv"),
+        lambda: open_table(tmp_path / "l.csv", "l.csv"),
+        lambda: file_root(tmp_path / "a.xml"),
+        lambda: read_tree(tmp_path / "a.xml", "a.xml"),
+        lambda: read_classes(tmp_path / "l.csv"),
+        *(
+            lambda path=path, format=format: open_source(path, format).scan()  # type: ignore[misc]
+            for path, format in [
+                (tmp_path / "images.npy", "arrays"),
+                (tmp_path / "images.npz", "arrays"),
+                (tmp_path, "idx"),
+                (tmp_path, "folders"),
+                (tmp_path, "voc"),
+            ]
+        ),
+    ]
+    for run in runs:
+        error = outcome(run)
+        assert type(error) is ConversionError, (run, error)
+        assert "Too many open files while this was read" in str(error)
+        assert "\n" not in str(error)
+
+
+UNREADABLE = "/proc/self/mem"  # a regular file whose first byte cannot be read: EIO
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_failing_disk_stops_a_conversion_that_then_goes_on(tmp_path: Path, workers: int) -> None:
+    source = class_folders(tmp_path / "src")
+    image = source / "test/ant/2.png"
+    good = image.read_bytes()
+    image.unlink()
+    image.symlink_to(UNREADABLE)
+    options = ConvertOptions(workers=workers, on_error="skip", shard_nbytes=60)
+    with pytest.raises(ConversionError) as caught:
+        tsds.convert(source, tmp_path / "o.tsds", options)
+    assert str(caught.value) == (
+        "test/ant/2.png: Input/output error while this was read, which is not the file's fault. Mend that and run the "
+        "same command again to go on."
+    )
+    image.unlink()
+    image.write_bytes(good)
+    summary = tsds.convert(source, tmp_path / "o.tsds", options)
+    assert (summary.rows, summary.skipped, summary.resumed) == ({"train": 8, "test": 8}, {}, 5)
+
+
+def test_a_failing_disk_is_nobodys_annotation(tmp_path: Path) -> None:
+    for name in ("a.xml", "d.csv", "images.npy", "train-images-idx3-ubyte"):
+        (tmp_path / name).symlink_to(UNREADABLE)
+        path, format = {
+            "a.xml": (tmp_path, "voc"),
+            "d.csv": (tmp_path / name, "list"),
+            "train-images-idx3-ubyte": (tmp_path, "idx"),
+        }.get(name, (tmp_path / name, "arrays"))
+        with pytest.raises(ConversionError, match="Input/output error"):
+            open_source(path, format).scan()
+    with pytest.raises(ConversionError, match="Input/output error"):
+        open_source(tmp_path / "a.xml", "imglab").scan()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ETIMEDOUT])
+def test_errors_of_the_machine(number: int) -> None:
+    with pytest.raises(ConversionError, match=r"a\.xml: .* while this was read.*run the same command again"):
+        unreadable("a.xml", OSError(number, os.strerror(number)))
+
+
+@pytest.mark.parametrize(
+    "number", [errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR]
+)
+def test_errors_of_the_file(number: int) -> None:
+    assert unreadable("a.xml", OSError(number, os.strerror(number))).reason == "unreadable-file"
+    check_machine("a.png", OSError("image file is truncated"))  # Pillow's have no number
+
+
+class Failing(Samples):
+    """A sequence whose third sample raises."""
+
+    error: BaseException
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 2:
+            raise self.error
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RecursionError(), OSError(errno.EIO, "Input/output error"), RuntimeError("CUDA out of memory.")],
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sequence_may_fail_for_want_of_memory(tmp_path: Path, error: BaseException, workers: int) -> None:
+    samples = Failing([np.zeros((4, 4), np.uint8)] * 4)
+    samples.error = error
+    with pytest.raises(ConversionError, match=r"train/00002: .* while this was read"):
+        tsds.convert(samples, tmp_path / "o.tsds", ConvertOptions(workers=workers, on_error="skip"))
+    samples.error = FileNotFoundError(errno.ENOENT, "No such file or directory")
+    assert tsds.convert(samples, tmp_path / "o.tsds", SKIP).skipped == {"unreadable-file": 1}
+
+
+def test_short_memory_is_not_damage(tmp_path: Path) -> None:
+    """Good images too large for the memory that there is: none is left out, and with more memory all are kept."""
+    for name in ("a", "b"):
+        Image.new("RGB", (4000, 4000)).save(tmp_path / f"{name}.png", compress_level=1)
+    (tmp_path / "c.png").write_bytes(PNG)
+    (tmp_path / "l.txt").write_text("a.png\nb.png\nc.png\n")
+    code = (
+        "import resource, sys, tensorstore_ds as t\n"
+        "import tensorstore_ds.conversion\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20),) * 2)\n"
+        "o = t.ConvertOptions(workers=0, on_error='skip', size=(8, 8), color='rgb')\n"
+        "t.convert(sys.argv[1], sys.argv[2], o)\n"
+    )
+    command = [sys.executable, "-c", code, tmp_path / "l.txt", tmp_path / "o.tsds"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert run.stderr.splitlines()[-1].startswith("tensorstore_ds.errors.ConversionError: a.png: memory ran out while")
+    assert not (tmp_path / "o.tsds").exists()
+    options = ConvertOptions(workers=0, on_error="skip", size=(8, 8), color="rgb")
+    assert tsds.convert(tmp_path / "l.txt", tmp_path / "o.tsds", options).rows == {"train": 3}
+
+
+# --- pixels that are no numbers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("size", [None, (4, 4)])
+def test_pixels_that_are_no_numbers(tmp_path: Path, bad: float, size: tuple[int, int] | None) -> None:
+    images = np.random.default_rng(0).random((5, 8, 8), np.float32)
+    images[3, 2, 5] = bad
+    np.save(tmp_path / "images.npy", images)
+    with pytest.raises(SourceError) as caught:
+        tsds.convert(tmp_path / "images.npy", tmp_path / "o.tsds", ConvertOptions(workers=0, size=size))
+    assert str(caught.value).startswith("train/00003: expected finite numbers as pixels, found NaN or infinity")
+    assert caught.value.reason == "pixel-nan"
+    options = ConvertOptions(workers=0, size=size, on_error="skip")
+    summary = tsds.convert(tmp_path / "images.npy", tmp_path / "o.tsds", options)
+    assert (summary.rows, summary.skipped) == ({"train": 4}, {"pixel-nan": 1})
+    assert tsds.verify(tmp_path / "o.tsds") == []
+
+
+def test_numbers_whose_squares_overflow(tmp_path: Path) -> None:
+    images = np.full((5, 8, 8), 1e200)
+    np.save(tmp_path / "images.npy", images)
+    tsds.convert(tmp_path / "images.npy", tmp_path / "o.tsds", ConvertOptions(workers=0))
+    split = tsds.open(tmp_path / "o.tsds")["train"]
+    np.testing.assert_array_equal(np.asarray(split["image"])[..., 0], images)
+    assert "channels" not in split.statistics
+    with pytest.raises(SourceError, match="too large to be resized"):  # in single precision
+        tsds.convert(tmp_path / "images.npy", tmp_path / "r.tsds", ConvertOptions(workers=0, size=(4, 4)))

@@ -1,0 +1,135 @@
+"""Images of differing sizes and colours: what is said of them, and what a conversion makes of gray among colour."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tensorstore_ds as tsds
+from stores import Samples, class_folders, png_bytes
+from tensorstore_ds.options import ConvertOptions
+
+IN_SHARDS = ConvertOptions(workers=0, shard_nbytes=60)  # two gray images of 6x5, or one in colour, at least
+NOTE = "15 gray and 1 colour images: all are stored as RGB. Pass --color gray or rgb to choose."
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """Gray images, one of which, in the middle of the second split, is in colour."""
+    folders = class_folders(tmp_path / "src")
+    pixels = np.random.default_rng(1).integers(0, 256, (6, 5, 3), np.uint8)
+    (folders / "test/bee/1.png").write_bytes(png_bytes(pixels))
+    return folders
+
+
+def files(store):
+    """The bytes of all files but the root's, which has the time in it, and the root's splits and fields."""
+    content = {p.relative_to(store).as_posix(): p.read_bytes() for p in store.rglob("*") if p.is_file()}
+    content.pop("zarr.json")
+    manifest = tsds.open(store).manifest
+    return content, manifest.splits, manifest.fields
+
+
+def stopped(source, out, after, options):
+    """Convert until this is the `after`-th call of progress, then stop as Ctrl-C does; whether it got there."""
+    calls = []
+
+    def stop(progress):
+        calls.append(progress)
+        if len(calls) == after:
+            raise KeyboardInterrupt
+
+    try:
+        tsds.convert(source, out, options, progress=stop)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_gray_among_colour_becomes_rgb_and_the_user_is_told(mixed, tmp_path, workers):
+    summary = tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(workers=workers, shard_nbytes=60))
+    assert summary.notes == (NOTE,)
+    assert summary.rows == {"train": 8, "test": 8}
+    told = tsds.convert(mixed, tmp_path / "rgb.tsds", ConvertOptions(color="rgb", workers=0, shard_nbytes=60))
+    assert told.notes == ()
+    assert files(tmp_path / "s.tsds") == files(tmp_path / "rgb.tsds")
+    split = tsds.open(tmp_path / "s.tsds")["test"]
+    for i in range(8):
+        expected = np.asarray(Image.open(mixed / split["key"][i]).convert("RGB"))
+        np.testing.assert_array_equal(split["image"][i], expected)
+
+
+def test_gray_among_colour_is_rgb_in_jpeg_too(mixed, tmp_path):
+    summary = tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(encoding="jpeg", workers=0))
+    assert summary.notes == (NOTE,)
+    tsds.convert(mixed, tmp_path / "rgb.tsds", ConvertOptions(encoding="jpeg", color="rgb", workers=0))
+    assert files(tmp_path / "s.tsds") == files(tmp_path / "rgb.tsds")
+    assert len(tsds.open(tmp_path / "s.tsds")["train"].statistics["channels"]["mean"]) == 3
+
+
+def test_files_kept_as_they_are_stay_gray_and_colour(mixed, tmp_path):
+    summary = tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(encoding="source", workers=0))
+    assert summary.notes == ()
+    split = tsds.open(tmp_path / "s.tsds")["test"]
+    assert [split["image"][i] for i in range(8)] == [(mixed / split["key"][i]).read_bytes() for i in range(8)]
+
+
+def test_a_mixed_conversion_stopped_anywhere_ends_in_the_same_bytes(mixed, tmp_path):
+    tsds.convert(mixed, tmp_path / "whole.tsds", IN_SHARDS)
+    whole = files(tmp_path / "whole.tsds")
+    after, resumed = 1, []
+    while stopped(mixed, tmp_path / f"{after}.tsds", after, IN_SHARDS):
+        summary = tsds.convert(mixed, tmp_path / f"{after}.tsds", IN_SHARDS)
+        assert files(tmp_path / f"{after}.tsds") == whole, after
+        assert summary.notes == (NOTE,)
+        resumed.append(summary.resumed)
+        after += 1
+    assert max(resumed[:7]) == 0  # shards of gray rows are of no use
+    assert max(resumed) == 15  # those in RGB are
+
+
+def test_images_that_are_mixed_no_longer_are_gray_again(mixed, tmp_path):
+    out = tmp_path / "s.tsds"
+    assert stopped(mixed, out, 20, IN_SHARDS)
+    (mixed / "test/bee/1.png").unlink()
+    assert tsds.convert(mixed, out, IN_SHARDS).notes == ()
+    tsds.convert(mixed, tmp_path / "whole.tsds", IN_SHARDS)
+    assert files(out) == files(tmp_path / "whole.tsds")
+
+
+def test_all_that_differs_is_said_at_once(mixed, tmp_path):
+    (mixed / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint8)))
+    with pytest.raises(tsds.SourceError, match="differing sizes") as caught:
+        tsds.convert(mixed, tmp_path / "s.tsds", IN_SHARDS)
+    assert str(caught.value) == (
+        f"{mixed}: images are of differing sizes (height x width): 6x5 (15), 9x9 (1); and of differing colours: "
+        "gray (15), colour (1) (stored as RGB). Pass --size 224 (or HxW) with --fit pad, crop or stretch, or keep "
+        "sizes with --encoding jpeg, or all as it is with --encoding source."
+    )
+    for options in ({"size": (8, 8)}, {"encoding": "jpeg"}, {"encoding": "source"}):
+        tsds.convert(mixed, tmp_path / f"{len(list(tmp_path.iterdir()))}.tsds", ConvertOptions(workers=0, **options))
+
+
+def test_16_bit_images_among_others(mixed, tmp_path):
+    (mixed / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint16)))
+    with pytest.raises(tsds.SourceError) as caught:
+        tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(workers=0, color="rgb"))
+    assert "6x5 (15), 9x9 (1); and of differing colours: gray (14), colour (1), 16-bit gray (1). Keep each" in str(
+        caught.value
+    )
+    assert caught.value.reason == "shapes-differ"
+    tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(workers=0, encoding="source"))
+
+
+def test_arrays_with_and_without_alpha(tmp_path):
+    samples = Samples([np.zeros((4, 5, 3), np.uint8), np.zeros((4, 5, 4), np.uint8), np.zeros((3, 5, 4), np.uint8)])
+    with pytest.raises(tsds.SourceError, match=r"colour \(1\).*Pass --size 224 --color rgb \(or HxW\)"):
+        tsds.convert(samples, tmp_path / "s.tsds", ConvertOptions(workers=0))
+    assert tsds.convert(samples, tmp_path / "s.tsds", ConvertOptions(workers=0, size=(8, 8), color="rgb")).notes == ()
+
+
+def test_an_estimate_tells_of_rgb(mixed):
+    found = tsds.estimate(mixed, ConvertOptions(workers=1))
+    assert found.notes == (NOTE,)
+    assert found.fields["image"].spec.shape == (6, 5, 3)
+    assert found.problems == ()
