@@ -21,7 +21,8 @@ from typing import Any
 
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem, StoreExistsError
 from tensorstore_ds.layout import GROUP, dump_json
-from tensorstore_ds.manifest import CONVENTION, File, Manifest, Shard, dump, dump_shard, parse_shard, shard_path
+from tensorstore_ds.manifest import File, Manifest, Shard, dump_shard, parse_shard, shard_path
+from tensorstore_ds.root import dump_root
 from tensorstore_ds.statistics import Statistics
 from tensorstore_ds.writer import check_in_file, remove_directory, sync, write_json
 
@@ -162,8 +163,7 @@ class Workspace:
             manifest.license,
             manifest.citation,
         )
-        attributes = {"zarr_conventions": [CONVENTION], "tsds": dump(manifest)}
-        self._write("zarr.json", dump_json({**GROUP, "attributes": attributes}))
+        self._write("zarr.json", dump_root(manifest))
         sync(self.store)
         if os.path.lexists(self.out):
             raise StoreExistsError(
