@@ -171,9 +171,7 @@ def shard_arrays(fields: Mapping[str, Field], rows: int, lengths: Mapping[str, i
     return arrays
 
 
-def shard_files(
-    fields: Mapping[str, Field], rows: int, lengths: Mapping[str, int]
-) -> dict[str, ArrayGeometry | None]:
+def shard_files(fields: Mapping[str, Field], rows: int, lengths: Mapping[str, int]) -> dict[str, ArrayGeometry | None]:
     """Every file of a shard, by path relative to it: data files with their arrays, metadata with None."""
     files: dict[str, ArrayGeometry | None] = {"zarr.json": None}
     for name, field in fields.items():

@@ -226,7 +226,7 @@ class _Reader:
         return 0
 
     def text(self, where: str, value: object) -> str:
-        if isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value):
+        if isinstance(value, str) and (value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value)):
             return value
         self.wrong(where, f"expected a string of Unicode, found {_brief(value)}.")
         return ""

@@ -39,7 +39,9 @@ def parse_root(data: bytes) -> tuple[Manifest, str]:
     try:
         root = load_object(data)
     except (ValueError, RecursionError) as error:
-        raise FormatError(Problem("zarr.json", "manifest-json", f"expected JSON, found other text ({error}).")) from error
+        raise FormatError(
+            Problem("zarr.json", "manifest-json", f"expected JSON, found other text ({error}).")
+        ) from error
     attributes = root.get("attributes")
     if root.get("zarr_format") != 3 or root.get("node_type") != "group" or not isinstance(attributes, dict):
         raise FormatError(

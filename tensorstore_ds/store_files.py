@@ -57,36 +57,33 @@ class StoreFiles:
     def _check_identity(self) -> None:
         """Asked after a file was opened: what was not replaced then had not been before."""
         try:
-            if _identity(os.lstat(self.path / "zarr.json")) == self._identity:
+            if _identity(os.lstat(f"{self.path}/zarr.json")) == self._identity:
                 return
             data, identity = _read_root(self.path)
             if parse_root(data)[1] == self.sha256:  # the same one, touched or copied into its place
                 self._identity = identity
                 return
-        except OSError:
-            pass  # gone, as is told below
-        except FormatError:
-            pass
-        problem = Problem(str(self.path), "replaced", "the store that was opened here is gone, or another is in its place.")
+        except (OSError, FormatError):
+            pass  # gone or damaged: told below
+        problem = Problem(
+            str(self.path), "replaced", "the store that was opened here is gone, or another is in its place."
+        )
         raise FormatError(problem, "Open it again.")
 
 
 def open_file(root: Path, name: str) -> IO[bytes]:
     """Open a regular file below `root` for reading; a symbolic link or a pipe in its place is refused."""
+    # Without O_NONBLOCK a pipe would be waited for; it means nothing for files.
+    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        file = open(root / name, "rb", opener=_open_no_follow)
+        descriptor = os.open(f"{root}/{name}", flags)
     except OSError as error:
         reason = "symlink" if (root / name).is_symlink() else "missing-file"
         raise FormatError(Problem(name, reason, f"this file cannot be opened ({error.strerror}).")) from error
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise FormatError(Problem(name, "missing-file", "expected a file, found something else."))
-    return file
-
-
-def _open_no_follow(path: str, flags: int) -> int:
-    # Without O_NONBLOCK a pipe would be waited for; it means nothing for files.
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    return os.fdopen(descriptor, "rb")
 
 
 def _read_root(path: Path) -> tuple[bytes, _Identity]:
