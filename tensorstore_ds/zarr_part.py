@@ -48,7 +48,7 @@ class ZarrPart:
         if not isinstance(item, slice):
             chunk, row = divmod(item, self._geometry.chunk_rows)
             with self._open() as file:
-                value = self.chunk(file, chunk)[row].copy()
+                value = np.array(self.chunk(file, chunk)[row])
         else:
             start, stop, _ = item.indices(self._geometry.rows)
             value = self._rows(start, max(start, stop))
