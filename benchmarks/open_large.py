@@ -13,8 +13,9 @@ import numpy as np
 
 from benchmarks.measure import ROOT, Figure, Settings
 from tensorstore_ds.layout import GROUP, ArrayGeometry, dump_json, shard_arrays, shard_files
-from tensorstore_ds.manifest import CONVENTION, File, Manifest, Shard, SplitEntry, dump, shard_path
+from tensorstore_ds.manifest import File, Manifest, Shard, SplitEntry, shard_path
 from tensorstore_ds.options import ConvertOptions
+from tensorstore_ds.root import dump_root
 from tensorstore_ds.schema import KEY, SIZE, ArrayField, Field, image_field, label_field
 
 MILLISECONDS, MEGABYTES = 50, 30
@@ -69,8 +70,7 @@ def write_sparse_store(root: Path) -> None:
     for split in splits:
         (root / split / "zarr.json").write_bytes(dump_json(GROUP))
         files[f"{split}/zarr.json"] = _listed(root / split / "zarr.json")
-    attributes = {"zarr_conventions": [CONVENTION], "tsds": dump(Manifest("memmap", _FIELDS, splits, files))}
-    (root / "zarr.json").write_bytes(dump_json({**GROUP, "attributes": attributes}))
+    (root / "zarr.json").write_bytes(dump_root(Manifest("memmap", _FIELDS, splits, files)))
 
 
 def _write_shard(directory: Path, rows: int) -> Shard:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
@@ -13,7 +12,9 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from tensorstore_ds.checks import offsets_problem
 from tensorstore_ds.errors import FormatError, Problem
+from tensorstore_ds.memory import check_fits
 from tensorstore_ds.schema import ArraySpec, TableField
+from tensorstore_ds.zarr_part import ZarrPart
 
 #: Rows of at least this size are copied one by one when they come from several shards.
 LARGE_ROW_NBYTES = 4096
@@ -60,7 +61,7 @@ class Column:
         return f"<Column {self._name!r} {self.shape} {self.dtype}>"
 
     def part(self, shard: int) -> Part:
-        """One shard's part: a read-only map, or an array read through zarr; checked and mapped when first used."""
+        """One shard's part: a read-only map, or an array to be unpacked; checked and mapped when first used."""
         if shard not in self._parts:
             self._parts[shard] = self._load(shard)
         return self._parts[shard]
@@ -81,7 +82,7 @@ class Column:
         return self.take(item)
 
     def pieces(self, start: int, stop: int) -> list[NDArray[Any]]:
-        """Rows ``[start, stop)``, both in [0, len], as each shard has them: views of maps, or arrays read by zarr."""
+        """Rows ``[start, stop)``, both in [0, len], as each shard has them: views of maps, or unpacked arrays."""
         if stop <= start:
             return []
         first, last = (int(s) - 1 for s in self._starts.searchsorted([start, stop - 1], "right"))
@@ -91,12 +92,12 @@ class Column:
         ]
 
     def take(self, rows: ArrayLike, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Copy rows, in any order and any number of times, with one gather.
+        """Copy rows, in any order and any number of times, with one gather, as `numpy.take` does along axis 0.
 
         Args:
-            rows: (n,) integers in [-len, len).
-            out: (n, ...) of the column's dtype, C-contiguous, to be filled; a new array if None. Filling one again is
-                several times faster than a fresh one, whose pages the system must hand out first.
+            rows: integers in [-len, len), of any shape: (n,), or () for one row.
+            out: (*shape of rows, ...) of the column's dtype, C-contiguous, to be filled; a new array if None. Filling
+                one again is several times faster than a fresh one, whose pages the system must hand out first.
 
         Returns:
             `out`, never a view of the map.
@@ -114,10 +115,11 @@ class Column:
                 f"{self._name}: expected out of shape {shape}, {self.dtype}, C-contiguous, "
                 f"found {out.shape}, {out.dtype}."
             )
+        flat, target = rows.reshape(-1), out.reshape(rows.size, *self.spec.shape)
         if self.shards == 1:
-            _take(self.part(0), rows, out)
+            _take(self.part(0), flat, target)
         elif rows.size:
-            self._take_from_shards(rows, out)
+            self._take_from_shards(flat, target)
         return out
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
@@ -133,7 +135,10 @@ class Column:
         pieces = self.pieces(start, stop)
         if not pieces:
             return np.empty((0, *self.spec.shape), self.dtype)
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        if len(pieces) == 1:
+            return pieces[0]
+        check_fits(self._name, (stop - start) * self.spec.row_nbytes)
+        return np.concatenate(pieces)
 
     def _take_from_shards(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         owners = self._starts.searchsorted(rows, "right") - 1
@@ -200,6 +205,8 @@ class RaggedColumn:
             FormatError: a shard's offsets do not begin at 0, fall, or do not end at the number of values.
         """
         lengths = next(iter(self._values.values()))._starts
+        if self._offsets.shards > 1:
+            check_fits(self._name, 2 * self._offsets.nbytes)
         parts = []
         for shard in range(self._offsets.shards):
             part = np.asarray(self._offsets.part(shard)[:])
@@ -229,20 +236,25 @@ class RaggedColumn:
             return self._values[item]
         row = int(_checked_rows(item, len(self), self._name))
         start, stop = int(self.offsets[row]), int(self.offsets[row + 1])
+        self._check_fits(stop - start)
         values = {name: column[start:stop] for name, column in self._values.items()}
         if self.field.kind == "key":
             return values["bytes"].tobytes().decode("utf-8", "backslashreplace")
         return values["bytes"].tobytes() if self.field.kind == "image" else values
 
     def take(self, rows: ArrayLike) -> Ragged:
-        """Copy the values of some rows, in any order and any number of times.
+        """Copy the values of some rows, (n,), in any order and any number of times.
 
         Raises:
             IndexError: a row is outside.
+            ValueError: `rows` are not of the shape (n,).
         """
         rows = _checked_rows(rows, len(self), self._name)
+        if rows.ndim != 1:
+            raise ValueError(f"{self._name}: expected rows of shape (n,), found {rows.shape}.")
         starts, stops = self.offsets[rows], self.offsets[rows + 1]
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(stops - starts)])
+        self._check_fits(int(offsets[-1]))
         if set(self._values) == {"bytes"}:  # long runs: copied as such; an index a byte would be eight times the data
             data = np.empty(offsets[-1], np.uint8)
             for i, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
@@ -251,45 +263,11 @@ class RaggedColumn:
         flat = np.repeat(starts - offsets[:-1], stops - starts) + np.arange(offsets[-1])
         return Ragged(offsets, {name: column.take(flat) for name, column in self._values.items()})
 
+    def _check_fits(self, values: int) -> None:
+        check_fits(self._name, values * sum(column.spec.row_nbytes for column in self._values.values()))
+
 
 # --- parts of columns -------------------------------------------------------------------------------------------
-
-
-class ZarrPart:
-    """One shard's array in the layout `zarr`, read and decompressed through zarr-python."""
-
-    def __init__(self, path: Path, name: str) -> None:
-        import zarr  # a third of a second: only for compressed stores
-
-        self._name = name
-        try:
-            self._array: Any = zarr.open_array(path, mode="r", zarr_format=3)
-        except (ValueError, TypeError, KeyError, OSError) as error:
-            problem = Problem(f"{name}/zarr.json", "array-metadata", f"zarr cannot open this array ({error}).")
-            raise FormatError(problem) from error
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the array."""
-        return tuple(self._array.shape)
-
-    def __getitem__(self, item: int | slice) -> Any:
-        value = np.asarray(self._read(lambda: self._array[item]))
-        value.flags.writeable = False  # as a memory map's
-        return value if isinstance(item, slice) or value.ndim else value[()]
-
-    def take(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Copy rows into `out`, each chunk read once."""
-        out[...] = self._read(lambda: self._array.oindex[rows])
-
-    def _read(self, read: Callable[[], Any]) -> Any:
-        try:
-            return read()
-        except (ValueError, RuntimeError, MemoryError, OSError) as error:
-            raise FormatError(
-                Problem(self._name, "checksum", f"a compressed chunk cannot be read ({error})."),
-                "Copy the store again.",
-            ) from error
 
 
 Part = NDArray[Any] | ZarrPart

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -238,14 +239,26 @@ def color_of(mode: str) -> str:
     return "gray" if mode in _GRAY_MODES else "colour"
 
 
+_limits: list[int | None] = []  # Pillow's own, once for each thread or block that has set it aside
+_limits_lock = threading.Lock()
+
+
 @contextlib.contextmanager
 def own_pixel_limit() -> Iterator[None]:
-    """Leave the limit on pixels to `max_pixels`: Pillow's own would warn below it, or refuse what the user allowed."""
-    limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+    """Leave the limit on pixels to `max_pixels`: Pillow's own would warn below it, or refuse what the user allowed.
+
+    Pillow has one limit for all threads: it is back when the last of them has left.
+    """
+    with _limits_lock:
+        _limits.append(_limits[0] if _limits else Image.MAX_IMAGE_PIXELS)
+        Image.MAX_IMAGE_PIXELS = None
     try:
         yield
     finally:
-        Image.MAX_IMAGE_PIXELS = limit
+        with _limits_lock:
+            limit = _limits.pop()
+            if not _limits:
+                Image.MAX_IMAGE_PIXELS = limit
 
 
 def _from_image(image: Image.Image, color: Color, key: str) -> NDArray[Any]:

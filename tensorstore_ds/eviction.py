@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorstore_ds.checks import open_file
 from tensorstore_ds.errors import ResidencyError
 from tensorstore_ds.page_cache import (
     Residency,
@@ -18,6 +17,7 @@ from tensorstore_ds.page_cache import (
     total_residency,
 )
 from tensorstore_ds.store import Store
+from tensorstore_ds.store_files import open_file
 
 
 @dataclass(frozen=True, slots=True)

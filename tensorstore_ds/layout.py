@@ -23,6 +23,8 @@ CHUNK_NBYTES = 512 * 1024
 #: The index ends with the CRC-32C of its other bytes.
 CRC_NBYTES = 4
 ZSTD_LEVEL = 3
+#: A Zstandard frame has at least so many bytes, and as many again for each block of 128 KiB that it unpacks to.
+_FRAME_NBYTES, _BLOCK_NBYTES, _BLOCK = 6, 4, 128 * 1024
 
 GROUP: Mapping[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": {}}
 
@@ -82,6 +84,22 @@ class ArrayGeometry:
     def file_nbytes(self) -> int:
         """Bytes of the file in the layout `memmap`. An array without rows has no file: 0."""
         return self.chunks * self.chunk_nbytes + self.index_nbytes if self.rows else 0
+
+    @property
+    def compressed_nbytes(self) -> tuple[int, int]:
+        """Least and most bytes of an inner chunk in the layout `zarr`.
+
+        The least is all that Zstandard can do: 32,768 to 1. A file that is smaller cannot hold what it claims.
+        """
+        least = _FRAME_NBYTES + _BLOCK_NBYTES * -(-self.chunk_nbytes // _BLOCK)
+        return least, self.chunk_nbytes + self.chunk_nbytes // 128 + 1024
+
+    def file_nbytes_in(self, layout: Layout) -> tuple[int, int]:
+        """Least and most bytes of the data file."""
+        if layout == "memmap" or self.rows == 0:
+            return self.file_nbytes, self.file_nbytes
+        least, most = self.compressed_nbytes
+        return self.chunks * least + self.index_nbytes, self.chunks * most + self.index_nbytes
 
     @property
     def data_path(self) -> str:
@@ -153,16 +171,16 @@ def shard_arrays(fields: Mapping[str, Field], rows: int, lengths: Mapping[str, i
     return arrays
 
 
-def shard_files(fields: Mapping[str, Field], rows: int, lengths: Mapping[str, int]) -> dict[str, int | None]:
-    """Every file of a shard, by path relative to it, with its size in the layout `memmap`; None for metadata."""
-    files: dict[str, int | None] = {"zarr.json": None}
+def shard_files(fields: Mapping[str, Field], rows: int, lengths: Mapping[str, int]) -> dict[str, ArrayGeometry | None]:
+    """Every file of a shard, by path relative to it: data files with their arrays, metadata with None."""
+    files: dict[str, ArrayGeometry | None] = {"zarr.json": None}
     for name, field in fields.items():
         if isinstance(field, TableField):
             files[f"{name}/zarr.json"] = None
     for path, geometry in shard_arrays(fields, rows, lengths).items():
         files[f"{path}/zarr.json"] = None
         if geometry.rows:
-            files[f"{path}/{geometry.data_path}"] = geometry.file_nbytes
+            files[f"{path}/{geometry.data_path}"] = geometry
     return files
 
 

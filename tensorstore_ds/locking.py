@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from tensorstore_ds.checks import open_file
 from tensorstore_ds.errors import ResidencyError
 from tensorstore_ds.page_cache import (
     DataFile,
@@ -24,6 +23,7 @@ from tensorstore_ds.page_cache import (
     unmap_file,
 )
 from tensorstore_ds.store import Store
+from tensorstore_ds.store_files import open_file
 from tensorstore_ds.warming import warm
 
 _CAP_IPC_LOCK = 14  # linux/capability.h: who has it may lock without a limit

@@ -39,7 +39,7 @@ CONVENTION = {
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"([a-z0-9_-]+/)*([a-z0-9_-]+|zarr\.json|skipped\.jsonl)")
-_VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
+_VERSION = re.compile(r"(0|[1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})")
 _MAX = 2**63
 
 
@@ -226,7 +226,7 @@ class _Reader:
         return 0
 
     def text(self, where: str, value: object) -> str:
-        if isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value):
+        if isinstance(value, str) and (value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value)):
             return value
         self.wrong(where, f"expected a string of Unicode, found {_brief(value)}.")
         return ""

@@ -10,6 +10,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+from tensorstore_ds.errors import FormatError, Problem
+
+#: So much is taken without a look at how much there is.
+_UNASKED_NBYTES = 256 * 1024**2
+
 
 def memory_limit() -> int:
     """Bytes that this process may use now: the least of `memory_limits`."""
@@ -31,6 +36,19 @@ def memory_limits() -> dict[str, int]:
         if left is not None:
             limits[str(directory)] = left
     return limits
+
+
+def check_fits(where: str, nbytes: int) -> None:
+    """Refuse what a store claims to hold, before memory is taken for it that this process may not use.
+
+    Raises:
+        FormatError: `too-large`.
+    """
+    if nbytes > _UNASKED_NBYTES:
+        limit = memory_limit()
+        if nbytes > limit:
+            message = f"expected what fits in the {limit:,} bytes of memory that may be used, found {nbytes:,} bytes."
+            raise FormatError(Problem(where, "too-large", message), "Read less at a time, or where there is more.")
 
 
 def available_nbytes(meminfo: str) -> int:

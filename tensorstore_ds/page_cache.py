@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorstore_ds.checks import open_file
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.layout import array_paths, shard_arrays
 from tensorstore_ds.manifest import shard_path
 from tensorstore_ds.memory import memory_limit as memory_limit
 from tensorstore_ds.memory import memory_limits
 from tensorstore_ds.store import Store
+from tensorstore_ds.store_files import open_file
 
 _CACHESTAT = 451  # the system call's number, the same on every architecture; Linux 6.5 and later
 _WINDOW = 1024**3  # bytes asked about at a time: a quarter of a million pages, one byte each

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from tensorstore_ds.encode import decode_image, own_pixel_limit
+from tensorstore_ds.encode import own_pixel_limit
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.lettering import lettering, shortened
 from tensorstore_ds.schema import ArrayField, TableField
 from tensorstore_ds.store import Split
+from tensorstore_ds.stored_images import decode_stored
 
 #: The longer side of a picture, in pixels: of images with objects, of others, and of others that are tiny.
 LARGE, MEDIUM, SMALL = 320, 176, 112
@@ -93,7 +94,7 @@ def _cell(split: Split, row: int, image: str, tables: Sequence[str]) -> _Cell:
 def _pixels(split: Split, row: int, name: str, key: str) -> NDArray[Any]:
     """(H, W, C) of the stored image."""
     stored = split[name][row]
-    return decode_image(stored, key=f"{split.name}/{key}") if isinstance(stored, bytes) else stored
+    return decode_stored(stored, key=f"{split.name}/{key}") if isinstance(stored, bytes) else stored
 
 
 def _rgb(pixels: NDArray[Any]) -> Image.Image:

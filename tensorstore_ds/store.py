@@ -10,46 +10,55 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tensorstore_ds.checks import check_listing, check_metadata, check_sizes, open_file, read_manifest
-from tensorstore_ds.columns import Column, Part, RaggedColumn, ZarrPart
+from tensorstore_ds.checks import check_listing, check_metadata, check_sizes
+from tensorstore_ds.columns import Column, Part, RaggedColumn
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.layout import ArrayGeometry, array_paths, shard_arrays
 from tensorstore_ds.manifest import Manifest, Shard, shard_path
 from tensorstore_ds.schema import Field, Layout, TableField
+from tensorstore_ds.store_files import StoreFiles
+from tensorstore_ds.zarr_part import ZarrPart
 
 
-def open(path: str | os.PathLike[str]) -> Store:
+def open(path: str | os.PathLike[str], *, sha256: str | None = None) -> Store:
     """Open the store at `path`.
 
-    Reads the manifest, and compares the size of every file with it. No data is read.
+    Reads the manifest and checks its digest, and compares the size of every file with it. No data is read.
+
+    Args:
+        path: of the store.
+        sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
 
     Raises:
-        FormatError: with every problem found, in the manifest or among the files.
+        FormatError: with every problem found, in the manifest or among the files; or it is another store.
     """
     root = Path(path).absolute()
-    manifest = read_manifest(root)
-    problems = check_listing(manifest) or check_sizes(root, manifest)
+    files = StoreFiles(root, sha256)
+    problems = check_listing(files.manifest) or check_sizes(root, files.manifest)
     if problems:
         raise FormatError(problems, f"Check the copy with: tsds verify {root.name}")
-    return Store(root, manifest)
+    return Store(files)
 
 
 class Store:
-    """An open store. It pickles as its path, and is opened again where it is unpickled.
+    """An open store. It pickles as its path and digest, and is opened again where it is unpickled.
 
     Attributes:
         path: the absolute path of its directory.
         manifest: what it says of itself.
+        sha256: the digest of its manifest, 64 hexadecimal digits, and so of all of it: two stores with the same digest
+            hold the same bytes.
     """
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
-        self.path = path
-        self.manifest = manifest
+    def __init__(self, files: StoreFiles) -> None:
+        self.path = files.path
+        self.manifest: Manifest = files.manifest
+        self.sha256 = files.sha256
+        self._files = files
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -83,10 +92,10 @@ class Store:
 
     @functools.cached_property
     def _splits(self) -> dict[str, Split]:
-        return {name: Split(self.path, self.manifest, name) for name in self.splits}
+        return {name: Split(self._files, name) for name in self.splits}
 
-    def __reduce__(self) -> tuple[Callable[[Path], Store], tuple[Path]]:
-        return open, (self.path,)
+    def __reduce__(self) -> tuple[Callable[[Path, str], Store], tuple[Path, str]]:
+        return _open_same, (self.path, self.sha256)
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name}: {len(split)}" for name, split in self._splits.items())
@@ -102,11 +111,12 @@ class Split:
         statistics: class counts, channel mean and standard deviation, and more, as the manifest has them.
     """
 
-    def __init__(self, root: Path, manifest: Manifest, name: str) -> None:
+    def __init__(self, files: StoreFiles, name: str) -> None:
+        manifest = files.manifest
         self.name = name
         self.fields: Mapping[str, Field] = manifest.fields
         self.statistics: Mapping[str, Any] = manifest.splits[name].statistics
-        self._root = root
+        self._files = files
         self._layout = manifest.layout
         self._shards = manifest.splits[name].shards
         self._columns: dict[str, Column | RaggedColumn] = {}
@@ -125,8 +135,8 @@ class Split:
     def __repr__(self) -> str:
         return f"<Split {self.name!r}, {len(self)} rows of {', '.join(self.fields)}>"
 
-    def __reduce__(self) -> tuple[Callable[[Path, str], Split], tuple[Path, str]]:
-        return _open_split, (self._root, self.name)
+    def __reduce__(self) -> tuple[Callable[[Path, str, str], Split], tuple[Path, str, str]]:
+        return _open_split, (self._files.path, self._files.sha256, self.name)
 
     def _column(self, name: str) -> Column | RaggedColumn:
         field = self.fields[name]
@@ -148,30 +158,35 @@ class Split:
         return shard_arrays(self.fields, shard.rows, shard.lengths)[path]
 
     def _part(self, path: str, index: int) -> Part:
-        """One shard's part of an array: mapped, or opened through zarr."""
+        """One shard's part of an array: mapped, or read through its index."""
         shard = self._shards[index]
         directory = f"{shard_path(self.name, index)}/{path}"
         geometry = self._geometry(shard, path)
-        check_metadata(self._root, directory, geometry, self._layout)
-        if self._layout == "zarr" and geometry.rows:
-            part: Part = ZarrPart(self._root / directory, directory)
-        elif geometry.rows:
-            expected = shard.files[f"{path}/{geometry.data_path}"].size
-            part = _map(self._root, f"{directory}/{geometry.data_path}", geometry, expected)
-        else:
-            part = np.empty(geometry.shape, geometry.spec.dtype)
-        return part
+        check_metadata(self._files, directory, geometry, self._layout)
+        if not geometry.rows:
+            return np.empty(geometry.shape, geometry.spec.dtype)
+        name = f"{directory}/{geometry.data_path}"
+        open_data = functools.partial(_open_data, self._files, name, shard.files[f"{path}/{geometry.data_path}"].size)
+        if self._layout == "zarr":
+            return ZarrPart(name, geometry, open_data)
+        with open_data() as file:  # the descriptor is closed, the map stays
+            # np.memmap's own indexing is several times slower than that of the plain array behind it.
+            return np.memmap(file, geometry.spec.dtype, "r", shape=geometry.shape).view(np.ndarray)
 
 
-def _open_split(path: Path, name: str) -> Split:
-    return open(path)[name]
+def _open_same(path: Path, sha256: str) -> Store:
+    return open(path, sha256=sha256)
 
 
-def _map(root: Path, name: str, geometry: ArrayGeometry, expected: int) -> NDArray[Any]:
-    """A read-only map of an array's bytes; the descriptor is closed, the map stays."""
-    with open_file(root, name) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size != expected:
-            raise FormatError(Problem(name, "file-size", f"expected {expected} bytes, found {size}."))
-        # np.memmap's own indexing is several times slower than that of the plain array behind it.
-        return np.memmap(file, geometry.spec.dtype, "r", shape=geometry.shape).view(np.ndarray)
+def _open_split(path: Path, sha256: str, name: str) -> Split:
+    return open(path, sha256=sha256)[name]
+
+
+def _open_data(files: StoreFiles, name: str, expected: int) -> IO[bytes]:
+    """A data file of the size that is listed."""
+    file = files.open(name)
+    size = os.fstat(file.fileno()).st_size
+    if size != expected:
+        file.close()
+        raise FormatError(Problem(name, "file-size", f"expected {expected} bytes, found {size}."))
+    return file

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from tensorstore_ds.checks import open_file
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.page_cache import DataFile, data_files, requirement, resident_nbytes, select_columns
 from tensorstore_ds.store import Store
+from tensorstore_ds.store_files import open_file
 
 #: The system is told of this many bytes together, which keeps a disk busy; what is resident is skipped in such pieces.
 PIECE_NBYTES = 8 * 1024**2

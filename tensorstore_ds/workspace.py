@@ -31,7 +31,8 @@ from typing import Any
 
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem, StoreExistsError
 from tensorstore_ds.layout import GROUP, dump_json
-from tensorstore_ds.manifest import CONVENTION, File, Manifest, Shard, dump, dump_shard, parse_shard, shard_path
+from tensorstore_ds.manifest import File, Manifest, Shard, dump_shard, parse_shard, shard_path
+from tensorstore_ds.root import dump_root
 from tensorstore_ds.statistics import Statistics
 from tensorstore_ds.store import open as open_store
 from tensorstore_ds.writer import check_in_file, sync
@@ -193,8 +194,7 @@ class Workspace:
             lines = [json.dumps(dump_problem(p), ensure_ascii=False) + "\n" for p in skipped]
             files["skipped.jsonl"] = self._add("skipped.jsonl", "".join(lines).encode("utf-8", "backslashreplace"))
         manifest = replace(manifest, files=files)
-        attributes = {"zarr_conventions": [CONVENTION], "tsds": dump(manifest)}
-        self._add("zarr.json", dump_json({**GROUP, "attributes": attributes}))
+        self._add("zarr.json", dump_root(manifest))
         sync(self.store)
         self._look_at_result()
         self._rename()

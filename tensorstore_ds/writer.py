@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.compress import compress_array
+from tensorstore_ds.cores import usable_cores
 from tensorstore_ds.layout import GROUP, ArrayGeometry, array_paths, dump_json, shard_arrays
 from tensorstore_ds.manifest import File, Shard
 from tensorstore_ds.schema import ArrayField, Field, Layout, TableField
@@ -189,7 +190,7 @@ def move_down(file: IO[bytes], source: int, target: int, nbytes: int) -> None:
 def check_in(directory: Path) -> dict[str, File]:
     """Sync every file and directory below `directory`; size and SHA-256 of each file by its relative path."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
-    with ThreadPoolExecutor(os.cpu_count()) as threads:  # hashing and syncing release the GIL
+    with ThreadPoolExecutor(usable_cores()) as threads:  # hashing and syncing release the GIL
         files = dict(
             zip((p.relative_to(directory).as_posix() for p in paths), threads.map(check_in_file, paths), strict=True)
         )

@@ -18,7 +18,7 @@ VALID = ROOT / "formats" / "v1" / "conformance" / "valid"
 INVALID = VALID.with_name("invalid")
 
 sys.path.append(str(VALID.parent))
-from plain_store import Shard, Store, contents, dump_json, manifest, root  # noqa: E402
+from plain_store import Shard, Store, contents, dump_json, manifest, root, sealed  # noqa: E402
 
 
 def tsds(*arguments: object) -> Result:
@@ -36,7 +36,7 @@ def write_store(path: Path, fields: dict[str, Any], *splits: tuple[str, int, dic
     shards = {name: [Shard(rows, arrays)] for name, rows, arrays in splits}
     store = Store(fields, shards, statistics=statistics, extra=extra)
     files = contents(store)
-    files["zarr.json"] = dump_json(root(manifest(store, files)))
+    files["zarr.json"] = sealed(dump_json(root(manifest(store, files))))
     for name, data in files.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(data)

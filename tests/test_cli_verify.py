@@ -58,7 +58,7 @@ def test_json() -> None:
 def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
-    def verify(path: Path, *, threads: int | None, progress: object) -> list[object]:
+    def verify(path: Path, *, sha256: str | None, threads: int | None, progress: object) -> list[object]:
         seen.append(threads)
         return []
 
@@ -66,3 +66,18 @@ def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     tsds("verify", VALID / "minimal.tsds")
     tsds("verify", VALID / "minimal.tsds", "--threads", 3)
     assert seen == [None, 3]
+
+
+def test_only_the_store_that_is_meant(tmp_path: Path) -> None:
+    store, other = VALID / "minimal.tsds", VALID / "gray16.tsds"
+    shown = re.search(r"sha256 +([0-9a-f]{64})\n", tsds("info", store).stdout)
+    assert shown is not None
+    digest = shown[1]
+    assert json.loads(tsds("info", store, "--json").stdout)["sha256"] == digest
+    for command in ("verify", "info"):
+        assert tsds(command, store, "--sha256", digest.upper()).exit_code == 0
+        refused = tsds(command, other, "--sha256", digest)
+        assert refused.exit_code == 1
+        text = refused.stdout + refused.stderr
+        assert f"expected the store {digest}, found the store " in text and "Traceback" not in text
+        assert tsds(command, store, "--sha256", digest[1:]).exit_code == 2

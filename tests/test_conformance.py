@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib
 import json
 import re
@@ -208,22 +207,10 @@ def test_verify_finds_it_and_nothing_else(case: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize("copied", ["minimal"], indirect=True)
 def test_a_root_above_the_limit_is_refused_unread(copied: Path) -> None:
     with (copied / "zarr.json").open("r+b") as file:
-        file.truncate(256 * 1024**2 + 1)  # sparse
+        file.truncate(64 * 1024**2 + 1)  # sparse
     with pytest.raises(FormatError) as caught:
         tsds.open(copied)
     assert caught.value.reason == "manifest-json"
-
-
-@pytest.mark.parametrize("copied", ["chunks"], indirect=True)
-def test_verify_wants_zeros_after_the_last_row(copied: Path) -> None:
-    name, root = "image/c/0/0/0/0", json.loads((copied / "zarr.json").read_bytes())
-    data = bytearray((copied / "train/00000" / name).read_bytes())
-    data[13 * 65536] = 1
-    (copied / "train/00000" / name).write_bytes(data)
-    shard = root["attributes"]["tsds"]["splits"]["train"]["shards"][0]
-    shard["files"][name]["sha256"] = hashlib.sha256(data).hexdigest()
-    (copied / "zarr.json").write_text(json.dumps(root))
-    assert [problem.reason for problem in tsds.verify(copied)] == ["shard-index"]
 
 
 @pytest.mark.parametrize("copied", ["minimal"], indirect=True)

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 import tensorstore_ds as tsds
 from stores import detections, store_of
+from tensorstore_ds import memory
+from tensorstore_ds.loading.dataset import StoreDataset
 
 SAMPLES = detections(11)
 IMAGES = np.stack([s["image"] for s in SAMPLES])
@@ -66,6 +69,35 @@ def test_any_slice_and_any_rows_are_numpys(split, data):
             np.testing.assert_allclose(taken[name], np.concatenate(joined), rtol=1e-6)
     keys = split["key"].take(rows)
     assert bytes(keys["bytes"]).decode() == "".join(split["key"][r] for r in rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_take_answers_as_numpys_for_rows_of_any_shape(split, data):
+    shape = data.draw(st.lists(st.integers(0, 3), max_size=3).map(tuple))
+    count = int(np.prod(shape))
+    rows = np.array(data.draw(st.lists(st.integers(-11, 10), min_size=count, max_size=count)), int).reshape(shape)
+    for name, values in (("image", IMAGES), ("size", np.tile(np.int32([12, 10]), (11, 1)))):
+        expected = np.take(values, rows, axis=0)
+        taken = split[name].take(rows)
+        assert (taken.shape, taken.dtype) == (expected.shape, expected.dtype)
+        np.testing.assert_array_equal(taken, expected)
+        out = np.full_like(expected, 9)
+        assert split[name].take(rows, out=out) is out
+        np.testing.assert_array_equal(out, expected)
+    if len(shape) != 1:
+        with pytest.raises(ValueError, match=r"expected rows of shape \(n,\)"):
+            split["objects"].take(rows)
+
+
+def test_one_row_is_taken_as_such(split):
+    np.testing.assert_array_equal(split["image"].take(5), IMAGES[5])
+    labels = split["objects"]["labels"]
+    assert labels.take(2).shape == ()
+    assert labels.take(2) == labels[2]
+    out = np.empty((), np.int64)
+    assert labels.take(2, out=out) is out
+    assert out == labels[2]
 
 
 def test_tables(split):
@@ -221,30 +253,115 @@ def test_what_is_no_store(tmp_path):
     assert caught.value.reason == "not-a-store"
 
 
-@settings(max_examples=80, deadline=None)
-@given(data=st.data())
-def test_any_byte_of_metadata_flipped_is_refused_or_changes_nothing(data, tmp_path_factory):
-    path = tmp_path_factory.mktemp("flip") / "s.tsds"
-    store = store_of(path, SAMPLES[:5], ["ant", "bee"])
-    file = data.draw(st.sampled_from(sorted(path.rglob("zarr.json"))))
-    content = bytearray(file.read_bytes())
-    position = data.draw(st.integers(0, len(content) - 1))
-    content[position] ^= 1 << data.draw(st.integers(0, 7))
-    expected = np.asarray(store["train"]["image"]).copy()
-    file.write_bytes(content)
-    try:
-        again = tsds.open(path)
-        for split in again:
-            for name in again[split].fields:
-                column = again[split][name]
-                np.asarray(column if isinstance(column, tsds.Column) else column.offsets)
-        if "train" in again and "image" in again["train"].fields:
-            np.testing.assert_array_equal(np.asarray(again["train"]["image"]), expected)
-    except tsds.FormatError as error:
-        assert error.problems
-
-
 def test_columns_name_themselves(store):
     assert repr(store["train"]["image"]) == "<Column 'train/image' (11, 12, 10, 3) uint8>"
     assert repr(store["train"]) == "<Split 'train', 11 rows of image, objects, size, key>"
     assert Path(store.path).name in repr(store)
+
+
+# --- the store that was opened, and no other ----------------------------------------------------------------------
+
+
+@pytest.fixture(params=["memmap", "zarr"])
+def two(request, tmp_path):
+    """Paths of two stores of the same shape: the second can take the first one's place."""
+    paths = tmp_path / "s.tsds", tmp_path / "other.tsds"
+    for path, seed in zip(paths, (0, 1), strict=True):
+        store_of(path, detections(6, seed=seed), ["a", "b"], layout=request.param, shard_nbytes=3 * ROW_NBYTES)
+    return paths
+
+
+def replace(path, other):
+    path.rename(path.with_name("away"))
+    other.rename(path)
+
+
+def test_the_digest_is_the_name_of_a_store(two):
+    path, other = two
+    store = tsds.open(path)
+    assert len(store.sha256) == 64
+    assert tsds.open(path, sha256=store.sha256.upper()).sha256 == store.sha256
+    with pytest.raises(tsds.FormatError) as caught:
+        tsds.open(other, sha256=store.sha256)
+    assert caught.value.reason == "checksum"
+    assert store.sha256 in str(caught.value) and tsds.open(other).sha256 in str(caught.value)
+    assert [p.reason for p in tsds.verify(other, sha256=store.sha256)] == ["checksum"]
+    assert tsds.verify(path, sha256=store.sha256) == []
+
+
+def test_a_store_in_the_place_of_another_is_not_read(two):
+    path, other = two
+    store = tsds.open(path)
+    split = store["train"]
+    before = split["image"][0].copy()
+    replace(path, other)
+    for read in (
+        lambda: split["image"][5],  # of a shard that was not mapped
+        lambda: split["image"].take([5]),
+        lambda: split["key"][0],
+        lambda: split["objects"].take([1]),
+    ):
+        with pytest.raises(tsds.FormatError, match=r"another is in its place. Open it again") as caught:
+            read()
+        assert caught.value.reason == "replaced"
+    if store.layout == "memmap":
+        np.testing.assert_array_equal(split["image"][0], before)  # a map stays
+    else:
+        with pytest.raises(tsds.FormatError, match="another is in its place"):
+            split["image"][0]
+    assert tsds.open(path)["train"]["image"].shape == (6, 12, 10, 3)
+
+
+def test_a_store_that_is_gone_says_so(two):
+    split = tsds.open(two[0])["train"]
+    two[0].rename(two[0].with_name("away"))
+    with pytest.raises(tsds.FormatError) as caught:
+        np.asarray(split["image"])
+    assert caught.value.reason in ("replaced", "missing-file")
+
+
+def test_the_same_store_copied_into_its_place_is_read_on(two):
+    path, _ = two
+    split = tsds.open(path)["train"]
+    images = np.asarray(split["image"])
+    copy = shutil.copytree(path, path.with_name("copy"))
+    replace(path, copy)
+    for column in (split["image"], split["size"]):
+        assert len(np.asarray(column)) == 6
+    np.testing.assert_array_equal(np.asarray(split["image"]), images)
+
+
+def test_what_was_pickled_opens_no_other_store(two):
+    path, other = two
+    store = tsds.open(path)
+    pickled = [pickle.dumps(store), pickle.dumps(store["train"]), pickle.dumps(StoreDataset(path, "train"))]
+    assert len(pickle.loads(pickled[0])) == 1  # noqa: S301
+    replace(path, other)
+    for data in pickled:
+        with pytest.raises(tsds.FormatError, match="expected the store"):
+            pickle.loads(data).split  # noqa: S301, B018
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(two):
+    path, _ = two
+    split = tsds.open(path)["train"]
+    for name in ("image/c/0/0/0/0", "size/zarr.json"):
+        file = path / "train/00000" / name
+        file.unlink()
+        os.mkfifo(file)
+    for field in ("image", "size"):
+        with pytest.raises(tsds.FormatError, match="expected a file, found something else"):
+            split[field][0]
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------
+
+
+def test_a_column_is_refused_that_memory_cannot_hold(two, monkeypatch):
+    split = tsds.open(two[0])["train"]
+    monkeypatch.setattr(memory, "_UNASKED_NBYTES", 10)
+    monkeypatch.setattr(memory, "memory_limit", lambda: 20)
+    for read in (lambda: np.asarray(split["image"]), lambda: split["objects"].offsets, lambda: split["key"][0]):
+        with pytest.raises(tsds.FormatError, match="20 bytes of memory") as caught:
+            read()
+        assert caught.value.reason == "too-large"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tsds_cli import figures, text
-from tsds_cli.options import json_option, path_argument
+from tsds_cli.options import json_option, path_argument, sha256_option
 
 if TYPE_CHECKING:
     from tensorstore_ds.page_cache import Residency
@@ -24,8 +24,9 @@ _SPLIT_COLUMNS = 4  # beside the sum, no more splits than these get a column of 
 
 @click.command()
 @path_argument("store")
+@sha256_option
 @json_option
-def info(store: Path, as_json: bool) -> None:
+def info(store: Path, sha256: str | None, as_json: bool) -> None:
     """Show what a STORE holds.
 
     Its fields, splits, classes and sizes, where it comes from, and how much of it is in memory. Reads the manifest and
@@ -39,7 +40,7 @@ def info(store: Path, as_json: bool) -> None:
     from tensorstore_ds import open as open_store
     from tensorstore_ds.page_cache import residency
 
-    opened = open_store(store)
+    opened = open_store(store, sha256=sha256)
     resident = residency(opened)
     if as_json:
         text.echo_json(_as_data(opened, resident))
@@ -59,6 +60,7 @@ def _as_data(store: Store, resident: Mapping[str, Residency]) -> dict[str, Any]:
     manifest = store.manifest
     return {
         "path": str(store.path),
+        "sha256": store.sha256,
         "format_version": manifest.version,
         "layout": store.layout,
         "nbytes": store.nbytes,
@@ -93,7 +95,7 @@ def _show_head(store: Store, path: Path) -> None:
     rows = sum(len(store[name]) for name in store)
     facts = (text.count(rows, "sample"), text.size(store.nbytes), store.layout, f"format {manifest.version}")
     click.echo(f"{click.style(one_line(str(path)), bold=True)}  {' · '.join(facts)}")
-    lines = []
+    lines = [("sha256", store.sha256)]
     if "source" in origin:
         made = f"{origin.get('tool', '?')} {origin.get('tool_version', '')}".strip()
         when = f", {origin['created']}" if "created" in origin else ""

@@ -76,3 +76,20 @@ def path_argument(name: str) -> Callable[[F], F]:
 def json_option(command: F) -> F:
     """``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for other programs to read.")(command)
+
+
+def digest(value: str) -> str:
+    """64 hexadecimal digits, by which a store is known."""
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
+        raise click.BadParameter(f"expected 64 hexadecimal digits, as tsds info shows them, found {value!r}.")
+    return value.lower()
+
+
+def sha256_option(command: F) -> F:
+    """``--sha256 DIGEST``: the store that is meant."""
+    return click.option(
+        "--sha256",
+        type=digest,
+        metavar="DIGEST",
+        help="Refuse any store but the one that tsds info shows with this digest.",
+    )(command)

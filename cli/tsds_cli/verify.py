@@ -9,19 +9,23 @@ import click
 
 from tsds_cli import text
 from tsds_cli.failure import Failure
-from tsds_cli.options import json_option, path_argument
+from tsds_cli.options import json_option, path_argument, sha256_option
 from tsds_cli.progress import ProgressBar
 
 
 @click.command()
 @path_argument("store")
 @click.option("--threads", type=click.IntRange(1), help="Threads that read. [default: the cores you may use]")
+@sha256_option
 @json_option
-def verify(store: Path, threads: int | None, as_json: bool) -> None:
+def verify(store: Path, threads: int | None, sha256: str | None, as_json: bool) -> None:
     """Check every byte of a STORE.
 
-    Every file against its SHA-256, and the values against the rules of the format. Each problem is printed in a line of
-    its own, and the exit status is 1 if there are any.
+    Every file against its SHA-256, the manifest against its own, and chunks and values against the rules of the format.
+    Each problem is printed in a line of its own, and the exit status is 1 if there are any.
+
+    A store made by somebody who means harm can agree with itself. --sha256 compares it with the digest that you were
+    given: tsds info shows it.
 
     \b
     Examples:
@@ -31,7 +35,7 @@ def verify(store: Path, threads: int | None, as_json: bool) -> None:
     from tensorstore_ds import verify as run
 
     with ProgressBar() as bar:
-        problems = run(store, threads=threads, progress=bar.update_bytes)
+        problems = run(store, sha256=sha256, threads=threads, progress=bar.update_bytes)
     files, nbytes = _contents(store)
     if as_json:
         text.echo_json({"path": str(store), "ok": not problems, "files": files, "nbytes": nbytes, "problems": problems})

@@ -95,6 +95,8 @@ class StoreDataset(Dataset[Sample]):
         return_as: ``dict`` of fields, or torchvision's ``tuple``: (image, label), or (image, target) with objects.
         zero_copy: single samples alias the read-only map instead of a copy. Faster for large images, and dangerous:
             torch knows no read-only memory, and writing to such a tensor ends the process.
+        sha256: the store that is meant, by its `Store.sha256`; None for whichever is there now. Every process that
+            opens it later finds this one, or raises `FormatError`.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class StoreDataset(Dataset[Sample]):
         transform: Callable[[Sample], Sample] | None = None,
         return_as: ReturnAs = "dict",
         zero_copy: bool = False,
+        sha256: str | None = None,
     ) -> None:
         self.path = Path(path).absolute()
         self.split_name = split
@@ -115,6 +118,7 @@ class StoreDataset(Dataset[Sample]):
         self.rows: NDArray[np.int64] | None = None
         self._draws = transform is not None and takes_generator(transform)
         self._split: Split | None = None
+        self._sha256 = sha256
         self._pool = BufferPool()
         known = self.split.fields
         self.fields = tuple(name for name in known if name not in ("size", "key")) if fields is None else tuple(fields)
@@ -128,7 +132,8 @@ class StoreDataset(Dataset[Sample]):
     def split(self) -> Split:
         """The split, opened in this process when first asked for."""
         if self._split is None:
-            self._split = open_store(self.path)[self.split_name]
+            store = open_store(self.path, sha256=self._sha256)
+            self._split, self._sha256 = store[self.split_name], store.sha256
         return self._split
 
     @property

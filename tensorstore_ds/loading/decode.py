@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from tensorstore_ds.encode import decode_image
+from tensorstore_ds.stored_images import decode_stored
 
 
 def decode_images(files: Sequence[bytes], keys: Sequence[str]) -> torch.Tensor | list[torch.Tensor]:
@@ -23,7 +23,7 @@ def decode_images(files: Sequence[bytes], keys: Sequence[str]) -> torch.Tensor |
     Raises:
         SourceError: an image is damaged, named by its key.
     """
-    arrays = [decode_image(file, key=key) for file, key in zip(files, keys, strict=True)]
+    arrays = [decode_stored(file, key=key) for file, key in zip(files, keys, strict=True)]
     if arrays and len({(array.shape, array.dtype) for array in arrays}) == 1:
         return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)
     return [torch.from_numpy(array.copy()).permute(2, 0, 1) for array in arrays]

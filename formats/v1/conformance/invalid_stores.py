@@ -6,6 +6,7 @@ A change is made to the `files` before the manifest lists them (sizes and hashes
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from plain_store import Files, Json, Link, Shard, Store, dump_json, index_of, root
+from plain_store import Files, Json, Link, Shard, Store, dump_json, index, index_of, root, sealed, zstd_frame
 from valid_stores import KEY, bytes_table, chunks, encoded_source, image, label, minimal, objects, pattern, table
 
 SHARD = "train/00000"
@@ -44,9 +45,10 @@ class Case:
 # --- the stores they are made from ------------------------------------------------------------------------------
 
 
-def labels_store(values: Sequence[int] = (0, 2, 1)) -> Store:
+def labels_store(values: Sequence[int] = (0, 2, 1), layout: str = "memmap", level: int = 3) -> Store:
     """Labels of three classes and nothing else."""
-    return Store({"label": label("a", "b", "c")}, {"train": [Shard(len(values), {"label": np.array(values)})]})
+    shard = Shard(len(values), {"label": np.array(values)})
+    return Store({"label": label("a", "b", "c")}, {"train": [shard]}, layout, zstd_level=level)
 
 
 def twin_store() -> Store:
@@ -120,7 +122,33 @@ def raw_root(data: bytes) -> Callable[[Files], None]:
 
 def around(text: bytes) -> bytes:
     """The root's ``zarr.json`` with this text in place of the manifest."""
-    return dump_json(root("MANIFEST")).replace(b'"MANIFEST"', text)
+    return sealed(dump_json(root("MANIFEST")).replace(b'"MANIFEST"', text))
+
+
+def resealed(old: bytes, new: bytes) -> Callable[[Files], None]:
+    """Replace bytes of the root's ``zarr.json`` that are there once, and make its digest anew."""
+
+    def changed(files: Files) -> None:
+        data = data_of(files, "zarr.json")
+        at = data.index(b'"tsds_sha256": "') + 16
+        data = data[:at] + b"0" * 64 + data[at + 64 :]
+        if data.count(old) != 1:
+            raise ValueError(f"{old!r} is there {data.count(old)} times.")
+        files["zarr.json"] = sealed(data.replace(old, new))
+
+    return changed
+
+
+def without_digest(files: Files) -> None:
+    """Leave out the root's digest."""
+    value = json.loads(data_of(files, "zarr.json"))
+    del value["attributes"]["tsds_sha256"]
+    files["zarr.json"] = dump_json(value)
+
+
+def claim(manifest: Json) -> None:
+    """Say that there are 10^9 rows."""
+    manifest["splits"]["train"]["rows"] = shard_of(manifest)["rows"] = 10**9
 
 
 def sharding(value: Json) -> Json:
@@ -156,13 +184,50 @@ def with_hole(files: Files) -> None:
     files[IMAGE] = data[:first] + b"\0" + data[first:-36] + index_of(entries)
 
 
+#: The two chunks of the store `chunks`: rows of 65,536 bytes.
+FIRST = b"".join(bytes([value]) * 65536 for value in range(1, 8))
+SECOND = bytes(7 * 65536)
+
+
+def second_chunk(data: bytes) -> Callable[[Files], None]:
+    """Put other bytes in the place of the second compressed chunk, with an index that agrees."""
+    frames = [zstd_frame(FIRST), data]
+    return lambda files: files.update({IMAGE: b"".join(frames) + index([len(frame) for frame in frames])})
+
+
+def unsized_frame(data: bytes) -> bytes:
+    """A frame that does not tell its size; its window of 1 MiB is more than the data need."""
+    return b"\x28\xb5\x2f\xfd\x00\x50" + zstd_frame(data)[9:]
+
+
+def bomb(nbytes: int) -> bytes:
+    """A frame of zeros in blocks of 128 KiB, each of which takes 4 bytes."""
+    blocks = nbytes // 131072
+    header = (1 << 1 | 131072 << 3).to_bytes(3, "little") + b"\0"
+    last = (1 | 1 << 1 | 131072 << 3).to_bytes(3, "little") + b"\0"
+    return b"\x28\xb5\x2f\xfd\xa0" + nbytes.to_bytes(4, "little") + header * (blocks - 1) + last
+
+
+def entry(offset: int, nbytes: int) -> Callable[[bytes], bytes]:
+    """Change the first entry of an index of two chunks."""
+
+    def changed(data: bytes) -> bytes:
+        entries = np.frombuffer(data[-36:-4], "<u8").reshape(2, 2).copy()
+        entries[0] = offset, nbytes
+        return data[:-36] + index_of(entries)
+
+    return changed
+
+
 # --- the cases --------------------------------------------------------------------------------------------------
 # fmt: off
 
 
 def cases() -> list[Case]:
     """Every invalid store."""
-    groups = (root_cases, manifest_cases, path_cases, file_cases, map_cases, verify_cases, value_cases)
+    groups = (
+        root_cases, manifest_cases, path_cases, file_cases, map_cases, chunk_cases, verify_cases, value_cases,
+    )
     return [case for group in groups for case in group()]
 
 
@@ -182,6 +247,27 @@ def root_cases() -> list[Case]:
              after=raw_root(around(b"[" * 20000 + b"]" * 20000))),
         Case("manifest-json--long-number", "open", "An integer of 10,000 digits.", s,
              after=raw_root(around(b"9" * 10000))),
+        Case("manifest-json--mark", "open", "A byte order mark.", s,
+             after=patch("zarr.json", lambda data: b"\xef\xbb\xbf" + data)),
+        Case("manifest-json--twice", "open", "The member layout is there twice.", s,
+             after=resealed(b'"layout": "memmap"', b'"layout": "zarr", "layout": "memmap"')),
+        Case("manifest-json--surrogate", "open", "A class name is half of a pair of surrogates.", s,
+             after=resealed(b'"b"', b'"\\ud800"')),
+        Case("manifest-json--nan", "open", "NaN in the provenance.", s,
+             after=resealed(b'"provenance": {}', b'"provenance": {"x": NaN}')),
+        Case("manifest-json--infinity", "open", "-Infinity in the provenance.", s,
+             after=resealed(b'"provenance": {}', b'"provenance": {"x": -Infinity}')),
+        Case("manifest-json--large-number", "open", "A number that no float64 can hold, in the provenance.", s,
+             after=resealed(b'"provenance": {}', b'"provenance": {"x": 1e999}')),
+        Case("manifest-json--depth", "open", "65 lists within each other, in the provenance.", s,
+             after=resealed(b'"provenance": {}', b'"provenance": {"x": ' + b"[" * 65 + b"]" * 65 + b"}")),
+        Case("manifest--no-digest", "open", "The attribute tsds_sha256 is missing.", s, after=without_digest),
+        Case("checksum--digest", "open", "The root's digest is that of another store.", s,
+             after=patch("zarr.json", lambda data: data.replace(data[data.index(b"sha256") + 10 :][:64], b"5a" * 32))),
+        Case("checksum--manifest", "open", "A class was renamed after the digest was made.", s,
+             after=patch("zarr.json", lambda data: data.replace(b'"b"', b'"d"'))),
+        Case("checksum--space", "open", "A space was added to the root's zarr.json.", s,
+             after=patch("zarr.json", lambda data: data + b" ")),
     ]
 
 
@@ -191,6 +277,8 @@ def manifest_cases() -> list[Case]:
     return [
         Case("unknown-version--2.0", "open", "The major version is 2.", s,
              manifest=lambda m: m.update(format_version="2.0")),
+        Case("unknown-version--01.0", "open", "The major version has a zero before it.", s,
+             manifest=lambda m: m.update(format_version="01.0")),
         Case("manifest--not-an-object", "open", "The attribute tsds is a string.", s,
              after=raw_root(around(b'"1.0"'))),
         Case("manifest--missing-layout", "open", "The member layout is missing.", s,
@@ -213,6 +301,14 @@ def manifest_cases() -> list[Case]:
              manifest=lambda m: shard_of(m)["files"].pop("label/c/0")),
         Case("manifest--file-added", "open", "A shard lists a file that does not belong to it.", s,
              files=lambda f: f.update({f"{SHARD}/label/c/1": b"1"})),
+        Case("manifest--fraction", "open", "The rows of a shard are 3.0.", s,
+             manifest=lambda m: shard_of(m).update(rows=3.0)),
+        Case("manifest--group", "open", "The metadata of a split are not listed.", s,
+             manifest=lambda m: m["files"].pop("train/zarr.json")),
+        Case("manifest--folder", "open", "The root lists a file in a folder that no split has.", s,
+             files=lambda f: f.update({"extra/notes": b"hello\n"}),
+             manifest=lambda m: m["files"].update(
+                 {"extra/notes": {"size": 6, "sha256": hashlib.sha256(b"hello\n").hexdigest()}})),
     ]
 
 
@@ -253,6 +349,8 @@ def file_cases() -> list[Case]:
              minimal(), files=patch(IMAGE, lambda data: data[:16])),
         Case("file-size--length", "open", "A table has one value less than its length says.", o,
              manifest=lambda m: shard_of(m)["lengths"].update(objects=4)),
+        Case("file-size--claim", "open", "10^9 rows in a compressed file of 57 bytes.", labels_store(layout="zarr"),
+             manifest=claim),
     ]
 
 
@@ -273,6 +371,20 @@ def map_cases() -> list[Case]:
              files=metadata(path, lambda a: sharding(a).update(chunk_shape=[1]))),
         Case("array-metadata--fill-value", "map", "An array has the fill value 1.", s,
              files=metadata(path, lambda a: a.update(fill_value=1))),
+        Case("array-metadata--fill-value-type", "map", "An array has the fill value false.", s,
+             files=metadata(path, lambda a: a.update(fill_value=False))),
+        Case("array-metadata--shape-type", "map", "An array has the shape [3.0].", s,
+             files=metadata(path, lambda a: a.update(shape=[3.0]))),
+        Case("array-metadata--attributes", "map", "The attributes of an array are a list.", s,
+             files=metadata(path, lambda a: a.update(attributes=[]))),
+        Case("array-metadata--no-attributes", "map", "An array has no attributes.", s,
+             files=metadata(path, lambda a: a.pop("attributes"))),
+        Case("array-metadata--member", "map", "An array has a member that the format does not have.", s,
+             files=metadata(path, lambda a: a.update(dimension_names=["row"]))),
+        Case("array-metadata--twice", "map", "An array has a member twice.", s,
+             files=patch(f"{path}/zarr.json", lambda data: data.replace(b"{", b'{"zarr_format": 3, ', 1))),
+        Case("array-metadata--level", "map", "An array was compressed at level 23.",
+             labels_store(layout="zarr", level=23)),
         Case("array-metadata--json", "map", "An array's zarr.json is no JSON.", s,
              files=patch(f"{path}/zarr.json", lambda data: data[:-9])),
         Case("offsets--fall", "map", "The offsets fall.", objects_store((0, 2, 1, 3))),
@@ -280,6 +392,35 @@ def map_cases() -> list[Case]:
         Case("offsets--start", "map", "The offsets begin at 1.", objects_store((1, 2, 2, 3))),
         Case("offsets--beyond", "map", "The offsets end beyond the table.", objects_store((0, 2, 2, 4))),
         Case("offsets--short", "map", "The offsets end before the table does.", objects_store((0, 2, 2, 2))),
+    ]
+
+
+def chunk_cases() -> list[Case]:
+    """Compressed chunks that are not one frame of their size, or are not where the index says; hashes agree."""
+    s, frame = chunks("zarr"), zstd_frame(SECOND)
+    cases = [
+        ("bomb", "A chunk of 448 KiB says that it holds 1 GiB, and does.", bomb(2**30)),
+        ("less", "A chunk holds a byte less than it should.", zstd_frame(SECOND[:-1])),
+        ("more", "A chunk holds a byte more than it should.", zstd_frame(SECOND + b"\0")),
+        ("cut", "A chunk ends before its frame does.", frame[:-2]),
+        ("behind", "Bytes follow a chunk's frame.", frame + b"\0\0"),
+        ("two-frames", "A chunk is two frames of half its size.", zstd_frame(SECOND[: 7 * 32768]) * 2),
+        ("skippable", "A skippable frame comes before a chunk's frame.", b"\x50\x2a\x4d\x18\x01\0\0\0\0" + frame),
+        ("no-size", "A chunk's frame does not say how much it holds.", unsized_frame(SECOND)),
+        ("no-frame", "A chunk is no Zstandard frame.", b"\0" + frame[1:]),
+    ]
+    missing = 2**64 - 1
+    return [
+        *(Case(f"checksum--chunk-{name}", "map", why, s, files=second_chunk(data)) for name, why, data in cases),
+        Case("shard-index--outside", "map", "A chunk begins behind the end of the file.", s,
+             files=patch(IMAGE, entry(10**9, 70000))),
+        Case("shard-index--wrapped", "map", "A chunk's offset and size add up to 2^64 + 5.", s,
+             files=patch(IMAGE, entry(2**64 - 100, 105))),
+        Case("shard-index--long", "map", "A chunk is larger than its file.", s, files=patch(IMAGE, entry(0, 10**6))),
+        Case("shard-index--left-out", "map", "A chunk is left out, as Zarr allows.", s,
+             files=patch(IMAGE, entry(missing, missing))),
+        Case("shard-index--zarr-crc", "map", "The checksum of the index of a compressed array is wrong.", s,
+             files=patch(IMAGE, lambda data: flip(data, len(data) - 1))),
     ]
 
 
@@ -301,8 +442,16 @@ def verify_cases() -> list[Case]:
              files=with_hole),
         Case("unlisted-file--added", "verify", "A file that the manifest does not list.", s,
              after=lambda f: f.update({f"{SHARD}/notes": b"hello\n"})),
-        Case("unlisted-file--group", "verify", "The metadata of a split are not listed.", s,
-             manifest=lambda m: m["files"].pop("train/zarr.json")),
+        Case("shard-index--fill", "verify", "The last chunk is filled up with a one.", chunks("memmap"),
+             files=patch(IMAGE, lambda data: flip(data, 14 * 65536 - 1))),
+        Case("shard-index--zarr-fill", "verify", "The last compressed chunk is filled up with a one.",
+             chunks("zarr"), files=second_chunk(zstd_frame(SECOND[:-1] + b"\x01"))),
+        Case("group-metadata--json", "verify", "A group's zarr.json is no JSON.", s,
+             files=patch(f"{SHARD}/zarr.json", lambda data: data[:-9])),
+        Case("group-metadata--node", "verify", "A group's zarr.json is that of an array.", s,
+             files=patch("train/zarr.json", lambda data: data.replace(b"group", b"array"))),
+        Case("group-metadata--member", "verify", "A group has consolidated metadata.", s,
+             files=metadata("train", lambda group: group.update(consolidated_metadata=None))),
     ]
 
 

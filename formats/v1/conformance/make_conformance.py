@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from invalid_stores import Case, cases
-from plain_store import Files, Json, Link, Store, contents, dump_json, manifest, root
+from plain_store import Files, Json, Link, Store, contents, dump_json, manifest, root, sealed
 from valid_stores import add_members, stores
 
 
@@ -19,7 +19,7 @@ def valid_files(store: Store) -> Files:
     listing = manifest(store, files)
     if listing["format_version"] != "1.0":
         add_members(listing)
-    return {**files, "zarr.json": dump_json(root(listing))}
+    return {**files, "zarr.json": sealed(dump_json(root(listing)))}
 
 
 def invalid_files(case: Case) -> Files:
@@ -28,7 +28,7 @@ def invalid_files(case: Case) -> Files:
     case.files(files)
     listing = manifest(case.store, {path: data for path, data in files.items() if isinstance(data, bytes)})
     case.manifest(listing)
-    files["zarr.json"] = dump_json(root(listing))
+    files["zarr.json"] = sealed(dump_json(root(listing)))
     case.after(files)
     return files
 

@@ -28,6 +28,10 @@ CONVENTION = {
 }
 
 
+#: What stands in the place of the root's digest while the digest is made.
+ZEROS = "0" * 64
+
+
 @dataclass(frozen=True)
 class Link:
     """A symbolic link."""
@@ -244,6 +248,11 @@ def manifest(store: Store, files: Mapping[str, bytes]) -> Json:
 
 
 def root(data: object) -> Json:
-    """The root's ``zarr.json`` around a manifest."""
-    attributes = {"zarr_conventions": [CONVENTION], "tsds": data}
+    """The root's ``zarr.json`` around a manifest, with zeros for its digest."""
+    attributes = {"zarr_conventions": [CONVENTION], "tsds_sha256": ZEROS, "tsds": data}
     return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+
+
+def sealed(data: bytes) -> bytes:
+    """The bytes of a root's ``zarr.json`` with its digest in place of the zeros."""
+    return data.replace(ZEROS.encode(), hashlib.sha256(data).hexdigest().encode(), 1)

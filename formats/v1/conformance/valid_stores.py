@@ -42,6 +42,7 @@ def stores() -> dict[str, Store]:
         "later-minor": later_minor(),
         "zarr-detection": detection("zarr"),
         "zarr-chunks": chunks("zarr"),
+        "zarr-tie": tie(),
     }
 
 
@@ -167,6 +168,14 @@ def chunks(layout: str) -> Store:
     values = np.array([1, 2, 3, 4, 5, 6, 7] + [0] * 6, np.uint8)
     images = np.ascontiguousarray(np.broadcast_to(values[:, None, None, None], (13, 256, 256, 1)))
     return Store({"image": image(images)}, {"train": [Shard(13, {"image": images})]}, layout, zstd_level=19)
+
+
+def tie() -> Store:
+    """5 rows of 256 KiB: two and a half times a chunk, rounded to the even 2, so that a chunk has 3 rows."""
+    values = np.arange(1, 6, dtype=np.uint8)
+    array = np.ascontiguousarray(np.broadcast_to(values[:, None], (5, 262144)))
+    fields = {"constant": {"kind": "array", "dtype": "uint8", "shape": [262144]}}
+    return Store(fields, {"train": [Shard(5, {"constant": array})]}, "zarr")
 
 
 def encoded_jpeg() -> Store:

@@ -9,9 +9,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tensorstore_ds.checks import open_file
 from tensorstore_ds.page_cache import data_files
 from tensorstore_ds.store import Store
+from tensorstore_ds.store_files import open_file
 from tensorstore_ds.training.doctor.findings import Storage
 
 #: Read at most, and at a time.

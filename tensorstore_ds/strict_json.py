@@ -1,0 +1,102 @@
+"""JSON from a stranger: one reading only, and bounded before a single object is made of it. No input or output."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+#: An object or list of more values than these, in all its depth, is refused; so is one that is nested deeper.
+MAX_VALUES = 2**21
+MAX_DEPTH = 64
+#: Characters of a number: 64-bit integers and floats have at most 25.
+MAX_NUMBER = 64
+
+_BLOCK_NBYTES = 1024**2
+_OTHERS = bytes(sorted(set(range(256)) - set(b"[]{},")))
+_ALIKE = bytes.maketrans(b"{}", b"[]")
+_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def load_object(text: bytes) -> dict[str, Any]:
+    """Read a JSON object in UTF-8.
+
+    Refused beyond what JSON itself refuses: a name twice in an object, NaN and Infinity (also as ``1e999``), lone
+    surrogates, a byte order mark, numbers of more than `MAX_NUMBER` characters, more than `MAX_VALUES` values, and
+    nesting deeper than `MAX_DEPTH`. The last two are counted on the bytes: a few MiB of ``[],`` would become hundreds
+    of MiB of lists.
+
+    Raises:
+        ValueError: with what is wrong, as the end of a sentence.
+    """
+    _check_shape(text)
+    value = json.loads(
+        text.decode("utf-8"),
+        object_pairs_hook=_object,
+        parse_int=_integer,
+        parse_float=_float,
+        parse_constant=_constant,
+    )
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON object was expected, not a {type(value).__name__}")
+    if _ESCAPED_SURROGATE.search(text):
+        json.dumps(value, ensure_ascii=False).encode()  # refuses a surrogate that has no partner
+    return value
+
+
+def same_json(found: object, expected: object) -> bool:
+    """Whether two JSON values are the same also in type: 2.0 is not 2, and false is not 0."""
+    return json.dumps(found, sort_keys=True) == json.dumps(expected, sort_keys=True)
+
+
+def _check_shape(text: bytes) -> None:
+    shape = _brackets_and_commas(text)
+    # Every value but the first follows a bracket or a comma.
+    values = shape.count(b",") + shape.count(b"[")
+    if values > MAX_VALUES or shape.count(b"]") > MAX_VALUES:
+        raise ValueError(f"it has more than {MAX_VALUES:,} values")
+    brackets = shape.translate(None, b",")
+    for _ in range(MAX_DEPTH):
+        brackets = brackets.replace(b"[]", b"")  # the innermost ones
+    if brackets:
+        raise ValueError(f"brackets are not closed, or nested deeper than {MAX_DEPTH}")
+
+
+def _brackets_and_commas(text: bytes) -> bytes:
+    """All of them in order, those within strings left out, and braces as brackets."""
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")  # now every quote begins or ends a string
+    kept, inside = [], False
+    for start in range(0, len(text), _BLOCK_NBYTES):
+        pieces = text[start : start + _BLOCK_NBYTES].split(b'"')
+        kept.append(b"".join(pieces[inside::2]).translate(_ALIKE, _OTHERS))
+        inside ^= len(pieces) % 2 == 0
+    return b"".join(kept)
+
+
+def _object(members: list[tuple[str, Any]]) -> Mapping[str, Any]:
+    value = dict(members)
+    if len(value) != len(members):
+        name = Counter(name for name, _ in members).most_common(1)[0][0]
+        raise ValueError(f"an object has the name {name[:40]!r} twice")
+    return value
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_NUMBER:
+        raise ValueError(f"a number has {len(digits)} digits")
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    value = float(digits) if len(digits) <= MAX_NUMBER else math.inf
+    if math.isinf(value):
+        raise ValueError(f"a number is too long or too large: {digits[:20]}")
+    return value
+
+
+def _constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,121 @@
+"""A bit flipped anywhere in a store is found.
+
+Three small stores hold every kind of file. `verify` is asked after a flip of one bit, drawn at random, in each byte of
+all their metadata files, 8,895 in all, and in 500 bytes of data of each: it finds every one. After each flip in the
+root's ``zarr.json``, `open` raises FormatError; with the digest made anew, as whoever forges a store can, `open` and
+reading every column raise nothing but FormatError.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorstore_ds as tsds
+from small_stores import VALID, Shard, Store, contents, dump_json, image_field, manifest, root, sealed
+
+_TABLE = VALID / "encoded-jpeg.tsds/train/00000/image/bytes/c/0"
+JPEG = _TABLE.read_bytes()[:-20]
+DATA_FLIPS = 500
+SKIPPED = {"skipped.jsonl": b'{"where": "b.png", "reason": "not-an-image", "message": "expected an image."}\n'}
+#: Bytes of metadata of each store: one is flipped at a time. Their sum is what the documents say.
+METADATA_NBYTES = {"raw-memmap": 2506, "raw-zarr": 2618, "jpeg-memmap": 3771}
+
+
+def store_of(name: str) -> Store:
+    encoding, layout = name.split("-")
+    if encoding == "raw":
+        images = np.random.default_rng(0).integers(0, 256, (3, 8, 6, 1), np.uint8)
+        return Store({"image": image_field(images)}, {"train": [Shard(3, {"image": images})]}, layout, top=SKIPPED)
+    arrays = {"image/offsets": np.array([0, len(JPEG)]), "image/bytes": np.frombuffer(JPEG, np.uint8)}
+    field = {"kind": "image", "encoding": "jpeg", "values": {"bytes": {"dtype": "uint8", "shape": []}}}
+    return Store({"image": field}, {"train": [Shard(1, arrays)]}, layout, top=SKIPPED)
+
+
+@pytest.fixture(scope="module", params=METADATA_NBYTES)
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = Path(tmp_path_factory.mktemp("flips"), f"{request.param}.tsds")
+    made = store_of(request.param)
+    files = contents(made)
+    for name, data in {**files, "zarr.json": sealed(dump_json(root(manifest(made, files))))}.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(data)
+    assert tsds.verify(path) == []
+    return path
+
+
+def files_of(store: Path, *, metadata: bool) -> list[Path]:
+    return sorted(p for p in store.rglob("*") if p.is_file() and (p.suffix != "") == metadata)
+
+
+def flips(path: Path, positions: Iterator[int] | range, seed: int) -> Iterator[bytes]:
+    """The file's bytes with a bit of one byte flipped, for each position; the file is as it was afterwards."""
+    data, draw = path.read_bytes(), random.Random(seed)
+    try:
+        for position in positions:
+            yield data[:position] + bytes([data[position] ^ 1 << draw.randrange(8)]) + data[position + 1 :]
+    finally:
+        path.write_bytes(data)
+
+
+def test_verify_finds_a_flip_in_every_byte_of_metadata(store: Path) -> None:
+    tried, missed = 0, []
+    for path in files_of(store, metadata=True):
+        for flipped in flips(path, range(path.stat().st_size), seed=1):
+            path.write_bytes(flipped)
+            tried += 1
+            if not tsds.verify(store, threads=1):
+                missed.append((path, tried))
+    assert missed == []
+    assert tried == METADATA_NBYTES[store.stem]
+
+
+def test_verify_finds_flips_in_data(store: Path) -> None:
+    paths, draw, missed = files_of(store, metadata=False), random.Random(2), []
+    for i in range(DATA_FLIPS):
+        path = draw.choice(paths)
+        for flipped in flips(path, range(at := draw.randrange(path.stat().st_size), at + 1), seed=i):
+            path.write_bytes(flipped)
+            if [(p.where, p.reason) for p in tsds.verify(store, threads=1)] != [
+                (str(path.relative_to(store)), "checksum")
+            ]:
+                missed.append((path, i))
+    assert missed == []
+
+
+def test_open_refuses_every_flip_in_the_root(store: Path) -> None:
+    path = store / "zarr.json"
+    for flipped in flips(path, range(path.stat().st_size), seed=3):
+        path.write_bytes(flipped)
+        with pytest.raises(tsds.FormatError):
+            tsds.open(store)
+
+
+def test_a_forged_root_is_a_store_or_a_format_error(store: Path) -> None:
+    """Each flip with a digest that agrees."""
+    path, opened = store / "zarr.json", 0
+    for flipped in flips(path, range(path.stat().st_size), seed=4):
+        path.write_bytes(sealed(re.sub(rb'"tsds_sha256": "[^"]{64}"', b'"tsds_sha256": "' + b"0" * 64 + b'"', flipped)))
+        try:
+            read_everything(tsds.open(store))
+            opened += 1
+        except tsds.FormatError as error:
+            assert str(error).isprintable()
+    assert opened  # names, listed hashes, white space
+
+
+def read_everything(store: tsds.Store) -> None:
+    for name in store:
+        for field in store[name].fields:
+            column: Any = store[name][field]
+            if isinstance(column, tsds.RaggedColumn):
+                for row in range(len(column)):
+                    column[row]
+            else:
+                np.asarray(column)

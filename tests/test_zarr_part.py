@@ -1,0 +1,119 @@
+"""Frames against numcodecs as the writer and NumPy as the oracle; what a chunk claims is never taken for granted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numcodecs import zstd
+
+from small_stores import INVALID
+from tensorstore_ds import layout
+from tensorstore_ds.compress import compress_array, decompress_chunk, frame_problem
+from tensorstore_ds.layout import ArrayGeometry
+from tensorstore_ds.schema import ArraySpec
+from tensorstore_ds.zarr_part import ZarrPart
+
+CONTENTS = st.binary(min_size=1, max_size=400) | st.builds(
+    lambda piece, n: piece * n, st.binary(min_size=1, max_size=9), st.integers(1, 100_000)
+)
+
+
+@settings(deadline=None)
+@given(CONTENTS, st.integers(1, 19), st.booleans())
+def test_a_frame_of_any_level_is_unpacked(content: bytes, level: int, checksum: bool) -> None:
+    frame = zstd.compress(content, level, checksum)
+    out = np.empty(len(content), np.uint8)
+    assert frame_problem(frame, len(content)) is None
+    decompress_chunk(frame, out)
+    assert out.tobytes() == content
+
+
+@settings(deadline=None)
+@given(CONTENTS, st.data())
+def test_a_frame_that_is_cut_longer_or_of_another_size_is_refused(content: bytes, data: st.DataObject) -> None:
+    frame = zstd.compress(content, 3)
+    cut = data.draw(st.integers(0, len(frame) - 1))
+    assert frame_problem(frame[:cut], len(content)) is not None
+    assert frame_problem(frame + data.draw(st.binary(min_size=1, max_size=9)), len(content)) is not None
+    assert frame_problem(frame, len(content) + data.draw(st.integers(1, 9))) is not None
+    assert frame_problem(frame + frame, 2 * len(content)) is not None
+
+
+@settings(deadline=None)
+@given(CONTENTS, st.data())
+def test_any_bytes_are_unpacked_or_a_value_error(content: bytes, data: st.DataObject) -> None:
+    frame = bytearray(zstd.compress(content, 3))
+    for _ in range(data.draw(st.integers(1, 3))):
+        frame[data.draw(st.integers(0, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
+    out = np.empty(len(content), np.uint8)
+    try:
+        decompress_chunk(bytes(frame), out)
+    except ValueError as error:
+        assert str(error)
+
+
+@pytest.fixture(scope="module")
+def part(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A part of 40 rows in chunks of 3, and the array that it holds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "CHUNK_NBYTES", 20)
+        folder = tmp_path_factory.mktemp("part")
+        array = np.arange(40 * 4, dtype=np.int16).reshape(40, 2, 2)
+        geometry = ArrayGeometry(ArraySpec("int16", (2, 2)), 40)
+        assert (geometry.chunk_rows, geometry.chunks) == (3, 14)
+        (folder / "raw").write_bytes(array.tobytes())
+        compress_array(folder / "raw", folder / "data", geometry)
+        yield ZarrPart("data", geometry, lambda: (folder / "data").open("rb")), array
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_rows_and_slices_are_numpys(part: Any, data: st.DataObject) -> None:
+    found, array = part
+    row = data.draw(st.integers(0, 39))
+    start, stop = data.draw(st.tuples(st.integers(0, 45), st.integers(0, 45)))
+    rows = np.array(data.draw(st.lists(st.integers(0, 39), min_size=1, max_size=20)))
+    np.testing.assert_array_equal(found[row], array[row])
+    np.testing.assert_array_equal(found[start:stop], array[start:stop])
+    out = np.empty((len(rows), 2, 2), np.int16)
+    found.take(rows, out)
+    np.testing.assert_array_equal(out, array[rows])
+    assert not found[0:2].flags.writeable
+
+
+def test_a_bomb_takes_no_memory() -> None:
+    """A chunk that holds 1 GiB instead of 448 KiB: neither reading nor verifying unpacks it."""
+    code = (
+        "import resource, sys, numpy as np, tensorstore_ds as t\n"
+        "path = sys.argv[1]\n"
+        "column = t.open(path)['train']['image']\n"
+        "column[0]\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try:\n"
+        "    np.asarray(column)\n"
+        "except t.FormatError as error:\n"
+        "    print(error.reason)\n"
+        "print([p.reason for p in t.verify(path)])\n"
+        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)\n"
+    )
+    path = INVALID / "checksum--chunk-bomb.tsds"
+    command = [sys.executable, "-c", code, str(path)]
+    reason, found, grown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert (reason, found) == ("checksum", "['checksum']")
+    assert int(grown) < 100
+    assert Path(path, "train/00000/image/c/0/0/0/0").stat().st_size < 40_000
+
+
+def test_the_least_that_a_chunk_can_take_is_what_zstandard_reaches() -> None:
+    for nbytes in (1, 24, 458_752):
+        least, most = ArrayGeometry(ArraySpec("uint8", (nbytes,)), 1).compressed_nbytes
+        assert least <= len(zstd.compress(bytes(nbytes), 19)) <= most
+        noise = np.random.default_rng(0).bytes(nbytes)
+        assert least <= len(zstd.compress(noise, 19, True)) <= most
