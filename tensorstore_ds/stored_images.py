@@ -28,7 +28,7 @@ def decode_stored(data: bytes, *, key: str) -> NDArray[Any]:
     """
     with own_pixel_limit():
         try:
-            return decode_image(data, key=key)
+            return decode_image(data, max_pixels=MAX_PIXELS, key=key)
         except SourceError as error:
             if error.reason != "too-many-pixels":
                 raise

@@ -1,6 +1,8 @@
 """Every byte of a store is checked."""
 
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorstore_ds as tsds
+from small_stores import write_store
 from stores import detections, store_of
 from tensorstore_ds.layout import ArrayGeometry, encode_index
 from tensorstore_ds.schema import ArraySpec
@@ -65,7 +68,10 @@ def test_every_problem_is_named(path, tmp_path):
 NUMBERS = st.integers(0, 2**64 - 1) | st.sampled_from([0, 700_000, 1_400_000, 2**63, 2**64 - 700_000])
 
 
-@given(st.lists(NUMBERS, min_size=6, max_size=6).map(lambda n: encode_index(np.array(n).reshape(3, 2))) | st.binary())
+@given(
+    st.lists(NUMBERS, min_size=6, max_size=6).map(lambda n: encode_index(np.array(n, "<u8").reshape(3, 2)))
+    | st.binary()
+)
 def test_any_other_index_is_found(content):
     """Bytes of all kinds in place of an index, with a good checksum or not: a problem, never an exception."""
     geometry = ArrayGeometry(ArraySpec("uint8", (700_000,)), 3)  # three chunks
@@ -75,3 +81,34 @@ def test_any_other_index_is_found(content):
 
 def test_what_is_no_store_is_a_problem_and_not_an_exception(tmp_path):
     assert [p.reason for p in tsds.verify(tmp_path / "nothing")] == ["not-a-store"]
+
+
+def problems_of_boxes(path, image, box):
+    """What verify says of a store with one box beside a field `image`, or without it."""
+    boxes = {"boxes": np.array([box], np.float32)}
+    objects = {"kind": "objects", "values": {"boxes": {"dtype": "float32", "shape": [4]}}}
+    arrays = {"objects/offsets": np.array([0, 1]), "objects/boxes": boxes["boxes"]}
+    fields = {"objects": {**objects, "classes": [], "keypoints": [], "flip_pairs": []}}
+    if image is not None:
+        arrays["image"] = image
+        fields["image"] = {"kind": "array", "dtype": image.dtype.name, "shape": list(image.shape[1:])}
+    return [str(p) for p in tsds.verify(write_store(path, fields, ("train", 1, arrays)))]
+
+
+@pytest.mark.parametrize("image", [None, np.zeros(1, np.uint8), np.zeros((1, 2), np.float32)], ids=str)
+def test_boxes_without_images_have_no_bound(tmp_path, image):
+    """A field called image that is of another kind is none."""
+    assert problems_of_boxes(tmp_path / "a", image, (0, 0, 10**6, 10**6)) == []
+    assert problems_of_boxes(tmp_path / "b", image, (1, -1, 4, 3)) == [
+        "train/objects: expected boxes with an area and no negative corner, found (1, -1, 4, 3) in row 0."
+    ]
+    infinite = problems_of_boxes(tmp_path / "c", image, (1, 0, np.inf, 3))
+    assert len(infinite) == 1 and "found (1, 0, inf, 3)" in infinite[0]
+
+
+def test_a_pipe_in_the_place_of_a_file_is_a_problem(path, tmp_path):
+    copy = Path(shutil.copytree(path, tmp_path / "s.tsds"))
+    name = "train/00000/size/zarr.json"
+    (copy / name).unlink()
+    os.mkfifo(copy / name)
+    assert [(p.where, p.reason) for p in tsds.verify(copy)] == [(name, "missing-file")]

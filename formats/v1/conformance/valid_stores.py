@@ -50,7 +50,7 @@ def stores() -> dict[str, Store]:
 
 
 def minimal() -> Store:
-    """Two images and nothing else; no optional member."""
+    """Two images and nothing else; optional members are empty."""
     images = pattern((2, 4, 4, 1), "uint8")
     return Store({"image": image(images)}, {"train": [Shard(2, {"image": images})]})
 

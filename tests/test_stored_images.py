@@ -1,0 +1,64 @@
+"""What a writer allowed is read by default, as far as memory goes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tensorstore_ds as tsds
+from small_stores import tsds as command
+from stores import png_bytes, store_of
+from tensorstore_ds import stored_images
+from tensorstore_ds.encode import MAX_PIXELS, own_pixel_limit
+from tensorstore_ds.errors import SourceError
+from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.stored_images import decode_stored, stored_size
+
+
+def test_a_store_with_a_huge_image_is_verified_shown_and_loaded(tmp_path: Path) -> None:
+    """More pixels than are converted without --max-pixels, and than Pillow opens without a warning."""
+    height, width = 9000, 10000
+    assert height * width > MAX_PIXELS
+    sample = {"image": np.zeros((height, width, 1), np.uint8), "boxes": np.array([[0, 0, width, height]])}
+    path = store_of(tmp_path / "s.tsds", [sample], encoding="jpeg").path
+    assert tsds.verify(path) == []
+    assert StoreDataset(path)[0]["image"].shape == (1, height, width)
+    shown = command("preview", path, "--out", tmp_path / "sheet.png")
+    assert shown.exit_code == 0 and (tmp_path / "sheet.png").exists()
+
+
+def test_an_image_that_memory_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = png_bytes(np.zeros((6, 9, 3), np.uint8))
+    monkeypatch.setattr(stored_images, "MAX_PIXELS", 53)
+    assert decode_stored(image, key="a").shape == (6, 9, 3)
+    monkeypatch.setattr(stored_images, "memory_limit", lambda: 54 * 32 - 1)
+    assert stored_size(image, key="a") == (6, 9)
+    with pytest.raises(SourceError, match=r"a: this image has 9x6 pixels, of which memory has room for 53") as caught:
+        decode_stored(image, key="a")
+    assert caught.value.reason == "too-many-pixels"
+
+
+def test_pillows_limit_is_back_when_the_last_thread_has_left() -> None:
+    before, meeting = Image.MAX_IMAGE_PIXELS, Barrier(2)
+
+    def first() -> None:
+        with own_pixel_limit():
+            meeting.wait()
+            meeting.wait()  # the second is inside, too
+
+    def second() -> int | None:
+        meeting.wait()
+        with own_pixel_limit():
+            meeting.wait()
+            thread.result()
+            return Image.MAX_IMAGE_PIXELS
+
+    with ThreadPoolExecutor(2) as threads:
+        thread = threads.submit(first)
+        assert threads.submit(second).result() is None
+    assert before is not None and before == Image.MAX_IMAGE_PIXELS
