@@ -50,7 +50,8 @@ class ImageOptions:
         quality: of ``jpeg``, 1 to 95.
         size: (height, width) to fit every image to; None to keep sizes.
         fit: how: ``pad`` keeps the whole image, ``crop`` fills the size, ``stretch`` ignores the aspect.
-        color: ``auto`` keeps gray and colour and drops alpha; the others convert.
+        color: ``auto`` keeps gray and colour and drops alpha; the others convert. A conversion that finds gray and
+            colour mixed goes on with ``rgb``.
         max_pixels: refuse an image with more, before decoding it.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,9 @@ def test_a_folder_is_no_image(tmp_path: Path, checkpoint: Path) -> None:
     with pytest.raises(SourceError) as error:
         list(predict(checkpoint, [tmp_path]))
     assert "expected a file, found a folder." in one_line(error.value)
+    os.mkfifo(tmp_path / "x.png")  # nobody writes to it: it would be waited for
+    with pytest.raises(SourceError, match=r"x\.png: expected a file, found a pipe\."):
+        list(predict(checkpoint, [tmp_path / "x.png"]))
 
 
 def test_a_checkpoint_that_cannot_be_read(tmp_path: Path, checkpoint: Path) -> None:

@@ -64,3 +64,26 @@ def test_gray_and_colour_images_have_no_channels_in_common():
     statistics.add_pixels(np.zeros((2, 2, 3), np.uint8))
     statistics.add_pixels(np.zeros((2, 2, 3), np.uint8))
     assert "channels" not in statistics.summary()
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5])
+def test_moments_of_large_numbers(blocks):
+    """1e150 squared is 1e300, of which ten thousand still have a sum; a million times as many pixels would not."""
+    pixels = np.random.default_rng(2).random((10, 4, 5, 2)) * 1e150
+    total = Statistics()
+    for block in np.split(pixels, blocks):
+        one = Statistics()
+        one.add_pixels(block)
+        total.add(Statistics(json.loads(json.dumps(one.sums, allow_nan=False))))
+    channels = total.summary()["channels"]
+    np.testing.assert_allclose(channels["mean"], pixels.mean((0, 1, 2)))
+    np.testing.assert_allclose(channels["std"], pixels.std((0, 1, 2)))
+
+
+@pytest.mark.parametrize("value", [1e200, 1e154, np.nan, np.inf])
+def test_sums_that_are_no_numbers_are_left_out(value):
+    statistics = Statistics()
+    for image in (1.0, value, value, 2.0):
+        statistics.add_pixels(np.full((1, 1, 1), image))
+        json.dumps(statistics.sums, allow_nan=False)
+    assert "channels" not in statistics.summary()

@@ -64,7 +64,7 @@ _NAMED = 10  # problems printed one by one; --json prints all
     type=click.Choice(["auto", "gray", "rgb", "rgba"]),
     default="auto",
     show_default=True,
-    help="Channels kept; auto keeps gray or colour as it is and drops alpha.",
+    help="Channels kept; auto keeps gray or colour as it is, makes both RGB where mixed, drops alpha.",
 )
 @click.option(
     "--classes", type=click.Path(path_type=Path), metavar="FILE", help="Class names in their order, one a line."
