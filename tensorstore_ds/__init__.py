@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from tensorstore_ds.loading.collate import PackedObjects, collate_objects
     from tensorstore_ds.loading.dataset import Batch, StoreDataset
     from tensorstore_ds.loading.device import DevicePrefetcher
-    from tensorstore_ds.loading.loader import DataLoader, LoaderStats
+    from tensorstore_ds.loading.loader import DataLoader
+    from tensorstore_ds.loading.loader_stats import LoaderStats
     from tensorstore_ds.loading.samplers import ShuffleSampler, SubsetSampler
     from tensorstore_ds.loading.weighted import WeightedSampler
     from tensorstore_ds.loading.weights import class_balanced_weights, repeat_factors, weights_from_column
@@ -93,7 +94,7 @@ _LAZY = {
     "Keypoints": "schema",
     "Learner": "training.learner",
     "Listeners": "training.listeners",
-    "LoaderStats": "loading.loader",
+    "LoaderStats": "loading.loader_stats",
     "Lock": "locking",
     "Normalize": "loading.augment",
     "PackedObjects": "loading.collate",

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
+from global_state import global_state
 from stores import class_folders
 from tensorstore_ds.training.bench import comparison as comparisons
 from tensorstore_ds.training.bench.chart import draw_comparison
@@ -51,6 +52,7 @@ def test_a_process_that_is_killed_costs_its_row_and_ctrl_c_keeps_what_was_measur
 ) -> None:
     monkeypatch.setattr(comparisons, "ROUNDS", 1)
     before, seen = set(running()), []
+    state = global_state()
 
     def interfere(event: BenchProgress) -> None:
         seen.append(event)
@@ -63,6 +65,7 @@ def test_a_process_that_is_killed_costs_its_row_and_ctrl_c_keeps_what_was_measur
     options = BenchOptions(ways=("tensors", "store"), batch_sizes=(5, 1000), seconds=0.05, device="cpu")
     found = bench(store, options, progress=interfere)
     assert set(running()) == before
+    assert global_state() == state
     assert found.interrupted and found.batch_sizes == (5, 18) and found.took > 0
     tensors, whole, ours = (found.cell(row.name, "load", 18) for row in found.ways)
     assert tensors is not None and whole is not None and ours is not None

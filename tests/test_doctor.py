@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
+import random
 import threading
 import time
 
@@ -14,6 +15,7 @@ import torch
 
 import tensorstore_ds as tsds
 from cold_stores import linux, make_cold, make_store
+from global_state import global_state
 from stores import detections, store_of
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
@@ -289,6 +291,23 @@ def test_a_slow_model_is_measured_with_smaller_batches(digits):
     assert found.batch_size == 64
     assert found.measured.model.batch_size < 64
     assert any(note.startswith("steps of 64 samples: those of") for note in found.not_measured)
+
+
+def test_the_scripts_random_state_and_threads_stay(digits):
+    def restless(sample):
+        random.random()
+        np.random.random()
+        return sample
+
+    before = global_state()
+    diagnosis = diagnose(digits, DiagnoseOptions(model="seed", seconds=1, device="cpu", batch_size=8))
+    assert diagnosis.measured.model  # a model was made, and learned
+    assert global_state() == before
+    diagnose(digits, DiagnoseOptions(model="none", seconds=1, device="cpu"), transform=restless)
+    assert global_state() == before
+    with pytest.raises(ZeroDivisionError):
+        diagnose(digits, DiagnoseOptions(model="none", seconds=1, device="cpu"), transform=lambda sample: 1 / 0)
+    assert global_state() == before
 
 
 def test_nothing_is_left_behind(photos):

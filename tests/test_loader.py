@@ -1,6 +1,7 @@
 """`DataLoader`: every sample, in order, once; held batches stay; nothing is left behind."""
 
 import gc
+import mmap
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, RandomSampler, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from cold_stores import linux, make_cold, make_store
 from stores import detections, store_of
 from tensorstore_ds.errors import ResidencyError
 from tensorstore_ds.loading import loader as loading
@@ -27,6 +29,7 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.samplers import ShuffleSampler
 from tensorstore_ds.locking import locked_nbytes
+from tensorstore_ds.page_cache import mincore_nbytes
 
 ROWS = 103
 SAMPLES = [{"image": np.full((8, 6, 3), i, np.uint8), "label": i % 7} for i in range(ROWS)]
@@ -403,8 +406,27 @@ def test_rows_to_come_are_asked_for_beforehand(path, monkeypatch):
     assert sorted(row for start, stop in asked for row in range(start, stop)) == list(range(ROWS))
 
 
-def test_asking_for_rows_reaches_the_page_cache(path):
-    read_ahead.will_need(StoreDataset(path).split["image"], 3, 90)  # over three shards, at odd places
+def test_rows_are_asked_for_over_several_shards_at_odd_places(path, monkeypatch):
+    monkeypatch.setattr(read_ahead, "STEP_NBYTES", mmap.PAGESIZE)
+    column = StoreDataset(path).split["image"]
+    assert column.shards == 3
+    read_ahead.will_need(column, 3, 90)
+    assert column[[3, 89]][:, 0, 0, 0].tolist() == [3, 89]
+
+
+@linux
+def test_asking_for_rows_reaches_the_page_cache(tmp_path):
+    store = make_cold(make_store(tmp_path / "s.tsds"))
+    column = store["train"]["image"]
+    read_ahead.will_need(column, 3, 57)  # more than the system reads for one call
+    (file,) = (store.path / "train").rglob("image/c/0/0/0/0")
+    row = column.spec.row_nbytes
+    with file.open("rb") as opened:
+        end = time.monotonic() + 30  # the system reads beside us
+        while (read := mincore_nbytes(opened.fileno(), 54 * row, 3 * row)) < 54 * row and time.monotonic() < end:
+            time.sleep(0.01)
+        assert read == 54 * row
+        assert mincore_nbytes(opened.fileno(), row) == 0
 
 
 def test_on_the_cpu_as_a_device(path):

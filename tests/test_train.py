@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import tensorstore_ds as tsds
+from global_state import global_state
 from stores import Samples
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
 from tensorstore_ds.training.history import load_history
@@ -46,8 +47,10 @@ def equal(a: Any, b: Any) -> bool:
 @pytest.fixture(scope="module")
 def run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tsds.TrainReport]:
     out = tmp_path_factory.mktemp("runs") / "run"
+    before = global_state()
     report = tsds.train(store, small(epochs=16, learning_rate=5e-3, augment="none"), out=out)
     assert report is not None
+    assert global_state() == before
     return out, report
 
 

@@ -6,13 +6,13 @@ through shared memory and a pipe.
 
 from __future__ import annotations
 
-import threading
+import os
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,16 +21,20 @@ from numpy.typing import NDArray
 from torch.utils import data
 from torch.utils.data import BatchSampler, Dataset, Sampler, SequentialSampler
 
+from tensorstore_ds.columns import RaggedColumn
 from tensorstore_ds.cores import usable_cores
 from tensorstore_ds.loading.batches import ColumnCollate, IndexBatches, SampleCollate, Transformed, WithRows
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import COLLATES, Collate
 from tensorstore_ds.loading.dataset import Batch, StoreDataset
 from tensorstore_ds.loading.device import CopyTimer, DevicePrefetcher
+from tensorstore_ds.loading.epoch import Epoch, Place
+from tensorstore_ds.loading.loader_stats import LoaderStats
 from tensorstore_ds.loading.read_ahead import advise
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import RowSampler, ShuffleSampler
 from tensorstore_ds.locking import Lock, lock
+from tensorstore_ds.schema import TableField
 from tensorstore_ds.store import open as open_store
 
 #: Batches smaller than this are gathered several at a time and cut apart: a gather has a cost of its own.
@@ -38,39 +42,18 @@ GROUP_NBYTES = 1024**2
 #: Tasks that wait ready for each thread, where nothing else is said.
 PREFETCH_FACTOR = 2
 
+#: torch's iterators with worker processes. A forked child has copies of them, whose end, or whose next epoch, would end
+#: or confuse the workers of the parent.
+_with_workers: weakref.WeakSet[Any] = weakref.WeakSet()
 
-@dataclass(slots=True)
-class LoaderStats:
-    """Where the time of a loader went, in seconds, summed up since it was made.
 
-    >>> before = LoaderStats(batches=10, wait=0.5)
-    >>> (LoaderStats(batches=30, wait=0.6) - before).batches
-    20
+def _leave_to_parent() -> None:
+    for iterator in list(_with_workers):
+        iterator._shutdown = True  # torch's own mark of one whose workers have been seen off
 
-    Attributes:
-        batches: handed out.
-        wait: the training script waited for a batch, and for copies that block the host; not for batch transforms.
-        gather: threads gathered, transformed and collated; several of them may come to more than the time that passed.
-        copy: copies to a GPU ran on their stream, beside the model; 0 on other devices.
-        ready: tasks (batches, or groups of small ones) that were found done, summed over all requests.
-        requests: how often a task was asked for.
-    """
 
-    batches: int = 0
-    wait: float = 0.0
-    gather: float = 0.0
-    copy: float = 0.0
-    ready: int = 0
-    requests: int = 0
-
-    @property
-    def depth(self) -> float:
-        """The mean depth of the queue: tasks that stood ready when one was asked for; below 1 the threads are late."""
-        return self.ready / self.requests if self.requests else 0.0
-
-    def __sub__(self, earlier: LoaderStats) -> LoaderStats:
-        """What came since: of an epoch, or of a hundred steps."""
-        return LoaderStats(*(getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)))
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class DataLoader(data.DataLoader[Any]):
@@ -141,10 +124,9 @@ class DataLoader(data.DataLoader[Any]):
         self.num_threads = num_threads
         self.residency = choose(residency, dataset, self.device) if isinstance(dataset, StoreDataset) else residency
         self._resident: DeviceSplit | Lock | None = None
-        self._epoch = self._told = 0
-        self._fresh = True  # no batch of this epoch was asked for
-        self._start = 0
-        self._position = 0
+        self._place = Place()  # of the iterator that began last, or where the next one will begin
+        self._told = 0
+        self._turn = 0
         self._stats = LoaderStats()
         self._copies = CopyTimer()
         self._dealt: RowSampler | None = None
@@ -154,7 +136,7 @@ class DataLoader(data.DataLoader[Any]):
             # Ranks are dealt their rows by this loader's own iteration alone. Who takes the sampler out of it
             # (Accelerate) divides it among the ranks himself: what he finds is the order of all ranks.
             self._dealt, sampler = sampler, sampler.undivided()
-            self._epoch = self._told = self._dealt.epoch
+            self._place.epoch = self._told = self._dealt.epoch
         super().__init__(
             dataset,
             batch_size,
@@ -191,51 +173,72 @@ class DataLoader(data.DataLoader[Any]):
 
     # --- iteration
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """One epoch. It begins with the first batch that is asked for; leaving the loop early ends the threads."""
-        return _Epoch(self)
+    def __iter__(self) -> Epoch:  # type: ignore[override]
+        """One epoch. It begins with the first batch that is asked for; leaving the loop early ends the threads.
 
-    def _begin(self) -> Iterator[Any]:
-        """The batches of the epoch whose turn it is: Lightning sets it after it has made the iterator."""
-        if not self._fresh:  # the last epoch was left early
-            self._epoch += 1
-        self._fresh = False
-        self._agree_on_epoch()
-        start = self._position = self._start
+        Another iterator of the same loader is of the next epoch, also while this one lives: ``zip(loader, loader)``
+        goes through two whole epochs side by side, as two of torch's iterators shuffle twice. Persistent workers serve
+        one iterator at a time: when another begins, the one before raises RuntimeError. So does an iterator that is
+        asked for a batch in another process than it was made in.
+        """
+        return Epoch(self)
+
+    def _begin(self) -> tuple[Place, Iterator[Any]]:
+        """The epoch whose turn it is, and its batches: Lightning sets it after it has made the iterator."""
+        place = self._place = self._next_place()
+        place.begun = True
         batches: Iterator[Any]
         if self._uses_threads:
-            batches = self._on_device(start) if self.residency == "device" else self._threaded(start)
+            batches = self._on_device(place) if self.residency == "device" else self._threaded(place)
         else:
             batches = self._torchs()
-        self._start = 0
         if self.device is not None and self.residency != "device":
             batches = iter(DevicePrefetcher(batches, self.device, timer=self._copies))
-        return batches
+        return place, batches
 
     @property
     def _uses_threads(self) -> bool:
         return isinstance(self.dataset, StoreDataset) and self.num_workers == 0 and self.batch_sampler is not None
 
-    def _agree_on_epoch(self) -> None:
+    def _next_place(self) -> Place:
         """Epochs are counted here, unless somebody has set one on the sampler: DDP scripts and Lightning do."""
+        place = Place(self._place.epoch + 1) if self._place.begun else self._place
         if self._dealt is None or not isinstance(self.sampler, RowSampler):
-            return
+            return place
         for sampler in (self.sampler, self._dealt):
             if sampler.epoch != self._told:
-                self._epoch, self._start = sampler.epoch, 0  # another epoch has a beginning of its own
-        self._told = self._epoch
+                place = Place(sampler.epoch)  # another epoch has a beginning of its own
+        self._told = place.epoch
         for sampler in (self.sampler, self._dealt):
-            sampler.set_epoch(self._epoch)
+            sampler.set_epoch(place.epoch)
+        return place
 
     def _torchs(self) -> Iterator[Any]:
         """torch's own iteration. Its workers bring each batch's rows along, where a batch transform wants them."""
+        if getattr(self._iterator, "_shutdown", False):  # its workers are the parent's
+            self._iterator = None
         found = self.collate_fn
         if isinstance(found, Transformed):
             self.collate_fn = WithRows(found.collate)
         try:
-            return super().__iter__()
+            batches = super().__iter__()
         finally:
             self.collate_fn = found
+        if self.num_workers:
+            _with_workers.add(batches)
+        return self._in_turn(batches) if self.persistent_workers else batches
+
+    def _in_turn(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches of persistent workers, which torch hands from one iterator to the next."""
+        self._turn += 1
+        turn = self._turn
+        for batch in batches:
+            yield batch
+            if turn != self._turn:
+                raise RuntimeError(
+                    "loader: expected one iterator at a time, which is all that persistent workers serve, found "
+                    "another that began meanwhile. Use persistent_workers=False, or a loader for each."
+                )
 
     @property
     def _index_sampler(self) -> Any:
@@ -246,18 +249,19 @@ class DataLoader(data.DataLoader[Any]):
         # torch's iterator keeps this, and persistent workers keep it: a cycle would end them only with the next garbage
         # collection, and then late.
         me = weakref.proxy(self)
-        return IndexBatches(batches, lambda: (me.seed, me._epoch), lambda: me._start)
+        return IndexBatches(batches, lambda: (me.seed, me._place.epoch), lambda: me._place.batch)
 
-    def _on_device(self, start: int) -> Iterator[Any]:
+    def _on_device(self, place: Place) -> Iterator[Any]:
         if not isinstance(self._resident, DeviceSplit):
             self._resident = DeviceSplit(self._store, self.device or torch.device("cpu"))
-        return (self._collated(self._resident.gather(batch)) for batch in self._batches(start))
+        return (self._collated(self._resident.gather(batch)) for batch in self._batches(place.batch))
 
     def _collated(self, batch: Batch) -> Any:
         collate: Callable[[Any], Any] = self._gathered
         return collate(batch) if self.batch_transform is None else (collate(batch), batch.rows)
 
-    def _threaded(self, start: int) -> Iterator[Any]:
+    def _threaded(self, place: Place) -> Iterator[Any]:
+        process, epoch, start = os.getpid(), place.epoch, place.batch
         if self.residency == "locked" and self._resident is None:
             store = open_store(self._store.path)
             self._resident = lock(store, splits=self._store.split_name, fields=self._store.fields)
@@ -268,13 +272,14 @@ class DataLoader(data.DataLoader[Any]):
         threads = ThreadPoolExecutor(width, thread_name_prefix="tsds-loader")
         try:
             for group in groups:
-                waiting.append(threads.submit(self._make, group, self._epoch))
+                waiting.append(threads.submit(self._make, group, epoch))
                 if len(waiting) > depth:
                     yield from self._take(waiting)
             while waiting:
                 yield from self._take(waiting)
         finally:
-            threads.shutdown(cancel_futures=True)
+            if os.getpid() == process:  # a forked child has none of them
+                threads.shutdown(cancel_futures=True)
 
     def _take(self, waiting: deque[Future[tuple[list[Any], float]]]) -> list[Any]:
         self._stats.requests += 1
@@ -286,15 +291,16 @@ class DataLoader(data.DataLoader[Any]):
     def _groups(self, start: int) -> Iterator[list[NDArray[np.int64]]]:
         """Batches of indices, small ones several at a time."""
         group: list[NDArray[np.int64]] = []
-        size = 0
+        size = 0.0
         row_nbytes = self._row_nbytes()
-        one_by_one = self._store.transform is not None  # then a batch takes long, and waits for no other
+        # What takes long waits for no other batch, however few bytes it has.
+        one_by_one = self._store.transform is not None or self._decodes
         for batch in self._batches(start):
             group.append(batch)
             size += len(batch) * row_nbytes
             if size >= GROUP_NBYTES or one_by_one:
                 yield group
-                group, size = [], 0
+                group, size = [], 0.0
         if group:
             yield group
 
@@ -323,9 +329,21 @@ class DataLoader(data.DataLoader[Any]):
         rows = getattr(self.sampler, "rows", None)
         return rows() if callable(rows) else None
 
-    def _row_nbytes(self) -> int:
-        fields = self._store.split.fields
-        return sum(spec.row_nbytes for name in self._store.fields for spec in fields[name].arrays.values())
+    def _row_nbytes(self) -> float:
+        """What a sample's fields take in the store, on average."""
+        columns = [self._store.split[name] for name in self._store.fields]
+        tables = [column for column in columns if isinstance(column, RaggedColumn)]
+        arrays = [column for column in columns if not isinstance(column, RaggedColumn)]
+        for table in tables:
+            arrays += [table.offset_column, *table.values.values()]
+        nbytes: int = sum(array.nbytes for array in arrays)
+        return nbytes / max(1, len(self._store.split))
+
+    @property
+    def _decodes(self) -> bool:
+        """Whether there are encoded images."""
+        fields = (self._store.split.fields[name] for name in self._store.fields)
+        return any(field.kind == "image" and isinstance(field, TableField) for field in fields)
 
     @property
     def _store(self) -> StoreDataset:
@@ -348,7 +366,7 @@ class DataLoader(data.DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch that the next iteration is of; without it they are counted from 0."""
-        self._epoch, self._fresh = epoch, True
+        self._place = Place(epoch)
         for sampler in (self.sampler, self._dealt):
             setter = getattr(sampler, "set_epoch", None)
             if callable(setter):
@@ -356,10 +374,15 @@ class DataLoader(data.DataLoader[Any]):
         self._told = epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is, after any batch: a later `load_state_dict` goes on with the very next one."""
-        ended = bool(self._position) and self._position >= len(self)
-        position = (self._epoch + 1, 0) if ended else (self._epoch, self._position)
-        return {"epoch": position[0], "batch": position[1], "seed": self.seed}
+        """Where the loader is, after any batch: a later `load_state_dict` goes on with the very next one.
+
+        Of several iterators at once it is where the one is that began last; who wants to resume them all makes a
+        loader for each.
+        """
+        place = self._place
+        ended = place.ended or 0 < place.batch >= len(self)
+        epoch, batch = (place.epoch + 1, 0) if ended else (place.epoch, place.batch)
+        return {"epoch": epoch, "batch": batch, "seed": self.seed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called, with any number of threads; the order is computed, not replayed.
@@ -372,47 +395,8 @@ class DataLoader(data.DataLoader[Any]):
                 f"state: expected that of seed {self.seed}, found seed {state['seed']}. Pass the same seed."
             )
         self.set_epoch(int(state["epoch"]))
-        self._start = self._position = int(state["batch"])
-
-    def _end_epoch(self) -> None:
-        self._epoch, self._fresh, self._position = self._epoch + 1, True, 0
+        self._place.batch = int(state["batch"])
 
     def stats(self) -> LoaderStats:
         """Where the time went since the loader was made: a copy, to be asked for by the thread that iterates."""
         return replace(self._stats, copy=self._copies.seconds())
-
-
-class _Epoch:
-    """Hands out the batches of one epoch, to one thread at a time, and counts them."""
-
-    def __init__(self, loader: DataLoader) -> None:
-        self._loader = loader
-        self._batches: Iterator[Any] | None = None
-        self._busy = threading.Lock()
-        self._epoch = 0
-
-    def __iter__(self) -> _Epoch:
-        return self
-
-    def __next__(self) -> Any:
-        if not self._busy.acquire(blocking=False):
-            raise RuntimeError("two threads are asking one loader for batches; give each thread a loader of its own")
-        try:
-            began = time.perf_counter()
-            if self._batches is None:
-                self._batches = self._loader._begin()
-                self._epoch = self._loader._epoch
-            batch = next(self._batches)
-        except StopIteration:
-            self._loader._end_epoch()
-            raise
-        finally:
-            self._busy.release()
-        stats = self._loader._stats
-        stats.wait += time.perf_counter() - began
-        stats.batches += 1
-        self._loader._position += 1
-        if self._loader.batch_transform is None or not isinstance(self._loader.dataset, StoreDataset):
-            return batch
-        made, rows = batch
-        return self._loader.batch_transform(made, rows, self._epoch)

@@ -16,6 +16,7 @@ from tensorstore_ds.training.data import image_shape, split_of
 from tensorstore_ds.training.learner import Learner, computing_threads, matrix_precision
 from tensorstore_ds.training.listeners import Listeners
 from tensorstore_ds.training.options import TrainOptions
+from tensorstore_ds.training.random_state import random_state_kept
 from tensorstore_ds.training.ranks import Ranks, ranks
 from tensorstore_ds.training.report import TrainReport
 from tensorstore_ds.training.run import Run
@@ -23,6 +24,7 @@ from tensorstore_ds.training.stopping import StopSignals
 from tensorstore_ds.training.tasks import task_of
 
 
+@random_state_kept()
 def train(
     store: str | os.PathLike[str],
     options: TrainOptions | None = None,
@@ -37,7 +39,8 @@ def train(
     writes. In the folder `out`: `last.pt`, all that a run goes on with, and `best.pt`, the best epoch's model;
     `history.jsonl`, `report.json`, and with matplotlib `curves.png` and `confusion.png`.
 
-    SIGTERM and Ctrl-C end the run between two steps, with a checkpoint.
+    SIGTERM and Ctrl-C end the run between two steps, with a checkpoint. The run seeds torch's global generators, and
+    leaves all random generators as it found them.
 
     Args:
         store: its path.

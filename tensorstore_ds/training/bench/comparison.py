@@ -60,7 +60,8 @@ def bench(
     """Compare ways to load a store's split, and the files that it was made of, on this machine.
 
     Nothing is written, but for links and logs in the system's temporary folder while it runs. The split and the source
-    are dropped from the page cache and read again.
+    are dropped from the page cache and read again. All of it happens in processes of their own: this one's random
+    generators and threads stay as they are.
 
     Args:
         store: its path.

@@ -20,12 +20,14 @@ from tensorstore_ds.training.doctor.learning import Student, student_of
 from tensorstore_ds.training.doctor.options import DiagnoseOptions
 from tensorstore_ds.training.doctor.subject import Subject, subject_of
 from tensorstore_ds.training.doctor.verdicts import judge
+from tensorstore_ds.training.random_state import random_state_kept
 from tensorstore_ds.training.ranks import ranks
 
 #: A gain that is less is not told from chance: the settings in use stay.
 GAIN = 1.03
 
 
+@random_state_kept()
 def diagnose(
     store: Store | StoreDataset | str | os.PathLike[str],
     options: DiagnoseOptions | None = None,
@@ -36,7 +38,8 @@ def diagnose(
 ) -> Diagnosis:
     """Measure what holds training back, and say what to change.
 
-    The store's bytes are read, as training reads them, and nothing is written. Nothing is dropped from memory.
+    The store's bytes are read, as training reads them, and nothing is written. Nothing is dropped from memory, and the
+    global random generators are left as they were found.
 
     >>> found = tsds.diagnose("photos.tsds", tsds.DiagnoseOptions(seconds=20))      # doctest: +SKIP
     >>> print(found.verdicts[0].line)                                               # doctest: +SKIP

@@ -1,0 +1,271 @@
+"""What the soak does in processes of its own, and how such a process counts what it holds."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tensorstore_ds as tsds
+
+BATCH = 32
+SETTLE = 2.0  # seconds: a thread that was joined, or a process that was waited for, is listed a little longer
+
+
+# --- epochs -----------------------------------------------------------------------------------------------------
+
+
+def held() -> dict[str, int]:
+    """Memory in kB, and threads, open files and maps of this process."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    own = sum(int(status[name].split()[0]) for name in ("RssAnon", "RssShmem"))
+    return {
+        "rss": int(status["VmRSS"].split()[0]),
+        "own": own,
+        "threads": int(status["Threads"]),
+        "files": len(list(Path("/proc/self/fd").iterdir())),
+        "maps": len(Path("/proc/self/maps").read_text().splitlines()),
+    }
+
+
+def run_epochs(store: Path, epochs: int) -> list[dict[str, int]]:
+    """One loader, again and again; what is held after 10, 100, 1,000, ... epochs and at the end."""
+    loader = tsds.DataLoader(tsds.StoreDataset(store), BATCH, shuffle=True, num_threads=2)
+    rows, seen = len(loader.dataset), []  # type: ignore[arg-type]
+    begun = time.perf_counter()
+    for epoch in range(1, epochs + 1):
+        if sum(len(batch["label"]) for batch in loader) != rows:
+            raise RuntimeError(f"epoch {epoch}: expected {rows} samples")
+        if epoch == epochs or (epoch >= 10 and str(epoch).strip("0") == "1"):
+            settled(lambda: held()["threads"] == (seen[0]["threads"] if seen else 1))
+            seen.append({"epoch": epoch, **held(), "seconds": round(time.perf_counter() - begun)})
+    return seen
+
+
+def settled(done: Callable[[], bool]) -> None:
+    """Look again until it is so, for a while."""
+    end = time.monotonic() + SETTLE
+    while not done() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+# --- readers ----------------------------------------------------------------------------------------------------
+
+
+def _read(store: Path, ready: Any, stop: Any) -> None:
+    """Touch every page of every image, and wait."""
+    total = 0
+    opened = tsds.open(store)
+    for name in opened:
+        split = opened[name]
+        for rows in split["image"].pieces(0, len(split)):
+            total += int(rows.reshape(-1)[::4096].sum(dtype=np.int64))
+    ready.release()
+    stop.wait()
+
+
+def run_readers(store: Path, method: str, count: int) -> list[int]:
+    """Start so many readers; write their ids, wait for a line, and end them. Their exit codes."""
+    context = multiprocessing.get_context(method)
+    ready, stop = context.Semaphore(0), context.Event()
+    readers = [context.Process(target=_read, args=(store, ready, stop), daemon=True) for _ in range(count)]
+    for reader in readers:
+        reader.start()  # type: ignore[attr-defined]
+    for _ in readers:
+        while not ready.acquire(timeout=1):
+            if any(reader.exitcode is not None for reader in readers):  # type: ignore[attr-defined]
+                raise RuntimeError("expected all readers to be ready, found one that ended")
+    print(json.dumps([reader.pid for reader in readers]), flush=True)  # type: ignore[attr-defined]
+    sys.stdin.readline()
+    stop.set()
+    for reader in readers:
+        reader.join()  # type: ignore[attr-defined]
+    return [reader.exitcode for reader in readers]  # type: ignore[attr-defined]
+
+
+# --- loaders that are dropped -----------------------------------------------------------------------------------
+
+
+class Failure(Exception):
+    """Raised on purpose."""
+
+
+def _raise(sample: Any) -> Any:
+    raise Failure
+
+
+class _Interrupt:
+    """A transform during which Ctrl-C comes, once."""
+
+    def __init__(self) -> None:
+        self._once = threading.Lock()
+
+    def __call__(self, sample: Any) -> Any:
+        if self._once.acquire(blocking=False):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.01)
+        return sample
+
+
+class Drops:
+    """Ways to leave a loader before its end."""
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+        self.workers = {os.getpid()}
+
+    def loader(self, transform: Callable[[Any], Any] | None = None, **options: Any) -> tsds.DataLoader:
+        """A loader of many batches."""
+        dataset = tsds.StoreDataset(self.store, transform=transform)
+        return tsds.DataLoader(dataset, 2, shuffle=True, num_threads=2, **options)
+
+    def break_in_the_middle(self) -> None:
+        """And once more, from the same loader."""
+        loader = self.loader()
+        for _ in range(2):
+            for number, _ in enumerate(loader):
+                if number == 2:
+                    break
+
+    def transform_that_raises(self) -> None:
+        """In a thread."""
+        with _expected(Failure):
+            list(self.loader(_raise))
+
+    def deleted_loader_first(self) -> None:
+        """The iterator lives on, in a cycle with a batch of its own."""
+        loader = self.loader()
+        batches = iter(loader)
+        cycle: list[Any] = [next(batches), batches]
+        cycle.append(cycle)
+        del loader, batches
+        next(cycle[1])
+
+    def two_at_once(self) -> None:
+        """The first one is left, and the second one later."""
+        loader = self.loader()
+        first, second = iter(loader), iter(loader)
+        for _, _ in zip(range(3), zip(first, second, strict=True), strict=False):
+            pass
+        del first
+        next(second)
+
+    def closed_twice(self) -> None:
+        """And asked again."""
+        batches = iter(self.loader())
+        next(batches)
+        batches.close()
+        batches.close()
+        if next(batches, None) is not None:
+            raise RuntimeError("expected nothing from an iterator that was closed")
+
+    def interrupted_in_the_loop(self) -> None:
+        """Ctrl-C while the script works on a batch."""
+        with _expected(KeyboardInterrupt):
+            for _ in self.loader():
+                signal.raise_signal(signal.SIGINT)
+
+    def interrupted_while_waiting(self) -> None:
+        """Ctrl-C while the script waits for a batch."""
+        with _expected(KeyboardInterrupt):
+            list(self.loader(_Interrupt()))
+
+    def forked(self) -> None:
+        """A child that leaves an iterator of its parent."""
+        batches = iter(self.loader())
+        next(batches)
+        child = os.fork()
+        if not child:
+            del batches
+            os._exit(0)
+        if os.waitpid(child, 0)[1]:
+            raise RuntimeError("expected a child that ends")
+        next(batches)
+
+    def worker_process(self) -> None:
+        """Of torch."""
+        self._with_workers(self.loader(num_workers=1))
+
+    def persistent_worker(self) -> None:
+        """Of torch; used in one whole epoch, and left in the next."""
+        loader = self.loader(num_workers=1, persistent_workers=True)
+        for _ in loader:
+            pass
+        self._with_workers(loader)
+
+    def _with_workers(self, loader: tsds.DataLoader) -> None:
+        batches = iter(loader)
+        next(batches)
+        self.workers |= {worker.pid or 0 for worker in multiprocessing.active_children()}
+
+    def ways(self) -> Iterator[Callable[[], None]]:
+        """All of them, again and again; processes, which take longest, less often."""
+        threads = [
+            *(self.break_in_the_middle, self.transform_that_raises, self.deleted_loader_first, self.two_at_once),
+            *(self.closed_twice, self.interrupted_in_the_loop, self.interrupted_while_waiting, self.forked),
+        ]
+        while True:
+            yield from (*threads, self.worker_process, *threads, self.persistent_worker)
+
+    def left(self) -> dict[str, int]:
+        """Threads, open files, child processes and shared memory of this process and of its workers."""
+        shared = [entry.name.split("_") for entry in Path("/dev/shm").iterdir()]  # noqa: S108
+        return {
+            "threads": held()["threads"],
+            "files": held()["files"],
+            "children": len(multiprocessing.active_children()),
+            "shared": sum(name[0] == "torch" and name[1] in map(str, self.workers) for name in shared),
+        }
+
+
+@contextlib.contextmanager
+def _expected(kind: type[BaseException]) -> Iterator[None]:
+    """Swallow this one exception, and insist on it."""
+    try:
+        yield
+    except kind:
+        return
+    raise RuntimeError(f"expected {kind.__name__}")
+
+
+def run_drops(store: Path, count: int) -> dict[str, Any]:
+    """Leave so many loaders; what is there before and after."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    drops = Drops(store)
+    ways = drops.ways()
+    for _ in range(18):  # each way once: what is imported and begun with the first one stays
+        next(ways)()
+    gc.collect()
+    before = drops.left()
+    for _ in range(count):
+        next(ways)()
+    gc.collect()
+    settled(lambda: drops.left() == before)
+    return {"before": before, "after": drops.left()}
+
+
+def main(what: str, store: str, *rest: str) -> None:
+    """Do it, and print what was seen."""
+    path = Path(store)
+    if what == "epochs":
+        found: Any = run_epochs(path, int(rest[0]))
+    elif what == "readers":
+        found = run_readers(path, rest[0], int(rest[1]))
+    else:
+        found = run_drops(path, int(rest[0]))
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
