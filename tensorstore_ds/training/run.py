@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
-from tensorstore_ds.geometry import FITS
+from tensorstore_ds.geometry import FITS, Fit
 from tensorstore_ds.loading.augment_base import fold
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.store import Split, Store
@@ -331,8 +331,8 @@ def _card(store: Store, split: Split, vit: ViTOptions, task: Task) -> ModelCard:
     height, width, _ = image_shape(store, split)
     said = store.manifest.provenance.get("options")
     fit = said.get("fit") if isinstance(said, Mapping) else None
-    known = next((known for known in FITS if known == fit), "pad")  # a manifest may say anything there
-    return ModelCard(vit, task, normalized.mean, normalized.std, (height, width), known)
+    known: list[Fit] = [known for known in FITS if known == fit]  # a manifest may say anything there
+    return ModelCard(vit, task, normalized.mean, normalized.std, (height, width), *known)
 
 
 def _seed(*words: int) -> int:
