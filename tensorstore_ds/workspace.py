@@ -29,19 +29,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tensorstore_ds.durable import lock, sync
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem, StoreExistsError
 from tensorstore_ds.layout import GROUP, dump_json
 from tensorstore_ds.manifest import File, Manifest, Shard, dump_shard, parse_shard, shard_path
 from tensorstore_ds.root import dump_root
 from tensorstore_ds.statistics import Statistics
 from tensorstore_ds.store import open as open_store
-from tensorstore_ds.writer import check_in_file, sync
+from tensorstore_ds.writer import check_in_file
 
 _MARK = "tsds.lock"
 _FOLDER = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _FILE = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe would be waited for
-#: What flock says where another process holds the lock; all else means that this file system has no locks.
-_HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,14 +275,11 @@ class Workspace:
             os.close(descriptor)
 
     def _take_lock(self) -> None:
-        import fcntl  # not on Windows
-
         busy = ConversionError(f"{self.path}: another conversion is writing here. Wait for it to end.")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not lock(self._lock):
+                raise busy
         except OSError as error:
-            if error.errno in _HELD:
-                raise busy from None
             self.notes.append(
                 f"{self.path}: this file system has no locks ({error.strerror}). "
                 "Make sure that no other conversion writes here."

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.compress import compress_array
 from tensorstore_ds.cores import usable_cores
+from tensorstore_ds.durable import sync as sync
+from tensorstore_ds.durable import write_at
 from tensorstore_ds.layout import GROUP, ArrayGeometry, array_paths, dump_json, shard_arrays
 from tensorstore_ds.manifest import File, Shard
 from tensorstore_ds.schema import ArrayField, Field, Layout, TableField
@@ -35,13 +37,7 @@ def write_rows(path: Path, first_row: int, rows: NDArray[Any]) -> None:
     """
     data = _bytes_of(rows)
     offset = first_row * (len(data) // len(rows)) if len(rows) else 0
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        while data:
-            written = os.pwrite(descriptor, data, offset)
-            data, offset = data[written:], offset + written
-    finally:
-        os.close(descriptor)
+    write_at(path, data, offset)
 
 
 class ShardWriter:
@@ -215,15 +211,6 @@ def digest(path: Path, progress: Callable[[int], None] = lambda _: None) -> str:
             sha256.update(view[:count])
             progress(count)
     return sha256.hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or a directory is on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import math
 import os
 import pickle
 import subprocess
@@ -14,13 +17,17 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
+import tensorstore_ds as tsds
 from tensorstore_ds.errors import TrainingError
-from tensorstore_ds.training.checkpoint import ModelCard, load, load_model, save
+from tensorstore_ds.training.card import ModelCard
+from tensorstore_ds.training.checkpoint import load, load_model, save
 from tensorstore_ds.training.options import ViTOptions
+from tensorstore_ds.training.prediction import predict
 from tensorstore_ds.training.tasks import ClassificationLandmarks
 from tensorstore_ds.training.vit import ViT
-from training_stores import names, one_line
+from training_stores import labelled, names, one_line, small
 
 CARD = ModelCard(
     ViTOptions((8, 12), channels=3, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, dropout=0.1),
@@ -36,6 +43,7 @@ FULL = """
 import resource, sys
 import torch
 from pathlib import Path
+import tensorstore_ds as tsds
 from tensorstore_ds.errors import TrainingError
 from tensorstore_ds.training.checkpoint import load, save
 path = Path(sys.argv[1])
@@ -259,3 +267,169 @@ def test_weights_of_another_model(tmp_path: Path, content: dict[str, Any]) -> No
     save(tmp_path / "best.pt", CARD, content)
     text = refused(tmp_path / "best.pt", load_model)
     assert text.endswith("expected the weights of the model that it describes, found others.")
+
+
+# --- cards that lie ----------------------------------------------------------------------------------------------
+
+WRONG: list[Any] = [None, True, -1, 0, 1, 2, 3, 2**40, 10**400, 0.5, math.nan, -math.inf, 1e308, 1e-320, "", "x", "pad"]
+WRONG += [[], [0.0], [1, 1], [0, 0], [-1, 8], [10**9, 10**9], [8, 12, 3], ["x"] * 3, [math.nan] * 3, {}, {"a": 1}]
+WRONG += [["ant"], ["ant"] * 3, ["ant", 3], [["ant"], ["bee"]], torch.zeros(2), torch.zeros(10), [None, None]]
+
+
+def members(card: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [(name,) for name in card] + [(part, name) for part in ("vit", "task") for name in card[part]]
+
+
+def with_card(path: Path, *changes: tuple[tuple[str, ...], Any], weights: Any = WEIGHTS, **more: Any) -> Path:
+    """A checkpoint of which some members of the card are others."""
+    card = copy.deepcopy(CARD.as_data())
+    for place, value in changes:
+        inner = card if len(place) == 1 else card[place[0]]
+        if isinstance(inner, dict):
+            inner[place[-1]] = value
+    data = {"format": ["tensorstore-ds checkpoint", 1], "card": card, "weights": weights, **more}
+    torch.save(data, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("image") / "image.png"
+    Image.new("RGB", (20, 10), (10, 200, 90)).save(path)
+    return path
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(members(CARD.as_data())), st.sampled_from(WRONG)), min_size=1, max_size=2))
+@example([(("std",), [0.0, 0.0, 0.0])])
+@example([(("std",), [1e-320] * 3)])
+@example([(("mean",), [0.0, 0.0])])
+@example([(("stored",), [0, 0])])
+@example([(("vit", "depth"), 10**6)])
+@example([(("vit", "width"), 2**16), (("vit", "mlp_width"), 2**16)])
+@example([(("vit", "image_size"), [2**16, 2**16])])
+@example([(("vit", "image_size"), [3, 3]), (("vit", "patch_size"), 4)])
+@example([(("task", "classes"), ["c"] * 10**6)])
+def test_a_card_that_lies_is_refused_or_predicts(written: Path, image: Path, changes: list[Any]) -> None:
+    path = with_card(written.with_name("lie.pt"), *changes)
+    try:
+        (said,) = predict(path, [image], device="cpu")
+    except TrainingError as error:
+        assert one_line(error).startswith(f"{path}: expected ")
+    else:
+        assert set(said.says) >= {"class", "points"}
+        assert all(math.isfinite(entry["probability"]) for entry in said.says["best"])
+
+
+LARGE = """
+import resource, sys
+import tensorstore_ds as tsds
+from tensorstore_ds.errors import TrainingError
+from tensorstore_ds.training.checkpoint import load_model
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for path in sys.argv[1:]:
+    try:
+        load_model(path)
+    except TrainingError as error:
+        print(str(error).startswith(f"{path}: expected "))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000)
+"""
+
+
+def test_a_model_that_is_larger_than_its_file_takes_no_memory(tmp_path: Path) -> None:
+    """Not even where tensors have its shapes, without its bytes."""
+    wide, deep = {"width": 2**14, "heads": 1, "mlp_width": 2**14}, {"depth": 2**15}
+    shapes = {name: value.shape for name, value in ViT(CARD.vit, CARD.task.outputs).state_dict().items()}
+    options = dataclasses.replace(CARD.vit, **wide)
+    with torch.device("meta"):
+        shapes = {name: value.shape for name, value in ViT(options, CARD.task.outputs).state_dict().items()}
+    one = torch.zeros(1)
+    spread = {name: one.expand(shape) for name, shape in shapes.items()}
+    meta = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+    changes = [(("vit", name), value) for name, value in wide.items()]
+    paths = [
+        with_card(tmp_path / "wide.pt", *changes),
+        with_card(tmp_path / "spread.pt", *changes, weights=spread),
+        with_card(tmp_path / "meta.pt", *changes, weights=meta),
+        with_card(tmp_path / "deep.pt", *((("vit", name), value) for name, value in deep.items())),
+    ]
+    done = subprocess.run([sys.executable, "-c", LARGE, *paths], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"] * 5
+
+
+def test_a_compressed_checkpoint_is_refused(path: Path) -> None:
+    """It could unpack to any amount."""
+    packed = path.with_name("packed.pt")
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
+        for member in old.infolist():
+            new.writestr(member.filename, old.read(member))
+    assert "is compressed" in refused(packed)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, 1e38])
+def test_weights_that_are_no_numbers_are_said_to_be(tmp_path: Path, image: Path, number: float) -> None:
+    weights = {name: torch.full_like(value, number) for name, value in WEIGHTS.items()}
+    path = with_card(tmp_path / "best.pt", weights=weights)
+    with pytest.raises(TrainingError) as error:
+        list(predict(path, [image], device="cpu"))
+    assert one_line(error.value).startswith(
+        f"{path}: expected a model that says numbers, found NaN or infinity of {image}"
+    )
+
+
+# --- runs that are gone on with ------------------------------------------------------------------------------------
+
+#: What another may have put into last.pt, and where.
+STATES: list[tuple[tuple[Any, ...], Any]] = [
+    *(((name,), wrong) for name in ("learner", "options", "tally", "loader") for wrong in (None, 3, [], {}, "x")),
+    *(((name,), wrong) for name in ("epoch", "batch", "ranks") for wrong in (None, -1, 10**9, 0.5, "x", True)),
+    *(((name,), wrong) for name in ("seconds", "wait") for wrong in (None, -1.0, math.nan, math.inf, "x")),
+    *((("loader", name), wrong) for name in ("epoch", "batch", "seed") for wrong in (None, -1, 10**9, "x")),
+    *((("tally", name), wrong) for name in ("loss", "samples", "correct") for wrong in (None, 3, torch.zeros(2, 3))),
+    *((("learner", name), wrong) for name in ("model", "optimizer", "step") for wrong in (None, {}, -1, "x")),
+    *((("learner", "optimizer", name), wrong) for name in ("state", "param_groups") for wrong in (None, [], "x")),
+    (("learner", "optimizer", "state", 0, "exp_avg"), torch.zeros(3)),
+    (("learner", "optimizer", "state", 0), {}),
+    (("learner", "optimizer", "param_groups", 0, "lr"), "x"),
+    (("learner", "optimizer", "param_groups", 0, "params"), []),
+    (("learner", "model", "class_token"), torch.zeros(3)),
+    (("options", "epochs"), [[[]]]),
+    (("card",), None),
+    (("card", "std"), [0.0]),
+    (("card", "vit", "depth"), 10**6),
+    (("card", "task", "classes"), ["c"] * 10**5),
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one epoch."""
+    folder = tmp_path_factory.mktemp("state")
+    tsds.train(labelled(folder), small(epochs=1, batch_size=30), out=folder / "run")
+    return folder
+
+
+def test_a_run_does_not_go_on_from_a_state_that_lies(run: Path) -> None:
+    whole = torch.load(run / "run" / "last.pt", weights_only=True)
+    for place, value in STATES:
+        changed = copy.deepcopy(whole)
+        inner = changed
+        for step in place[:-1]:
+            inner = inner[step]
+        inner[place[-1]] = value
+        torch.save(changed, run / "run" / "last.pt")
+        with pytest.raises(TrainingError) as error:
+            tsds.train(run / "store.tsds", small(epochs=1, batch_size=30), out=run / "run", resume=True)
+        assert one_line(error.value).startswith(f"{run / 'run' / 'last.pt'}: "), (place, value)
+    torch.save(whole, run / "run" / "last.pt")
+    assert tsds.train(run / "store.tsds", small(epochs=1, batch_size=30), out=run / "run", resume=True) is not None
+
+
+def test_the_optimisers_settings_are_those_of_the_options(run: Path, tmp_path: Path) -> None:
+    """Whatever a checkpoint says of them."""
+    state = torch.load(run / "run" / "last.pt", weights_only=True)
+    (tmp_path / "run").mkdir()
+    for group in state["learner"]["optimizer"]["param_groups"]:
+        group.update(betas=("x", "y"), eps=None, weight_decay="x", maximize="x")
+    torch.save(state, tmp_path / "run" / "last.pt")
+    assert tsds.train(run / "store.tsds", small(epochs=1, batch_size=30), out=tmp_path / "run", resume=True) is not None

@@ -22,7 +22,8 @@ from tensorstore_ds.options import ConvertOptions
 from tensorstore_ds.schema import Keypoints
 from tensorstore_ds.training import prediction
 from tensorstore_ds.training.augmentation import eval_transform, normalize
-from tensorstore_ds.training.checkpoint import ModelCard, save
+from tensorstore_ds.training.card import ModelCard
+from tensorstore_ds.training.checkpoint import save
 from tensorstore_ds.training.options import TrainOptions, ViTOptions
 from tensorstore_ds.training.prediction import Prediction, predict
 from tensorstore_ds.training.tasks import Classification, Landmarks, task_of

@@ -121,9 +121,10 @@ def bench(
         text.echo_json(comparison.as_data())
     else:
         _show(comparison)
-        click.echo(f"\nwrote {written}" + (f" and {folder / 'bench.png'}" if drawn else ""))
+        text.echo()
+        text.echo(f"wrote {written}" + (f" and {folder / 'bench.png'}" if drawn else ""))
         if not drawn:
-            click.echo("bench.png: not drawn, matplotlib is not installed. pip install 'tensorstore-ds[plots]'")
+            text.echo("bench.png: not drawn, matplotlib is not installed. pip install 'tensorstore-ds[plots]'")
     if comparison.interrupted:
         raise Interrupted("interrupted; what was measured until then is written")
 
@@ -139,40 +140,35 @@ class _Bar(ProgressBar):
 
 def _show(comparison: Comparison) -> None:
     shape = "" if comparison.shape is None else f" of {'x'.join(map(str, comparison.shape))}"
-    click.secho(f"{Path(comparison.store).name}, {comparison.split}", bold=True, nl=False)
-    click.echo(f"  {text.count(comparison.rows, 'sample')}{shape}, batches on {comparison.device}")
-    click.echo(", ".join(comparison.machine.values()))
+    name = text.Styled(f"{Path(comparison.store).name}, {comparison.split}", bold=True)
+    text.echo(name, f"  {text.count(comparison.rows, 'sample')}{shape}, batches on {comparison.device}")
+    text.echo(", ".join(comparison.machine.values()))
     for size in comparison.batch_sizes:
         batches = -(-comparison.rows // size)
         text.head(f"batch {size:,}, {batches:,} {'batch' if batches == 1 else 'batches'} an epoch")
-        _echo(_cells(comparison, size), right=range(1, 20))
+        text.echo_table(_cells(comparison, size), right=range(1, 20))
     text.head("first epoch, from files that are not in memory")
-    _echo(_firsts(comparison), right=(1, 2, 3))
+    text.echo_table(_firsts(comparison), right=(1, 2, 3))
     text.head("delivered")
-    _echo([[_title(row), _delivered(row)] for row in comparison.ways])
+    delivered: list[list[text.Text]] = [[_title(row), _delivered(row)] for row in comparison.ways]
+    text.echo_table(delivered)
     _show_remarks(comparison)
 
 
-def _echo(rows: list[list[str]], right: range | tuple[int, ...] = ()) -> None:
-    for line in text.table(rows, right=right):
-        click.echo(line)
-
-
-def _cells(comparison: Comparison, size: int) -> list[list[str]]:
+def _cells(comparison: Comparison, size: int) -> list[list[text.Text]]:
     """A row a way: loading, training, memory; on a GPU its memory and use, too."""
     phases = [p for p in ("load", "train") if any(cell.phase == p for cell in comparison.cells)]
     on_gpu = any(cell.device_memory is not None for cell in comparison.cells)
     names = {"load": "loading", "train": "training"}
     head = [part for p in phases for part in (names[p], "samples/s", "ratio")]
-    rows = [["", *head, "memory", *(["GPU memory", "GPU busy"] if on_gpu else [])]]
+    rows: list[list[text.Text]] = [["", *head, "memory", *(["GPU memory", "GPU busy"] if on_gpu else [])]]
     for row in comparison.ways:
         cells = [comparison.cell(row.name, p, size) for p in phases]  # type: ignore[arg-type]
         found = [part for cell in cells for part in _times(cell)]
         peak = max((cell.memory for cell in cells if cell and cell.memory), default=None)
-        line = [_title(row), *found, _MISSING if peak is None else text.size(peak)]
-        rows.append([*line, *(_gpu(cells[-1]) if on_gpu else [])])
-        if row.ours and any(cell and cell.seconds for cell in cells):
-            rows[-1][0] = click.style(rows[-1][0], fg="green")
+        ours = row.ours and any(cell and cell.seconds for cell in cells)
+        line: list[text.Text] = [text.Styled(_title(row), fg="green" if ours else None), *found]
+        rows.append([*line, _MISSING if peak is None else text.size(peak), *(_gpu(cells[-1]) if on_gpu else [])])
     return rows
 
 
@@ -205,19 +201,19 @@ def _first(first: First | None) -> list[str]:
     return [text.duration(first.opened), epoch, f"{first.batch_size:,}", ""]
 
 
-def _delivered(row: Row) -> str:
+def _delivered(row: Row) -> text.Text:
     if row.reason:
         return f"not measured: {row.reason}"
-    return click.style(row.delivered, fg="red") if row.correct is False else row.delivered
+    return text.Styled(row.delivered, fg="red") if row.correct is False else row.delivered
 
 
 def _show_remarks(comparison: Comparison) -> None:
-    click.echo()
+    text.echo()
     for line in _remarks(comparison):
-        click.echo(line)
+        text.echo(line)
 
 
-def _remarks(comparison: Comparison) -> Iterator[str]:
+def _remarks(comparison: Comparison) -> Iterator[text.Text]:
     yield "ratio: how many times as fast as the first row; ~: reckoned from a part of an epoch, as bench.json tells"
     if comparison.baseline is not None:
         yield (
@@ -238,7 +234,7 @@ def _remarks(comparison: Comparison) -> Iterator[str]:
             if found is not None:
                 low, high = map(_ratio, found)
                 times = low if low == high else f"{low} to {high}"
-                yield click.style(f"{name}: tensorstore-ds is {times} times as fast as {others}", bold=True)
+                yield text.Styled(f"{name}: tensorstore-ds is {times} times as fast as {others}", bold=True)
 
 
 def _title(row: Row) -> str:

@@ -177,28 +177,23 @@ def _interrupted(out: Path) -> str:
 
 
 def _show(summary: Summary, out: Path) -> None:
-    from tensorstore_ds.errors import one_line
-
     rows = sum(summary.rows.values())
     rate = f"{rows / summary.seconds:,.0f} samples/s" if summary.seconds else ""
     done = f"{text.count(rows, 'sample')}, {text.size(summary.nbytes)}, {text.duration(summary.seconds)}, {rate}"
-    click.echo(f"{click.style(one_line(str(out)), bold=True)}  {done}")
-    for line in text.table([(name, text.number(n)) for name, n in summary.rows.items()], right=[1]):
-        click.echo(line)
+    text.echo(text.Styled(str(out), bold=True), f"  {done}")
+    text.echo_table([(name, text.number(n)) for name, n in summary.rows.items()], right=[1])
     if summary.resumed:
-        click.echo(f"used again: {text.count(summary.resumed, 'shard')} that an earlier run had finished")
-    for note in summary.notes:
-        click.secho(f"note: {note}", fg="yellow")
+        text.echo(f"used again: {text.count(summary.resumed, 'shard')} that an earlier run had finished")
     if summary.skipped:
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in summary.skipped.items())
-        click.secho(f"skipped: {sum(summary.skipped.values()):,} ({reasons})", fg="yellow")
+        text.echo(text.Styled(f"skipped: {sum(summary.skipped.values()):,} ({reasons})", fg="yellow"))
     if summary.left_out:
         counts = Counter(problem.reason for problem in summary.left_out)
-        click.echo(f"not taken in: {', '.join(f'{reason} {n:,}' for reason, n in counts.items())}")
+        text.echo(f"not taken in: {', '.join(f'{reason} {n:,}' for reason, n in counts.items())}")
     if summary.skipped or summary.left_out:
-        click.echo(f"each is named, with its reason, in {one_line(str(out / 'skipped.jsonl'))}")
+        text.echo(f"each is named, with its reason, in {out / 'skipped.jsonl'}")
     name, tsds = shlex.quote(str(out)), text.program()
-    click.echo(f"next: {tsds} info {name}  ·  {tsds} preview {name}")
+    text.echo(f"next: {tsds} info {name}  ·  {tsds} preview {name}")
 
 
 def _dry_run(src: Path, options: ConvertOptions, as_json: bool) -> None:
@@ -219,13 +214,11 @@ def _dry_run(src: Path, options: ConvertOptions, as_json: bool) -> None:
 
 
 def _show_estimate(src: Path, found: Estimate) -> None:
-    from tensorstore_ds.errors import one_line
-
     samples = sum(found.rows.values())
-    click.echo(f"{click.style(one_line(str(src)), bold=True)}  {found.format}, {text.count(samples, 'sample')}")
+    text.echo(text.Styled(str(src), bold=True), f"  {found.format}, {text.count(samples, 'sample')}")
     lines = [(name, text.number(n)) for name, n in found.rows.items()]
     if found.classes:
-        names = ", ".join(map(one_line, found.classes[:_NAMED])) + (", ..." if len(found.classes) > _NAMED else "")
+        names = ", ".join(found.classes[:_NAMED]) + (", ..." if len(found.classes) > _NAMED else "")
         lines.append(("classes", f"{len(found.classes):,}: {names}"))
     sizes = sorted(found.sizes.items(), key=lambda item: -item[1])
     if sizes:
@@ -235,10 +228,9 @@ def _show_estimate(src: Path, found: Estimate) -> None:
     fits = "fits into" if found.fits else "is more than"
     lines.append(("memory", f"memmap {fits} the {text.size(found.memory)} that you may use"))
     lines.append(("time", f"about {text.duration(found.seconds)}"))
-    for line in text.table(lines):
-        click.echo(line)
+    text.echo_table(lines)
     for note in found.notes:
-        click.secho(f"note: {note}", fg="yellow")
+        text.echo(text.Styled(f"note: {note}", fg="yellow"))
     _show_problems("problems", found.problems)
     _show_problems("not taken in", found.left_out)
 
@@ -248,6 +240,6 @@ def _show_problems(title: str, problems: Sequence[Problem]) -> None:
         return
     text.head(f"{title}: {len(problems):,}")
     for problem in problems[:_NAMED]:
-        click.echo(f"  {problem.reason}: {problem}")
+        text.echo(f"  {problem.reason}: {problem}")
     if len(problems) > _NAMED:
-        click.echo(f"  ... and {len(problems) - _NAMED:,} more; --json prints all")
+        text.echo(f"  ... and {len(problems) - _NAMED:,} more; --json prints all")

@@ -41,10 +41,10 @@ def demo(out: Path, train: bool) -> None:
     total = 0.0
     for step in run(out):
         total += step.seconds
-        click.echo(f"{text.duration(step.seconds):>7}  {step.done:<52}  {step.path}")
+        text.echo(f"{text.duration(step.seconds):>7}  {step.done:<52}  {step.path}")
     if train:
         total += _train(out)
-    click.echo(f"{text.duration(total):>7}  in all")
+    text.echo(f"{text.duration(total):>7}  in all")
     digits, scenes = (shlex.quote(str(out / name)) for name in ("digits", "scenes"))
     tsds, python = text.program(), text.program("python")
     shown = f"print(tsds.open({str(out / 'digits.tsds')!r})['train']['image'])"
@@ -61,7 +61,7 @@ def demo(out: Path, train: bool) -> None:
     if train:
         commands.append(f"{tsds} predict {digits}.run/best.pt {digits}/test/3/*.png")
     for command in commands:
-        click.echo(f"  {command}")
+        text.echo(f"  {command}")
 
 
 def _train(out: Path) -> float:
@@ -75,11 +75,11 @@ def _train(out: Path) -> float:
     if report is None:
         return 0.0
     done = f"trained {report.epochs} epochs, {report.samples_per_second:,.0f} images a second"
-    click.echo(f"{text.duration(report.seconds):>7}  {done:<52}  {report.folder}")
+    text.echo(f"{text.duration(report.seconds):>7}  {done:<52}  {report.folder}")
     curve = text.sparkline([(record.eval or {})[report.metric] for record in records])
-    click.echo(f"{'':>7}  {report.metric} of images not seen  {curve}  {report.best[report.metric]:.3f}")
+    text.echo(f"{'':>7}  {report.metric} of images not seen  {curve}  {report.best[report.metric]:.3f}")
     if not report.pictures:
-        click.echo(f"{'':>7}  no curves drawn, matplotlib is not installed: pip install 'tensorstore-ds[plots]'")
+        text.echo(f"{'':>7}  no curves drawn, matplotlib is not installed: pip install 'tensorstore-ds[plots]'")
     for name in report.pictures:
-        click.echo(f"{'':>7}  {'drew ' + name:<52}  {report.folder / name}")
+        text.echo(f"{'':>7}  {'drew ' + name:<52}  {report.folder / name}")
     return report.seconds

@@ -76,24 +76,25 @@ def doctor(
 def show(found: Diagnosis) -> None:
     """Print a diagnosis."""
     samples = text.count(found.samples, "sample")
-    click.secho(f"{found.path}, {found.split}: {samples}, batches of {found.batch_size}, on {found.device}", bold=True)
-    for line in text.table(_figures(found.measured), right=[1]):
-        click.echo(line)
+    title = f"{found.path}, {found.split}: {samples}, batches of {found.batch_size}, on {found.device}"
+    text.echo(text.Styled(title, bold=True))
+    text.echo_table(_figures(found.measured), right=[1])
     for verdict in found.verdicts:
         text.head(verdict.code)
-        click.echo(f"  {verdict.line}\n  {verdict.change}")
+        text.echo(f"  {verdict.line}")
+        text.echo(f"  {verdict.change}")
     text.head("recommended")
     for line in found.code.splitlines():
-        click.echo(f"  {line}")
+        text.echo(f"  {line}")
     if found.recommended == found.measured.current.settings:
-        click.echo("  These are the settings in use: no others were found to be quicker.")
+        text.echo("  These are the settings in use: no others were found to be quicker.")
     else:
         what = "training" if found.measured.together is not None else "loading"
-        click.echo(f"  {what} was {found.gain:.2f} times as quick with it as with the settings in use, in turns")
+        text.echo(f"  {what} was {found.gain:.2f} times as quick with it as with the settings in use, in turns")
     if found.not_measured:
         text.head("not measured, or not wholly")
         for line in found.not_measured:
-            click.echo(f"  {line}")
+            text.echo(f"  {line}")
 
 
 def _figures(m: Measured) -> list[tuple[str, str, str]]:
@@ -147,10 +148,10 @@ class _Stages:
 
     def __exit__(self, *_: object) -> None:
         if self._shown:
-            click.echo("\r\x1b[K", nl=False, err=True)
+            text.echo_status("")
 
     def show(self, stage: str) -> None:
         """Say what is measured next."""
         if self._shown:
             spent = time.monotonic() - self._began
-            click.echo(f"\r\x1b[K{stage} ({spent:.0f} of about {self._seconds:.0f} s)", nl=False, err=True)
+            text.echo_status(f"{stage} ({spent:.0f} of about {self._seconds:.0f} s)")

@@ -37,6 +37,6 @@ def evict(store: Path, splits: tuple[str, ...], as_json: bool) -> None:
         return
     show_change(done.before, done.after)
     if done.dropped is not None:
-        click.echo(f"dropped {text.size(done.dropped)}")
+        text.echo(f"dropped {text.size(done.dropped)}")
     if done.left:
-        click.echo(f"{text.size(done.left)} stay: a process has them mapped or locked; end it and evict again")
+        text.echo(f"{text.size(done.left)} stay: a process has them mapped or locked; end it and evict again")

@@ -7,6 +7,8 @@ from typing import IO, Any
 
 import click
 
+from tsds_cli import text
+
 
 class Failure(click.ClickException):
     """An error that is the user's to mend, or problems found: one line, or none where the output has said it all."""
@@ -16,7 +18,7 @@ class Failure(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         """Print ``tsds: message`` on stderr."""
         if self.message:
-            click.echo(f"tsds: {self.message}", file=file, err=file is None)
+            text.echo(f"tsds: {self.message}", err=True)
 
 
 class Stopped(Failure):
@@ -36,18 +38,17 @@ class Interrupted(Failure):
 def failure_of(error: BaseException) -> Failure | None:
     """What to tell the user about an exception; None for one that no user can cause: a defect."""
     from tensorstore_ds import TrainingStopped, TsdsError
-    from tensorstore_ds.errors import one_line
 
     if isinstance(error, KeyboardInterrupt):
         return Interrupted("interrupted")
     if isinstance(error, TrainingStopped):
-        return Stopped(one_line(str(error)), error.signal)
+        return Stopped(str(error), error.signal)
     if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "torchvision"):
         return Failure(f"this command needs {error.name}. Install it with: pip install 'tensorstore-ds[torch]'")
     if isinstance(error, TsdsError):
-        return Failure(one_line(str(error)))
+        return Failure(str(error))
     # A closed pipe is nobody's error: click ends the command without a word.
     if isinstance(error, OSError) and error.errno is not None and error.errno != errno.EPIPE:
         where = f"{error.filename}: " if error.filename is not None else ""
-        return Failure(one_line(f"{where}{error.strerror}."))
+        return Failure(f"{where}{error.strerror}.")
     return None

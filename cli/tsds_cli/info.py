@@ -89,12 +89,10 @@ def _split_nbytes(store: Store, name: str) -> int:
 
 
 def _show_head(store: Store, path: Path) -> None:
-    from tensorstore_ds.errors import one_line
-
     manifest, origin = store.manifest, store.manifest.provenance
     rows = sum(len(store[name]) for name in store)
     facts = (text.count(rows, "sample"), text.size(store.nbytes), store.layout, f"format {manifest.version}")
-    click.echo(f"{click.style(one_line(str(path)), bold=True)}  {' · '.join(facts)}")
+    text.echo(text.Styled(str(path), bold=True), f"  {' · '.join(facts)}")
     lines = [("sha256", store.sha256)]
     if "source" in origin:
         made = f"{origin.get('tool', '?')} {origin.get('tool_version', '')}".strip()
@@ -105,16 +103,14 @@ def _show_head(store: Store, path: Path) -> None:
         if isinstance(counts, Mapping) and counts:
             lines.append((name.replace("_", " "), ", ".join(f"{reason} {n}" for reason, n in counts.items())))
     lines += [(name, value) for name, value in (("licence", manifest.license), ("cite", manifest.citation)) if value]
-    for line in text.table([(name, one_line(value)) for name, value in lines]):
-        click.echo(line)
+    text.echo_table(lines)
 
 
 def _show_fields(store: Store) -> None:
     text.head("fields")
     fields = store.manifest.fields.items()
     rows = [(name, field.kind if field.kind != name else "", _describe(field)) for name, field in fields]
-    for line in text.table(rows):
-        click.echo(line)
+    text.echo_table(rows)
 
 
 def _describe(field: Field) -> str:
@@ -150,14 +146,11 @@ def _show_splits(store: Store) -> None:
         cells = [name, text.number(len(store[name])), "samples", text.size(_split_nbytes(store, name)), shards]
         objects = figures.objects(store[name].statistics)
         rows.append([*cells, text.count(objects["total"], "object") if objects else ""])
-    for line in text.table(rows, right=[1, 3, 4]):
-        click.echo(line)
+    text.echo_table(rows, right=[1, 3, 4])
 
 
 def _show_classes(title: str, classes: tuple[str, ...], counts: Mapping[str, list[int]]) -> None:
     """Classes with bars: all in their order, or if there are many those that occur most."""
-    from tensorstore_ds.errors import one_line
-
     if not counts:
         return
     totals = [sum(found[i] for found in counts.values()) for i in range(len(classes))]
@@ -167,26 +160,24 @@ def _show_classes(title: str, classes: tuple[str, ...], counts: Mapping[str, lis
     most = max(totals, default=0) or 1
     splits = list(counts) if 1 < len(counts) <= _SPLIT_COLUMNS else []
     text.head(f"classes, by {title}")
-    rows = [["#", "class", *splits, "all" if splits else "", ""]]
+    rows: list[list[text.Text]] = [["#", "class", *splits, "all" if splits else "", ""]]
     for i in shown:
         columns = [text.number(counts[split][i]) for split in splits]
-        drawn = click.style(text.bar(totals[i] / most, _BAR), fg="cyan")
-        rows.append([str(i), one_line(classes[i]), *columns, text.number(totals[i]), drawn])
-    for line in text.table(rows, right=[0, *range(2, len(splits) + 3)]):
-        click.echo(line)
+        drawn = text.Styled(text.bar(totals[i] / most, _BAR), fg="cyan")
+        rows.append([str(i), classes[i], *columns, text.number(totals[i]), drawn])
+    text.echo_table(rows, right=[0, *range(2, len(splits) + 3)])
     if len(classes) > _CLASSES:
         rest = sorted(totals, reverse=True)[_CLASSES:]
-        click.echo(f"  and {len(rest):,} more with {rest[-1]:,} to {rest[0]:,} each; tsds stats shows all")
+        text.echo(f"  and {len(rest):,} more with {rest[-1]:,} to {rest[0]:,} each; tsds stats shows all")
 
 
 def _show_residency(resident: Mapping[str, Residency]) -> None:
     text.head("in memory (page cache)")
-    rows = []
+    rows: list[list[text.Text]] = []
     for column, found in resident.items():
         if found.share is None:
             rows.append([column, text.size(found.nbytes), "?", found.reason])
         else:
             percent = f"{found.share:.0%}".replace("%", " %")
-            rows.append([column, text.size(found.nbytes), percent, click.style(text.bar(found.share, 10), fg="green")])
-    for line in text.table(rows, right=[1, 2]):
-        click.echo(line)
+            rows.append([column, text.size(found.nbytes), percent, text.Styled(text.bar(found.share, 10), fg="green")])
+    text.echo_table(rows, right=[1, 2])

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from tsds_cli import text
 from tsds_cli.failure import failure_of
 
 COMMANDS = (
@@ -31,11 +32,22 @@ class Commands(click.Group):
         command: click.Command = getattr(importlib.import_module(f"tsds_cli.{cmd_name}"), cmd_name)
         return command
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Read the command line."""
+        try:
+            return super().make_context(*args, **extra)
+        except click.ClickException as error:
+            error.message = text.printable(error.message)  # type: ignore[misc]  # only the type says that it is final
+            raise
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; what a user can cause becomes one line and an exit status."""
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
+        except click.ClickException as error:
+            error.message = text.printable(error.message)  # type: ignore[misc]
+            raise
+        except (click.exceptions.Exit, click.Abort):
             raise
         except (Exception, KeyboardInterrupt) as error:
             failure = failure_of(error)
@@ -48,7 +60,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     if wanted:
         from tensorstore_ds.version import __version__
 
-        click.echo(f"tsds {__version__}")
+        text.echo(f"tsds {__version__}")
         ctx.exit()
 
 

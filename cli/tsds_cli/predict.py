@@ -37,7 +37,7 @@ def predict(checkpoint: Path, images: tuple[Path, ...], device: str | None, as_j
         if as_json:
             found.append({"path": str(prediction.path), **prediction.says})
         else:
-            click.echo(f"{prediction.path}: {_line(prediction)}")
+            text.echo(f"{prediction.path}: {_line(prediction)}")
     if as_json:
         text.echo_json(found)
 

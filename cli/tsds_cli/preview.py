@@ -52,4 +52,4 @@ def preview(store: Path, split: str | None, count: int, rows: tuple[int, ...] | 
     sheet = contact_sheet(chosen, choose_rows(chosen, count, seed=seed) if rows is None else rows)
     sheet.save(out, "PNG")
     shown = text.count(min(count, len(chosen)) if rows is None else len(rows), "sample")
-    click.echo(f"{out}: {shown} of {chosen.name}, {sheet.width} x {sheet.height} pixels")
+    text.echo(f"{out}: {shown} of {chosen.name}, {sheet.width} x {sheet.height} pixels")

@@ -49,7 +49,10 @@ class ProgressBar:
             self._bar.stop()
 
     def update(self, event: Progress) -> None:
-        """Show an event of `convert` or `repack`."""
+        """Show an event of `convert` or `repack`; its note is printed, where there is no bar, too."""
+        if event.note:
+            self.clear()
+            text.echo(text.Styled(f"note: {event.note}", fg="yellow"), err=True)
         self._show(event.stage, event.done, event.total, event.nbytes)
 
     def update_bytes(self, done: int, total: int, *, stage: str = "checksum") -> None:
@@ -84,11 +87,12 @@ class ProgressBar:
         if stage not in self._tasks:
             for task in self._tasks.values():
                 self._bar.update(task, visible=False)
-            self._tasks[stage] = self._bar.add_task(_LABELS.get(stage, stage.capitalize()), detail="")
+            label = text.printable(_LABELS.get(stage, stage.capitalize()))
+            self._tasks[stage] = self._bar.add_task(label, detail="")
         task = self._tasks[stage]
         self._bar.update(task, completed=done, total=total or None)
         rate = self._bar.tasks[task].speed or 0.0
-        self._bar.update(task, detail=detail or _detail(stage, done, total, nbytes, rate))
+        self._bar.update(task, detail=text.printable(detail or _detail(stage, done, total, nbytes, rate)))
         self._bar.refresh()
 
 
@@ -115,11 +119,11 @@ def _new_bar(*, narrow: bool) -> RichProgress:
 
     bar = BarColumn(bar_width=8 if narrow else 24)
     detail = TextColumn("{task.fields[detail]}", markup=False)
-    percentage = TextColumn("{task.percentage:>3.0f} %")
-    wide: list[Any] = [percentage, detail, TimeRemainingColumn(compact=True), TextColumn("left")]
+    percentage = TextColumn("{task.percentage:>3.0f} %", markup=False)
+    wide: list[Any] = [percentage, detail, TimeRemainingColumn(compact=True), TextColumn("left", markup=False)]
     console = Console(file=sys.stderr)
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         bar,
         *([detail] if narrow else wide),
         console=console,

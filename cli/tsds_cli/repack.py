@@ -38,7 +38,6 @@ def repack(src: Path, out: Path, layout: Layout, as_json: bool) -> None:
       tsds repack downloaded.tsds photos.tsds --layout memmap
     """
     from tensorstore_ds import repack as run
-    from tensorstore_ds.errors import one_line
 
     try:
         with ProgressBar() as bar:
@@ -49,5 +48,5 @@ def repack(src: Path, out: Path, layout: Layout, as_json: bool) -> None:
         text.echo_json(summary)
         return
     done = f"{layout}, {text.size(summary.nbytes)}, {text.duration(summary.seconds)}"
-    click.echo(f"{click.style(one_line(str(out)), bold=True)}  {done}")
-    click.echo(f"next: {text.program()} verify {shlex.quote(str(out))}")
+    text.echo(text.Styled(str(out), bold=True), f"  {done}")
+    text.echo(f"next: {text.program()} verify {shlex.quote(str(out))}")

@@ -44,15 +44,14 @@ def stats(store: Path, split: str | None, as_json: bool) -> None:
         return
     for i, name in enumerate(names):
         if i:
-            click.echo()
+            text.echo()
         _show(opened, name)
 
 
 def _show(store: Store, name: str) -> None:
     statistics = store[name].statistics
-    click.echo(f"{click.style(name, bold=True)}  {text.count(len(store[name]), 'sample')}")
-    for line in text.table([*_channels(statistics), *_objects(statistics), *_sizes(statistics)]):
-        click.echo(line)
+    text.echo(text.Styled(name, bold=True), f"  {text.count(len(store[name]), 'sample')}")
+    text.echo_table([*_channels(statistics), *_objects(statistics), *_sizes(statistics)])
     for title, classes, key in figures.class_lists(store):
         found = figures.counts(statistics, key, len(classes))
         if found is not None:
@@ -88,17 +87,14 @@ def _sizes(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _show_classes(title: str, counts: list[tuple[str, int]]) -> None:
-    from tensorstore_ds.errors import one_line
-
     most = max((n for _, n in counts), default=0) or 1
     total = sum(n for _, n in counts) or 1
-    click.echo(f"  classes of {title}")
-    rows = []
+    text.echo(f"  classes of {title}")
+    rows: list[list[text.Text]] = []
     for i, (label, n) in enumerate(counts):
-        drawn = click.style(text.bar(n / most, _BAR), fg="cyan")
-        rows.append([str(i), one_line(label), text.number(n), f"{100 * n / total:.1f} %", drawn])
-    for line in text.table(rows, right=[0, 2, 3], indent="    "):
-        click.echo(line)
+        drawn = text.Styled(text.bar(n / most, _BAR), fg="cyan")
+        rows.append([str(i), label, text.number(n), f"{100 * n / total:.1f} %", drawn])
+    text.echo_table(rows, right=[0, 2, 3], indent="    ")
 
 
 def _numbers(values: list[float]) -> str:

@@ -1,4 +1,8 @@
-"""Numbers, tables and bars as people read them, and JSON as programs do."""
+"""What is printed: numbers, tables and bars as people read them, and JSON as programs do.
+
+`echo` is the one door to the terminal. Names come from stores, checkpoints and files of others: a character in them
+that a terminal would obey is escaped here, whoever prints it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -83,37 +88,15 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join("▁▂▃▄▅▆▇█"[round(max(0.0, value) / top * 7)] for value in values)
 
 
-def table(rows: Iterable[Sequence[str]], *, right: Iterable[int] = (), indent: str = "  ") -> list[str]:
-    """Lines of columns that are as wide as their widest cell.
-
-    Args:
-        rows: cells; all rows have the same number.
-        right: columns that are aligned to the right: numbers.
-        indent: what each line begins with.
-    """
-    rows = [list(row) for row in rows]  # none: no lines
-    widths = [max(map(cell_width, column)) for column in zip(*rows, strict=True)]
-    aligned = set(right)
-    lines = []
-    for row in rows:
-        cells = []
-        for i, cell in enumerate(row):
-            space = " " * (widths[i] - cell_width(cell))
-            cells.append(space + cell if i in aligned else cell + space)
-        lines.append((indent + "  ".join(cells)).rstrip())
-    return lines
-
-
 def cell_width(text: str) -> int:
     """Columns that a text takes on a terminal: two for a Chinese character, none for a combining one.
 
     >>> cell_width("cat"), cell_width("猫")
     (3, 2)
     """
-    plain: str = click.unstyle(text)
-    if plain.isascii():
-        return len(plain)
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in plain)
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def program(name: str = "tsds") -> str:
@@ -125,15 +108,81 @@ def program(name: str = "tsds") -> str:
     return shlex.quote(os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside))
 
 
+# --- the door to the terminal -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Styled:
+    """A text in a colour or in bold letters, where the output is a terminal."""
+
+    text: str
+    fg: str | None = None
+    bold: bool = False
+
+
+Text = str | Styled
+
+
+def printable(text: Text) -> str:
+    """A text without its style, in which control characters, newlines among them, and marks that turn the direction
+    of writing are escaped.
+
+    >>> printable("cat\\x1b[2J\\n"), printable("猫")
+    ('cat\\\\x1b[2J\\\\n', '猫')
+    """
+    from tensorstore_ds.errors import one_line
+
+    return one_line(text if isinstance(text, str) else text.text)
+
+
+def echo(*parts: Text, err: bool = False) -> None:
+    """Print a line on stdout, or on stderr."""
+    click.echo("".join(map(_rendered, parts)), err=err)
+
+
+def echo_table(rows: Iterable[Sequence[Text]], *, right: Iterable[int] = (), indent: str = "  ") -> None:
+    """Print lines of columns that are as wide as their widest cell.
+
+    Args:
+        rows: cells; all rows have the same number.
+        right: columns that are aligned to the right: numbers.
+        indent: what each line begins with.
+    """
+    rows = [list(row) for row in rows]  # none: no lines
+    widths = [max(cell_width(printable(cell)) for cell in column) for column in zip(*rows, strict=True)]
+    aligned = set(right)
+    for row in rows:
+        line: list[Text] = [indent]
+        for i, cell in enumerate(row):
+            space = " " * (widths[i] - cell_width(printable(cell)))
+            line += [space, cell, "  "] if i in aligned else [cell, space, "  "]
+        while (
+            line and not printable(line[-1]).strip()
+        ):  # nothing is printed after the last cell that has something in it
+            line.pop()
+        echo(*line)
+
+
+def echo_status(line: str) -> None:
+    """Print a line on stderr, a terminal, in the place of the one that is there; none if it is empty."""
+    click.echo(f"\r\x1b[K{printable(line)}", nl=False, err=True)
+
+
 def head(title: str) -> None:
     """Print the head of a part."""
-    click.echo()
-    click.secho(title, bold=True)
+    echo()
+    echo(Styled(title, bold=True))
 
 
 def echo_json(value: Any) -> None:
     """Print data as JSON: data classes as objects, paths as texts, non-ASCII characters escaped."""
-    click.echo(json.dumps(_plain(value), indent=2))
+    click.echo(json.dumps(_plain(value), indent=2))  # which escapes all that is not ASCII
+
+
+def _rendered(part: Text) -> str:
+    if isinstance(part, str):
+        return printable(part)
+    return click.style(printable(part), fg=part.fg, bold=part.bold or None)
 
 
 def _plain(value: Any) -> Any:

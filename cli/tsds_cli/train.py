@@ -114,7 +114,7 @@ class _Lines:
 
     def note(self, line: str) -> None:
         if not self._quiet:
-            click.echo(line)
+            text.echo(line)
 
     def epoch(self, record: EpochRecord, progress: ProgressBar) -> None:
         progress.clear()
@@ -129,7 +129,7 @@ class _Lines:
             text.duration(record.seconds),
             f"{text.size(record.device_memory)} of GPU memory" if record.device_memory is not None else "",
         ]
-        click.echo(" · ".join(part for part in parts if part))
+        text.echo(" · ".join(part for part in parts if part))
 
 
 def _metrics(metrics: Mapping[str, float]) -> str:
@@ -141,16 +141,17 @@ def _metrics(metrics: Mapping[str, float]) -> str:
 
 
 def _show(report: TrainReport) -> None:
-    click.echo()
+    text.echo()
     if report.best_epoch is not None:
-        click.secho(f"best {report.metric} {report.best[report.metric]:.4f} in epoch {report.best_epoch}", bold=True)
+        best = f"best {report.metric} {report.best[report.metric]:.4f} in epoch {report.best_epoch}"
+        text.echo(text.Styled(best, bold=True))
     if report.classes:
         worst = sorted((c for c in report.classes if c["accuracy"] is not None), key=lambda c: c["accuracy"])[:3]
         named = ", ".join(f"{c['class']} {c['accuracy']:.1%} of {c['samples']:,}" for c in worst)
-        click.echo(f"  hardest classes: {named}")
+        text.echo(f"  hardest classes: {named}")
     rate = f"{report.samples_per_second:,.0f} samples/s"
-    click.echo(f"  {text.duration(report.seconds)} of training, {rate}, waited {report.wait_share:.1%} for data")
+    text.echo(f"  {text.duration(report.seconds)} of training, {rate}, waited {report.wait_share:.1%} for data")
     if not report.pictures:
-        click.echo("  no pictures, matplotlib is not installed: pip install 'tensorstore-ds[plots]'")
+        text.echo("  no pictures, matplotlib is not installed: pip install 'tensorstore-ds[plots]'")
     kept = ("best.pt", "last.pt", "history.jsonl", "report.json", *report.pictures)
-    click.echo(f"  {report.folder}: {', '.join(kept)}")
+    text.echo(f"  {report.folder}: {', '.join(kept)}")

@@ -41,9 +41,9 @@ def verify(store: Path, threads: int | None, sha256: str | None, as_json: bool) 
         text.echo_json({"path": str(store), "ok": not problems, "files": files, "nbytes": nbytes, "problems": problems})
     elif problems:
         for problem in problems:
-            click.echo(f"{problem.reason}: {problem}")
+            text.echo(f"{problem.reason}: {problem}")
     else:
-        click.echo(f"{click.style('OK', fg='green')}: {text.count(files, 'file')}, {text.size(nbytes)}")
+        text.echo(text.Styled("OK", fg="green"), f": {text.count(files, 'file')}, {text.size(nbytes)}")
     if problems:
         raise Failure("" if as_json else f"{store}: {text.count(len(problems), 'problem')}.")
 

@@ -68,22 +68,19 @@ def warm(store: Path, splits: tuple[str, ...], budget: int | None, threads: int,
         return
     show_change(before, after)
     rate = f" in {text.duration(seconds)}, {text.size(read / seconds)}/s" if read else ": all was there"
-    click.echo(f"read {text.size(read)}{rate}")
+    text.echo(f"read {text.size(read)}{rate}")
     if limit < needed:
         why = "that is what this process may use" if budget is None else "that is the budget"
-        click.echo(f"warmed the first {text.size(limit)} of {text.size(needed)}: {why}")
+        text.echo(f"warmed the first {text.size(limit)} of {text.size(needed)}: {why}")
 
 
 def show_change(before: Mapping[str, Residency], after: Mapping[str, Residency]) -> None:
     """Print what was and is in memory, a line a column."""
-    rows = [["", "size", "before", "after", ""]]
+    rows: list[list[text.Text]] = [["", "size", "before", "after", ""]]
     for column, found in after.items():
-        drawn = found.reason if found.share is None else text.bar(found.share, _BAR)
-        if found.share:
-            drawn = click.style(drawn, fg="green")
+        drawn = found.reason if found.share is None else text.Styled(text.bar(found.share, _BAR), fg="green")
         rows.append([column, text.size(found.nbytes), _percent(before[column]), _percent(found), drawn])
-    for line in text.table(rows, right=[1, 2, 3]):
-        click.echo(line)
+    text.echo_table(rows, right=[1, 2, 3])
 
 
 def _percent(found: Residency) -> str:

@@ -6,18 +6,15 @@ import dataclasses
 import os
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from torch import Tensor
 
 from tensorstore_ds.errors import TrainingError
-from tensorstore_ds.geometry import Fit
-from tensorstore_ds.training.options import ViTOptions
+from tensorstore_ds.training.card import ModelCard
 from tensorstore_ds.training.replacing import replacing
-from tensorstore_ds.training.task_base import Task
-from tensorstore_ds.training.tasks import task_from_data
 from tensorstore_ds.training.vit import ViT
 
 #: What a checkpoint says that it is; the number changes when older ones can no longer be read.
@@ -25,38 +22,6 @@ FORMAT = ("tensorstore-ds checkpoint", 1)
 
 #: Of a member's attributes in a zip archive.
 _FOLDER = 0x10
-
-
-@dataclass(frozen=True)
-class ModelCard:
-    """All that is needed to use a trained model.
-
-    Attributes:
-        vit: its shape.
-        task: what it has learned.
-        mean, std: of each channel, by which images are normalised; of values in [0, 1] for uint8.
-        stored: (height, width) of the images in the store; the model's own size may be another.
-        fit: how images were brought to that size: ``pad``, ``crop`` or ``stretch``.
-    """
-
-    vit: ViTOptions
-    task: Task
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    stored: tuple[int, int]
-    fit: Fit = "pad"
-
-    def as_data(self) -> dict[str, Any]:
-        """As plain values."""
-        plain = {name: getattr(self, name) for name in ("mean", "std", "stored", "fit")}
-        return {"task": self.task.as_data(), "vit": dataclasses.asdict(self.vit), **plain}
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> ModelCard:
-        """The inverse of `as_data`."""
-        vit = {**data["vit"], "image_size": tuple(data["vit"]["image_size"])}
-        numbers = {name: tuple(data[name]) for name in ("mean", "std", "stored")}
-        return cls(vit=ViTOptions(**vit), task=task_from_data(data["task"]), fit=data["fit"], **numbers)
 
 
 def save(path: Path, card: ModelCard, content: Mapping[str, Any]) -> None:
@@ -84,16 +49,24 @@ def load(path: Path, *, device: torch.device | str = "cpu") -> tuple[ModelCard, 
                 raise ValueError("not one of this library and version")
             return ModelCard.from_data(data["card"]), data
         except Exception as error:  # torch's reader raises whatever a damaged file makes it stumble over
-            reason = str(error).splitlines()[0].rstrip(".")[:120] if str(error) else type(error).__name__
-            raise TrainingError(
-                f"{path}: expected a checkpoint of tsds train, found something else or a damaged one ({reason}). "
-                "Use another checkpoint, best.pt or last.pt of a run."
-            ) from error
+            raise unusable(path, error) from error
+
+
+def unusable(path: Path, error: Exception) -> TrainingError:
+    """What to raise about a checkpoint that cannot be used, with what was stumbled over."""
+    reason = str(error).splitlines()[0].rstrip(".")[:120] if str(error) else type(error).__name__
+    return TrainingError(
+        f"{path}: expected a checkpoint of tsds train, found something else or a damaged one ({reason}). "
+        "Use another checkpoint, best.pt or last.pt of a run."
+    )
 
 
 def _check_sums(file: BinaryIO) -> None:
     """Compare every part of a checkpoint with its CRC-32, which torch writes and does not look at."""
     with zipfile.ZipFile(file) as archive:
+        packed = (m.filename for m in archive.infolist() if m.compress_type != zipfile.ZIP_STORED)
+        if (name := next(packed, None)) is not None:  # torch packs none, and would unpack any amount
+            raise ValueError(f"{name} is compressed")
         # torch takes a member that is marked as a folder for empty, and leaves its tensor as the memory was.
         folders = (member.filename for member in archive.infolist() if member.external_attr & _FOLDER)
         damaged = archive.testzip() or next(folders, None)
@@ -111,8 +84,34 @@ def load_model(path: str | os.PathLike[str], *, device: torch.device | str = "cp
     """
     card, content = load(Path(path))
     try:
+        _check_weights(card, content["weights"], Path(path).stat().st_size)
         model = ViT(card.vit, card.task.outputs)
         model.load_state_dict(content["weights"])
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TrainingError(f"{path}: expected the weights of the model that it describes, found others.") from error
     return model.to(device).eval(), card
+
+
+def _check_weights(card: ModelCard, weights: Mapping[str, Tensor], nbytes: int) -> None:
+    """Raise a `ValueError` unless a file of `nbytes` has the weights of the model that it describes.
+
+    A model is as large as its card says, and is not built before its file has as many weights.
+    """
+    if card.vit.depth > len(weights) or any(type(value) is not Tensor for value in weights.values()):
+        raise ValueError("no weights")
+    shapes = {name: value.shape for name, value in weights.items()}
+    dense = all(value.layout == torch.strided and value.device.type == "cpu" for value in weights.values())
+    # A tensor can be larger than the memory that it refers to, again and again.
+    if shapes != _shapes(card) or not dense or sum(value.nbytes for value in weights.values()) > nbytes:
+        raise ValueError("other weights")
+
+
+def _shapes(card: ModelCard) -> dict[str, torch.Size]:
+    """Shapes of a model's weights by name, reckoned from a model of one block, which takes no memory."""
+    with torch.device("meta"):
+        one = ViT(dataclasses.replace(card.vit, depth=1), card.task.outputs).state_dict()
+    first = "encoder.layers.encoder_layer_0."
+    shapes = {name: value.shape for name, value in one.items()}
+    for name, shape in [item for item in shapes.items() if item[0].startswith(first)]:
+        shapes.update((name.replace("_0.", f"_{i}.", 1), shape) for i in range(card.vit.depth))
+    return shapes

@@ -153,9 +153,19 @@ class Learner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was called."""
+        """Go on where `state_dict` was called.
+
+        Raises:
+            ValueError, RuntimeError, TypeError, KeyError: it is not the state of such a learner.
+        """
+        own = [{n: v for n, v in group.items() if n not in ("params", "lr")} for group in self.optimizer.param_groups]
         self.module.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        for group, kept in zip(self.optimizer.param_groups, own, strict=True):
+            group.update(kept, lr=float(group["lr"]))  # all but the rate follows from the options
+        for weights, moments in self.optimizer.state.items():
+            if any(moments[name].shape != weights.shape for name in ("exp_avg", "exp_avg_sq")):
+                raise ValueError("the optimiser is of another model")
         self.scaler.load_state_dict(state["scaler"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])

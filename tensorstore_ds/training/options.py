@@ -18,6 +18,8 @@ Augment = Literal["none", "light", "strong"]
 Mix = Literal["none", "mixup", "cutmix"]
 Residency = Literal["auto", "page-cache", "locked", "device"]
 
+#: The largest number in the shape of a model; what is beyond is a slip, or the card of a checkpoint that is damaged.
+LARGEST = 2**16
 #: Sides up to this many pixels get the preset `seed` where none is asked for.
 SMALL_IMAGE = 64
 
@@ -52,7 +54,9 @@ class ViTOptions:
     def __post_init__(self) -> None:
         for name in ("channels", "patch_size", "width", "depth", "heads", "mlp_width"):
             check(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+            check(getattr(self, name) <= LARGEST, name, f"at most {LARGEST:,}", getattr(self, name))
         check(min(self.image_size) >= 1, "image_size", "at least 1 x 1", self.image_size)
+        check(max(self.image_size) <= LARGEST, "image_size", f"at most {LARGEST:,} x {LARGEST:,}", self.image_size)
         check(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
         divisors = [heads for heads in range(1, self.width + 1) if self.width % heads == 0]
         expected = f"a divisor of the width {self.width}, such as {min(divisors, key=lambda n: abs(n - self.heads))}"

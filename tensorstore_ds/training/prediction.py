@@ -12,12 +12,13 @@ import numpy as np
 import torch
 
 from tensorstore_ds.encode import Color, decode_image, resize
-from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.errors import Problem, SourceError, TrainingError
 from tensorstore_ds.geometry import Placement, place
 from tensorstore_ds.loading.augment import Compose, Normalize
 from tensorstore_ds.sources.reading import read_file
 from tensorstore_ds.training.augmentation import Resize
-from tensorstore_ds.training.checkpoint import ModelCard, load_model
+from tensorstore_ds.training.card import ModelCard
+from tensorstore_ds.training.checkpoint import load_model
 from tensorstore_ds.training.ranks import device_of
 
 #: Images that are predicted together.
@@ -58,7 +59,7 @@ def predict(
         A prediction an image, in their order.
 
     Raises:
-        TrainingError: the checkpoint is damaged, or none of `train`.
+        TrainingError: the checkpoint is damaged, or none of `train`; or its model says NaN.
         SourceError: an image cannot be read or decoded.
         ConversionError: memory is short, or the disk fails, while one is read.
         OSError: the checkpoint cannot be read.
@@ -73,6 +74,12 @@ def predict(
         batch = torch.from_numpy(np.stack([pixels for pixels, _ in read])).permute(0, 3, 1, 2).to(place_of)
         with torch.inference_mode():
             outputs = model(prepare({"image": batch})["image"])
+        numbers = (outputs.float() * max(card.stored)).isfinite().all(1).tolist()
+        if not all(numbers):
+            raise TrainingError(
+                f"{os.fspath(checkpoint)}: expected a model that says numbers, found NaN or infinity of "
+                f"{part[numbers.index(False)]}. Use another checkpoint, of a run whose loss is a number."
+            )
         for path, said, (_, placement) in zip(part, card.task.predictions(outputs, card.stored), read, strict=True):
             yield Prediction(path, _placed_back(said, placement))
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import TrainingError
-from tensorstore_ds.writer import sync
 
 
 @contextmanager

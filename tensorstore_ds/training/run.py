@@ -12,11 +12,14 @@ from typing import Any
 import torch
 
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
+from tensorstore_ds.geometry import FITS, Fit
 from tensorstore_ds.loading.augment_base import fold
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.store import Split, Store
 from tensorstore_ds.training.augmentation import eval_transform, normalize, train_transform
-from tensorstore_ds.training.checkpoint import ModelCard
+from tensorstore_ds.training.batch_fit import is_out_of_memory
+from tensorstore_ds.training.card import ModelCard
+from tensorstore_ds.training.checkpoint import unusable
 from tensorstore_ds.training.data import (
     crowded_samples,
     eval_loader,
@@ -92,7 +95,12 @@ class Run:
         state = self.folder.begin(resume=resume, ranks=self.here.size)
         self.here.wait()  # no rank writes before all have looked
         if state is not None:
-            self._go_on(state)
+            try:
+                self._go_on(state)
+            except Exception as error:  # whatever a state makes torch stumble over
+                if is_out_of_memory(error):
+                    raise
+                raise unusable(self.folder.last, error) from error
         if not self.here.first:
             for _ in range(self.at.epoch, self.options.epochs):
                 self._epoch()
@@ -238,16 +246,24 @@ class Run:
         self.folder.save_last(self.learner, {**position, "loader": self.loader.state_dict(), "ranks": self.here.size})
 
     def _go_on(self, state: Mapping[str, Any]) -> None:
-        """Take up a checkpoint."""
+        """Take up a checkpoint; raises whatever it makes torch stumble over."""
         self.learner.load_state_dict(state["learner"])
         at = Position(state["epoch"], state["batch"], state["seconds"], state["wait"])
+        batches, loader = len(self.loader), state["loader"]
+        place = (at.epoch + 1, 0) if at.batch == batches else (at.epoch, at.batch)
+        if not (0 <= at.epoch < self.options.epochs and 0 <= at.batch <= batches and self.learner.step >= 0):
+            raise ValueError(f"batch {at.batch} of epoch {at.epoch}")
+        if (loader["epoch"], loader["batch"]) != place or not all(0 <= s < math.inf for s in (at.wait, at.seconds)):
+            raise ValueError(f"not after batch {at.batch} of epoch {at.epoch}")
         if self.here.first:  # the sums are of all ranks, and are added up over them again
             at.tally.load_state_dict(state["tally"], self.here.device)
         else:
             zeros = {name: torch.zeros_like(value) for name, value in state["tally"].items()}
             at.tally.load_state_dict(zeros, self.here.device)
+        if at.batch:
+            at.tally.metrics(self.task)  # which stumbles over sums of another task
         self.at = at
-        self.loader.load_state_dict(state["loader"])
+        self.loader.load_state_dict(loader)
 
     def _stop_if_asked(self) -> None:
         asked = self.here.any(self.stop.received)
@@ -313,8 +329,10 @@ class Run:
 def _card(store: Store, split: Split, vit: ViTOptions, task: Task) -> ModelCard:
     normalized = normalize(split)
     height, width, _ = image_shape(store, split)
-    fit = store.manifest.provenance.get("options", {}).get("fit", "pad")
-    return ModelCard(vit, task, normalized.mean, normalized.std, (height, width), fit)
+    said = store.manifest.provenance.get("options")
+    fit = said.get("fit") if isinstance(said, Mapping) else None
+    known: list[Fit] = [known for known in FITS if known == fit]  # a manifest may say anything there
+    return ModelCard(vit, task, normalized.mean, normalized.std, (height, width), *known)
 
 
 def _seed(*words: int) -> int:

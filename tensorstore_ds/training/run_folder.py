@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorstore_ds.errors import OptionError, TrainingError
 from tensorstore_ds.training import checkpoint
-from tensorstore_ds.training.checkpoint import ModelCard
+from tensorstore_ds.training.card import ModelCard
 from tensorstore_ds.training.epoch_record import EpochRecord, dump_record
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import FREE_TO_CHANGE, TrainOptions
@@ -48,6 +48,7 @@ class RunFolder:
                 f"{self.path}: expected a new folder, found a run. Go on with --resume, or choose another --out."
             )
         card, state = checkpoint.load(self.last)
+        _check_state(self.last, state)
         differences = [*_differences(card.as_data(), self.card.as_data()), *self._other_options(state)]
         if differences:
             raise TrainingError(f"{self.last}: {differences[0]}. Use the same store and options, or another --out.")
@@ -86,6 +87,27 @@ class RunFolder:
         """Write the model of an epoch, with its metrics and what they were made of."""
         content = {"weights": learner.best_weights.state_dict(), "record": dump_record(record), "sums": sums}
         checkpoint.save(self.best, self.card, content)
+
+
+#: What a checkpoint has of a run, beside the weights.
+_STATE: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("learner", "options", "tally", "loader"), (dict,)),
+    **dict.fromkeys(("epoch", "batch", "ranks"), (int,)),
+    **dict.fromkeys(("seconds", "wait"), (int, float)),
+}
+
+
+def _check_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Raise a `TrainingError` unless a checkpoint has what a run goes on with."""
+    wrong = [name for name, kinds in _STATE.items() if type(state.get(name)) not in kinds]
+    if wrong or not all(_is_plain(value) for value in state["options"].values()):
+        raise checkpoint.unusable(path, ValueError(f"no state of a run: {wrong[0] if wrong else 'options'}"))
+
+
+def _is_plain(value: object) -> bool:
+    """Whether an option is a number, a text, None, or a list of numbers."""
+    members = value if isinstance(value, list) else [value]
+    return all(member is None or type(member) in (bool, int, float, str) for member in members)
 
 
 def _plain(value: Any) -> Any:

@@ -263,9 +263,19 @@ TASKS: Mapping[str, type[Task]] = {
 
 
 def task_from_data(data: Mapping[str, Any]) -> Task:
-    """The inverse of `Task.as_data`."""
-    made = TASKS[data["name"]]
-    return made(tuple(data["classes"]), tuple(data["points"]), data["label_field"], data["objects_field"])
+    """The inverse of `Task.as_data`.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is none.
+    """
+    texts = [data["label_field"], data["objects_field"], *data["classes"], *data["points"]]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("task: expected names, found something else")
+    task = TASKS[data["name"]](tuple(data["classes"]), tuple(data["points"]), *texts[:2])
+    parts = task.parts if isinstance(task, ClassificationLandmarks) else (task,)
+    if not all(part.outputs for part in parts):
+        raise ValueError(f"task: expected classes or points of {task.name}, found none")
+    return task
 
 
 def task_of(split: Split, task: TaskName = "auto", *, eval_split: Split | None = None) -> Task:
