@@ -21,22 +21,13 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from random import Random
-from types import FrameType
 
 from fuzz.door import Door, attempt
 from fuzz.doors import DOORS
-
-#: Most that one case may take: processor seconds, seconds, and bytes of memory beyond those of the process.
-CPU_SECONDS = 2.0
-WALL_SECONDS = 30.0
-NBYTES = 1 << 30
+from fuzz.limits import CPU_SECONDS, WALL_SECONDS, TooSlow, limited_memory, limited_time
 
 #: Folders on a disk in memory, where there is one.
 SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108
-
-
-class TooSlow(BaseException):
-    """A case took longer than it may. No library may catch it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,33 +98,17 @@ def _try_cases(batch: Batch, folder: Path, results: Connection) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)  # decoders written in C complain there
     door = DOORS[batch.door](folder)
-    for number in (signal.SIGPROF, signal.SIGALRM):
-        signal.signal(number, _too_slow)
-    _limit_memory()
-    before = _peak()
-    for case in range(batch.first, batch.first + batch.count):
-        data = input_of(door, batch, case)
-        began = time.perf_counter()
-        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS, CPU_SECONDS)
-        signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS, WALL_SECONDS)
-        try:
-            outcome = "accepted" if attempt(door, data) else "refused"
-        except BaseException as error:
-            outcome = _signature(error)
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        results.send((outcome, time.perf_counter() - began, _peak() - before))
-
-
-def _too_slow(number: int, frame: FrameType | None) -> None:
-    limit = f"{CPU_SECONDS:g} s of a processor" if number == signal.SIGPROF else f"{WALL_SECONDS:g} s"
-    raise TooSlow(f"more than {limit}")
-
-
-def _limit_memory() -> None:
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + NBYTES, used + NBYTES))
+    with limited_memory():
+        before = _peak()
+        for number in range(batch.first, batch.first + batch.count):
+            data = input_of(door, batch, number)
+            began = time.perf_counter()
+            try:
+                with limited_time(CPU_SECONDS, WALL_SECONDS):
+                    outcome = "accepted" if attempt(door, data) else "refused"
+            except BaseException as error:
+                outcome = _signature(error)
+            results.send((outcome, time.perf_counter() - began, _peak() - before))
 
 
 def _peak() -> int:

@@ -117,32 +117,33 @@ def voc_list(folder: Path) -> Door:
 
 def imglab(folder: Path) -> Door:
     """An XML file of dlib's imglab."""
-    write_images(folder / "faces", "a.png", "b.png")
     good = (
         b"<?xml version='1.0' encoding='UTF-8'?>\n<dataset><name>t</name><comment>c</comment><images>"
         b"<image file='a.png' width='60' height='40'><box top='1' left='2' width='20' height='20' ignore='0'>"
         b"<label>cat</label><part name='00' x='3' y='4'/><part name='01' x='5' y='6'/></box></image>"
-        b"<image file='b.png'><box top='-1' left='2' width='9' height='9'/></image></images></dataset>"
+        b"<image file='b.png'><box top='1' left='2' width='9' height='9'><label>dog</label></box></image>"
+        b"</images></dataset>"
     )
     write_images(folder, "a.png", "b.png")
     return SourceFile(folder, "imglab", "faces.xml", mutate_xml, good)
 
 
-LISTS = (
-    b"path,label\na.png,x\nb.png,y\nc.png,x\n",
-    b"path,label,x1,y1,x2,y2\na.png,x,1,2,30,30\na.png,y,3,4,9,9\nb.png,x,0,0,5,5\n",
-    b"image,p0_x,p0_y,p1_x,p1_y\na.png,1,2,3,4\nb.png,1,2,,\n",
-    b"a.png 0\nb.png 1\nc.png 0\n",
-    b"a.png 1,2,30,30,0 3,4,9,9,1\nb.png 0,0,5,5,0\n",
-    b'path\tlabel\r\na.png\t"x ""y"""\r\n',
-    "path\tlabel\r\na.png\tkatzen\u00e4hnlich\r\n".encode("utf-16"),
-)
+LISTS = {
+    "csv": (
+        b"path,label\na.png,x\nb.png,y\nc.png,x\n",
+        b"path,label,x1,y1,x2,y2,split\na.png,x,1,2,30,30,train\nb.png,y,3,4,9,9,val\nc.png,x,,,,,val\n",
+        b"image;p0_x;p0_y;p1_x;p1_y\na.png;1;2;3;4\nb.png;1;2;;\n",
+        b"\xef\xbb\xbffile_name,x,y,width,height\r\na.png,1,2,3.5,4e0\r\n",
+    ),
+    "tsv": (b'path\tlabel\r\na.png\t"x ""y"""\r\nb.png\tz\r\n', b"path\tlabel\na.png\t0\nb.png\t1\n"),
+    "txt": (b"a.png 0\nb.png 1\nc.png 0\n", b"a.png\nb.png\n", b"path;label\na.png;x\nb.png;y\n", b"a.png, x\n"),
+}
 
 
 def list_of(suffix: str, folder: Path) -> Door:
     """A list of images."""
     write_images(folder, "a.png", "b.png", "c.png")
-    return SourceFile(folder, "list", f"list.{suffix}", mutate_table, *LISTS)
+    return SourceFile(folder, "list", f"list.{suffix}", mutate_table, *LISTS[suffix])
 
 
 # --- arrays -------------------------------------------------------------------------------------------------------
@@ -158,14 +159,16 @@ def idx(folder: Path) -> Door:
 
 
 def idx_gz(folder: Path) -> Door:
-    """The same, compressed: before or after the change."""
+    """The same, compressed."""
+    good = gzip.compress(_IDX, 1, mtime=0)
+    return _with_labels(SourceFile(folder, "idx", "mnist/train-images-idx3-ubyte.gz", mutate_gz, good))
 
-    def mutate(random: Random, data: bytes) -> bytes:
-        if random.random() < 0.5:
-            return gzip.compress(mutate_bytes(random, data, _IDX_TOKENS), 1, mtime=0)
-        return mutate_bytes(random, gzip.compress(data, 1, mtime=0))
 
-    return _with_labels(SourceFile(folder, "idx", "mnist/train-images-idx3-ubyte.gz", mutate, _IDX))
+def mutate_gz(random: Random, data: bytes) -> bytes:
+    """Compressed bytes, changed before they were compressed or afterwards."""
+    if random.random() < 0.5:
+        return gzip.compress(mutate_bytes(random, gzip.decompress(data), _IDX_TOKENS), 1, mtime=0)
+    return mutate_bytes(random, data)
 
 
 def _with_labels(door: Door) -> Door:
@@ -189,7 +192,7 @@ def _npy_bytes(array: np.ndarray) -> bytes:
 def npy(folder: Path) -> Door:
     """A file of NumPy's."""
     goods = [_npy_bytes(np.arange(48).astype(t).reshape(3, 4, 4)) for t in ("u1", "<f4", ">i2", "f8")]
-    goods.append(_npy_bytes(np.asfortranarray(np.zeros((2, 4, 4, 3), "u1"))))
+    goods.append(_npy_bytes(np.asfortranarray(np.zeros((2, 8, 6, 3), "u1"))))
     return SourceFile(folder, "arrays", "image.npy", partial(mutate_bytes, tokens=_NPY_TOKENS), *goods)
 
 
@@ -304,7 +307,8 @@ def image_bases() -> list[bytes]:
                     image.save(buffer, format, **extra)
                 except (OSError, KeyError, ValueError):
                     continue  # a mode that this format has not
-                found.append(buffer.getvalue())
+                if (mode, format) != ("I;16", "PPM"):  # which is refused
+                    found.append(buffer.getvalue())
     for compression in ("tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg"):
         buffer = io.BytesIO()
         noise.save(buffer, "TIFF", compression=compression)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +23,8 @@ from tensorstore_ds.columns import RaggedColumn
 from tensorstore_ds.errors import FormatError
 from tensorstore_ds.layout import CRC_NBYTES, encode_index
 
+_ZEROS = b"0" * 64
+_DIGEST = re.compile(rb'(?<="tsds_sha256": ")[0-9a-f]{64}(?=")')
 _ROWS = 100  # enough for the small stores; a damaged one may claim any number
 
 
@@ -62,10 +65,11 @@ class Manifest(Door):
         shutil.copytree(VALID / store, self._root)
 
     def mutate(self, random: Random, good: bytes) -> bytes:
-        return mutate_json(random, good)
+        changed = mutate_json(random, good)
+        return _DIGEST.sub(_ZEROS, changed) if random.random() < 0.8 else changed
 
     def enter(self, data: bytes) -> None:
-        (self._root / "zarr.json").write_bytes(data)
+        (self._root / "zarr.json").write_bytes(sealed(data))
         try:
             tsds.open(self._root)
         except FormatError:
@@ -95,7 +99,7 @@ class StoreFile(Door):
 
     def enter(self, data: bytes) -> None:
         (self._root / self._path).write_bytes(data)
-        (self._root / "zarr.json").write_bytes(json.dumps(listing(self._manifest, self._path, data)).encode())
+        (self._root / "zarr.json").write_bytes(listing(self._manifest, self._path, data))
         if self._path == "skipped.jsonl":
             shutil.rmtree(self.folder / "repacked.tsds", ignore_errors=True)
             tsds.repack(self._root, self.folder / "repacked.tsds", layout="zarr")
@@ -108,18 +112,20 @@ _SKIPPED = (
 )
 
 
-def listing(manifest: Mapping[str, Any], path: str, data: bytes) -> dict[str, Any]:
+def listing(manifest: Mapping[str, Any], path: str, data: bytes) -> bytes:
     """A store's ``zarr.json`` that lists other bytes for one of its files."""
     changed = copy.deepcopy(dict(manifest))
     root = changed["attributes"]["tsds"]
-    file = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    for split in root["splits"].values():
-        for shard in split["shards"]:
-            if path.startswith(f"{shard['path']}/"):
-                shard["files"][path.removeprefix(f"{shard['path']}/")] = file
-                return changed
-    root["files"][path] = file
-    return changed
+    shards = [shard for split in root["splits"].values() for shard in split["shards"]]
+    shard = next((shard for shard in shards if path.startswith(f"{shard['path']}/")), None)
+    files, name = (root["files"], path) if shard is None else (shard["files"], path.removeprefix(f"{shard['path']}/"))
+    files[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return sealed(_DIGEST.sub(_ZEROS, json.dumps(changed).encode()))
+
+
+def sealed(data: bytes) -> bytes:
+    """A ``zarr.json`` with the digest of its bytes in the place of zeros, as one who forges a store would have it."""
+    return data.replace(_ZEROS, hashlib.sha256(data).hexdigest().encode(), 1)
 
 
 def mutate_lines(random: Random, data: bytes) -> bytes:
