@@ -11,9 +11,8 @@ from random import Random
 import torch
 from PIL import Image
 
-from fuzz.door import Door, check_output
+from fuzz.door import Door, check_output, run_program
 from fuzz.mutations import mutate_bytes, mutate_json
-from small_stores import tsds as run_command
 from tensorstore_ds.errors import TrainingError
 from tensorstore_ds.training.checkpoint import FORMAT, ModelCard, load_model
 from tensorstore_ds.training.options import ViTOptions
@@ -92,7 +91,8 @@ class CheckpointCard(Door):
             raise TrainingError("no card: JSON only carries it here, a checkpoint has plain values") from None
         (self.folder / "best.pt").write_bytes(checkpoint_bytes(card))
         load_model(self.folder / "best.pt")
-        done = run_command("predict", self.folder / "best.pt", self.folder / "image.png", "--device", "cpu")
-        check_output(done.output)
-        if done.exit_code not in (0, 1):
-            raise AssertionError(f"expected an exit status of 0 or 1, found {done.exit_code}: {done.output}")
+        image, model = (str(self.folder / name) for name in ("image.png", "best.pt"))
+        status, output = run_program("predict", model, image, "--device", "cpu")
+        check_output(output)
+        if status:
+            raise TrainingError("the model was refused when it was used")

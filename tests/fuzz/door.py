@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import abc
+import io
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from random import Random
 
 from tensorstore_ds.errors import TsdsError
+from tsds_cli.main import cli
 
 
 class Door(abc.ABC):
@@ -44,6 +47,19 @@ def attempt(door: Door, data: bytes) -> bool:
             raise AssertionError(f"expected a message of one line, found {str(error)!r}") from error
         return False
     return True
+
+
+def run_program(*arguments: str) -> tuple[int, str]:
+    """The exit status of ``tsds`` and what it prints, in this process; what it does not catch is raised."""
+    stream = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace", write_through=True)  # as in `main`
+    status = 0
+    with redirect_stdout(stream), redirect_stderr(stream):
+        try:
+            cli.main(arguments, prog_name="tsds")
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 0
+    stream.seek(0)
+    return status, stream.read()
 
 
 def check_output(text: str) -> None:

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 import tensorstore_ds as tsds
-from fuzz.door import Door, check_output
+from fuzz.door import Door, check_output, run_program
 from fuzz.mutations import mutate_bytes, mutate_json
 from small_stores import VALID
-from small_stores import tsds as run_command
 from tensorstore_ds.columns import RaggedColumn
 from tensorstore_ds.errors import FormatError
 from tensorstore_ds.layout import CRC_NBYTES, encode_index
@@ -78,8 +77,7 @@ class Manifest(Door):
             raise
         judge(self._root)
         for command in ("info", "stats"):
-            done = run_command(command, self._root)
-            check_output(done.output)
+            check_output(run_program(command, str(self._root))[1])
 
 
 class StoreFile(Door):
