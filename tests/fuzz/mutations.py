@@ -5,6 +5,7 @@ All that is random comes from the `Random` that is given: the same one gives the
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -259,11 +260,11 @@ def _change_value(random: Random, parent: Any, key: Any) -> None:
     old = parent[key]
     way = random.randrange(9)
     if way <= 2:
-        parent[key] = random.choice(VALUES)
+        parent[key] = copy.deepcopy(random.choice(VALUES))  # it may be changed next
     elif way == 3:
         del parent[key]
     elif way == 4 and isinstance(parent, dict):
-        parent[random.choice(_TEXTS)] = old
+        parent[random.choice(_TEXTS)] = copy.deepcopy(old)
     elif way == 5 and isinstance(old, int | float):
         parent[key] = random.choice((old + 1, old - 1, old * 2, -old, old + 2**32, old + 2**64, str(old), [old]))
     elif way == 6 and isinstance(old, str):
@@ -282,7 +283,7 @@ def grammar_value(random: Random, depth: int = 0) -> Any:
         return [grammar_value(random, depth + 1) for _ in range(random.randrange(4))]
     if way == 2:
         return {random.choice(_TEXTS): grammar_value(random, depth + 1) for _ in range(random.randrange(4))}
-    return random.choice(VALUES)
+    return copy.deepcopy(random.choice(VALUES))
 
 
 # --- XML and tables -----------------------------------------------------------------------------------------------

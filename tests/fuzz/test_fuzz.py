@@ -12,14 +12,11 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from fuzz.door import Door, attempt
-from fuzz.doors import DOORS
+from fuzz.doors import DOORS, share_of
 from fuzz.limits import CPU_SECONDS, limited_memory, limited_time
 
 CORPUS = Path(__file__).with_name("corpus")
 KEPT = sorted(path for path in CORPUS.glob("*/*"))
-
-#: Of each door. ``make fuzz`` tries more.
-EXAMPLES = 20
 
 #: What is known, and not mended yet.
 KNOWN: dict[str, str] = {}
@@ -70,7 +67,7 @@ def test_mutated_inputs(name: str, door: Callable[[str], Door]) -> None:
     entrance = door(name)
 
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=min(30, 4 + 2 * share_of(name)),
         derandomize=True,
         database=None,
         deadline=None,
