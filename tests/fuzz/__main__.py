@@ -6,6 +6,7 @@ What fails is kept as a file below ``findings/DOOR/``: mend the cause, and move 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -47,13 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cases(names, given.seed, given.cases) if given.minutes is None else rounds(names, given.seed, given.minutes)
     )
     shown = began
-    for batch, tally in run(batches, given.processes):
-        for what in tally.failures.keys() - tallies[batch.door].failures.keys():
-            print(f"{batch.door}: {what}", flush=True)
-        tallies[batch.door].add(tally)
-        if time.monotonic() - shown > 60:
-            shown = time.monotonic()
-            print(f"{sum(t.cases for t in tallies.values()):,} cases, {shown - began:.0f} s", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):  # what was tried so far is told
+        for batch, tally in run(batches, given.processes):
+            for what in tally.failures.keys() - tallies[batch.door].failures.keys():
+                print(f"{batch.door}: {what}", flush=True)
+            tallies[batch.door].add(tally)
+            if time.monotonic() - shown > 60:
+                shown = time.monotonic()
+                print(f"{sum(t.cases for t in tallies.values()):,} cases, {shown - began:.0f} s", flush=True)
     seconds = time.monotonic() - began
     print("\n".join(table(tallies, seconds)))
     keep(tallies, given.findings)

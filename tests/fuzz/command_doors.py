@@ -61,7 +61,7 @@ class Arguments(Door):
         return b"\n".join([command.encode(), *arguments])
 
     def enter(self, data: bytes) -> None:
-        arguments = [os.fsdecode(argument) for argument in data.split(b"\n")]
+        arguments = [os.fsdecode(argument) for argument in data.replace(b"\0", b"").split(b"\n")]  # no argument has one
         arguments = [argument for argument in arguments if not re.match(r"[/~]|.*\.\.", argument)]  # stay in the folder
         command = arguments[0] if arguments else ""
         if command in _LONG:

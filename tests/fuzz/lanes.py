@@ -10,14 +10,13 @@ import dataclasses
 import itertools
 import os
 import resource
-import shutil
 import signal
 import sys
 import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from random import Random
@@ -59,8 +58,8 @@ class Tally:
     failures: dict[str, int] = dataclasses.field(default_factory=dict)
     inputs: dict[str, bytes] = dataclasses.field(default_factory=dict)
 
-    def take(self, outcome: str, seconds: float, nbytes: int, data: Callable[[], bytes]) -> None:
-        """Count a case: accepted, refused, or how it failed."""
+    def take(self, outcome: str, seconds: float, nbytes: int, data: bytes) -> None:
+        """Count a case: accepted, refused, or how it failed; of the inputs of a failure the first is kept."""
         self.cases += 1
         self.seconds += seconds
         self.nbytes = max(self.nbytes, nbytes)
@@ -70,8 +69,7 @@ class Tally:
             self.slowest = max(self.slowest, seconds)
             return
         self.failures[outcome] = self.failures.get(outcome, 0) + 1
-        if outcome not in self.inputs:
-            self.inputs[outcome] = data()
+        self.inputs.setdefault(outcome, data)
 
     def add(self, other: Tally) -> None:
         """Add the cases of another batch; of the inputs of a failure the shortest is kept."""
@@ -93,7 +91,7 @@ def input_of(door: Door, batch: Batch, number: int) -> bytes:
 
 
 def _try_cases(batch: Batch, folder: Path, results: Connection) -> None:
-    """Run a batch in this process; after each case send (outcome, seconds, most memory so far in bytes)."""
+    """Run a batch in this process; after each case send what `Tally.take` takes."""
     warnings.simplefilter("ignore")
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)  # decoders written in C complain there
@@ -108,7 +106,8 @@ def _try_cases(batch: Batch, folder: Path, results: Connection) -> None:
                     outcome = "accepted" if attempt(door, data) else "refused"
             except BaseException as error:
                 outcome = _signature(error)
-            results.send((outcome, time.perf_counter() - began, _peak() - before))
+            failed = outcome not in ("accepted", "refused")
+            results.send((outcome, time.perf_counter() - began, _peak() - before, data if failed else b""))
 
 
 def _peak() -> int:
@@ -154,16 +153,10 @@ class _Lane:
         """Take in what was sent; whether the child still runs."""
         self.heard = time.monotonic()
         try:
-            outcome, seconds, nbytes = self.results.recv()
+            self.tally.take(*self.results.recv())
         except EOFError:
             return False
-        self.tally.take(outcome, seconds, nbytes, lambda: self.data)
         return True
-
-    @property
-    def data(self) -> bytes:
-        """The input of the case before the next one: that which was last heard of."""
-        return input_of(self._door(), self.batch, self.batch.first + self.tally.cases - 1)
 
     def end(self) -> Batch | None:
         """Wait for the child; what is left to do after the case that killed it."""
@@ -172,7 +165,10 @@ class _Lane:
         left = self.batch.count - self.tally.cases
         if left:
             how = f"killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "the process ended"
-            self.tally.take(how, 0.0, 0, lambda: self.data)
+            with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+                door = DOORS[self.batch.door](Path(folder))
+                data = input_of(door, self.batch, self.batch.first + self.tally.cases)
+            self.tally.take(how, 0.0, 0, data)
             left -= 1
         self.folder.cleanup()
         first = self.batch.first + self.batch.count - left
@@ -182,11 +178,12 @@ class _Lane:
         """End the child whatever it does."""
         os.kill(self.pid, signal.SIGKILL)
 
-    def _door(self) -> Door:
-        folder = Path(self.folder.name) / "again"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        return DOORS[self.batch.door](folder)
+    def discard(self) -> None:
+        """End the child, and forget what it did."""
+        self.kill()
+        os.waitpid(self.pid, 0)
+        self.results.close()
+        self.folder.cleanup()
 
 
 def run(batches: Iterable[Batch], processes: int) -> Iterator[tuple[Batch, Tally]]:
@@ -215,5 +212,4 @@ def run(batches: Iterable[Batch], processes: int) -> Iterator[tuple[Batch, Tally
                     lane.kill()
     finally:
         for lane in lanes.values():
-            lane.kill()
-            lane.end()
+            lane.discard()
