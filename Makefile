@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test check docs bench clean help
+.PHONY: demo test check docs bench fuzz clean help
 
 help:
 	@echo "make demo    install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
@@ -14,6 +14,7 @@ help:
 	@echo "make check   format, lint, types, direction of imports, documentation"
 	@echo "make docs    build the documentation into docs/_build/html"
 	@echo "make bench   measure the README's figures; MNIST=DIR with the real PNG files"
+	@echo "make fuzz    damaged input at every door, CASES=50000 or MINUTES=30; what fails is kept as a file"
 	@echo "make clean   remove what these made, $(VENV) too"
 
 demo: $(VENV)/demo.stamp
@@ -34,6 +35,9 @@ docs: $(VENV)/dev.stamp
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks $(if $(MNIST),--mnist '$(MNIST)')
+
+fuzz: $(VENV)/dev.stamp
+	PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(MINUTES),--minutes $(MINUTES),--cases $(or $(CASES),50000))
 
 # An editable install: it is made again only when the list of what is needed changes.
 $(VENV)/demo.stamp: pyproject.toml | $(BIN)/python

@@ -1,0 +1,332 @@
+"""Doors of whoever converts a data set: annotations, lists, arrays, names of files, images."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import shutil
+import zipfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import numpy as np
+from PIL import Image
+
+import tensorstore_ds as tsds
+from fuzz.door import Door
+from fuzz.mutations import NAMES, TABLE_TOKENS, mutate_bytes, mutate_table, mutate_text, mutate_xml
+from tensorstore_ds.encode import ImageOptions, decode_image, encode_sample, open_image, oriented_size, own_pixel_limit
+from tensorstore_ds.errors import SourceError
+from tensorstore_ds.sources import open_source, registry
+from tensorstore_ds.sources.base import SourceOptions
+from tensorstore_ds.sources.classes import read_classes
+from tensorstore_ds.sources.keypoints import read_keypoints
+from tensorstore_ds.statistics import Statistics
+
+_SAMPLES = 20  # of each split; a damaged file may claim any number
+_IMAGE = ImageOptions(size=(8, 8), max_pixels=1_000_000)
+
+Mutate = Callable[[Random, bytes], bytes]
+
+
+def write_images(folder: Path, *names: str) -> None:
+    """Images of 40 x 60 pixels (height x width)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        Image.new("L", (60, 40), 90).save(folder / name)
+
+
+class SourceFile(Door):
+    """A file of a data set, scanned and read as a conversion does it."""
+
+    def __init__(self, folder: Path, format: str, file: str, mutate: Mutate, *goods: bytes) -> None:
+        """The data set is ``folder/file``, or the first part of that path."""
+        super().__init__(folder, goods)
+        self._format = format
+        self._file = folder / file
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._path = folder / file.split("/")[0]
+        self._mutate = mutate
+
+    def mutate(self, random: Random, good: bytes) -> bytes:
+        return self._mutate(random, good)
+
+    def enter(self, data: bytes) -> None:
+        self._file.write_bytes(data)
+        for source in registry().values():
+            source.detect(self._path)
+        scan_and_read(self._path, self._format)
+
+
+def scan_and_read(path: Path, format: str) -> None:
+    """What a conversion does but for writing; raises `SourceError` where it would stop."""
+    source = open_source(path, format, SourceOptions())
+    contents = source.scan()
+    problems = list(contents.problems)
+    statistics = Statistics()
+    for split, references in contents.splits.items():
+        for reference in list(references[:_SAMPLES]):
+            try:
+                encoded = encode_sample(source.read(split, reference), _IMAGE)
+                statistics.add_pixels(encoded.pixels)
+                problems += encoded.problems
+            except SourceError as error:
+                problems += error.problems
+    statistics.summary()
+    if problems:
+        raise SourceError(problems)
+
+
+VOC = (
+    b"<annotation><folder>f</folder><filename>a.png</filename><source><database>d</database></source>"
+    b"<size><width>60</width><height>40</height><depth>1</depth></size><segmented>0</segmented>"
+    b"<object><name>cat</name><pose>Left</pose><truncated>0</truncated><occluded>0</occluded><difficult>0</difficult>"
+    b"<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>30.5</xmax><ymax>20</ymax></bndbox>"
+    b"<landmarks><eye><x>3</x><y>4</y></eye></landmarks></object>"
+    b"<object><name>dog</name><truncated>1</truncated><difficult>1</difficult>"
+    b"<bndbox><xmin>5</xmin><ymin>2</ymin><xmax>30</xmax><ymax>20</ymax></bndbox>"
+    b"<part><name>head</name><bndbox><xmin>6</xmin><ymin>3</ymin><xmax>8</xmax><ymax>5</ymax></bndbox></part></object>"
+    b"</annotation>"
+)
+
+
+def voc_annotation(folder: Path) -> Door:
+    """An annotation of Pascal VOC, beside a good one."""
+    write_images(folder / "voc/JPEGImages", "a.png", "b.png")
+    (folder / "voc/Annotations").mkdir()
+    (folder / "voc/Annotations/b.xml").write_bytes(VOC.replace(b"a.png", b"b.png"))
+    return SourceFile(folder, "voc", "voc/Annotations/a.xml", mutate_xml, VOC)
+
+
+def voc_list(folder: Path) -> Door:
+    """A list of a split of Pascal VOC."""
+    write_images(folder / "voc/JPEGImages", "a.png", "b.png", "2007_000032.png")
+    (folder / "voc/Annotations").mkdir()
+    for name in (b"a", b"b", b"2007_000032"):
+        (folder / f"voc/Annotations/{name.decode()}.xml").write_bytes(VOC.replace(b"a.png", name + b".png"))
+    (folder / "voc/ImageSets/Main").mkdir(parents=True)
+    (folder / "voc/ImageSets/Main/val.txt").write_bytes(b"b\n")
+    mutate = partial(mutate_text, tokens=(b"a", b"b", b"a.xml", b"../a", b" 1", b" -1", *TABLE_TOKENS))
+    goods = (b"a\n2007_000032\n", b"a 1\nb -1\n", b"a\r\nb\r\n")
+    return SourceFile(folder, "voc", "voc/ImageSets/Main/train.txt", mutate, *goods)
+
+
+def imglab(folder: Path) -> Door:
+    """An XML file of dlib's imglab."""
+    good = (
+        b"<?xml version='1.0' encoding='UTF-8'?>\n<dataset><name>t</name><comment>c</comment><images>"
+        b"<image file='a.png' width='60' height='40'><box top='1' left='2' width='20' height='20' ignore='0'>"
+        b"<label>cat</label><part name='00' x='3' y='4'/><part name='01' x='5' y='6'/></box></image>"
+        b"<image file='b.png'><box top='1' left='2' width='9' height='9'><label>dog</label></box></image>"
+        b"</images></dataset>"
+    )
+    write_images(folder, "a.png", "b.png")
+    return SourceFile(folder, "imglab", "faces.xml", mutate_xml, good)
+
+
+LISTS = {
+    "csv": (
+        b"path,label\na.png,x\nb.png,y\nc.png,x\n",
+        b"path,label,x1,y1,x2,y2,split\na.png,x,1,2,30,30,train\nb.png,y,3,4,9,9,val\nc.png,x,,,,,val\n",
+        b"image;p0_x;p0_y;p1_x;p1_y\na.png;1;2;3;4\nb.png;1;2;;\n",
+        b"\xef\xbb\xbffile_name,x,y,width,height\r\na.png,1,2,3.5,4e0\r\n",
+    ),
+    "tsv": (b'path\tlabel\r\na.png\t"x ""y"""\r\nb.png\tz\r\n', b"path\tlabel\na.png\t0\nb.png\t1\n"),
+    "txt": (b"a.png 0\nb.png 1\nc.png 0\n", b"a.png\nb.png\n", b"path;label\na.png;x\nb.png;y\n", b"a.png, x\n"),
+}
+
+
+def list_of(suffix: str, folder: Path) -> Door:
+    """A list of images."""
+    write_images(folder, "a.png", "b.png", "c.png")
+    return SourceFile(folder, "list", f"list.{suffix}", mutate_table, *LISTS[suffix])
+
+
+# --- arrays -------------------------------------------------------------------------------------------------------
+
+_IDX = b"\0\0\x08\x03" + (4).to_bytes(4, "big") + (3).to_bytes(4, "big") * 2 + bytes(range(36))
+_IDX_TOKENS = (b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff", b"\0\0\x0e\x04", b"\0\0\x0d\x01", b"\0\1\0\0")
+
+
+def idx(folder: Path) -> Door:
+    """A file of images in MNIST's format, with good labels beside it."""
+    mutate = partial(mutate_bytes, tokens=_IDX_TOKENS)
+    return _with_labels(SourceFile(folder, "idx", "mnist/train-images-idx3-ubyte", mutate, _IDX))
+
+
+def idx_gz(folder: Path) -> Door:
+    """The same, compressed."""
+    good = gzip.compress(_IDX, 1, mtime=0)
+    return _with_labels(SourceFile(folder, "idx", "mnist/train-images-idx3-ubyte.gz", mutate_gz, good))
+
+
+def mutate_gz(random: Random, data: bytes) -> bytes:
+    """Compressed bytes, changed before they were compressed or afterwards."""
+    if random.random() < 0.5:
+        return gzip.compress(mutate_bytes(random, gzip.decompress(data), _IDX_TOKENS), 1, mtime=0)
+    return mutate_bytes(random, data)
+
+
+def _with_labels(door: Door) -> Door:
+    labels = b"\0\0\x08\x01" + (4).to_bytes(4, "big") + bytes([0, 1, 2, 1])
+    (door.folder / "mnist/train-labels-idx1-ubyte").write_bytes(labels)
+    return door
+
+
+_NPY_TOKENS = (
+    *(b"'|O'", b"'<f4'", b"'>c16'", b"'V8'", b"'M8[ns]'", b"True", b"()", b"(-1,)", b"(0,)", b"(3, 4, 4, 99999999)"),
+    *(b"(9223372036854775807,)", b"(4294967296, 4294967296, 1)", b"\xff\xff", b"'descr'", b"__import__('os')", b"L"),
+)
+
+
+def _npy_bytes(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def npy(folder: Path) -> Door:
+    """A file of NumPy's."""
+    goods = [_npy_bytes(np.arange(48).astype(t).reshape(3, 4, 4)) for t in ("u1", "<f4", ">i2", "f8")]
+    goods.append(_npy_bytes(np.asfortranarray(np.zeros((2, 8, 6, 3), "u1"))))
+    return SourceFile(folder, "arrays", "image.npy", partial(mutate_bytes, tokens=_NPY_TOKENS), *goods)
+
+
+def npz(folder: Path) -> Door:
+    """An archive of NumPy's, changed as a whole or within a member."""
+    buffer = io.BytesIO()
+    np.savez(buffer, image=np.arange(48, dtype="u1").reshape(3, 4, 4), label=np.array([0, 1, 0]))
+    return SourceFile(folder, "arrays", "data.npz", mutate_npz, buffer.getvalue())
+
+
+def mutate_npz(random: Random, data: bytes) -> bytes:
+    """An archive with a member changed, renamed, or of which any bytes are changed."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    way = random.random()
+    if way < 0.5:
+        name = random.choice(list(members))
+        members[name] = mutate_bytes(random, members[name], _NPY_TOKENS)
+    elif way < 0.6:
+        members[random.choice(("../image.npy", "image", "x.npy", "/a.npy", "image.npy\n"))] = members["image.npy"]
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", random.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
+        for name, content in members.items():
+            archive.writestr(zipfile.ZipInfo(name), content)
+    if way < 0.6:
+        return buffer.getvalue()
+    return mutate_bytes(random, buffer.getvalue(), (b"PK\1\2", b"PK\3\4", b"\xff\xff\xff\xff"))
+
+
+# --- lists of names -----------------------------------------------------------------------------------------------
+
+
+class NamesFile(Door):
+    """A file of class or landmark names, given by option."""
+
+    def __init__(self, folder: Path, read: Callable[[Path], object], goods: Sequence[bytes]) -> None:
+        super().__init__(folder, goods)
+        self._read = read
+
+    def mutate(self, random: Random, good: bytes) -> bytes:
+        tokens = (*TABLE_TOKENS, b"cat\n", b"left_eye, right_eye\n", b"l_1\n", b"R2\n")
+        return mutate_text(random, good, tokens)
+
+    def enter(self, data: bytes) -> None:
+        (self.folder / "names.txt").write_bytes(data)
+        self._read(self.folder / "names.txt")
+
+
+CLASSES = (b"cat\ndog\n# x\n", b"cat\r\n\r\n dog \r\n", "\ufeffK\u00e4tzchen\n".encode(), b"0\n1\n10\n")
+LANDMARKS = (
+    *(b"left_eye\nright_eye\nnose\n", b"a\tb\nb\ta\nc\n", b"l1,r1\nr1\nm,m\n", b"LShoulder\nRShoulder\n"),
+    b"\n".join(b"%d" % i for i in range(1, 69)),
+)
+
+classes = partial(NamesFile, read=read_classes, goods=CLASSES)
+landmarks = partial(NamesFile, read=read_keypoints, goods=LANDMARKS)
+
+
+class FileNames(Door):
+    """Names of a class folder and of an image in it; they are converted, and are stored as class and key."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, (b"cat", "K\u00e4tzchen".encode(), b"2007_000032", b"train"))
+
+    def mutate(self, random: Random, good: bytes) -> bytes:
+        return mutate_text(random, good, NAMES)
+
+    def enter(self, data: bytes) -> None:
+        name = data.replace(b"/", b"_").replace(b"\0", b"_")[:240]
+        source, out = self.folder / "source", self.folder / "out.tsds"
+        for path in (source, out):
+            shutil.rmtree(path, ignore_errors=True)
+        write_images(source / "dog", "a.png")
+        folder = os.fsencode(source) + b"/" + (b"_" if name in (b"", b".", b"..") else name)
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103  # names are bytes
+        shutil.copy(os.fsencode(source / "dog/a.png"), folder + b"/" + name + b".png")
+        tsds.convert(source, out, tsds.ConvertOptions(workers=0, on_error="skip"))
+        if problems := tsds.verify(out, threads=1):
+            raise AssertionError(f"expected a good store, found {problems}")
+
+
+# --- images -------------------------------------------------------------------------------------------------------
+
+_IMAGE_TOKENS = (
+    *(
+        b"\xff\xff\xff\xff",
+        b"\0\0\0\0",
+        b"\x7f\xff\xff\xff",
+        b"\x80\0\0\0",
+        b"IDAT",
+        b"IHDR",
+        b"tRNS",
+        b"eXIf",
+        b"\xff\xda",
+    ),
+    *(b"\xff\xc0", b"\xff\xe1", b"Exif\0\0", b"MM\0*", b"II*\0", b"VP8X", b"65535 65535", b"99999 99999", b"jp2c"),
+)
+
+
+def image_bases() -> list[bytes]:
+    """Small images of every format that is accepted, in many modes, some with an orientation."""
+    noise = Image.frombytes("L", (20, 14), Random(7).randbytes(280))
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "description"
+    found = []
+    for mode in ("1", "L", "P", "RGB", "RGBA", "LA", "I;16", "CMYK"):
+        image = noise.convert("I").convert("I;16") if mode == "I;16" else noise.convert(mode)
+        for format in ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000"):
+            for extra in ({}, {"exif": exif}) if mode == "RGB" and format != "GIF" else ({},):
+                buffer = io.BytesIO()
+                try:
+                    image.save(buffer, format, **extra)
+                except (OSError, KeyError, ValueError):
+                    continue  # a mode that this format has not
+                if (mode, format) != ("I;16", "PPM"):  # which is refused
+                    found.append(buffer.getvalue())
+    for compression in ("tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg"):
+        buffer = io.BytesIO()
+        noise.save(buffer, "TIFF", compression=compression)
+        found.append(buffer.getvalue())
+    return found
+
+
+class ImageFile(Door):
+    """The bytes of an image: its header as a dry run reads it, and its pixels."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, image_bases())
+
+    def mutate(self, random: Random, good: bytes) -> bytes:
+        return mutate_bytes(random, good, _IMAGE_TOKENS)
+
+    def enter(self, data: bytes) -> None:
+        with own_pixel_limit():
+            with contextlib.suppress(SourceError):
+                oriented_size(open_image(data, max_pixels=1_000_000))
+            decode_image(data, max_pixels=1_000_000)
