@@ -425,6 +425,14 @@ def test_a_run_does_not_go_on_from_a_state_that_lies(run: Path) -> None:
     assert tsds.train(run / "store.tsds", small(epochs=1, batch_size=30), out=run / "run", resume=True) is not None
 
 
+def test_what_a_killed_run_had_half_written_is_removed(run: Path) -> None:
+    for name in ("last.pt.partial", "best.pt.partial"):
+        (run / "run" / name).write_bytes(b"half")
+    (run / "run" / "mine.partial").write_bytes(b"of the user")
+    assert tsds.train(run / "store.tsds", small(epochs=1, batch_size=30), out=run / "run", resume=True) is not None
+    assert [path.name for path in (run / "run").glob("*.partial")] == ["mine.partial"]
+
+
 def test_the_optimisers_settings_are_those_of_the_options(run: Path, tmp_path: Path) -> None:
     """Whatever a checkpoint says of them."""
     state = torch.load(run / "run" / "last.pt", weights_only=True)

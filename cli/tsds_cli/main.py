@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tsds_cli import text
-from tsds_cli.failure import failure_of
+from tsds_cli.failure import Interrupted, failure_of
 
 COMMANDS = (
     *("convert", "info", "verify", "repack", "stats", "preview", "warm", "evict"),
@@ -39,6 +39,8 @@ class Commands(click.Group):
         except click.ClickException as error:
             error.message = text.printable(error.message)  # type: ignore[misc]  # only the type says that it is final
             raise
+        except KeyboardInterrupt:  # click would say Aborted!
+            raise Interrupted("interrupted") from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; what a user can cause becomes one line and an exit status."""
@@ -86,8 +88,13 @@ def cli(ctx: click.Context) -> None:
 
 def main() -> None:
     """The program ``tsds``."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:  # a closed stream is None
-            reconfigure(errors="backslashreplace")  # a terminal without Unicode gets escapes, not a traceback
-    cli(prog_name="tsds")
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            reconfigure = getattr(stream, "reconfigure", None)
+            if reconfigure is not None:  # a closed stream is None
+                reconfigure(errors="backslashreplace")  # a terminal without Unicode gets escapes, not a traceback
+        cli(prog_name="tsds")
+    except KeyboardInterrupt:  # before a command has begun, or after it has ended
+        interrupted = Interrupted("interrupted")
+        interrupted.show()
+        sys.exit(interrupted.exit_code)

@@ -23,7 +23,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         TrainingError: it could not be written: a full disk, a folder that is missing or may not be written to.
     """
     path = Path(path)
-    partial = path.with_name(f"{path.name}.partial")
+    partial = partial_of(path)
     before = sys.exception()
     try:
         with open(partial, "wb") as file:
@@ -38,6 +38,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         if system is None or system.filename not in (None, str(partial), str(path), str(path.parent)):
             raise  # nothing that the system said of these files
         raise unwritable(path, system) from error
+
+
+def partial_of(path: Path) -> Path:
+    """Where a file is written; a process that is killed leaves it there, and the next writes over it."""
+    return path.with_name(f"{path.name}.partial")
 
 
 def write_all(file: BinaryIO, data: bytes) -> None:

@@ -13,6 +13,7 @@ from tensorstore_ds.training.card import ModelCard
 from tensorstore_ds.training.epoch_record import EpochRecord, dump_record
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import FREE_TO_CHANGE, TrainOptions
+from tensorstore_ds.training.replacing import partial_of
 from tensorstore_ds.training.task_base import Sums
 
 
@@ -42,11 +43,13 @@ class RunFolder:
             TrainingError: the checkpoint is damaged, or of another model.
         """
         if not self.last.exists():
+            self._clean()
             return None
         if not resume:
             raise OptionError(
                 f"{self.path}: expected a new folder, found a run. Go on with --resume, or choose another --out."
             )
+        self._clean()
         card, state = checkpoint.load(self.last)
         _check_state(self.last, state)
         differences = [*_differences(card.as_data(), self.card.as_data()), *self._other_options(state)]
@@ -58,6 +61,11 @@ class RunFolder:
                 "Another number is possible between two epochs."
             )
         return state
+
+    def _clean(self) -> None:
+        """Remove what a run that was killed had half written."""
+        for path in (self.last, self.best):
+            partial_of(path).unlink(missing_ok=True)
 
     def _other_options(self, state: Mapping[str, Any]) -> list[str]:
         before, now = state["options"], _plain(self.options.as_data())

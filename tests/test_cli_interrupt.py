@@ -1,0 +1,138 @@
+"""Ctrl-C, as a terminal does it: to a command and all of its processes at once, at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorstore_ds
+from tensorstore_ds import ConvertOptions
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc")
+
+#: The command, in a process that says when its modules are imported and it begins.
+BEGIN = """
+import sys
+from tsds_cli.main import main
+import {}
+sys.argv = ["tsds", *sys.argv[1:]]
+print("ready", file=sys.stderr, flush=True)
+main()
+"""
+
+SHARED = Path("/dev/shm")  # noqa: S108
+
+#: Seconds after it has begun.
+MOMENTS = (0.0, 0.05, 0.2, 0.5)
+
+
+@pytest.fixture(scope="module")
+def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images that take some seconds to convert to JPEG."""
+    folder = tmp_path_factory.mktemp("interrupt")
+    np.save(folder / "images.npy", np.random.default_rng(0).integers(0, 256, (3000, 128, 128, 3), np.uint8))
+    np.save(folder / "labels.npy", np.arange(3000) % 3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def store(arrays: Path) -> Path:
+    path = arrays.parent / "whole.tsds"
+    tensorstore_ds.convert(arrays, path, ConvertOptions(workers=0))
+    return path
+
+
+def of_group(group: int) -> list[int]:
+    """Processes of a group that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its_group = path.read_text("latin-1").rsplit(")", 1)[1].split()[:3]
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(its_group) == group and state != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+def unused(before: set[Path]) -> list[Path]:
+    """Shared memory and semaphores made since, which no process has; others of this machine come and go."""
+    made = [path for path in set(SHARED.iterdir()) - before if path.name.startswith(("psm_", "sem.", "torch_"))]
+    maps = ""
+    for path in Path("/proc").glob("[0-9]*/maps") if made else ():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            maps += path.read_text("latin-1")
+    return [path for path in made if path.exists() and str(path) not in maps]
+
+
+def interrupted(words: Sequence[object], module: str, moment: float) -> tuple[int, str]:
+    """Exit status and stderr of a command that was interrupted; nothing of it is left."""
+    shared = set(SHARED.iterdir())
+    command = [sys.executable, "-c", BEGIN.format(module), *map(str, words)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0) as run:
+        assert run.stderr is not None and run.stderr.readline() == "ready\n"
+        time.sleep(moment)
+        os.killpg(run.pid, signal.SIGINT)
+        out, err = run.communicate(timeout=60)
+    deadline = time.monotonic() + 30
+    while (left := of_group(run.pid) or unused(shared)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not left
+    assert "Traceback" not in out + err, err
+    return run.returncode, err
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_convert(arrays: Path, tmp_path: Path, moment: float) -> None:
+    out = tmp_path / "out.tsds"
+    words = ("convert", arrays, out, "--encoding", "jpeg", "--workers", 2)
+    status, error = interrupted(words, "tensorstore_ds.conversion", moment)
+    assert status == 130
+    assert re.fullmatch(r"tsds: interrupted[^\n]*\n", error), error
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("moment", MOMENTS[1:3])
+def test_repack(store: Path, tmp_path: Path, moment: float) -> None:
+    words = ("repack", store, tmp_path / "small.tsds", "--layout", "zarr")
+    status, error = interrupted(words, "tensorstore_ds.repacking", moment)
+    assert status == 130
+    assert error in ("tsds: interrupted\n", f"tsds: interrupted; {tmp_path / 'small.tsds'} was not made\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("moment", MOMENTS[:2])
+def test_verify(store: Path, moment: float) -> None:
+    status, error = interrupted(("verify", store, "--threads", 1), "tensorstore_ds.verification", moment)
+    assert (status, error) in ((130, "tsds: interrupted\n"), (0, ""))  # 0: it was quicker
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.5])
+def test_train(store: Path, tmp_path: Path, moment: float) -> None:
+    words = ("train", store, "--out", tmp_path / "run", "--epochs", 1000, "--device", "cpu", "--model", "seed")
+    status, error = interrupted(words, "tensorstore_ds.training.trainer", moment)
+    assert status == 130
+    assert re.fullmatch(r"tsds: (interrupted|stopped in epoch)[^\n]*\n", error), error
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+@pytest.mark.parametrize("command", ["info", "stats", "verify"])
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_reader_that_goes_away(store: Path, command: str, more: Sequence[str]) -> None:
+    """As in ``tsds info store.tsds | head -1``."""
+    words = [sys.executable, "-m", "tsds_cli", command, str(store), *more]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as run:
+        assert run.stdout is not None and run.stderr is not None
+        assert run.stdout.read(1)
+        run.stdout.close()
+        assert run.stderr.read() == b""
