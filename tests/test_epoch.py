@@ -103,6 +103,30 @@ def test_closing_ends_the_threads(path: Path) -> None:
         assert loader.state_dict() == at(0, 1)
 
 
+def test_an_iterator_whose_last_reference_dies_in_one_of_its_threads(path: Path) -> None:
+    """As when a garbage collection runs there."""
+    held: list[Any] = []
+    dropped, go = threading.Event(), threading.Event()
+
+    def drop(sample: dict[str, Any]) -> dict[str, Any]:
+        if int(sample["label"]) == 3:  # in the second batch
+            go.wait(30)
+            held.clear()
+            dropped.set()
+        return sample
+
+    batches = iter(DataLoader(StoreDataset(path, transform=drop), 3, num_threads=1))
+    next(batches)
+    held.append(batches)
+    del batches
+    go.set()
+    assert dropped.wait(30)
+    for thread in threading.enumerate():
+        if thread.name.startswith("tsds-loader"):
+            thread.join(30)
+            assert not thread.is_alive()
+
+
 # --- several at once --------------------------------------------------------------------------------------------
 
 

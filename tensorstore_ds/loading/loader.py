@@ -7,6 +7,7 @@ through shared memory and a pipe.
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
 from collections import deque
@@ -41,6 +42,8 @@ from tensorstore_ds.store import open as open_store
 GROUP_NBYTES = 1024**2
 #: Tasks that wait ready for each thread, where nothing else is said.
 PREFETCH_FACTOR = 2
+#: What the names of threads begin with.
+THREADS = "tsds-loader"
 
 #: torch's iterators with worker processes. A forked child has copies of them, whose end, or whose next epoch, would end
 #: or confuse the workers of the parent.
@@ -269,7 +272,7 @@ class DataLoader(data.DataLoader[Any]):
         width = self.num_threads or min(8, usable_cores())
         depth = width * self._prefetch
         waiting: deque[Future[tuple[list[Any], float]]] = deque()
-        threads = ThreadPoolExecutor(width, thread_name_prefix="tsds-loader")
+        threads = ThreadPoolExecutor(width, thread_name_prefix=THREADS)
         try:
             for group in groups:
                 waiting.append(threads.submit(self._make, group, epoch))
@@ -279,7 +282,9 @@ class DataLoader(data.DataLoader[Any]):
                 yield from self._take(waiting)
         finally:
             if os.getpid() == process:  # a forked child has none of them
-                threads.shutdown(cancel_futures=True)
+                # A garbage collection, and with it this, may run in one of them, which cannot wait for itself.
+                inside = threading.current_thread().name.startswith(THREADS)
+                threads.shutdown(wait=not inside, cancel_futures=True)
 
     def _take(self, waiting: deque[Future[tuple[list[Any], float]]]) -> list[Any]:
         self._stats.requests += 1
