@@ -120,6 +120,12 @@ def test_a_file_without_a_size_is_read_to_its_end() -> None:
     assert read_file("/proc/self/status", "status").startswith(b"Name:")
 
 
+def test_a_name_that_is_too_long_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"cannot be read: File name too long\.") as caught:
+        tsds.convert(tmp_path / ("x" * 300), tmp_path / "o.tsds")
+    assert caught.value.reason == "unreadable-file"
+
+
 # --- images of known formats alone --------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.sources.base import Source, SourceOptions
+from tensorstore_ds.sources.reading import unreadable
 
 
 @functools.cache
@@ -27,10 +28,15 @@ def open_source(path: Path, format: str = "auto", options: SourceOptions | None 
     """The source at `path`, of the format named, or of the one format that recognises it.
 
     Raises:
-        SourceError: `no-such-source`, `unknown-format`, or `ambiguous-format` when several recognise it.
+        SourceError: `no-such-source`, `unreadable-file`, `unknown-format`, or `ambiguous-format` when several
+            recognise it.
     """
     options = options or SourceOptions()
-    if not path.exists():
+    try:
+        exists = path.exists()
+    except OSError as error:  # such as a name that is too long
+        raise SourceError(unreadable(str(path), error)) from error
+    if not exists:
         raise SourceError(Problem(str(path), "no-such-source", "there is no such file or folder."))
     formats = registry()
     if format != "auto":

@@ -113,11 +113,14 @@ def check_machine(where: str, error: BaseException) -> None:
 
 def _descriptor(path: str | Path, where: str) -> tuple[int, int]:
     """A descriptor of a regular file, and its size."""
+    descriptor = -1
     try:
         descriptor = os.open(path, _FLAGS)
+        status = os.fstat(descriptor)
     except OSError as error:
+        if descriptor >= 0:
+            os.close(descriptor)
         raise SourceError(unreadable(where, error)) from error
-    status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         found = _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
