@@ -53,7 +53,8 @@ __attribute__((constructor)) static void map_control(void) {
   syscall(SYS_close, fd);
 }
 
-void faultfs_arm(int action, long at, int error, int counted, int failing, const char *prefix, const char *log, long clock) {
+void faultfs_arm(int action, long at, int error, int counted, int failing, const char *prefix, const char *log,
+                 long clock) {
   control->action = PASS;
   control->count = control->fired = 0;
   control->what[0] = 0;
@@ -120,10 +121,12 @@ static int decide(int class, const char *operation, const char *path) {
   return FAIL;
 }
 /* A line, and the data that was written: "operation path other offset length\n" with tabs, in one append. */
-static void note(const char *operation, const char *path, const char *other, long offset, const void *data, long length) {
+static void note(const char *operation, const char *path, const char *other, long offset, const void *data,
+                 long length) {
   if (!watching() || !control->log[0] || !inside(path)) return;
   char line[2 * LENGTH + 100];
-  int error = errno, n = snprintf(line, sizeof line, "%s\t%s\t%s\t%ld\t%ld\n", operation, path, other ? other : "", offset, length);
+  const char *format = "%s\t%s\t%s\t%ld\t%ld\n";
+  int error = errno, n = snprintf(line, sizeof line, format, operation, path, other ? other : "", offset, length);
   int fd = syscall(SYS_openat, AT_FDCWD, control->log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
   struct iovec parts[2] = {{line, n}, {(void *)data, length}};
   if (fd < 0 || syscall(SYS_writev, fd, parts, data ? 2 : 1) < 0) abort();

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from faults.bench import Bench, Sweep
 from faults.cases import conversion, repacking
 from faults.checkpoints import value_of
 from faults.disk import read_log
-from faults.harness import FAULTS, Action, Bench, Class, Fault, Result, Server, Sweep, step_of
+from faults.harness import FAULTS, Action, Class, Fault, Result, Server, step_of
 
 pytestmark = pytest.mark.timeout(1200)
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from faults.bench import Bench, Case, Sweep, differences, snapshot
 from faults.cases import conversion, repacking
 from faults.checkpoints import value_of
 from faults.disk import MODELS, Change, Disk, lay_out, read_log
-from faults.harness import EXTENT, Bench, Case, Server, Sweep, differences, snapshot, step_of
+from faults.harness import EXTENT, Server, step_of
 
 pytestmark = pytest.mark.timeout(1200)
 
