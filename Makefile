@@ -6,16 +6,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test check docs bench fuzz clean help
+.PHONY: demo test test-faults check docs bench fuzz clean help
 
 help:
-	@echo "make demo    install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
-	@echo "make test    install with the test tools, run all tests"
-	@echo "make check   format, lint, types, direction of imports, documentation"
-	@echo "make docs    build the documentation into docs/_build/html"
-	@echo "make bench   measure the README's figures; MNIST=DIR with the real PNG files"
-	@echo "make fuzz    damaged input at every door, CASES=50000 or MINUTES=30; what fails is kept as a file"
-	@echo "make clean   remove what these made, $(VENV) too"
+	@echo "make demo         install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
+	@echo "make test         install with the test tools, run all tests"
+	@echo "make test-faults  let each operation on files fail, and the power; TSDS_FAULTS=full leaves out none"
+	@echo "make check        format, lint, types, direction of imports, documentation"
+	@echo "make docs         build the documentation into docs/_build/html"
+	@echo "make bench        measure the README's figures; MNIST=DIR with the real PNG files"
+	@echo "make fuzz         damaged input at every door, CASES=50000 or MINUTES=30; what fails is kept as a file"
+	@echo "make clean        remove what these made, $(VENV) too"
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/tsds demo
@@ -23,6 +24,10 @@ demo: $(VENV)/demo.stamp
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not quiet'
 	$(BIN)/python -m pytest -m quiet
+
+# Some thousand conversions, on Linux alone: gcc compiles what stands between Python and the C library.
+test-faults: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests/faults
 
 check: $(VENV)/dev.stamp docs
 	$(BIN)/ruff check

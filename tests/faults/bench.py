@@ -1,0 +1,162 @@
+"""Trials: a fault at one operation on files, and what must hold afterwards.
+
+A *trial* is one command with one fault, and the same command again without. After the first there is no store, or a
+whole one; after the second there is one whose every byte is that of an undisturbed conversion, and nothing beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from faults.harness import Action, Fault, Result, Server
+
+
+def snapshot(path: Path) -> dict[str, str]:
+    """SHA-256 of each file below a folder, by its relative path; of folders too, so that an empty one counts."""
+    found = {}
+    for item in sorted(path.rglob("*")):
+        data = b"a folder" if item.is_dir() else item.read_bytes()
+        found[item.relative_to(path).as_posix()] = hashlib.sha256(data).hexdigest()
+    return found
+
+
+def differences(found: dict[str, str], expected: dict[str, str]) -> str:
+    """The names that are not in both, or not the same; empty if all are."""
+    return ", ".join(sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command that makes a store: ``OUT`` in its arguments is where, `source` is what it reads."""
+
+    name: str
+    source: Path
+    arguments: tuple[str, ...]
+
+    def argv(self, out: Path) -> list[str]:
+        """The command for a store at `out`."""
+        return ["tsds", *(str(out) if word == "OUT" else word for word in self.arguments)]
+
+
+@dataclass
+class Sweep:
+    """What came of many trials.
+
+    Attributes:
+        operations: what could be met by a fault.
+        reruns: how often the same command was run again, on what differed.
+        resumed: those of them that used a shard of the interrupted one.
+        failures: what should not be, one line each.
+    """
+
+    name: str
+    operations: int = 0
+    trials: int = 0
+    reruns: int = 0
+    resumed: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+    def as_data(self) -> dict[str, Any]:
+        """For the report."""
+        return {**vars(self), "outcomes": dict(self.outcomes), "failures": len(self.failures)}
+
+    def check(self) -> None:
+        """Fail with what was found, the first thirty of it."""
+        if self.failures:
+            shown = "\n".join(self.failures[:30])
+            raise AssertionError(f"{self.name}: {len(self.failures)} failures in {self.trials} trials\n{shown}")
+
+
+class Bench:
+    """A server, a folder to work in, and the undisturbed stores to compare with."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        self._references: dict[str, dict[str, str]] = {}
+        self._known: dict[str, list[str]] = {}  # digest of a state of the disk -> what is wrong after the command
+
+    def fresh(self) -> Path:
+        """The folder of a trial, empty."""
+        folder = self.folder / "trial"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
+
+    def reference(self, case: Case) -> dict[str, str]:
+        """The files of the store that a command makes undisturbed; it is verified once."""
+        if case.name not in self._references:
+            out = self.folder / f"{case.name}.tsds"
+            for argv in (case.argv(out), ["tsds", "verify", str(out)]):
+                result = self.server.run(argv)
+                assert result.outcome == "done", result
+            self._references[case.name] = snapshot(out)
+        return self._references[case.name]
+
+    def count(self, case: Case, fault: Fault, prefix: Path | None = None) -> int:
+        """How many operations of the kinds that a fault counts a command does."""
+        folder = self.fresh()
+        fault = dataclasses.replace(fault, action=Action.PASS)
+        result = self.server.run(case.argv(folder / "out.tsds"), fault, prefix=prefix or folder)
+        assert result.outcome == "done", result
+        return result.count
+
+    def trial(self, case: Case, fault: Fault, at: int, sweep: Sweep, prefix: Path | None = None) -> None:
+        """One fault, and the same command again."""
+        folder = self.fresh()
+        out = folder / "out.tsds"
+        result = self.server.run(case.argv(out), fault, at, prefix or folder)
+        sweep.trials += 1
+        sweep.outcomes[result.outcome if result.fired else f"{result.outcome}, not met"] += 1
+        found = [*self._after_fault(case, out, result), *self.again(case, out, sweep)]
+        sweep.failures += [f"operation {at}, {result.what}: {text}" for text in found]
+
+    def _after_fault(self, case: Case, out: Path, result: Result) -> Iterator[str]:
+        there = os.path.lexists(out)
+        if result.outcome not in ("done", "refused", "killed"):
+            yield f"{result.outcome}: {result.last_line}"
+        if there and (bad := differences(snapshot(out), self.reference(case))):
+            yield f"OUT is not whole: {bad}"
+        if result.outcome == "done":
+            if not there:
+                yield "success was told, but there is no OUT"
+            if not result.fired and sorted(path.name for path in out.parent.iterdir()) != [out.name]:
+                yield "something is left beside OUT"
+        unsynced_name = result.what.endswith(" .") and "whole" in result.text  # the folder of OUT, synced at the end
+        if result.outcome == "refused" and there and not unsynced_name:
+            yield f"failure was told, but OUT is whole: {result.last_line}"
+
+    def again(self, case: Case, out: Path, sweep: Sweep) -> list[str]:
+        """Run the command without a fault, on what is found at `out` and beside it; what is wrong after it.
+
+        It is not run twice on the same files: what it does follows from them.
+        """
+        state = hashlib.sha256(f"{case.name} {sorted(snapshot(out.parent).items())}".encode()).hexdigest()
+        if state not in self._known:
+            sweep.reruns += 1
+            self._known[state] = list(self._run_again(case, out, sweep))
+        return self._known[state]
+
+    def _run_again(self, case: Case, out: Path, sweep: Sweep) -> Iterator[str]:
+        there = os.path.lexists(out)
+        result = self.server.run(case.argv(out))
+        sweep.resumed += "used again" in result.text
+        if there and not (result.outcome == "refused" and "exists already" in result.text):
+            yield f"again, with OUT there: {result.outcome}: {result.last_line}"
+        if not there and result.outcome != "done":
+            yield f"again: {result.outcome}: {result.last_line}"
+        if not os.path.lexists(out):
+            return
+        if bad := differences(snapshot(out), self.reference(case)):
+            yield f"after it, OUT is not that of an undisturbed run: {bad}"
+        if left := sorted(path.name for path in out.parent.iterdir() if path != out):
+            yield f"after it, this is left beside OUT: {', '.join(left)}"

@@ -1,0 +1,232 @@
+"""A fault at each operation on files: OUT is absent or whole, and the same command again ends well."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from faults.bench import Bench, Sweep
+from faults.cases import conversion, repacking
+from faults.checkpoints import value_of
+from faults.disk import read_log
+from faults.harness import FAULTS, Action, Class, Fault, Result, Server, step_of
+
+pytestmark = pytest.mark.timeout(1200)
+
+PARTS = 4
+ALL = ("raw-memmap", "raw-zarr", "jpeg-memmap")
+
+
+def numbered(cases: Iterable[str], faults: Iterable[str], *, step: int = 1, parts: int = PARTS) -> list[object]:
+    """Parameters of sweeps: case, fault, part, parts, and the step between two operations that meet a fault."""
+    step = step_of(step)
+    return [
+        pytest.param(case, fault, part, parts, step, id=f"{case}, {fault} part {part}")
+        for fault in faults
+        for case in cases
+        for part in range(parts)
+    ]
+
+
+def points(sweep: Sweep, part: int, parts: int, step: int) -> range:
+    """The operations of one part: all parts together take every `step`-th."""
+    return range(1 + part * step, sweep.operations + 1, parts * step)
+
+
+PARAMETERS = "name, fault, part, parts, step"
+
+
+@pytest.mark.parametrize(
+    PARAMETERS,
+    [
+        *numbered(ALL, ("SIGKILL", "EIO")),
+        *numbered(ALL, ("ENOSPC from there on",), step=2),
+        *numbered(ALL, ("half a write, SIGKILL",), parts=1),
+        *numbered(ALL, ("EIO from there on",), step=7, parts=1),
+    ],
+)
+def test_changes(
+    bench: Bench, root: Path, sweep: Sweep, name: str, fault: str, part: int, parts: int, step: int
+) -> None:
+    case = conversion(name, root, 0)
+    sweep.operations = bench.count(case, FAULTS[fault])
+    for at in points(sweep, part, parts, step):
+        bench.trial(case, FAULTS[fault], at, sweep)
+    assert sweep.trials
+    if FAULTS[fault].action is not Action.FAIL_FROM:  # a full disk lets names be removed, as they are at the end
+        assert not any("not met" in outcome for outcome in sweep.outcomes)
+    sweep.check()
+
+
+@pytest.mark.parametrize(
+    PARAMETERS, numbered(ALL, ("SIGKILL", "SIGKILL of one process", "EIO", "ENOSPC from there on"), step=8, parts=1)
+)
+def test_changes_with_two_workers(
+    bench: Bench, root: Path, sweep: Sweep, name: str, fault: str, part: int, parts: int, step: int
+) -> None:
+    sweep.name += ", 2 workers"
+    case = conversion(name, root, 2)
+    sweep.operations = bench.count(case, FAULTS[fault])
+    for at in points(sweep, part, parts, step):
+        bench.trial(case, FAULTS[fault], at, sweep)
+    assert sweep.trials
+    sweep.check()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", ALL)
+def test_every_write_takes_half(bench: Bench, root: Path, sweep: Sweep, name: str, workers: int) -> None:
+    sweep.name = f"{name}, every write takes half, {workers} workers"
+    case = conversion(name, root, workers)
+    sweep.operations = bench.count(case, FAULTS["short writes"])
+    bench.trial(case, FAULTS["short writes"], 0, sweep)
+    assert sweep.outcomes == {"done": 1}
+    sweep.check()
+
+
+@pytest.mark.parametrize("looked", [False, True], ids=["reads", "looks"])
+@pytest.mark.parametrize("name", ALL)
+def test_reading_what_was_written(bench: Bench, root: Path, sweep: Sweep, name: str, looked: bool) -> None:
+    """Opens, reads and maps; and, of stat and listings, which are many, some."""
+    step = step_of(10 if looked else 1)
+    sweep.name = f"{name}, EIO at stat and listing in OUT.partial" if looked else f"{name}, EIO at reads in OUT.partial"
+    fault = dataclasses.replace(FAULTS["EIO when reading"], counted=Class.LOOK if looked else Class.READ)
+    case = conversion(name, root, 0)
+    sweep.operations = bench.count(case, fault)
+    for at in range(1, sweep.operations + 1, step):
+        bench.trial(case, fault, at, sweep)
+    sweep.check()
+
+
+@pytest.mark.parametrize("errno", ["EIO", "EMFILE", "ENOMEM"])
+@pytest.mark.parametrize(("name", "workers"), [("raw-memmap", 0), ("raw-memmap", 2), ("voc-jpeg-zarr", 0)])
+def test_reading_the_source(bench: Bench, root: Path, sweep: Sweep, name: str, workers: int, errno: str) -> None:
+    """A machine that fails is never the sample's fault: nothing is skipped because of it."""
+    sweep.name = f"{name}, {errno} in the source, {workers} workers"
+    step = step_of(1 if errno == "EIO" and not workers else 5)
+    fault = FAULTS[f"{errno} when reading"]
+    case = conversion(name, root, workers)
+    sweep.operations = bench.count(case, fault, case.source)
+    for at in range(1, sweep.operations + 1, step):
+        bench.trial(case, fault, at, sweep, case.source)
+    assert sweep.outcomes["refused"]
+    sweep.check()
+
+
+@pytest.mark.parametrize(
+    PARAMETERS,
+    [
+        *numbered(("zarr", "memmap"), ("SIGKILL", "EIO"), parts=2),
+        *numbered(("zarr", "memmap"), ("ENOSPC from there on",), parts=1, step=3),
+        *numbered(("zarr", "memmap"), ("half a write, SIGKILL", "EIO when reading"), parts=1, step=5),
+    ],
+)
+def test_repack(
+    bench: Bench, root: Path, sweep: Sweep, name: str, fault: str, part: int, parts: int, step: int
+) -> None:
+    sweep.name = f"repack to {sweep.name}"
+    case = repacking(name, root)
+    sweep.operations = bench.count(case, FAULTS[fault])
+    for at in points(sweep, part, parts, step):
+        bench.trial(case, FAULTS[fault], at, sweep)
+    assert sweep.trials
+    sweep.check()
+
+
+@pytest.mark.parametrize("layout", ["zarr", "memmap"])
+def test_repack_reading_the_store(bench: Bench, root: Path, sweep: Sweep, layout: str) -> None:
+    sweep.name = f"repack to {layout}, EIO in the store that is read"
+    case, fault = repacking(layout, root), FAULTS["EIO when reading"]
+    sweep.operations = bench.count(case, fault, case.source)
+    for at in range(1, sweep.operations + 1, step_of(5)):
+        bench.trial(case, fault, at, sweep, case.source)
+    assert sweep.outcomes["refused"]
+    sweep.check()
+
+
+# --- the shim itself --------------------------------------------------------------------------------------------------
+
+
+def test_the_shim_sees_what_python_does_to_files(bench: Bench, root: Path) -> None:
+    """What is not seen cannot fail: `every_call`, and what must be noted and counted of it."""
+    log, folder = root / "calls.log", bench.fresh()
+    counted = {}
+    for kind in (Class.DATA, Class.CREATE, Class.SYNC, Class.NAME, Class.READ, Class.LOOK, Class.LOCK):
+        log.unlink(missing_ok=True)
+        folder = bench.fresh()
+        result = bench.server.run(["calls", str(folder)], Fault(counted=kind), prefix=folder, log=log)
+        assert result.outcome == "done", result
+        counted[kind.name] = result.count
+    assert [f"{c.operation} {c.path} {c.other}" for c in read_log(log, folder)] == [
+        *("create a .", "write a .", "write a .", "sync a .", "sync a .", "truncate a .", "truncate a .", "extend a ."),
+        *("write a .", "write a .", "create b .", "write b .", "write b .", "touch c ."),
+        *("mkdir d .", "touch d/e .", "write d/e .", "rename d/e d/f", "link d/f d/g", "mkdir d/h .", "rmdir d/h ."),
+        *("unlink d/g .", "rename d/f i", "unlink i .", "rename d j", "sync j .", "rmdir j .", "symlink k ."),
+    ]
+    reads, looks = counted.pop("READ"), counted.pop("LOOK")
+    assert counted == {"DATA": 7, "CREATE": 11, "SYNC": 3, "NAME": 13, "LOCK": 1}
+    assert (reads, looks) >= (5, 7)  # an fstat more or less is up to the version of Python
+
+
+@pytest.mark.parametrize(
+    ("action", "code", "text"),
+    [
+        (Action.FAIL_ONCE, 99, "OSError: [Errno 5] Input/output error"),
+        (Action.KILL_ALL, -9, ""),
+        (Action.TEAR, -9, ""),
+    ],
+)
+def test_the_shim_does_what_it_is_told(bench: Bench, action: Action, code: int, text: str) -> None:
+    folder = bench.fresh()
+    result = bench.server.run(["calls", str(folder)], Fault(action, Class.DATA, error=5), 1, folder)
+    assert (result.code, result.fired, result.what) == (code, 1, "write ./a")
+    assert text in result.text
+    assert (folder / "a").read_bytes() == (b"01234" if action is Action.TEAR else b"")
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+CHECKPOINT_FAULTS = [name for name in FAULTS if not name.endswith(("one process", "when reading"))]
+
+
+@pytest.mark.parametrize("fault", CHECKPOINT_FAULTS, ids=lambda name: f"checkpoint, {name}")
+def test_checkpoints(torch_server: Server, root: Path, sweep: Sweep, fault: str) -> None:
+    """A checkpoint of ones stands where one of twos is to be written: afterwards there is one of the two, whole."""
+    folder = root / "checkpoints"
+    path = folder / "last.pt"
+    kind = FAULTS[fault]
+    sweep.operations = save(torch_server, path, dataclasses.replace(kind, action=Action.PASS), 0).count
+    for at in range(1, sweep.operations + 1) if kind.action is not Action.SHORT else [0]:
+        result = save(torch_server, path, kind, at)
+        sweep.trials += 1
+        sweep.outcomes[result.outcome] += 1
+        left = sorted(item.name for item in folder.iterdir() if item != path)
+        found = value_of(path)
+        wrong = []
+        if result.outcome not in ("done", "refused", "killed"):
+            wrong.append(f"{result.outcome}: {result.last_line}")
+        if result.outcome == "done" and (found != 2 or left):
+            wrong.append(f"success was told, found {found} and {left}")
+        if result.outcome == "refused" and left and kind.action is Action.FAIL_ONCE:
+            wrong.append(f"left beside it: {left}")
+        if result.outcome == "refused" and found == 2 and not result.what.startswith("fsync ."):
+            wrong.append("failure was told, but the new one is there")
+        again = torch_server.run(["save", str(path), "3"])
+        left = sorted(item.name for item in folder.iterdir() if item != path)
+        if again.outcome != "done" or value_of(path) != 3 or left:
+            wrong.append(f"again: {again.outcome}, {again.last_line}, left: {left}")
+        sweep.failures += [f"operation {at}, {result.what}: {text}" for text in wrong]
+    assert sweep.outcomes
+    sweep.check()
+
+
+def save(server: Server, path: Path, fault: Fault, at: int) -> Result:
+    """Write a checkpoint of twos over one of ones, with a fault."""
+    shutil.rmtree(path.parent, ignore_errors=True)
+    path.parent.mkdir()
+    assert server.run(["save", str(path), "1"]).outcome == "done"
+    return server.run(["save", str(path), "2"], fault, at, path.parent)
