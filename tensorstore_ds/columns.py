@@ -96,8 +96,9 @@ class Column:
 
         Args:
             rows: integers in [-len, len), of any shape: (n,), or () for one row.
-            out: (*shape of rows, ...) of the column's dtype, C-contiguous, to be filled; a new array if None. Filling
-                one again is several times faster than a fresh one, whose pages the system must hand out first.
+            out: of the shape of rows and then of a row, of the column's dtype, C-contiguous, to be filled; a new array
+                if None. Filling one again is several times faster than a fresh one, whose pages the system must hand
+                out first.
 
         Returns:
             `out`, never a view of the map.
