@@ -110,7 +110,7 @@ def convert(
     began = time.monotonic()
     _check_process()
     options = options or ConvertOptions()
-    options.image.check()
+    options.check()
     target = Path(out).absolute()
     opened = open_any(source, options)
     _check_paths(opened.path if isinstance(source, str | os.PathLike) else None, target)

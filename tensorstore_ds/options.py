@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tensorstore_ds.encode import MAX_PIXELS, Color, ImageOptions
+from tensorstore_ds.errors import OptionError
 from tensorstore_ds.geometry import Fit
 from tensorstore_ds.schema import Encoding, Keypoints, Layout
 from tensorstore_ds.sources.base import SourceOptions
+from tensorstore_ds.sources.files import encoding_problem
 
 OnError = Literal["fail", "skip"]
 
@@ -50,6 +52,15 @@ class ConvertOptions:
     on_error: OnError = "fail"
     license: str | None = None
     citation: str | None = None
+
+    def check(self) -> None:
+        """Raise `OptionError` for options that contradict each other, or that no store can hold."""
+        self.image.check()
+        if not 0 <= self.seed < 2**63:
+            raise OptionError(f"--seed: expected a number in [0, 2^63), found one of {self.seed.bit_length()} bits.")
+        for name, text in (("license", self.license), ("citation", self.citation)):
+            if text is not None and encoding_problem(text) is not None:
+                raise OptionError(f"--{name}: expected text in UTF-8, found other bytes.")
 
     @property
     def image(self) -> ImageOptions:

@@ -107,6 +107,6 @@ def _skipped(root: Path) -> list[Problem]:
     try:
         lines = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line]
         return [Problem(line["where"], line["reason"], line["message"]) for line in lines]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         problem = Problem("skipped.jsonl", "manifest", f"expected a JSON object a line ({error}).")
         raise FormatError(problem) from error

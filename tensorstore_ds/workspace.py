@@ -369,7 +369,10 @@ class Workspace:
             checksum, _, data = file.read().partition(b"\n")
         if checksum != hashlib.sha256(data).hexdigest().encode():
             return None
-        value = json.loads(data)
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            return None
         return value if isinstance(value, dict) else None
 
 

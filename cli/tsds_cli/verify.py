@@ -15,7 +15,7 @@ from tsds_cli.progress import ProgressBar
 
 @click.command()
 @path_argument("store")
-@click.option("--threads", type=click.IntRange(1), help="Threads that read. [default: the cores you may use]")
+@click.option("--threads", type=click.IntRange(1, 256), help="Threads that read. [default: the cores you may use]")
 @sha256_option
 @json_option
 def verify(store: Path, threads: int | None, sha256: str | None, as_json: bool) -> None:

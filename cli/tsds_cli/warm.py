@@ -29,7 +29,7 @@ _BAR = 10
     metavar="BYTES",
     help="Have at most this much of it in memory, such as 20GiB. [default: what this process may use]",
 )
-@click.option("--threads", type=click.IntRange(1), default=2, show_default=True, help="Threads that read.")
+@click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True, help="Threads that read.")
 @json_option
 def warm(store: Path, splits: tuple[str, ...], budget: int | None, threads: int, as_json: bool) -> None:
     """Read a STORE into the page cache.

@@ -38,7 +38,7 @@ class ArraySource:
 
     def scan(self) -> Contents:
         """Read headers and labels."""
-        self._splits = {split: arrays for split, arrays in self.find().items() if arrays["image"].shape[0]}
+        self._splits = {split: arrays for split, arrays in self.find().items() if arrays["image"].shape[:1] != (0,)}
         if not self._splits:
             raise SourceError(Problem(str(self.path), "empty-source", "expected arrays with rows, found none."))
         first = next(iter(self._splits.values()))
