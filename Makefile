@@ -6,11 +6,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test test-faults check docs bench fuzz clean help
+.PHONY: demo test test-slow test-faults check docs bench fuzz clean help
 
 help:
 	@echo "make demo         install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
-	@echo "make test         install with the test tools, run all tests"
+	@echo "make test         install with the test tools, run the tests"
+	@echo "make test-slow    the tests that take ten seconds or more each"
 	@echo "make test-faults  let each operation on files fail, and the power; TSDS_FAULTS=full leaves out none"
 	@echo "make check        format, lint, types, direction of imports, documentation"
 	@echo "make docs         build the documentation into docs/_build/html"
@@ -22,8 +23,11 @@ demo: $(VENV)/demo.stamp
 	$(BIN)/tsds demo
 
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not quiet'
-	$(BIN)/python -m pytest -m quiet
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not quiet and not slow'
+	$(BIN)/python -m pytest -m 'quiet and not slow'
+
+test-slow: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m slow
 
 # Some thousand conversions, on Linux alone: gcc compiles what stands between Python and the C library.
 test-faults: $(VENV)/dev.stamp

@@ -167,7 +167,7 @@ class Workspace:
 
     def clean(self, kept: Iterable[tuple[str, int]]) -> None:
         """Remove all but the shards that are kept: what was half written, and what the source no longer agrees with."""
-        names = {_MARK, "plan.json"}
+        names = {_MARK, "plan.json", "journal/", "store/"}  # these two stay, and what is in them goes
         for split, index in kept:
             names |= {_journal_name(split, index), f"store/{shard_path(split, index)}"}
         _remove_all_but(names, self._folder)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
@@ -198,19 +198,8 @@ def check_in(directory: Path) -> dict[str, File]:
 def check_in_file(path: Path) -> File:
     """Sync a file; its size and SHA-256."""
     sync(path)
-    return File(path.stat().st_size, digest(path))
-
-
-def digest(path: Path, progress: Callable[[int], None] = lambda _: None) -> str:
-    """SHA-256 of a file, in hexadecimal; `progress` gets the bytes of each piece read."""
-    sha256 = hashlib.sha256()
-    buffer = bytearray(COPY_NBYTES)
-    view = memoryview(buffer)
     with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            sha256.update(view[:count])
-            progress(count)
-    return sha256.hexdigest()
+        return File(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -106,6 +106,7 @@ def test_what_says_that_memory_is_full() -> None:
     assert not is_out_of_memory(other.value) and not is_out_of_memory(KeyError("out of memory"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and RLIMIT_AS")
 def test_where_the_system_gives_no_more(path: Path) -> None:
     command = [sys.executable, "-c", LIMITED, path]

@@ -47,6 +47,7 @@ def running() -> list[int]:
     return list(tree(os.getpid()))[1:]
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_costs_its_row_and_ctrl_c_keeps_what_was_measured(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +215,7 @@ def lane(store: Path, tmp_path: Path) -> Iterator[Callable[..., Lane]]:
     yield make
 
 
+@pytest.mark.slow
 def test_a_lane_that_does_not_answer_is_ended_with_its_workers(lane: Callable[..., Lane]) -> None:
     with lane() as one:
         one.begin(120)

@@ -40,6 +40,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
         return folder, run(folder / "s.tsds", *arguments, *ways, "--out", folder / "out")
 
 
+@pytest.mark.slow
 def test_a_table_of_all_ways_and_batch_sizes(measured: tuple[Path, Result]) -> None:
     _, done = measured
     assert done.exit_code == 0, done.output

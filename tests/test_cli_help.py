@@ -13,10 +13,10 @@ from small_stores import ROOT, VALID, tsds
 from tensorstore_ds import ConvertOptions
 from tensorstore_ds.encode import COLORS
 from tensorstore_ds.geometry import FITS
+from tensorstore_ds.options import OnError
 from tensorstore_ds.schema import ENCODINGS, LAYOUTS
 from tensorstore_ds.sources import registry
 from tensorstore_ds.version import __version__
-from tensorstore_ds.workers import OnError
 from tsds_cli.main import COMMANDS, cli
 
 

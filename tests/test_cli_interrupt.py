@@ -117,6 +117,7 @@ def test_verify(store: Path, moment: float) -> None:
     assert (status, error) in ((130, "tsds: interrupted\n"), (0, ""))  # 0: it was quicker
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", [0.0, 0.5])
 def test_train(store: Path, tmp_path: Path, moment: float) -> None:
     words = ("train", store, "--out", tmp_path / "run", "--epochs", 1000, "--device", "cpu", "--model", "seed")

@@ -142,6 +142,7 @@ def test_flags(store: Path, tmp_path: Path, flags: list[str], name: str, value: 
 # --- a run that ends before its time -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_it_with_a_checkpoint(store: Path, tmp_path: Path, number: int, status: int) -> None:
     process = started("train", store, "--out", tmp_path / "run", "--epochs", 500, *FLAGS)
@@ -156,6 +157,7 @@ def test_a_signal_ends_it_with_a_checkpoint(store: Path, tmp_path: Path, number:
     assert not list((tmp_path / "run").glob("*.partial"))
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_from_its_last_epoch(store: Path, tmp_path: Path) -> None:
     words = ("train", store, "--out", tmp_path / "run", "--epochs", 6, *FLAGS)
     process = started(*words)
@@ -174,6 +176,7 @@ def test_a_killed_run_goes_on_from_its_last_epoch(store: Path, tmp_path: Path) -
     assert [r.eval for r in load_history(tmp_path / "run")] == [r.eval for r in load_history(tmp_path / "whole")]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits are set as Linux has them")
 def test_no_room_for_a_checkpoint(store: Path, tmp_path: Path) -> None:
     before = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))"
@@ -183,6 +186,7 @@ def test_no_room_for_a_checkpoint(store: Path, tmp_path: Path) -> None:
     assert "last.pt" not in names(tmp_path / "run") and not list((tmp_path / "run").glob("*.partial"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits are set as Linux has them")
 def test_no_room_in_memory(tmp_path: Path) -> None:
     """A step of 4096 images does not fit beside the libraries; one of some hundreds does."""

@@ -238,6 +238,7 @@ for how in {how!r}:
 
 
 # Not the interpreter's end with worker processes: in any child of os.fork, multiprocessing then ends the parent's.
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.parametrize(
     ("options", "how"),

@@ -114,6 +114,7 @@ def test_accelerate_learns_digits(example: Example, digits: Path) -> None:
     assert number(line, "accuracy") > 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddp.py", "accelerate_loop.py"])
 def test_two_ranks_see_every_sample(name: str, digits: Path) -> None:
     if name == "accelerate_loop.py":

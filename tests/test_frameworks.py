@@ -85,7 +85,7 @@ def labels_and_images(samples: list[Any]) -> tuple[list[int], torch.Tensor]:
         (0, None, labels_and_images),
         (2, "fork", default_collate),
         (2, "fork", labels_and_images),
-        (2, "spawn", labels_and_images),
+        pytest.param(2, "spawn", labels_and_images, marks=pytest.mark.slow),
     ],
 )
 def test_plain_torch_loader(dataset: tsds.StoreDataset, workers: int, method: str | None, collate: Any) -> None:
@@ -101,6 +101,7 @@ def test_plain_torch_loader(dataset: tsds.StoreDataset, workers: int, method: st
     assert [label for some in labels for label in some] == [row % 3 for row in range(ROWS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "method"), [(2, "fork"), (1, "spawn")])
 def test_our_loader_with_worker_processes(dataset: tsds.StoreDataset, workers: int, method: str) -> None:
     loader = tsds.DataLoader(dataset, 5, shuffle=True, seed=4, num_workers=workers, multiprocessing_context=method)
@@ -291,6 +292,7 @@ def of_both(ranks: list[dict[str, list[int]]], name: str) -> list[int]:
     return ranks[0][name] + ranks[1][name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["shuffle, epoch 0", "shuffle, epoch 1", "workers", "weighted", "DistributedSampler"])
 def test_ranks_share_the_rows(ranks: list[dict[str, list[int]]], name: str) -> None:
     both = of_both(ranks, name)

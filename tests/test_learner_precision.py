@@ -93,6 +93,7 @@ def test_products_in_tf32_for_the_time_being() -> None:
             assert torch.get_float32_matmul_precision() == before
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # half a minute of work, the first time, for a compiler that others may keep waiting
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_compiled() -> None:

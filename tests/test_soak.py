@@ -10,6 +10,8 @@ import pytest
 from benchmarks import soak
 from benchmarks.measure import Figure
 
+pytestmark = pytest.mark.slow
+
 linux = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="memory is read from /proc")
 
 

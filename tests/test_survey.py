@@ -74,6 +74,7 @@ def test_files_kept_as_they_are_stay_gray_and_colour(mixed, tmp_path):
     assert [split["image"][i] for i in range(8)] == [(mixed / split["key"][i]).read_bytes() for i in range(8)]
 
 
+@pytest.mark.slow
 def test_a_mixed_conversion_stopped_anywhere_ends_in_the_same_bytes(mixed, tmp_path):
     tsds.convert(mixed, tmp_path / "whole.tsds", IN_SHARDS)
     whole = files(tmp_path / "whole.tsds")

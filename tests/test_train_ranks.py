@@ -19,6 +19,8 @@ from small_stores import ROOT
 from tensorstore_ds.training.history import load_history
 from training_stores import SMALL, labelled, names, small
 
+pytestmark = pytest.mark.slow
+
 FLAGS = [
     *("--model", "seed", "--image-size", "12", "--patch-size", "4", "--width", "16", "--depth", "2", "--heads", "2"),
     *("--mlp-width", "32", "--device", "cpu", "--threads", "1", "--epochs", "2"),

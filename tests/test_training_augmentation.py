@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import functional
 from torchvision.tv_tensors import BoundingBoxes, KeyPoints
@@ -146,8 +147,11 @@ def test_a_channel_that_is_constant(tmp_path: Path) -> None:
 
 
 def test_gray_and_colour_images_in_one_split(tmp_path: Path) -> None:
-    samples = [{"image": np.zeros((4, 4, 1 + 2 * (row % 2)), np.uint8), "label": row % 2} for row in range(4)]
-    split = store_of(tmp_path / "s.tsds", samples, ("ant", "bee"), encoding="jpeg")["train"]
+    for name, mode in (("ant", "L"), ("bee", "RGB")):  # kept as they are: else all would be RGB
+        (tmp_path / "src" / name).mkdir(parents=True)
+        Image.new(mode, (4, 4)).save(tmp_path / "src" / name / "0.png")
+    tsds.convert(tmp_path / "src", tmp_path / "s.tsds", tsds.ConvertOptions(encoding="source", workers=0))
+    split = tsds.open(tmp_path / "s.tsds")["train"]
     with pytest.raises(OptionError) as error:
         train_transform(split, options(), vit((4, 4), 1))
     assert "Convert with --color gray or --color rgb." in one_line(error.value)

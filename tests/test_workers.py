@@ -28,6 +28,7 @@ def run_script(folder, text, **environment):
     )
 
 
+@pytest.mark.slow
 def test_a_data_set_of_torch_with_default_options(tmp_path):
     """Its transform starts OpenMP's threads here, in the first sample that is looked at; then workers begin."""
     text = """

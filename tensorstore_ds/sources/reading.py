@@ -16,7 +16,9 @@ FILE_LIMIT = 1 << 30
 TEXT_LIMIT = 64 << 20
 
 # A pipe is not waited for, and no terminal becomes this process's own.
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_FLAGS = os.O_RDONLY
+for _name in ("O_BINARY", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY"):
+    _FLAGS |= getattr(os, _name, 0)  # Windows has the first alone, and POSIX the others
 _PIECE = 4 << 20
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 #: What the system says of one file. All else, such as EIO, ENOMEM, EMFILE and ESTALE, it says of the machine.

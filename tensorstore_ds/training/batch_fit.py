@@ -15,8 +15,11 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import move
 from tensorstore_ds.training.learner import Learner
 
-#: What errors of torch on a CPU, of C++ and of CUDA's libraries say.
-_FULL = ("can't allocate memory", "std::bad_alloc", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+#: What errors of torch on a CPU, of C++, of oneDNN and of CUDA's libraries say.
+_FULL = (
+    *("can't allocate memory", "std::bad_alloc", "out of memory"),
+    *("could not create a primitive", "CUBLAS_STATUS_ALLOC_FAILED"),
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
