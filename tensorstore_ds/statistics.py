@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 #: Original sizes are listed one by one up to this many different ones.
 MAX_DISTINCT_SIZES = 16
+#: No channel has larger numbers; NaN and infinity are not below it either.
+_LARGEST = 1e300
 #: Pixels are squared in pieces of this size, so that squares of a large image never fill memory.
 _PIECE_NBYTES = 4 * 1024**2
 
@@ -93,6 +95,22 @@ class Statistics:
                 sizes[name] = {"min": size["min"], "max": size["max"], "mean": size["sum"] / samples}
             summary["sizes"] = {**sizes, "distinct": sums["distinct"]}
         return summary
+
+
+def channel_moments(statistics: Mapping[str, Any]) -> tuple[list[float], list[float], float] | None:
+    """Mean and standard deviation of each channel in a split's statistics, of values divided by the third.
+
+    A manifest may come from anywhere: None, too, where these are not finite numbers, one of each a channel.
+    """
+    found = statistics.get("channels")
+    if not isinstance(found, Mapping):
+        return None
+    mean, std, scale = found.get("mean"), found.get("std"), found.get("scale", 1)
+    if not isinstance(mean, list) or not isinstance(std, list) or len(mean) != len(std):
+        return None
+    if not all(type(n) in (int, float) and abs(n) < _LARGEST for n in (*mean, *std, scale)) or min(std, default=0) < 0:
+        return None
+    return mean, std, scale
 
 
 def _line_sums(lines: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -6,6 +6,7 @@ the bytes, never pass through a pipe: workers write them straight into the shard
 
 from __future__ import annotations
 
+import contextlib
 import io
 import multiprocessing
 import os
@@ -15,7 +16,7 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures import wait as wait_for
 from concurrent.futures.process import BrokenProcessPool
@@ -125,7 +126,9 @@ class _Workers:
     def check(self) -> None:
         """Wait for the first worker; raises `_NoWorkers` where it cannot begin."""
         try:
-            failure = self._pool.submit(_failure).result()
+            with _no_interrupt():
+                failure_known = self._pool.submit(_failure)
+            failure = failure_known.result()
         except BrokenProcessPool as error:
             raise _NoWorkers(_UNGUARDED) from error
         if failure:
@@ -138,7 +141,8 @@ class _Workers:
             for number, (block, paths) in enumerate(tasks):
                 slot = number % len(self._positions)
                 self._positions[slot] = -1
-                future = self._pool.submit(_convert_in_worker, slot, block, paths)
+                with _no_interrupt():
+                    future = self._pool.submit(_convert_in_worker, slot, block, paths)
                 under_way.append(_UnderWay(block, slot, future))
                 if len(under_way) == len(self._positions):
                     yield self._result(job, under_way.popleft(), note)
@@ -185,6 +189,19 @@ def _pickled(job: Job, limit: int) -> bytes:
     except Exception as error:  # whatever a stranger's objects raise that were not made to be pickled
         raise _NoWorkers(f"the source cannot be sent to worker processes ({error})") from error
     return sink.getvalue()
+
+
+@contextlib.contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Keep Ctrl-C waiting: processes that are started now never get it, not even before they are ready to ignore it."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # --- in a worker ------------------------------------------------------------------------------------------------

@@ -1,13 +1,14 @@
 """Statistics against NumPy, however the samples are divided."""
 
 import json
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorstore_ds.statistics import MAX_DISTINCT_SIZES, Statistics
+from tensorstore_ds.statistics import MAX_DISTINCT_SIZES, Statistics, channel_moments
 
 
 def summary_in_blocks(pixels, sizes, labels, objects, cuts):
@@ -87,3 +88,22 @@ def test_sums_that_are_no_numbers_are_left_out(value):
         statistics.add_pixels(np.full((1, 1, 1), image))
         json.dumps(statistics.sums, allow_nan=False)
     assert "channels" not in statistics.summary()
+
+
+GOOD_CHANNELS = {"mean": [0.5, 0.25], "std": [0.1, 0.0], "scale": 255}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({name: value} for name in GOOD_CHANNELS for value in (None, "x", {}, [None], [1.0, "x"], [True, False])),
+        *({name: [1.0, value]} for name in ("mean", "std") for value in (math.nan, math.inf, 10**400)),
+        {"mean": [0.5]},
+        {"std": [0.1, -0.1]},
+        {"scale": math.nan},
+    ],
+)
+def test_moments_of_a_strangers_manifest(changes):
+    assert channel_moments({"channels": GOOD_CHANNELS}) == ([0.5, 0.25], [0.1, 0.0], 255)
+    assert channel_moments({"channels": GOOD_CHANNELS | changes}) is None
+    assert channel_moments({"channels": "x"}) is channel_moments({}) is None

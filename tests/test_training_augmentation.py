@@ -18,6 +18,7 @@ from torchvision.tv_tensors import BoundingBoxes, KeyPoints
 
 import tensorstore_ds as tsds
 from image_batches import dtypes, formats, images, objects, seeds
+from small_stores import image_field, write_store
 from stores import store_of
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.schema import Keypoints
@@ -155,6 +156,15 @@ def test_gray_and_colour_images_in_one_split(tmp_path: Path) -> None:
     with pytest.raises(OptionError) as error:
         train_transform(split, options(), vit((4, 4), 1))
     assert "Convert with --color gray or --color rgb." in one_line(error.value)
+
+
+def test_statistics_of_a_stranger(tmp_path: Path) -> None:
+    images = np.zeros((2, 4, 4, 3), np.uint8)
+    channels = {"channels": {"mean": ["a", "b", "c"], "std": 1}}
+    arrays = {"image": images}
+    path = write_store(tmp_path / "s.tsds", {"image": image_field(images)}, ("train", 2, arrays), statistics=channels)
+    with pytest.raises(OptionError, match="found none in the statistics"):
+        eval_transform(tsds.open(path)["train"], options(), vit((4, 4), 3))
 
 
 # --- boxes and landmarks -----------------------------------------------------------------------------------------

@@ -34,17 +34,6 @@ def objects(statistics: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return _range(statistics.get("objects"), "total", "min", "max")
 
 
-def channels(statistics: Mapping[str, Any]) -> tuple[list[float], list[float], float] | None:
-    """Mean and standard deviation by channel, of values divided by the third."""
-    found = statistics.get("channels")
-    if not isinstance(found, Mapping):
-        return None
-    mean, std, scale = found.get("mean"), found.get("std"), found.get("scale", 1)
-    if not all(isinstance(v, list) and all(map(_is_number, v)) for v in (mean, std)) or not _is_number(scale):
-        return None
-    return mean, std, scale  # type: ignore[return-value]  # lists of numbers, as just seen
-
-
 def sizes(statistics: Mapping[str, Any]) -> tuple[dict[str, Mapping[str, Any]], dict[str, int]]:
     """``min``, ``max``, ``mean`` of height and width in the source; images of each size, if not too many differ."""
     found = statistics.get("sizes")

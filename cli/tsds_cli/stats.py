@@ -59,7 +59,9 @@ def _show(store: Store, name: str) -> None:
 
 
 def _channels(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    found = figures.channels(statistics)
+    from tensorstore_ds.statistics import channel_moments
+
+    found = channel_moments(statistics)
     if found is None:
         return []
     mean, std, scale = found

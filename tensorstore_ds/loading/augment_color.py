@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.augment_base import BatchTransform, Keys, Params, Rows, check_images, on_device, uniforms
 from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.statistics import channel_moments
 from tensorstore_ds.store import Split
 
 BRIGHTNESS, CONTRAST, SATURATION = range(3)
@@ -116,13 +117,13 @@ class Normalize(nn.Module):
         Raises:
             OptionError: it keeps none, because its images have different numbers of channels, or a channel is constant.
         """
-        channels = split.statistics.get("channels")
-        if channels is None or not min(channels["std"]) > 0:
-            found = "none" if channels is None else f"std {channels['std']}"
+        channels = channel_moments(split.statistics)
+        if channels is None or not min(channels[1]) > 0:
+            found = "none" if channels is None else f"std {channels[1]}"
             raise OptionError(
                 f"split {split.name!r}: expected mean and std of each channel, found {found}. Use Normalize(mean, std)."
             )
-        return cls(channels["mean"], channels["std"], dtype=dtype)
+        return cls(channels[0], channels[1], dtype=dtype)
 
     def forward(self, batch: Mapping[str, Any], rows: Rows | None = None, epoch: int | None = None) -> dict[str, Any]:
         """The batch with its image normalised; `rows` and `epoch` are not needed.

@@ -20,6 +20,7 @@ from tensorstore_ds.loading.augment import (
 )
 from tensorstore_ds.loading.augment_base import Keys, Params, Rows
 from tensorstore_ds.schema import TableField
+from tensorstore_ds.statistics import channel_moments
 from tensorstore_ds.store import Split
 from tensorstore_ds.training.options import TrainOptions, ViTOptions
 
@@ -109,10 +110,11 @@ def normalize(split: Split) -> Normalize:
     Raises:
         OptionError: the store keeps none, because its images have different numbers of channels.
     """
-    channels = split.statistics.get("channels")
+    channels = channel_moments(split.statistics)
     if channels is None:
         raise OptionError(
             f"{split.name}: expected images of one number of channels, found none in the statistics. "
             "Convert with --color gray or --color rgb."
         )
-    return Normalize(channels["mean"], [std or 1.0 for std in channels["std"]])
+    mean, std, _ = channels
+    return Normalize(mean, [deviation or 1.0 for deviation in std])

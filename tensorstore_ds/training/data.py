@@ -70,8 +70,10 @@ def image_shape(store: Store, split: Split) -> tuple[int, int, int]:
             raise OptionError(f"{split.name}/image: expected uint8, found {field.spec.dtype}. Convert 8-bit images.")
         height, width, channels = field.spec.shape
         return height, width, channels
-    sizes = split.statistics.get("sizes", {}).get("distinct") or {}
-    if store.manifest.provenance.get("options", {}).get("size") is None and len(sizes) != 1:
+    described, made = split.statistics.get("sizes"), store.manifest.provenance.get("options")  # by anybody
+    sizes = described.get("distinct") if isinstance(described, dict) else None
+    sizes = sizes if isinstance(sizes, dict) else {}
+    if (made.get("size") if isinstance(made, dict) else None) is None and len(sizes) != 1:
         shown = ", ".join(list(sizes)[:3]) or "many sizes"
         raise OptionError(
             f"{split.name}/image: expected images of one size, found {shown}{' and others' if len(sizes) > 3 else ''}. "

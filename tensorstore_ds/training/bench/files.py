@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder, VOCDetection
 from torchvision.transforms import v2
 
+from tensorstore_ds.encode import FORMATS
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.sources.voc_layout import find_layout
 from tensorstore_ds.store import Split, Store
@@ -168,7 +169,7 @@ class ShorterSide:
 def open_image(path: str) -> Image.Image:
     """Decode a file; torchvision's own loader would turn grey images into colours first."""
     with open(path, "rb") as file:
-        image = Image.open(file)
+        image = Image.open(file, formats=FORMATS)
         image.load()
     return image
 
