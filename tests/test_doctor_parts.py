@@ -106,9 +106,12 @@ def test_storage_is_read_past_the_page_cache(cold):
     assert found.nbytes == sum(r.nbytes for name, r in residency(cold).items() if name.endswith("/image"))
     assert found.rate > 0
     assert total_residency(residency(cold)).resident == 0  # nothing was brought in
-    tsds.warm(cold)
-    assert storage.read_storage(cold, [("train", "image")], seconds=5).nbytes > 10 * 2**20
-    assert total_residency(residency(cold)).share == 1  # and nothing is dropped
+    shares = []
+    while len(shares) < 3 and 1 not in shares:  # a kernel may take single pages back at any time
+        tsds.warm(cold)
+        assert storage.read_storage(cold, [("train", "image")], seconds=5).nbytes > 10 * 2**20
+        shares.append(total_residency(residency(cold)).share)
+    assert 1 in shares  # nothing is dropped
 
 
 @linux

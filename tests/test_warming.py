@@ -53,8 +53,11 @@ def test_all_is_in_memory_afterwards(store: tsds.Store, threads: int) -> None:
     assert set(shares(store).values()) == {0.0}
     total = total_residency(residency(store)).nbytes
     assert warm(store, threads=threads) == total
-    assert set(shares(store).values()) == {1.0}
-    assert warm(store, threads=threads) == 0
+    for _ in range(3):  # a kernel may take single pages back at any time
+        again = warm(store, threads=threads)
+        if again == 0:
+            break
+    assert again == 0 and set(shares(store).values()) == {1.0}
     assert warming_threads() == []
 
 
