@@ -23,7 +23,7 @@ from tensorstore_ds.cores import usable_cores
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, StoreExistsError
 from tensorstore_ds.manifest import Manifest, SplitEntry, dump_field, shard_path
 from tensorstore_ds.options import ConvertOptions
-from tensorstore_ds.plan import Block, PlannedShard, plan_blocks, plan_shards
+from tensorstore_ds.plan import Block, PlannedShard, count_blocks, plan_blocks, plan_shards
 from tensorstore_ds.prepare import AnySource, Prepared, check_room, open_any, prepare, prepare_again
 from tensorstore_ds.sources.base import Reference
 from tensorstore_ds.statistics import Statistics
@@ -251,6 +251,7 @@ class _Conversion:
         prepared = self.prepared
         job = Job(prepared.source, prepared.fields, self._image, self._options.on_error, prepared.channels)
         workers = usable_cores() if self._options.workers is None else self._options.workers
+        workers = min(workers, count_blocks(shards, prepared.row_nbytes))
         made = {}
         with contextlib.ExitStack() as stack:
             writers = [ShardWriter(self._workspace.store / shard_path(s.split, s.index), job.fields) for s in shards]

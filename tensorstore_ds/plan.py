@@ -141,9 +141,18 @@ def plan_shards(splits: Mapping[str, PlannedSplit], rows_per_shard: int) -> list
     ]
 
 
+def count_blocks(shards: Sequence[PlannedShard], row_nbytes: int) -> int:
+    """How many blocks `plan_blocks` makes of some shards."""
+    return sum(math.ceil(len(shard.references) / _block_rows(row_nbytes)) for shard in shards)
+
+
+def _block_rows(row_nbytes: int) -> int:
+    return max(1, min(BLOCK_ROWS, BLOCK_NBYTES // max(1, row_nbytes)))
+
+
 def plan_blocks(shard: PlannedShard, row_nbytes: int) -> Iterator[Block]:
     """Cut a shard into blocks."""
-    rows = max(1, min(BLOCK_ROWS, BLOCK_NBYTES // max(1, row_nbytes)))
+    rows = _block_rows(row_nbytes)
     for start in range(0, len(shard.references), rows):
         yield Block(shard.source_split, start, shard.references[start : start + rows])
 

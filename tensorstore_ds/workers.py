@@ -14,15 +14,13 @@ import pickle
 import signal
 import sys
 import threading
+import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures import wait as wait_for
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from multiprocessing.connection import wait as wait_for_objects
+from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +28,21 @@ from PIL import Image
 
 from tensorstore_ds.blocks import BlockResult, Job, convert_block
 from tensorstore_ds.encode import own_pixel_limit
-from tensorstore_ds.errors import ConversionError
+from tensorstore_ds.errors import ConversionError, TsdsError
 from tensorstore_ds.memory import MemoryGate, memory_limit
 from tensorstore_ds.plan import Block
 
 #: After so many seconds at the same sample a worker's silence is told.
 SILENCE = 60.0
+#: Blocks that a worker has at a time: the next one lies ready when it has finished one.
+_AHEAD = 2
+#: A larger block is not sent ahead: its worker may not read it yet, and this process would wait.
+_SENT_AHEAD_NBYTES = 64 * 1024
 
+_DIED = (
+    "a worker process died, killed by the system or for want of memory. "
+    "Run the same command again to go on; fewer workers need less memory."
+)
 _UNGUARDED = "worker processes do not start (a script needs its calls under: if __name__ == '__main__')"
 
 Tasks = Iterable[tuple[Block, Mapping[str, Path]]]
@@ -92,78 +98,119 @@ class _NoWorkers(Exception):
     """There can be no worker processes for this source; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class _UnderWay:
-    """A block that was handed to the workers; `slot` is where its worker notes the sample that it is at."""
+@dataclass(slots=True)
+class _Worker:
+    """A worker process, as its parent sees it: its end of the pipe, and the numbers and blocks that it has."""
 
-    block: Block
-    slot: int
-    future: Future[BlockResult]
+    process: Any
+    connection: Connection
+    blocks: deque[tuple[int, Block]] = field(default_factory=deque)
 
 
 class _Workers:
-    """Worker processes; a context manager that ends them, also those that hang."""
+    """Worker processes, each at a pipe of its own; a context manager that ends them, also those that hang.
+
+    `concurrent.futures` would wait for ever for the rest of a result whose writer was killed: its workers share a pipe.
+    """
 
     def __init__(self, payload: Job | bytes, workers: int, method: str) -> None:
-        context: Any = multiprocessing.get_context(method)
-        self._method = method
-        self._positions = context.RawArray("q", 3 * workers + 1)
-        self._receiver, self._sender = context.Pipe(duplex=False)
-        gate = MemoryGate(context, memory_limit() // 2)
-        start = (payload, self._positions, gate, self._receiver)
-        self._pool = ProcessPoolExecutor(workers, context, _start_worker, start)
+        self._context: Any = multiprocessing.get_context(method)
+        self._payload, self._count = payload, workers
+        self._positions = self._context.RawArray("q", workers)  # the sample that each worker is at
+        self._gate = MemoryGate(self._context, memory_limit() // 2)  # kept: workers find it by its name
+        self._workers: list[_Worker] = []
+        self._next: tuple[int, Block, bytes] | None = None  # a block that is to be sent, with its number
 
     def __enter__(self) -> _Workers:
+        try:
+            with _no_interrupt():
+                for slot in range(self._count):
+                    ours, theirs = self._context.Pipe()
+                    arguments = (self._payload, theirs, self._positions, slot, self._gate)
+                    process = self._context.Process(target=_work, args=arguments, daemon=True)
+                    process.start()
+                    theirs.close()  # so that the worker alone has it, and its death is the end of the pipe
+                    self._workers.append(_Worker(process, ours))
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is not None:
-            self._sender.send_bytes(b"end")  # read by none, so that every worker sees it
-        self._pool.shutdown(cancel_futures=True)
-        self._sender.close()
-        self._receiver.close()
+    def __exit__(self, *error: object) -> None:
+        for worker in self._workers:
+            worker.connection.close()
+            worker.process.kill()  # without work they have nothing to finish
+        for worker in self._workers:
+            worker.process.join()
 
     def check(self) -> None:
         """Wait for the first worker; raises `_NoWorkers` where it cannot begin."""
         try:
-            with _no_interrupt():
-                failure_known = self._pool.submit(_failure)
-            failure = failure_known.result()
-        except BrokenProcessPool as error:
+            failure = self._workers[0].connection.recv()
+        except (EOFError, OSError) as error:
             raise _NoWorkers(_UNGUARDED) from error
         if failure:
             raise _NoWorkers(failure)
 
     def run(self, job: Job, tasks: Tasks, note: Callable[[str], None]) -> Results:
         """As `run_blocks`."""
-        under_way: deque[_UnderWay] = deque()
-        try:
-            for number, (block, paths) in enumerate(tasks):
-                slot = number % len(self._positions)
-                self._positions[slot] = -1
-                with _no_interrupt():
-                    future = self._pool.submit(_convert_in_worker, slot, block, paths)
-                under_way.append(_UnderWay(block, slot, future))
-                if len(under_way) == len(self._positions):
-                    yield self._result(job, under_way.popleft(), note)
-            while under_way:
-                yield self._result(job, under_way.popleft(), note)
-        except BrokenProcessPool as error:
-            raise ConversionError(
-                "a worker process died, killed by the system or for want of memory. "
-                "Run the same command again to go on; fewer workers need less memory."
-            ) from error
+        remaining = enumerate(tasks)
+        results: dict[int, tuple[Block, BlockResult]] = {}
+        handed = yielded = 0
+        while True:
+            for worker in self._workers * _AHEAD:
+                room = handed - yielded < (_AHEAD + 1) * len(self._workers)
+                if room and len(worker.blocks) < _AHEAD and self._hand_out(worker, remaining):
+                    handed += 1
+            if handed == yielded:
+                return
+            self._receive(job, results, note)
+            while yielded in results:
+                yield results.pop(yielded)
+                yielded += 1
 
-    def _result(self, job: Job, item: _UnderWay, note: Callable[[str], None]) -> tuple[Block, BlockResult]:
-        before = self._positions[item.slot]
-        while not wait_for([item.future], SILENCE).done:
-            at = self._positions[item.slot]
-            if at == before:
-                reference = item.block.references[max(0, at)]
-                key = job.source.key(item.block.source_split, reference)
+    def _hand_out(self, worker: _Worker, remaining: Iterator[tuple[int, tuple[Block, Mapping[str, Path]]]]) -> bool:
+        """Send the next block to a worker; false if there is none, or if the worker would not read it at once."""
+        if self._next is None:
+            item = next(remaining, None)
+            if item is None:
+                return False
+            self._next = (item[0], item[1][0], pickle.dumps(item[1]))
+        number, block, data = self._next
+        if worker.blocks and len(data) > _SENT_AHEAD_NBYTES:
+            return False
+        try:
+            worker.connection.send_bytes(data)
+        except OSError as error:
+            raise ConversionError(_DIED) from error
+        worker.blocks.append((number, block))
+        self._next = None
+        return True
+
+    def _receive(self, job: Job, results: dict[int, tuple[Block, BlockResult]], note: Callable[[str], None]) -> None:
+        """Wait for what some worker has to say, and take it in."""
+        before = list(self._positions)
+        ready = wait_for([worker.connection for worker in self._workers], SILENCE)
+        for worker, at, now in zip(self._workers, before, self._positions, strict=True):
+            if worker.connection in ready:
+                self._take_in(worker, results)
+            elif not ready and worker.blocks and at == now:
+                block = worker.blocks[0][1]
+                key = job.source.key(block.source_split, block.references[max(0, now)])
                 note(f"{key}: nothing was heard for {SILENCE:g} s of the worker that has this sample.")
-            before = at
-        return item.block, item.future.result()
+
+    def _take_in(self, worker: _Worker, results: dict[int, tuple[Block, BlockResult]]) -> None:
+        try:
+            message = worker.connection.recv()
+        except (EOFError, OSError) as error:
+            raise ConversionError(_DIED) from error
+        if isinstance(message, BaseException):
+            raise message
+        if isinstance(message, BlockResult):
+            number, block = worker.blocks.popleft()
+            results[number] = block, message
+        elif message:
+            raise ConversionError(f"{message}.")
 
 
 class _Sink(io.BytesIO):
@@ -207,63 +254,55 @@ def _no_interrupt() -> Iterator[None]:
 # --- in a worker ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Worker:
-    """What a worker process knows: its job, or why it has none.
-
-    Attributes:
-        positions: where it notes the sample that it is at, for each block under way.
-        gate: where it waits before it decodes a large image.
-    """
-
-    job: Job | None
-    positions: Any
-    gate: MemoryGate
-    failure: str = ""
-
-
-_worker: _Worker | None = None
-
-
-def _start_worker(payload: Job | bytes, positions: Any, gate: MemoryGate, end: Connection) -> None:
-    global _worker
+def _work(payload: Job | bytes, connection: Connection, positions: Any, slot: int, gate: MemoryGate) -> None:
+    """What a worker process does: say that it is ready, or why not; then blocks, until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_when_told, args=(end,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     # A damaged EXIF block and the like: the pixels are still checked, and stderr belongs to the progress bar.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     Image.MAX_IMAGE_PIXELS = None  # `max_pixels` is the limit here
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers together have all cores already
     try:
         job = pickle.loads(payload) if isinstance(payload, bytes) else payload  # noqa: S301  # from our own parent
-        _worker = _Worker(job, positions, gate)
     except Exception as error:  # whatever a stranger's module raises when it is imported here
-        _worker = _Worker(None, positions, gate, f"the source cannot be rebuilt in a worker process ({error})")
+        connection.send(f"the source cannot be rebuilt in a worker process ({error})")
+        return
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
-
-
-def _end_when_told(end: Connection) -> None:
-    """End this process when the parent says so, or has gone without a word (SIGKILL); it would wait for ever."""
-    parent = multiprocessing.parent_process()
-    wait_for_objects([end] if parent is None else [end, parent.sentinel])
-    os._exit(1)
-
-
-def _failure() -> str:
-    return _worker.failure if _worker else "a worker process began without its job"
-
-
-def _convert_in_worker(slot: int, block: Block, paths: Mapping[str, Path]) -> BlockResult:
-    if _worker is None or _worker.job is None:
-        raise ConversionError(f"{_failure()}.")
-    positions, gate = _worker.positions, _worker.gate
+    connection.send("")
 
     def begin_sample(i: int) -> None:
         gate.release()
         positions[slot] = i
 
+    while True:
+        try:
+            block, paths = connection.recv()
+        except EOFError:
+            return
+        positions[slot] = -1
+        try:
+            _answer(connection, convert_block(job, block, paths, begin_sample, gate.take))
+        except Exception as error:
+            if not isinstance(error, TsdsError):
+                error.add_note(traceback.format_exc())  # where a defect is, the parent could not say
+            _answer(connection, error)
+        finally:
+            gate.release()
+
+
+def _answer(connection: Connection, answer: BlockResult | Exception) -> None:
     try:
-        return convert_block(_worker.job, block, paths, begin_sample, gate.take)
-    finally:
-        gate.release()
+        data = pickle.dumps(answer)
+    except Exception as error:  # a stranger's exception that was not made to be pickled
+        data = pickle.dumps(RuntimeError(f"{answer!r} ({error})"))
+    connection.send_bytes(data)
+
+
+def _end_with_parent() -> None:
+    """End this process when the parent has gone without a word (SIGKILL); it would wait for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait_for([parent.sentinel])
+        os._exit(1)

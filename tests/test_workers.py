@@ -141,3 +141,34 @@ print(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 """
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=60)
     assert int(done.stdout) < 200_000, done.stderr  # the pixels of all are 216 MB
+
+
+def test_a_worker_that_is_killed_at_any_moment_is_an_error(tmp_path):
+    """Also in the middle of an answer, which here takes many writes to its pipe."""
+    text = """
+import os, signal, sys, threading, time
+import numpy as np
+import tensorstore_ds as tsds
+
+class Mortal:
+    def __init__(self, delay): self.delay = delay
+    def __len__(self): return 40
+    def __getitem__(self, i):
+        if i == 9:
+            kill = lambda: (time.sleep(self.delay), os.kill(os.getpid(), signal.SIGKILL))
+            threading.Thread(target=kill, daemon=True).start()
+        return np.random.default_rng(i).integers(0, 256, (400, 400, 3), np.uint8)
+
+for n in range(12):
+    try:
+        options = tsds.ConvertOptions(workers=2, encoding="jpeg", quality=95, shard_nbytes=10**6)
+        tsds.convert(Mortal(n * 0.012), f"{n}.tsds", options)
+        print("whole")
+    except tsds.ConversionError as error:
+        print(error)
+"""
+    done = run_script(tmp_path, text)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = done.stdout.splitlines()
+    assert len(said) == 12 and sum(line.startswith("a worker process died") for line in said) >= 6
+    assert {line for line in said if not line.startswith("a worker process died")} <= {"whole"}
