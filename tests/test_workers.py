@@ -146,7 +146,7 @@ print(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 def test_a_worker_that_is_killed_at_any_moment_is_an_error(tmp_path):
     """Also in the middle of an answer, which here takes many writes to its pipe."""
     text = """
-import os, signal, sys, threading, time
+import multiprocessing, os, signal, threading, time
 import numpy as np
 import tensorstore_ds as tsds
 
@@ -154,7 +154,7 @@ class Mortal:
     def __init__(self, delay): self.delay = delay
     def __len__(self): return 40
     def __getitem__(self, i):
-        if i == 9:
+        if i == 9 and multiprocessing.parent_process():
             kill = lambda: (time.sleep(self.delay), os.kill(os.getpid(), signal.SIGKILL))
             threading.Thread(target=kill, daemon=True).start()
         return np.random.default_rng(i).integers(0, 256, (400, 400, 3), np.uint8)
