@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +29,7 @@ from tensorstore_ds.sources.base import Reference
 from tensorstore_ds.statistics import Statistics
 from tensorstore_ds.survey import SHAPES_DIFFER, mixed_colors, shapes_problem, survey
 from tensorstore_ds.version import __version__
-from tensorstore_ds.workers import run_blocks
+from tensorstore_ds.workers import WORKER_NAME, run_blocks
 from tensorstore_ds.workspace import FinishedShard, Workspace
 from tensorstore_ds.writer import ShardWriter
 
@@ -122,7 +122,7 @@ def convert(
         finished = conversion.run()
         manifest, listed = _manifest(conversion.prepared, options, finished)
         manifest = workspace.commit(manifest, listed)
-        conversion.tell(workspace.notes)
+        conversion.pass_on_notes()
     return Summary(
         path=target,
         rows={name: split.rows for name, split in manifest.splits.items()},
@@ -140,7 +140,8 @@ def _check_process() -> None:
 
     Its parent notices, and does the work itself.
     """
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
+    process = multiprocessing.current_process()
+    if process.name.startswith(WORKER_NAME) and getattr(process, "_inheriting", False):
         raise SystemExit(1)
 
 
@@ -221,6 +222,7 @@ class _Conversion:
                 **options.deciding(),
             }
         )
+        self.pass_on_notes()
         shards = plan_shards(prepared.splits, max(1, options.shard_nbytes // max(1, prepared.row_nbytes)))
         kept = {(shard.split, shard.index): self._find(shard) for shard in shards}
         self._workspace.clean({name for name, finished in kept.items() if finished is not None})
@@ -287,10 +289,10 @@ class _Conversion:
         self._nbytes += rows * self.prepared.row_nbytes
         self._notify(Progress("convert", self._done, self.prepared.rows, self._nbytes))
 
-    def tell(self, notes: Iterable[str]) -> None:
-        """Pass notes on to the user, now and with the summary."""
-        for note in notes:
-            self._note(note)
+    def pass_on_notes(self) -> None:
+        """Tell the user what the workspace has to say."""
+        while self._workspace.notes:
+            self._note(self._workspace.notes.pop(0))
 
     def _note(self, note: str) -> None:
         self.notes.append(note)

@@ -34,6 +34,8 @@ from tensorstore_ds.plan import Block
 
 #: After so many seconds at the same sample a worker's silence is told.
 SILENCE = 60.0
+#: What the names of worker processes begin with.
+WORKER_NAME = "tsds-worker-"
 #: Blocks that a worker has at a time: the next one lies ready when it has finished one.
 _AHEAD = 2
 #: A larger block is not sent ahead: its worker may not read it yet, and this process would wait.
@@ -127,7 +129,8 @@ class _Workers:
                 for slot in range(self._count):
                     ours, theirs = self._context.Pipe()
                     arguments = (self._payload, theirs, self._positions, slot, self._gate)
-                    process = self._context.Process(target=_work, args=arguments, daemon=True)
+                    name = f"{WORKER_NAME}{slot}"
+                    process = self._context.Process(target=_work, args=arguments, name=name, daemon=True)
                     process.start()
                     theirs.close()  # so that the worker alone has it, and its death is the end of the pipe
                     self._workers.append(_Worker(process, ours))
