@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 help:
 	@echo "make demo         install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
 	@echo "make test         install with the test tools, run the tests"
-	@echo "make test-slow    the tests that take ten seconds or more each"
+	@echo "make test-slow    the tests that take five seconds or more each"
 	@echo "make test-faults  let each operation on files fail, and the power; TSDS_FAULTS=full leaves out none"
 	@echo "make check        format, lint, types, direction of imports, documentation"
 	@echo "make docs         build the documentation into docs/_build/html"

@@ -79,6 +79,7 @@ def test_grey_files_as_three_channels_have_the_digest_of_one(tmp_path: Path) -> 
     assert digest(marks(columns, grey=True)) == expected_digest(folder)
 
 
+@pytest.mark.slow
 def test_a_race_of_a_loader_that_works_and_one_that_fails(
     noise: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

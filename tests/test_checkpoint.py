@@ -119,6 +119,7 @@ def test_a_checkpoint_of_a_gpu_is_read_without_one(tmp_path: Path) -> None:
     assert next(found.parameters()).is_cuda
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_old_one(path: Path) -> None:
     run = subprocess.run([sys.executable, "-c", FULL, path], capture_output=True, text=True, check=True)
     line = f"{path}: expected to write it, found: File too large. Make room or choose another folder.\n"
@@ -336,6 +337,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000)
 """
 
 
+@pytest.mark.slow
 def test_a_model_that_is_larger_than_its_file_takes_no_memory(tmp_path: Path) -> None:
     """Not even where tensors have its shapes, without its bytes."""
     wide, deep = {"width": 2**14, "heads": 1, "mlp_width": 2**14}, {"depth": 2**15}

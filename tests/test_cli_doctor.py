@@ -121,6 +121,7 @@ def test_help_imports_no_torch() -> None:
     assert done.stdout.splitlines()[-1] == "are imported"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals to other processes are different there")
 def test_ctrl_c(path: Path) -> None:
     """After a second and a half it measures, whatever it is just then."""

@@ -167,6 +167,7 @@ def test_training_and_prediction_on_a_hostile_store(source: Path, store: Path, t
     run("predict", bad, bad, status=1)
 
 
+@pytest.mark.slow
 def test_measurements_on_a_hostile_store(source: Path, store: Path, tmp_path: Path) -> None:
     few = ("--seconds", 1, "--device", "cpu", "--batch-size", 4, "--model", "none")
     assert "recommended" in run("doctor", store, *few)
@@ -205,6 +206,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 TASK = small(task="classification+landmarks", batch_size=2, epochs=1)
 
 
+@pytest.mark.slow
 def test_every_string_of_a_checkpoint(trained: Path) -> None:
     whole = torch.load(trained / "run" / "last.pt", weights_only=True)
     flags = ("--task", "classification+landmarks", "--model", "seed", "--image-size", "12x12", "--patch-size", 4)

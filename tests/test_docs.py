@@ -105,6 +105,7 @@ def context() -> Iterator[ForkServerContext]:
 # --- tests ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="pages look into /proc, and lock and evict")
 @pytest.mark.parametrize("page", [page for page in PAGES if any(block.kind in RUN for block in blocks(page))])
 def test_every_command_and_snippet_runs(page: str, sources: Path, tmp_path: Path, context: ForkServerContext) -> None:

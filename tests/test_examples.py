@@ -70,6 +70,7 @@ def test_classification_learns_digits(example: Example, digits: Path) -> None:
     assert number(line, "accuracy") > 0.8
 
 
+@pytest.mark.slow
 def test_detection_takes_lists_of_targets(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "SCENES", 6)
     monkeypatch.setattr(demo, "_TRAIN_SCENES", 5)
@@ -138,6 +139,7 @@ def test_two_ranks_see_every_sample(name: str, digits: Path) -> None:
         assert number(line, "accuracy") > 0.6  # half as many steps
 
 
+@pytest.mark.slow
 def test_migrating_changes_three_lines_and_no_sample(example: Example, digits: Path) -> None:
     before, after = EXAMPLES / "migrating_before.py", EXAMPLES / "migrating_after.py"
     changed = [

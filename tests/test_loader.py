@@ -318,6 +318,7 @@ def test_fork_after_use(path):
     assert done.stdout.strip() == "well", done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["sys.exit(0)", "1 / 0", "os.kill(os.getpid(), signal.SIGINT)"])
 def test_the_interpreter_ends_in_the_middle_of_an_epoch(path, end):
     code = (

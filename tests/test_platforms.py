@@ -80,6 +80,7 @@ def test_a_store_is_read(system: str, store: Path, tmp_path: Path) -> None:
     assert printed.count(f"found {system}.") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["win32", "darwin"])
 def test_batches_are_loaded(system: str, store: Path, tmp_path: Path) -> None:
     printed = without(system, LOAD, tmp_path, store, before="numpy,torch,torchvision.transforms.v2")

@@ -210,6 +210,7 @@ def elements(draw: st.DrawFn, depth: int = 3) -> ET.Element:
     return element
 
 
+@pytest.mark.slow
 @FUZZ
 @given(elements(), st.sampled_from(["utf-8", "utf-16", "iso-8859-1"]))
 def test_trees_are_read_as_elementtree_wrote_them(tmp_path: Path, element: ET.Element, encoding: str) -> None:
