@@ -81,11 +81,14 @@ def unused(before: set[Path]) -> list[Path]:
 def interrupted(words: Sequence[object], module: str, moment: float) -> tuple[int, str]:
     """Exit status and stderr of a command that was interrupted; nothing of it is left.
 
-    Once more where it was not the command that got the signal: Python did, in a callback of its own, in which no
-    exception can be raised, or this test's script, before the command began.
+    Again, a little later, where it was not the command that got the signal: Python did, in a callback of its own, in
+    which no exception can be raised, or this test's script, before the command began.
     """
-    status, error = _interrupted(words, module, moment)
-    return _interrupted(words, module, moment) if any(text in error for text in ELSEWHERE) else (status, error)
+    for attempt in range(5):
+        status, error = _interrupted(words, module, moment + 0.005 * attempt)
+        if not any(text in error for text in ELSEWHERE):
+            break
+    return status, error
 
 
 def _interrupted(words: Sequence[object], module: str, moment: float) -> tuple[int, str]:
