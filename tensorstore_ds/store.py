@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -40,7 +41,7 @@ def open(path: str | os.PathLike[str], *, sha256: str | None = None) -> Store:
     files = StoreFiles(root, sha256)
     problems = check_listing(files.manifest) or check_sizes(root, files.manifest)
     if problems:
-        raise FormatError(problems, f"Check the copy with: tsds verify {root.name}")
+        raise FormatError(problems, f"Check the copy with: tsds verify {shlex.quote(str(root))}")
     return Store(files)
 
 

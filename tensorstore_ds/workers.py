@@ -45,6 +45,7 @@ _DIED = (
     "a worker process died, killed by the system or for want of memory. "
     "Run the same command again to go on; fewer workers need less memory."
 )
+_ENDED = "the source ended its worker process with status {}. Convert with 0 workers to see where."
 _UNGUARDED = "worker processes do not start (a script needs its calls under: if __name__ == '__main__')"
 
 Tasks = Iterable[tuple[Block, Mapping[str, Path]]]
@@ -66,6 +67,7 @@ def run_blocks(job: Job, tasks: Tasks, workers: int, note: Callable[[str], None]
     method = start_method()
     try:
         if workers:
+            _check_script(method)
             payload = job if method == "fork" else _pickled(job, memory_limit() // (2 * workers + 2))
             with _Workers(payload, workers, method) as processes:
                 if method == "spawn":
@@ -77,6 +79,13 @@ def run_blocks(job: Job, tasks: Tasks, workers: int, note: Callable[[str], None]
     with own_pixel_limit():
         for block, paths in tasks:
             yield block, convert_block(job, block, paths)
+
+
+def _check_script(method: str) -> None:
+    """Spawned processes run the script again from its file; raises `_NoWorkers` where there is none."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    if method == "spawn" and file is not None and not Path(file).exists():
+        raise _NoWorkers(f"worker processes cannot run a script without a file ({file})")
 
 
 def start_method() -> str:
@@ -206,7 +215,10 @@ class _Workers:
         try:
             message = worker.connection.recv()
         except (EOFError, OSError) as error:
-            raise ConversionError(_DIED) from error
+            worker.process.join(1)
+            status = worker.process.exitcode
+            said = _DIED if status is None or status < 0 else _ENDED.format(status)  # below 0: by a signal
+            raise ConversionError(said) from error
         if isinstance(message, BaseException):
             raise message
         if isinstance(message, BlockResult):

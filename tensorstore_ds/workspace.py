@@ -127,7 +127,7 @@ class Workspace:
         if finished and begun is None:
             self.notes.append(f"{self.path}: what an interrupted conversion left cannot be read. The work starts anew.")
         if begun is None:
-            self.clean(set())
+            self.clean(set(), plan=False)
             self._write("plan.json", plan)
             return
         differ = [k for k in sorted({*begun, *plan}) if begun.get(k) != plan.get(k)]
@@ -165,9 +165,15 @@ class Workspace:
         }
         self._write(_journal_name(split, index), entry)
 
-    def clean(self, kept: Iterable[tuple[str, int]]) -> None:
-        """Remove all but the shards that are kept: what was half written, and what the source no longer agrees with."""
-        names = {_MARK, "plan.json", "journal/", "store/"}  # these two stay, and what is in them goes
+    def clean(self, kept: Iterable[tuple[str, int]], *, plan: bool = True) -> None:
+        """Remove all but the shards that are kept: what was half written, and what the source no longer agrees with.
+
+        Args:
+            plan: keep the plan.
+        """
+        names = {_MARK, "journal/", "store/"}  # these two stay, and what is in them goes
+        if plan:
+            names.add("plan.json")
         for split, index in kept:
             names |= {_journal_name(split, index), f"store/{shard_path(split, index)}"}
         _remove_all_but(names, self._folder)
@@ -363,9 +369,10 @@ class Workspace:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
                 return None
             raise
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            return None
         with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return None
             checksum, _, data = file.read().partition(b"\n")
         if checksum != hashlib.sha256(data).hexdigest().encode():
             return None

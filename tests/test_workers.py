@@ -143,6 +143,43 @@ print(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
     assert int(done.stdout) < 200_000, done.stderr  # the pixels of all are 216 MB
 
 
+def test_a_script_from_standard_input_converts_in_its_own_process(tmp_path):
+    text = """
+import threading
+import numpy as np
+import tensorstore_ds as tsds
+
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+print(tsds.convert([np.full((2, 2), i, np.uint8) for i in range(4)], "out.tsds").notes)
+"""
+    done = subprocess.run(
+        [sys.executable, "-"], input=text, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr == "" and "a script without a file" in done.stdout
+
+
+def test_a_source_that_ends_its_process_is_told_from_a_kill(tmp_path):
+    text = """
+import multiprocessing, os
+import numpy as np
+import tensorstore_ds as tsds
+
+class Leaving:
+    def __len__(self): return 40
+    def __getitem__(self, i):
+        if i == 35 and multiprocessing.parent_process():
+            os._exit(3)
+        return np.zeros((4, 4), np.uint8)
+
+try:
+    tsds.convert(Leaving(), "out.tsds", tsds.ConvertOptions(workers=2))
+except tsds.ConversionError as error:
+    print(error)
+"""
+    done = run_script(tmp_path, text)
+    assert done.stdout == "the source ended its worker process with status 3. Convert with 0 workers to see where.\n"
+
+
 def test_a_worker_that_is_killed_at_any_moment_is_an_error(tmp_path):
     """Also in the middle of an answer, which here takes many writes to its pipe."""
     text = """

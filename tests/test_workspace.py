@@ -139,6 +139,15 @@ def test_a_folder_of_another_user(folders, out, partial, thesis, marked):
     assert (thesis / "chapter" / "one.txt").read_text() == "once"
 
 
+@pytest.mark.parametrize("name", ["plan.json", "journal/train-00001.json"])
+def test_a_folder_in_place_of_a_file_of_ours(folders, out, partial, tmp_path, name):
+    stop_after(folders, out, 9)
+    (partial / name).unlink()
+    (partial / name).mkdir()
+    tsds.convert(folders, out, IN_SHARDS)
+    assert contents(out) == fresh(folders, tmp_path)
+
+
 def test_nobody_else_may_enter_it(folders, out, partial):
     stop_after(folders, out, 9)
     assert partial.stat().st_mode & 0o777 == 0o700
