@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -72,3 +73,14 @@ def store_of(path: Path, samples: Sequence[Any], classes: Sequence[str] = (), **
     options = {"workers": 0, **options}
     tsds.convert(Samples(samples, classes), path, ConvertOptions(**options))
     return tsds.open(path)
+
+
+def interrupted(source: Any, out: Path, after: int, options: ConvertOptions) -> None:
+    """Convert until `after` samples are done, then stop as Ctrl-C does."""
+
+    def stop(progress: tsds.Progress) -> None:
+        if progress.done >= after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tsds.convert(source, out, options, progress=stop)

@@ -17,7 +17,7 @@ import zarr
 from PIL import Image
 
 import tensorstore_ds as tsds
-from stores import Samples, class_folders, detections, png_bytes, store_of
+from stores import Samples, class_folders, detections, interrupted, png_bytes, store_of
 from tensorstore_ds import conversion, workers, writer
 from tensorstore_ds.options import ConvertOptions
 from tensorstore_ds.workspace import Workspace
@@ -355,20 +355,9 @@ def test_workers_of_a_threaded_process_are_spawned(folders, tmp_path, monkeypatc
 IN_SHARDS = ConvertOptions(workers=0, shard_nbytes=60)  # two images of 6x5
 
 
-def interrupted(source, out, after, options=IN_SHARDS):
-    """Convert until `after` samples are done, then stop as Ctrl-C does."""
-
-    def stop(progress):
-        if progress.done >= after:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        tsds.convert(source, out, options, progress=stop)
-
-
 def test_finished_shards_are_used_again(folders, tmp_path):
     out = tmp_path / "s.tsds"
-    interrupted(folders, out, after=9)
+    interrupted(folders, out, 9, IN_SHARDS)
     assert no_store(out)
     kept = {p: p.stat().st_mtime_ns for p in (tmp_path / "s.tsds.partial/store").rglob("c/*") if p.is_file()}
     summary = tsds.convert(folders, out, IN_SHARDS)
@@ -384,7 +373,7 @@ def test_finished_shards_are_used_again(folders, tmp_path):
 
 
 def test_other_options_are_refused_with_what_differs(folders, tmp_path):
-    interrupted(folders, tmp_path / "s.tsds", after=9)
+    interrupted(folders, tmp_path / "s.tsds", 9, IN_SHARDS)
     options = ConvertOptions(workers=0, shard_nbytes=60, size=(6, 5), fit="crop")
     with pytest.raises(tsds.OptionError, match=r'fit was "pad", is "crop"; size was null, is \[6, 5\]'):
         tsds.convert(folders, tmp_path / "s.tsds", options)
@@ -392,7 +381,7 @@ def test_other_options_are_refused_with_what_differs(folders, tmp_path):
 
 
 def test_a_changed_source_file_is_converted_again(folders, tmp_path):
-    interrupted(folders, tmp_path / "s.tsds", after=9)
+    interrupted(folders, tmp_path / "s.tsds", 9, IN_SHARDS)
     time.sleep(0.02)
     pixels = np.full((6, 5), 123, np.uint8)
     (folders / "train/ant/0.png").write_bytes(png_bytes(pixels))
@@ -402,7 +391,7 @@ def test_a_changed_source_file_is_converted_again(folders, tmp_path):
 
 
 def test_a_file_more_or_less_is_noticed(folders, tmp_path):
-    interrupted(folders, tmp_path / "s.tsds", after=9)
+    interrupted(folders, tmp_path / "s.tsds", 9, IN_SHARDS)
     (folders / "train/ant/1.png").unlink()
     assert tsds.convert(folders, tmp_path / "s.tsds", IN_SHARDS).rows == {"train": 7, "test": 8}
     split = tsds.open(tmp_path / "s.tsds")["train"]

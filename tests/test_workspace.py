@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from stores import class_folders, png_bytes
+from stores import class_folders, interrupted, png_bytes
 from tensorstore_ds.options import ConvertOptions
 from tensorstore_ds.workspace import Workspace
 
@@ -31,17 +31,6 @@ def out(tmp_path):
 @pytest.fixture
 def partial(tmp_path):
     return tmp_path / "o.tsds.partial"
-
-
-def stop_after(source, out, samples, options=IN_SHARDS):
-    """Convert until `samples` are done, then stop as Ctrl-C does."""
-
-    def stop(event):
-        if event.done >= samples:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        tsds.convert(source, out, options, progress=stop)
 
 
 def contents(store):
@@ -92,7 +81,7 @@ def test_a_link_that_was_planted_is_not_followed(folders, out, partial, thesis, 
 
 
 def test_links_in_place_of_splits_and_shards_are_removed_and_not_followed(folders, out, partial, thesis, tmp_path):
-    stop_after(folders, out, 9)
+    interrupted(folders, out, 9, IN_SHARDS)
     shutil.rmtree(partial / "store" / "test")
     (partial / "store" / "test").symlink_to(thesis)
     (partial / "store" / "train" / "00009").symlink_to(thesis)
@@ -141,7 +130,7 @@ def test_a_folder_of_another_user(folders, out, partial, thesis, marked):
 
 @pytest.mark.parametrize("name", ["plan.json", "journal/train-00001.json"])
 def test_a_folder_in_place_of_a_file_of_ours(folders, out, partial, tmp_path, name):
-    stop_after(folders, out, 9)
+    interrupted(folders, out, 9, IN_SHARDS)
     (partial / name).unlink()
     (partial / name).mkdir()
     tsds.convert(folders, out, IN_SHARDS)
@@ -149,7 +138,7 @@ def test_a_folder_in_place_of_a_file_of_ours(folders, out, partial, tmp_path, na
 
 
 def test_nobody_else_may_enter_it(folders, out, partial):
-    stop_after(folders, out, 9)
+    interrupted(folders, out, 9, IN_SHARDS)
     assert partial.stat().st_mode & 0o777 == 0o700
     tsds.convert(folders, out, IN_SHARDS)
     assert out.stat().st_mode & 0o777 == 0o777 & ~_umask()
@@ -169,7 +158,7 @@ def _umask():
 )
 @pytest.mark.parametrize("name", ["plan.json", "journal/train-00001.json"])
 def test_a_plan_or_a_journal_that_cannot_be_read(folders, out, partial, tmp_path, name, data):
-    stop_after(folders, out, 9)
+    interrupted(folders, out, 9, IN_SHARDS)
     path = partial / name
     written = path.read_bytes()
     if data is None:
@@ -189,7 +178,7 @@ def test_a_plan_or_a_journal_that_cannot_be_read(folders, out, partial, tmp_path
 
 def test_a_shard_that_is_not_what_the_journal_says(folders, out, partial, tmp_path):
     """No crash does this; but what does not open is not committed, and nothing of it is used again."""
-    stop_after(folders, out, 9)
+    interrupted(folders, out, 9, IN_SHARDS)
     data = next((partial / "store" / "train" / "00001").rglob("image/c/0/0/0/0"))
     data.write_bytes(data.read_bytes()[:-1])
     with pytest.raises(tsds.ConversionError, match=r"does not open .* Run the same command again"):
@@ -200,7 +189,7 @@ def test_a_shard_that_is_not_what_the_journal_says(folders, out, partial, tmp_pa
 
 
 def test_what_a_run_leaves_that_was_killed_after_its_commit(folders, out, partial, tmp_path):
-    stop_after(folders, out, 9)
+    interrupted(folders, out, 9, IN_SHARDS)
     shutil.copytree(partial, tmp_path / "left")
     tsds.convert(folders, out, IN_SHARDS)
     shutil.rmtree(tmp_path / "left" / "store")
@@ -217,7 +206,7 @@ def test_what_a_run_leaves_that_was_killed_after_its_commit(folders, out, partia
 
 
 def test_finished_shards_beside_another_store_are_kept(folders, out, partial):
-    stop_after(folders, out, 9)
+    interrupted(folders, out, 9, IN_SHARDS)
     out.mkdir()
     with pytest.raises(tsds.StoreExistsError):
         tsds.convert(folders, out, IN_SHARDS)
@@ -280,7 +269,7 @@ def test_images_of_another_folder_are_not_mixed_in(tmp_path, out):
             (tmp_path / folder / f"{i}.png").write_bytes(png_bytes(np.full((6, 5), value, np.uint8)))
     (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{i}.png,x\n" for i in range(8)))
     a, b = (ConvertOptions(images=tmp_path / name, workers=0, shard_nbytes=60) for name in "ab")
-    stop_after(tmp_path / "list.csv", out, 5, a)
+    interrupted(tmp_path / "list.csv", out, 5, a)
     with pytest.raises(tsds.OptionError, match=r"images was .*/a\", is .*/b\""):
         tsds.convert(tmp_path / "list.csv", out, b)
     assert tsds.convert(tmp_path / "list.csv", out, a).resumed == 2
@@ -311,7 +300,7 @@ def test_any_option_that_changes_is_refused_or_changes_no_byte(folders, out, tmp
     """Whatever is changed between two runs: the store is that of a fresh conversion, or there is none."""
     source = folders / "train"
     values = {"workers": 0, "shard_nbytes": 60, "quality": 80}
-    stop_after(source, out, 5, ConvertOptions(**values))
+    interrupted(source, out, 5, ConvertOptions(**values))
     changed = ConvertOptions(**values | {name: OTHER[name]})
     if name in ("workers", "on_error", "license", "citation"):
         assert tsds.convert(source, out, changed).resumed == 2
@@ -326,7 +315,7 @@ def test_every_option_is_tried():
 
 
 def test_another_version_does_not_go_on(folders, out, monkeypatch):
-    stop_after(folders, out, 5)
+    interrupted(folders, out, 5, IN_SHARDS)
     monkeypatch.setattr("tensorstore_ds.conversion.__version__", "0.0.9")
     with pytest.raises(tsds.OptionError, match="versions was"):
         tsds.convert(folders, out, IN_SHARDS)
@@ -334,7 +323,7 @@ def test_another_version_does_not_go_on(folders, out, monkeypatch):
 
 @pytest.mark.parametrize("how", ["written", "replaced"])
 def test_a_file_that_changed_is_noticed_whatever_its_times_say(folders, out, tmp_path, how):
-    stop_after(folders, out, 9)
+    interrupted(folders, out, 9, IN_SHARDS)
     path = folders / "train" / "bee" / "0.png"
     status = path.stat()
     data = png_bytes(np.full((6, 5), 77, np.uint8))
@@ -353,7 +342,7 @@ def test_a_file_that_changed_is_noticed_whatever_its_times_say(folders, out, tmp
 
 def test_a_clock_that_was_set_back_hides_nothing(folders, out, tmp_path, monkeypatch):
     monkeypatch.setattr("time.time", lambda: 4e9)
-    stop_after(folders, out, 9)
+    interrupted(folders, out, 9, IN_SHARDS)
     (folders / "train" / "bee" / "0.png").write_bytes(png_bytes(np.full((6, 5), 77, np.uint8)))
     tsds.convert(folders, out, IN_SHARDS)
     assert contents(out) == fresh(folders, tmp_path)
