@@ -18,7 +18,7 @@ import tensorstore_ds as tsds
 from benchmarks.loading import BATCH, ROWS, SHAPE
 from benchmarks.measure import ROOT, Figure, Settings, alternate, median_ratio, spread
 from benchmarks.samples import STORE, make_noise
-from tensorstore_ds.page_cache import data_files
+from tensorstore_ds.page_cache.residency import data_files
 
 LIMIT = 0.9
 #: 64 rows of 192 KiB are 12 MiB, and a window of 8 such blocks 96 MiB.

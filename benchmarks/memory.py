@@ -12,7 +12,7 @@ from typing import cast
 import tensorstore_ds as tsds
 from benchmarks.images import link_digits, write_photos
 from benchmarks.measure import ROOT, Figure, Settings, children, own_nbytes
-from tensorstore_ds.schema import Encoding
+from tensorstore_ds.format.schema import Encoding
 
 LIMIT = 300  # MB
 MANY = 1_000_000

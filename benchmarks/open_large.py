@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure import ROOT, Figure, Settings
-from tensorstore_ds.layout import GROUP, ArrayGeometry, dump_json, shard_arrays, shard_files
-from tensorstore_ds.manifest import File, Manifest, Shard, SplitEntry, shard_path
-from tensorstore_ds.options import ConvertOptions
-from tensorstore_ds.root import dump_root
-from tensorstore_ds.schema import KEY, SIZE, ArrayField, Field, image_field, label_field
+from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.format.arrays import GROUP, ArrayGeometry, dump_json, shard_arrays, shard_files
+from tensorstore_ds.format.manifest import File, Manifest, Shard, SplitEntry, shard_path
+from tensorstore_ds.format.root import dump_root
+from tensorstore_ds.format.schema import KEY, SIZE, ArrayField, Field, image_field, label_field
 
 MILLISECONDS, MEGABYTES = 50, 30
 _ROUNDS = 5  # for each of the settings' rounds: one takes a fraction of a second

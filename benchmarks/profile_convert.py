@@ -13,9 +13,10 @@ from unittest import mock
 
 from benchmarks.convert_mnist import WORKERS, convert
 from benchmarks.measure import Settings, seconds_of
-from tensorstore_ds import conversion, encode, workers, workspace, writer
+from tensorstore_ds.conversion import convert as conversion, shard_writer as writer, workers, workspace
+from tensorstore_ds.format.statistics import Statistics
+from tensorstore_ds.imaging import codecs as encode
 from tensorstore_ds.sources.folders import FolderSource
-from tensorstore_ds.statistics import Statistics
 
 #: Steps of the parent, one after the other: what they are, whose function, its name. Indented ones are part of one
 #: above; those of threads are summed over threads.

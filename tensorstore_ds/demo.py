@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tensorstore_ds.conversion import convert
+from tensorstore_ds.conversion.convert import convert
+from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import OptionError, TsdsError
-from tensorstore_ds.options import ConvertOptions
-from tensorstore_ds.preview import choose_rows, contact_sheet
-from tensorstore_ds.store import open as open_store
-from tensorstore_ds.verification import verify
+from tensorstore_ds.pictures.contact_sheet import choose_rows, contact_sheet
+from tensorstore_ds.reading.store import open as open_store
+from tensorstore_ds.reading.verification import verify
 
 if TYPE_CHECKING:
     from tensorstore_ds.training.listeners import Listeners

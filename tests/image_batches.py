@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from torch import Tensor
 
-from tensorstore_ds.loading.augment import BatchTransform
+from tensorstore_ds.loading.augment.compose import BatchTransform
 from tensorstore_ds.loading.collate import PackedObjects, pack_objects
 
 quick = settings(max_examples=25, deadline=None)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import tensorstore_ds as tsds
-from tensorstore_ds.options import ConvertOptions
+from tensorstore_ds.conversion.options import ConvertOptions
 
 
 def png_bytes(pixels: NDArray[Any]) -> bytes:

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from image_batches import cuda, images, objects
-from tensorstore_ds.loading.augment import (
+from tensorstore_ds.loading.augment.base import fold, splitmix64, uniforms
+from tensorstore_ds.loading.augment.compose import (
     ColorJitter,
     Compose,
     Normalize,
@@ -18,7 +19,6 @@ from tensorstore_ds.loading.augment import (
     RandomHorizontalFlip,
     RandomResizedCrop,
 )
-from tensorstore_ds.loading.augment_base import fold, splitmix64, uniforms
 from tensorstore_ds.loading.collate import PackedObjects, collate_objects, pack_objects
 
 # --- random numbers ---------------------------------------------------------------------------------------------

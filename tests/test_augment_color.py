@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torchvision.transforms.v2 import functional
 
 import tensorstore_ds as tsds
 from image_batches import dtypes, formats, images, params_of, quick, same_format, seeds, sizes
 from small_stores import image_field, write_store
-from tensorstore_ds.loading.augment import (
+from tensorstore_ds.loading.augment.compose import (
     ColorJitter,
     Normalize,
     RandomHorizontalFlip,

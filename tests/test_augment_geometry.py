@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 from torchvision.tv_tensors import BoundingBoxes, KeyPoints
 
 from image_batches import dtypes, formats, images, objects, params_of, quick, same_format, seeds, sizes
-from tensorstore_ds.loading import augment_pixels
-from tensorstore_ds.loading.augment import (
+from tensorstore_ds.loading.augment import pixels as augment_pixels
+from tensorstore_ds.loading.augment.compose import (
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,

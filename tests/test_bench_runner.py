@@ -14,9 +14,9 @@ import torch
 
 import tensorstore_ds as tsds
 from stores import class_folders, detections, store_of
-from tensorstore_ds.training.bench.delivery import marks_of_split
-from tensorstore_ds.training.bench.runner import Runner, answered, device_of, start
-from tensorstore_ds.training.bench.ways import Way, ways_of
+from tensorstore_ds.comparison.delivery import marks_of_split
+from tensorstore_ds.comparison.runner import Runner, answered, device_of, start
+from tensorstore_ds.comparison.ways import Way, ways_of
 
 CPU_WAYS = [way for way in ways_of(("files", "tensors", "plain", "store"), 1) if way.workers == 0]
 

@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from tensorstore_ds.training.bench import stopwatch
-from tensorstore_ds.training.bench.stopwatch import Clock
+from tensorstore_ds.comparison import stopwatch
+from tensorstore_ds.comparison.stopwatch import Clock
 
 
 class Simulation:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.buffers import KEPT, BufferPool
-from tensorstore_ds.schema import ArraySpec
 
 SPEC = ArraySpec("uint8", (100, 100))
 ROWS = 16  # 160 kB: large enough to be recycled

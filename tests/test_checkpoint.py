@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from PIL import Image
 
 import tensorstore_ds as tsds

@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 import tensorstore_ds
 from stores import class_folders
-from tensorstore_ds.training.bench.options import BATCH_SIZES, GROUPS, BenchOptions, Group
-from tensorstore_ds.training.bench.results import Cell, Comparison, Row
+from tensorstore_ds.comparison.options import BATCH_SIZES, GROUPS, BenchOptions, Group
+from tensorstore_ds.comparison.results import Cell, Comparison, Row
 from tsds_cli import bench as command
 from tsds_cli.failure import failure_of
 
@@ -33,8 +33,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     source = class_folders(folder / "raw", per_class=9)
     tensorstore_ds.convert(source, folder / "s.tsds", tensorstore_ds.ConvertOptions(workers=0))
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("tensorstore_ds.training.bench.comparison.usable_cores", lambda: 1)
-        monkeypatch.setattr("tensorstore_ds.training.bench.comparison.ROUNDS", 2)
+        monkeypatch.setattr("tensorstore_ds.comparison.bench.usable_cores", lambda: 1)
+        monkeypatch.setattr("tensorstore_ds.comparison.bench.ROUNDS", 2)
         arguments = ["--raw", source, "--seconds", 0.04, "--batch-sizes", "5,100", "--device", "cpu"]
         ways = ["--ways", "files,store,device"]
         return folder, run(folder / "s.tsds", *arguments, *ways, "--out", folder / "out")
@@ -118,7 +118,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found: Comparison = seen[0]
         return found
 
-    monkeypatch.setattr("tensorstore_ds.training.bench.comparison.bench", bench)
+    monkeypatch.setattr("tensorstore_ds.bench", bench)
     return seen
 
 

@@ -69,7 +69,7 @@ def test_every_option_reaches_the_library(
         seen.extend(given)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tensorstore_ds.conversion.convert", run)
+    monkeypatch.setattr("tensorstore_ds.convert", run)
     tsds("convert", "src", "out", *arguments)
     assert seen == [Path("src"), Path("out"), ConvertOptions(**expected)]
     assert ConvertOptions(**expected) != ConvertOptions()
@@ -193,7 +193,7 @@ def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("tensorstore_ds.conversion.convert", run)
+    monkeypatch.setattr("tensorstore_ds.convert", run)
     with pytest.raises(ZeroDivisionError):
         tsds("convert", "a", "b")
 
@@ -279,7 +279,7 @@ def test_ctrl_c_before_the_first_shard_leaves_nothing(photos: Path, tmp_path: Pa
     def run(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tensorstore_ds.conversion.convert", run)
+    monkeypatch.setattr("tensorstore_ds.convert", run)
     done = tsds("convert", photos, tmp_path / "out")
     assert done.exit_code == 130
     assert done.stderr == f"tsds: interrupted before a shard was finished; nothing is left of {tmp_path / 'out'}\n"

@@ -17,7 +17,7 @@ import torch
 
 from small_stores import ROOT, VALID, tsds
 from stores import store_of
-from tensorstore_ds.training.doctor.options import MODELS, DiagnoseOptions
+from tensorstore_ds.diagnosis.options import MODELS, DiagnoseOptions
 from tsds_cli.doctor import MODELS as OFFERED
 
 
@@ -85,7 +85,7 @@ def test_options_reach_the_library(path: Path, monkeypatch: pytest.MonkeyPatch) 
         seen.extend((store, options))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tensorstore_ds.training.doctor.diagnosis.diagnose", diagnose)
+    monkeypatch.setattr("tensorstore_ds.diagnose", diagnose)
     assert tsds("doctor", path).exit_code == 130
     assert seen == [str(path), DiagnoseOptions()]
     seen.clear()

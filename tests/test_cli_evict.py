@@ -9,8 +9,8 @@ import pytest
 import tensorstore_ds
 from cold_stores import linux, make_cold, make_store
 from small_stores import VALID, tsds
-from tensorstore_ds.locking import lock
-from tensorstore_ds.warming import warm
+from tensorstore_ds.page_cache.locking import lock
+from tensorstore_ds.page_cache.warming import warm
 
 
 @pytest.fixture(scope="module")

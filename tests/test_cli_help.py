@@ -11,10 +11,10 @@ import pytest
 
 from small_stores import ROOT, VALID, tsds
 from tensorstore_ds import ConvertOptions
-from tensorstore_ds.encode import COLORS
-from tensorstore_ds.geometry import FITS
-from tensorstore_ds.options import OnError
-from tensorstore_ds.schema import ENCODINGS, LAYOUTS
+from tensorstore_ds.conversion.options import OnError
+from tensorstore_ds.format.schema import ENCODINGS, LAYOUTS
+from tensorstore_ds.imaging.codecs import COLORS
+from tensorstore_ds.imaging.placement import FITS
 from tensorstore_ds.sources import registry
 from tensorstore_ds.version import __version__
 from tsds_cli.main import COMMANDS, cli
@@ -87,7 +87,7 @@ def test_every_option_of_the_library_is_an_option_of_the_command(monkeypatch: py
         seen.append(options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tensorstore_ds.conversion.convert", convert)
+    monkeypatch.setattr("tensorstore_ds.convert", convert)
     assert tsds("convert", "a", "b").exit_code == 130
     assert seen == [ConvertOptions()]
     known = {"shard_size" if f.name == "shard_nbytes" else f.name for f in fields(ConvertOptions)}

@@ -111,7 +111,7 @@ def _interrupted(words: Sequence[object], module: str, moment: float) -> tuple[i
 def test_convert(arrays: Path, tmp_path: Path, moment: float) -> None:
     out = tmp_path / "out.tsds"
     words = ("convert", arrays, out, "--encoding", "jpeg", "--workers", 2)
-    status, error = interrupted(words, "tensorstore_ds.conversion", moment)
+    status, error = interrupted(words, "tensorstore_ds.conversion.convert", moment)
     assert status == 130
     assert re.fullmatch(r"tsds: interrupted[^\n]*\n", error), error
     assert not out.exists()
@@ -120,7 +120,7 @@ def test_convert(arrays: Path, tmp_path: Path, moment: float) -> None:
 @pytest.mark.parametrize("moment", MOMENTS[1:3])
 def test_repack(store: Path, tmp_path: Path, moment: float) -> None:
     words = ("repack", store, tmp_path / "small.tsds", "--layout", "zarr")
-    status, error = interrupted(words, "tensorstore_ds.repacking", moment)
+    status, error = interrupted(words, "tensorstore_ds.conversion.repack", moment)
     assert status == 130
     assert error in ("tsds: interrupted\n", f"tsds: interrupted; {tmp_path / 'small.tsds'} was not made\n")
     assert list(tmp_path.iterdir()) == []
@@ -128,7 +128,7 @@ def test_repack(store: Path, tmp_path: Path, moment: float) -> None:
 
 @pytest.mark.parametrize("moment", MOMENTS[:2])
 def test_verify(store: Path, moment: float) -> None:
-    status, error = interrupted(("verify", store, "--threads", 1), "tensorstore_ds.verification", moment)
+    status, error = interrupted(("verify", store, "--threads", 1), "tensorstore_ds.reading.verification", moment)
     assert (status, error) in ((130, "tsds: interrupted\n"), (0, ""))  # 0: it was quicker
 
 

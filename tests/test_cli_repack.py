@@ -40,6 +40,6 @@ def test_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def repack(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tensorstore_ds.repacking.repack", repack)
+    monkeypatch.setattr("tensorstore_ds.repack", repack)
     done = tsds("repack", VALID / "chunks.tsds", tmp_path / "out.tsds", "--layout", "zarr")
     assert (done.exit_code, done.stderr) == (130, f"tsds: interrupted; {tmp_path / 'out.tsds'} was not made\n")

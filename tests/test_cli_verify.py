@@ -62,7 +62,7 @@ def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(threads)
         return []
 
-    monkeypatch.setattr("tensorstore_ds.verification.verify", verify)
+    monkeypatch.setattr("tensorstore_ds.verify", verify)
     tsds("verify", VALID / "minimal.tsds")
     tsds("verify", VALID / "minimal.tsds", "--threads", 3)
     assert seen == [None, 3]

@@ -17,12 +17,11 @@ import numpy as np
 import pytest
 import tensorstore
 import zarr
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 import tensorstore_ds as tsds
 from tensorstore_ds.errors import FormatError, TsdsError
-from tensorstore_ds.manifest import CONVENTION
+from tensorstore_ds.format.manifest import CONVENTION
 
 V1 = Path(__file__).parents[1] / "formats" / "v1"
 CONFORMANCE = V1 / "conformance"

@@ -18,9 +18,9 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from stores import Samples, class_folders, detections, interrupted, png_bytes, store_of
-from tensorstore_ds import conversion, workers, writer
-from tensorstore_ds.options import ConvertOptions
-from tensorstore_ds.workspace import Workspace
+from tensorstore_ds.conversion import convert as conversion, shard_writer as writer, workers
+from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.workspace import Workspace
 
 SKIP = ConvertOptions(on_error="skip", workers=0)
 FAIL = ConvertOptions(workers=0)
@@ -187,7 +187,7 @@ def test_a_bad_image_stops_the_conversion_or_is_left_out_and_named(folders, tmp_
 
 def test_gaps_are_closed_over_blocks(tmp_path, monkeypatch):
     """Many blocks, most of them with a hole: rows move down by different distances."""
-    monkeypatch.setattr("tensorstore_ds.plan.BLOCK_ROWS", 3)
+    monkeypatch.setattr("tensorstore_ds.conversion.plan.BLOCK_ROWS", 3)
     monkeypatch.setattr(writer, "COPY_NBYTES", 7)
     samples = [np.full((3, 5), i, np.uint8) for i in range(40)]
     for i in (0, 1, 2, 7, 20, 21, 39):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tensorstore_ds import cores
-from tensorstore_ds.memory import cgroup_directories
+from tensorstore_ds import machine as cores
+from tensorstore_ds.machine import cgroup_directories
 
 V1_MOUNTS = (
     "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n"

@@ -20,7 +20,7 @@ from PIL import Image
 import tensorstore_ds as tsds
 from doc_pages import DOCS, ROOT, Block, Page, blocks, command_lines, made_stores, pages
 from tensorstore_ds import demo
-from tensorstore_ds.options import ConvertOptions
+from tensorstore_ds.conversion.options import ConvertOptions
 from tsds_cli.main import cli
 
 PAGES = pages()

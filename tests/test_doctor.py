@@ -17,14 +17,14 @@ import tensorstore_ds as tsds
 from cold_stores import linux, make_cold, make_store
 from global_state import global_state
 from stores import detections, store_of
+from tensorstore_ds.diagnosis.advice import code_of
+from tensorstore_ds.diagnosis.diagnosis import diagnose
+from tensorstore_ds.diagnosis.options import DiagnoseOptions
+from tensorstore_ds.diagnosis.settings import Settings
+from tensorstore_ds.diagnosis.subject import subject_of
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.page_cache import residency, total_residency
-from tensorstore_ds.training.doctor.advice import code_of
-from tensorstore_ds.training.doctor.diagnosis import diagnose
-from tensorstore_ds.training.doctor.options import DiagnoseOptions
-from tensorstore_ds.training.doctor.settings import Settings
-from tensorstore_ds.training.doctor.subject import subject_of
+from tensorstore_ds.page_cache.residency import residency, total_residency
 
 pytestmark = pytest.mark.quiet  # a verdict follows from how quick one thing is beside another
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -14,21 +14,21 @@ import torch
 import tensorstore_ds as tsds
 from cold_stores import linux, make_cold, make_store
 from stores import store_of
+from tensorstore_ds.diagnosis import cores, storage
+from tensorstore_ds.diagnosis.copies import copy_times, tensors
+from tensorstore_ds.diagnosis.findings import Run
+from tensorstore_ds.diagnosis.gil import GilProbe, is_held
+from tensorstore_ds.diagnosis.learning import Student, fitting_batch, model_alone
+from tensorstore_ds.diagnosis.options import DiagnoseOptions
+from tensorstore_ds.diagnosis.rows import loadable_batch, memory_of, warmed
+from tensorstore_ds.diagnosis.runs import gain_of, in_turns, loader_of, major_faults, median, run
+from tensorstore_ds.diagnosis.settings import Settings
+from tensorstore_ds.diagnosis.subject import subject_of
+from tensorstore_ds.diagnosis.work import encoding_of
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading import loader as loading
 from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.page_cache import residency, total_residency
-from tensorstore_ds.training.doctor import cores, storage
-from tensorstore_ds.training.doctor.copies import copy_times, tensors
-from tensorstore_ds.training.doctor.findings import Run
-from tensorstore_ds.training.doctor.gil import GilProbe, is_held
-from tensorstore_ds.training.doctor.learning import Student, fitting_batch, model_alone
-from tensorstore_ds.training.doctor.options import DiagnoseOptions
-from tensorstore_ds.training.doctor.rows import loadable_batch, memory_of, warmed
-from tensorstore_ds.training.doctor.runs import gain_of, in_turns, loader_of, major_faults, median, run
-from tensorstore_ds.training.doctor.settings import Settings
-from tensorstore_ds.training.doctor.subject import subject_of
-from tensorstore_ds.training.doctor.work import encoding_of
+from tensorstore_ds.page_cache.residency import residency, total_residency
 
 CPU = torch.device("cpu")
 ROWS = 22

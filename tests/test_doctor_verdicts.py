@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from tensorstore_ds.training.doctor import advice
-from tensorstore_ds.training.doctor.findings import (
+from tensorstore_ds.diagnosis import advice
+from tensorstore_ds.diagnosis.findings import (
     Copies,
     Cores,
     Decoding,
@@ -20,8 +19,8 @@ from tensorstore_ds.training.doctor.findings import (
     Storage,
     TransformRun,
 )
-from tensorstore_ds.training.doctor.settings import Settings
-from tensorstore_ds.training.doctor.verdicts import judge
+from tensorstore_ds.diagnosis.settings import Settings
+from tensorstore_ds.diagnosis.verdicts import judge
 
 GB = 10**9
 

@@ -4,13 +4,13 @@ import io
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from PIL import Image
 
 from stores import png_bytes
-from tensorstore_ds.encode import ImageOptions, decode_image, encode_sample, open_image, oriented_size, own_pixel_limit
+from tensorstore_ds.conversion.encode import ImageOptions, encode_sample
 from tensorstore_ds.errors import OptionError, SourceError
+from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size, own_pixel_limit
 from tensorstore_ds.sources.base import Objects, Sample
 
 RNG = np.random.default_rng(0)

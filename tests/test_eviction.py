@@ -11,9 +11,9 @@ import tensorstore_ds as tsds
 from cold_stores import linux, make_cold, make_store
 from small_stores import VALID
 from tensorstore_ds.errors import FormatError, OptionError, ResidencyError
-from tensorstore_ds.eviction import Eviction, evict
-from tensorstore_ds.page_cache import Residency, residency
-from tensorstore_ds.warming import warm
+from tensorstore_ds.page_cache.eviction import Eviction, evict
+from tensorstore_ds.page_cache.residency import Residency, residency
+from tensorstore_ds.page_cache.warming import warm
 
 
 @linux

@@ -17,7 +17,7 @@ import tensorstore_ds as tsds
 from small_stores import ROOT
 from stores import store_of
 from tensorstore_ds import demo
-from tensorstore_ds.options import ConvertOptions
+from tensorstore_ds.conversion.options import ConvertOptions
 
 EXAMPLES = ROOT / "examples"
 #: What Lightning's and Accelerate's own lines set off, and what Lightning says of any loader without worker processes.

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from PIL import Image
 
-from tensorstore_ds.encode import resize
-from tensorstore_ds.geometry import FITS, box_faults, place, place_objects
+from tensorstore_ds.conversion.encode import place_objects
+from tensorstore_ds.imaging.codecs import resize
+from tensorstore_ds.imaging.placement import FITS, box_faults, place
 from tensorstore_ds.sources.base import Objects
 
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 60))

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tensorstore_ds.errors import OptionError, TrainingError
 from tensorstore_ds.training.epoch_record import EpochRecord, best_record, dump_record, parse_record, scalars

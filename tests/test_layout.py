@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
-from tensorstore_ds import layout
-from tensorstore_ds.layout import ArrayGeometry, decode_index, encode_index, shard_arrays, shard_files
-from tensorstore_ds.schema import DTYPES, KEY, SIZE, ArraySpec, Field, Layout, image_field, objects_field
+from tensorstore_ds.format import arrays as layout
+from tensorstore_ds.format.arrays import ArrayGeometry, decode_index, encode_index, shard_arrays, shard_files
+from tensorstore_ds.format.schema import DTYPES, KEY, SIZE, ArraySpec, Field, Layout, image_field, objects_field
 
 ARRAYS = st.tuples(
     st.sampled_from(DTYPES), st.integers(1, 40), st.lists(st.integers(1, 4), max_size=3).map(tuple), st.integers(0, 250)

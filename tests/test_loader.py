@@ -12,24 +12,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch.utils.data import BatchSampler, RandomSampler, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from cold_stores import linux, make_cold, make_store
 from stores import detections, store_of
 from tensorstore_ds.errors import ResidencyError
-from tensorstore_ds.loading import loader as loading
-from tensorstore_ds.loading import read_ahead
-from tensorstore_ds.loading.augment import RandomCrop
+from tensorstore_ds.loading import loader as loading, read_ahead
+from tensorstore_ds.loading.augment.compose import RandomCrop
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.collate import PADDED_LABEL
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.samplers import ShuffleSampler
-from tensorstore_ds.locking import locked_nbytes
-from tensorstore_ds.page_cache import mincore_nbytes
+from tensorstore_ds.page_cache.locking import locked_nbytes
+from tensorstore_ds.page_cache.residency import mincore_nbytes
 
 ROWS = 103
 SAMPLES = [{"image": np.full((8, 6, 3), i, np.uint8), "label": i % 7} for i in range(ROWS)]

@@ -11,9 +11,9 @@ import tensorstore_ds as tsds
 from cold_stores import linux, make_cold, make_store
 from small_stores import VALID
 from tensorstore_ds.errors import OptionError, ResidencyError
-from tensorstore_ds.eviction import evict
-from tensorstore_ds.locking import lock, lock_allowance, locked_nbytes
-from tensorstore_ds.page_cache import residency
+from tensorstore_ds.page_cache.eviction import evict
+from tensorstore_ds.page_cache.locking import lock, lock_allowance, locked_nbytes
+from tensorstore_ds.page_cache.residency import residency
 
 pytestmark = linux
 
@@ -84,7 +84,7 @@ give_up_capability()
 limit = int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
 import tensorstore_ds as tsds
-from tensorstore_ds import locking
+from tensorstore_ds.page_cache import locking
 if sys.argv[3] == "unforeseen":
     locking.lock_allowance = lambda *_: None
 store = tsds.open(sys.argv[1])
@@ -129,8 +129,8 @@ def test_status_is_understood() -> None:
 def test_more_than_there_is_memory(store: tsds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     make_cold(store)  # what is in memory does fit
     limits = {"machine": 10**12, "/sys/fs/cgroup/pod": 1000}
-    monkeypatch.setattr("tensorstore_ds.page_cache.memory_limits", lambda: limits)
-    monkeypatch.setattr("tensorstore_ds.locking.lock_allowance", lambda *_: None)
+    monkeypatch.setattr("tensorstore_ds.page_cache.residency.memory_limits", lambda: limits)
+    monkeypatch.setattr("tensorstore_ds.page_cache.locking.lock_allowance", lambda *_: None)
     with pytest.raises(ResidencyError, match=r"found 1,000 available in the control group /sys/fs/cgroup/pod\. Choose"):
         lock(store)
     limits.pop("/sys/fs/cgroup/pod")

@@ -9,12 +9,11 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tensorstore_ds.errors import FormatError
-from tensorstore_ds.layout import dump_json
-from tensorstore_ds.manifest import (
+from tensorstore_ds.format.arrays import dump_json
+from tensorstore_ds.format.manifest import (
     File,
     Manifest,
     Shard,
@@ -25,7 +24,7 @@ from tensorstore_ds.manifest import (
     parse_shard,
     shard_path,
 )
-from tensorstore_ds.schema import (
+from tensorstore_ds.format.schema import (
     DTYPES,
     KEY,
     LAYOUTS,

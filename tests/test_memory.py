@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tensorstore_ds import memory as module
-from tensorstore_ds.memory import (
+from tensorstore_ds import machine as module
+from tensorstore_ds.machine import (
     MemoryGate,
     available_nbytes,
     cgroup_directories,
@@ -17,7 +17,7 @@ from tensorstore_ds.memory import (
     memory_limit,
     memory_limits,
 )
-from tensorstore_ds.page_cache import fits
+from tensorstore_ds.page_cache.residency import fits
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 

@@ -9,9 +9,9 @@ import pytest
 
 import tensorstore_ds
 from small_stores import VALID
-from tensorstore_ds import page_cache as module
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.page_cache import (
+from tensorstore_ds.page_cache import residency as module
+from tensorstore_ds.page_cache.residency import (
     Residency,
     fits,
     mincore_nbytes,

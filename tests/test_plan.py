@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
+from tensorstore_ds.conversion.plan import BLOCK_ROWS, PlannedSplit, plan_blocks, plan_shards, plan_splits
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.plan import BLOCK_ROWS, PlannedSplit, plan_blocks, plan_shards, plan_splits
 from tensorstore_ds.sources.arrays import ArraysSource
 from tensorstore_ds.sources.base import Contents, SourceOptions
 from tensorstore_ds.sources.folders import FolderSource

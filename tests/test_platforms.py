@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="takes from Linu
 READ = """
 import sys
 import tensorstore_ds as tsds
-from tensorstore_ds.page_cache import residency
+from tensorstore_ds.page_cache.residency import residency
 store = tsds.open(sys.argv[1])
 assert sys.platform == sys.argv[2]
 print(int(store["train"]["image"].take([3, 0]).sum()), store["train"]["label"][:].tolist())

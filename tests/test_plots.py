@@ -13,14 +13,14 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image, ImageColor
 
 from tensorstore_ds.errors import OptionError, TrainingError
-from tensorstore_ds.training import confusion, drawing, plots
+from tensorstore_ds.pictures import sheet as drawing
+from tensorstore_ds.training import confusion, plots
 from tensorstore_ds.training.epoch_record import EpochRecord
 from tensorstore_ds.training.plots import draw_confusion, draw_curves, draw_point_errors, plots_available
 

@@ -15,11 +15,11 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from stores import Samples, png_bytes
-from tensorstore_ds.encode import Color
+from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import OptionError, SourceError, TrainingError
-from tensorstore_ds.geometry import FITS, Fit
-from tensorstore_ds.options import ConvertOptions
-from tensorstore_ds.schema import Keypoints
+from tensorstore_ds.format.schema import Keypoints
+from tensorstore_ds.imaging.codecs import Color
+from tensorstore_ds.imaging.placement import FITS, Fit
 from tensorstore_ds.training import prediction
 from tensorstore_ds.training.augmentation import eval_transform, normalize
 from tensorstore_ds.training.card import ModelCard

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tensorstore_ds.durable import replacing
 from tensorstore_ds.errors import TrainingError
-from tensorstore_ds.training.replacing import replacing
 
 #: Runs in a process of its own: files may have 1000 bytes, as if the disk were full.
 FULL = """
 import resource, sys
 from tensorstore_ds.errors import TrainingError
-from tensorstore_ds.training.replacing import replacing
+from tensorstore_ds.durable import replacing
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 try:
     with replacing(sys.argv[1]) as file:

@@ -7,8 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch.distributed
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch.utils.data import DataLoader, DistributedSampler
 
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import SourceError
-from tensorstore_ds.schema import ArraySpec
+from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.sources.array_files import NPY_HEAD, parse_npy
 from tensorstore_ds.sources.arrays import ArraysSource
 from tensorstore_ds.sources.base import Contents, Source, SourceOptions

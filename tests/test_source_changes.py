@@ -11,7 +11,7 @@ import pytest
 
 import tensorstore_ds as tsds
 from stores import png_bytes
-from tensorstore_ds.options import ConvertOptions
+from tensorstore_ds.conversion.options import ConvertOptions
 
 NAMES = [f"{i}.png" for i in range(6)]
 OPTIONS = ConvertOptions(workers=0, shard_nbytes=60)  # two images of 6x5

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tensorstore_ds.errors import OptionError, SourceError
-from tensorstore_ds.schema import Keypoints
+from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.keypoints import (
     absent_keypoints,
     as_place,

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from tensorstore_ds.errors import SourceError
-from tensorstore_ds.schema import Keypoints
+from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.base import Contents, Sample, Source, SourceOptions
 from tensorstore_ds.sources.list import ListSource
 

@@ -20,16 +20,17 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from stores import Samples, class_folders, png_bytes
-from tensorstore_ds.encode import ImageOptions, decode_image, encode_sample, open_image, oriented_size
+from tensorstore_ds.conversion.encode import ImageOptions, encode_sample
+from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import ConversionError, OptionError, SourceError
-from tensorstore_ds.options import ConvertOptions
+from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size
+from tensorstore_ds.regular_files import TEXT_LIMIT, check_machine, read_file, unreadable
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Sample
 from tensorstore_ds.sources.classes import read_classes
 from tensorstore_ds.sources.files import glance, walk_files
 from tensorstore_ds.sources.keypoints import read_keypoints
 from tensorstore_ds.sources.list_lines import names_images, open_table
-from tensorstore_ds.sources.reading import TEXT_LIMIT, check_machine, read_file, unreadable
 from tensorstore_ds.sources.xml import file_root, read_tree
 
 SKIP = ConvertOptions(workers=0, on_error="skip")
@@ -327,7 +328,7 @@ def test_short_memory_is_not_damage(tmp_path: Path) -> None:
     (tmp_path / "l.txt").write_text("a.png\nb.png\nc.png\n")
     code = (
         "import resource, sys, tensorstore_ds as t\n"
-        "import tensorstore_ds.conversion\n"
+        "import tensorstore_ds.conversion.convert\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20),) * 2)\n"
         "o = t.ConvertOptions(workers=0, on_error='skip', size=(8, 8), color='rgb')\n"

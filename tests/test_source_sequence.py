@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tensorstore_ds.errors import OptionError, SourceError
-from tensorstore_ds.schema import ArraySpec, Keypoints
+from tensorstore_ds.format.schema import ArraySpec, Keypoints
 from tensorstore_ds.sources.base import Contents, Source, SourceOptions
 from tensorstore_ds.sources.sequence import SequenceSource
 

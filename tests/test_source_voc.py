@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tensorstore_ds.errors import SourceError
-from tensorstore_ds.schema import Keypoints, TableField
+from tensorstore_ds.format.schema import Keypoints, TableField
 from tensorstore_ds.sources.base import Contents, Objects, Source, SourceOptions
 from tensorstore_ds.sources.imglab import ImglabSource
 from tensorstore_ds.sources.voc import VocSource

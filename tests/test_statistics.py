@@ -5,10 +5,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from tensorstore_ds.statistics import MAX_DISTINCT_SIZES, Statistics, channel_moments
+from tensorstore_ds.format.statistics import MAX_DISTINCT_SIZES, Statistics, channel_moments
 
 
 def summary_in_blocks(pixels, sizes, labels, objects, cuts):

@@ -13,11 +13,11 @@ from PIL import Image
 import tensorstore_ds as tsds
 from small_stores import tsds as command
 from stores import png_bytes, store_of
-from tensorstore_ds import stored_images
-from tensorstore_ds.encode import MAX_PIXELS, own_pixel_limit
 from tensorstore_ds.errors import SourceError
+from tensorstore_ds.imaging.codecs import MAX_PIXELS, own_pixel_limit
 from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.stored_images import decode_stored, stored_size
+from tensorstore_ds.reading import stored_images
+from tensorstore_ds.reading.stored_images import decode_stored, stored_size
 
 
 def test_a_store_with_a_huge_image_is_verified_shown_and_loaded(tmp_path: Path) -> None:

@@ -7,10 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from tensorstore_ds.strict_json import MAX_DEPTH, MAX_VALUES, load_object, same_json
+from tensorstore_ds.format.strict_json import MAX_DEPTH, MAX_VALUES, load_object, same_json
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)) | st.sampled_from('\\"[]{},:'), max_size=12)
 VALUES = st.recursive(
@@ -75,7 +74,7 @@ def test_many_values_are_refused_before_objects_are_made(item: bytes) -> None:
     """In 64 MiB, the largest manifest: with no more memory than a few copies of the text."""
     code = (
         "import resource, sys\n"
-        "from tensorstore_ds.strict_json import load_object\n"
+        "from tensorstore_ds.format.strict_json import load_object\n"
         f"text = b'{{\"a\": [' + {item!r} * (64 * 2**20 // {len(item)})\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try:\n"

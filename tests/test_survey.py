@@ -6,7 +6,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from stores import Samples, class_folders, png_bytes
-from tensorstore_ds.options import ConvertOptions
+from tensorstore_ds.conversion.options import ConvertOptions
 
 IN_SHARDS = ConvertOptions(workers=0, shard_nbytes=60)  # two gray images of 6x5, or one in colour, at least
 NOTE = "15 gray and 1 colour images: all are stored as RGB. Pass --color gray or rgb to choose."

@@ -12,8 +12,8 @@ import torch
 import tensorstore_ds as tsds
 from small_stores import image_field, label_field, write_store
 from stores import Samples, detections, store_of
+from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import FormatError, OptionError
-from tensorstore_ds.options import ConvertOptions
 from tensorstore_ds.training.tasks import TASKS, task_of
 from training_stores import one_line
 

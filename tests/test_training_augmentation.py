@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import functional
@@ -21,8 +20,8 @@ from image_batches import dtypes, formats, images, objects, seeds
 from small_stores import image_field, write_store
 from stores import store_of
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.schema import Keypoints
-from tensorstore_ds.store import Split
+from tensorstore_ds.format.schema import Keypoints
+from tensorstore_ds.reading.store import Split
 from tensorstore_ds.training.augmentation import (
     RandomStretchedCrop,
     Resize,

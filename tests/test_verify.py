@@ -6,15 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import tensorstore_ds as tsds
 from small_stores import write_store
 from stores import detections, store_of
-from tensorstore_ds.layout import ArrayGeometry, encode_index
-from tensorstore_ds.schema import ArraySpec
-from tensorstore_ds.verification import index_problem
+from tensorstore_ds.format.arrays import ArrayGeometry, encode_index
+from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.reading.verification import index_problem
 
 
 @pytest.fixture(scope="module", params=["memmap", "zarr"])

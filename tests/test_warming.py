@@ -12,10 +12,10 @@ import pytest
 
 import tensorstore_ds as tsds
 from cold_stores import linux, make_cold, make_store
-from tensorstore_ds import warming as module
 from tensorstore_ds.errors import FormatError, OptionError
-from tensorstore_ds.page_cache import residency, total_residency
-from tensorstore_ds.warming import warm, warm_in_background
+from tensorstore_ds.page_cache import warming as module
+from tensorstore_ds.page_cache.residency import residency, total_residency
+from tensorstore_ds.page_cache.warming import warm, warm_in_background
 
 MIB = 2**20
 
@@ -103,7 +103,9 @@ def test_images_come_in_the_order_of_the_splits(store: tsds.Store) -> None:
 
 @linux
 def test_without_a_budget_memory_is_the_limit(store: tsds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorstore_ds.page_cache.memory_limits", lambda: {"machine": 10**12, "/group": 3 * MIB})
+    monkeypatch.setattr(
+        "tensorstore_ds.page_cache.residency.memory_limits", lambda: {"machine": 10**12, "/group": 3 * MIB}
+    )
     assert warm(store) == 3 * MIB
 
 
@@ -283,7 +285,7 @@ def test_the_interpreter_ends_without_reading_the_rest(_store: tsds.Store) -> No
     program = f"""
 import atexit, threading
 import tensorstore_ds as tsds
-from tensorstore_ds import warming
+from tensorstore_ds.page_cache import warming
 warming.PIECE_NBYTES, warming._STEP_NBYTES = 2**20, 2**16
 reached, closed = threading.Event(), threading.Event()
 

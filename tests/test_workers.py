@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from tensorstore_ds import workers
-from tensorstore_ds.options import ConvertOptions
+from tensorstore_ds.conversion import workers
+from tensorstore_ds.conversion.options import ConvertOptions
 from worker_sources import Gray, Slow, TorchThreads, Unloadable
 
 
@@ -64,7 +64,7 @@ print(tsds.convert([np.full((2, 2), i, np.uint8) for i in range(4)], "out.tsds")
 
 @pytest.mark.parametrize(("code", "method"), [("", "fork"), ("import torch", "spawn")])
 def test_workers_are_forked_where_no_library_has_threads(code, method):
-    code += "\nfrom tensorstore_ds.workers import start_method; print(start_method())"
+    code += "\nfrom tensorstore_ds.conversion.workers import start_method; print(start_method())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == f"{method}\n", done.stderr
 

@@ -12,8 +12,8 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from stores import class_folders, interrupted, png_bytes
-from tensorstore_ds.options import ConvertOptions
-from tensorstore_ds.workspace import Workspace
+from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.workspace import Workspace
 
 IN_SHARDS = ConvertOptions(workers=0, shard_nbytes=60)  # two images of 30 bytes a shard
 
@@ -316,7 +316,7 @@ def test_every_option_is_tried():
 
 def test_another_version_does_not_go_on(folders, out, monkeypatch):
     interrupted(folders, out, 5, IN_SHARDS)
-    monkeypatch.setattr("tensorstore_ds.conversion.__version__", "0.0.9")
+    monkeypatch.setattr("tensorstore_ds.conversion.convert.__version__", "0.0.9")
     with pytest.raises(tsds.OptionError, match="versions was"):
         tsds.convert(folders, out, IN_SHARDS)
 
@@ -349,7 +349,7 @@ def test_a_clock_that_was_set_back_hides_nothing(folders, out, tmp_path, monkeyp
 
 
 def test_a_size_beyond_the_disk_is_refused_before_an_image_is_decoded(folders, out, monkeypatch):
-    monkeypatch.setattr("tensorstore_ds.prepare.encode_sample", None)
+    monkeypatch.setattr("tensorstore_ds.conversion.preparation.encode_sample", None)
     with pytest.raises(tsds.OptionError, match="--size: expected at most --max-pixels"):
         tsds.convert(folders, out, ConvertOptions(size=(100_000, 100_000)))
     huge = ConvertOptions(size=(1_000_000, 1_000_000), max_pixels=10**12)

@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from numcodecs import zstd
 
 from small_stores import INVALID
-from tensorstore_ds import layout
-from tensorstore_ds.compress import compress_array, decompress_chunk, frame_problem
-from tensorstore_ds.layout import ArrayGeometry
-from tensorstore_ds.schema import ArraySpec
-from tensorstore_ds.zarr_part import ZarrPart
+from tensorstore_ds.format import arrays as layout
+from tensorstore_ds.format.arrays import ArrayGeometry
+from tensorstore_ds.format.chunks import compress_array, decompress_chunk, frame_problem
+from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.reading.zarr_part import ZarrPart
 
 CONTENTS = st.binary(min_size=1, max_size=400) | st.builds(
     lambda piece, n: piece * n, st.binary(min_size=1, max_size=9), st.integers(1, 100_000)

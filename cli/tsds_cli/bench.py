@@ -14,8 +14,8 @@ from tsds_cli.options import json_option, path_argument
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from tensorstore_ds.training.bench.comparison import BenchProgress
-    from tensorstore_ds.training.bench.results import Cell, Comparison, First, Row
+    from tensorstore_ds.comparison.bench import BenchProgress
+    from tensorstore_ds.comparison.results import Cell, Comparison, First, Row
 
 #: Names of the groups of ways. A test holds them equal to the library's, which help must not import.
 WAYS = ("files", "tensors", "plain", "store", "device")
@@ -105,9 +105,9 @@ def bench(
       tsds bench photos.tsds --raw photos
       tsds bench photos.tsds --ways tensors,store --batch-sizes 256 --no-train
     """
-    from tensorstore_ds.training.bench.chart import draw_comparison
-    from tensorstore_ds.training.bench.comparison import bench as run
-    from tensorstore_ds.training.bench.options import BenchOptions
+    from tensorstore_ds import bench as run
+    from tensorstore_ds.comparison.chart import draw_comparison
+    from tensorstore_ds.comparison.options import BenchOptions
 
     options = BenchOptions(raw, split, batch_sizes, chosen, train, seconds, device)  # type: ignore[arg-type]
     folder = out or Path(f"{store.name}.bench")
@@ -238,7 +238,7 @@ def _remarks(comparison: Comparison) -> Iterator[text.Text]:
 
 
 def _title(row: Row) -> str:
-    from tensorstore_ds.training.bench.chart import title_of
+    from tensorstore_ds.comparison.chart import title_of
 
     return title_of(row)
 

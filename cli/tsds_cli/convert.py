@@ -198,7 +198,7 @@ def _show(summary: Summary, out: Path) -> None:
 
 def _dry_run(src: Path, options: ConvertOptions, as_json: bool) -> None:
     from tensorstore_ds import estimate
-    from tensorstore_ds.manifest import dump_field
+    from tensorstore_ds.format.manifest import dump_field
 
     # Always as if bad samples were skipped: a dry run names all of them, not only the first.
     found = estimate(src, dataclasses.replace(options, on_error="skip"))

@@ -14,7 +14,7 @@ from tsds_cli import text
 from tsds_cli.options import json_option, path_argument
 
 if TYPE_CHECKING:
-    from tensorstore_ds.training.doctor.findings import Diagnosis, Measured
+    from tensorstore_ds.diagnosis.findings import Diagnosis, Measured
 
 #: Names of the models. A test holds it equal to the library's, which help must not import.
 MODELS = ("auto", "seed", "tiny", "small", "base", "none")
@@ -53,8 +53,8 @@ def doctor(
       tsds doctor photos.tsds
       tsds doctor photos.tsds --model small --batch-size 256 --threads 2
     """
-    from tensorstore_ds.training.doctor.diagnosis import diagnose
-    from tensorstore_ds.training.doctor.options import DiagnoseOptions
+    from tensorstore_ds import diagnose
+    from tensorstore_ds.diagnosis.options import DiagnoseOptions
 
     options = DiagnoseOptions(
         split=split,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tensorstore_ds.store import Store
+    from tensorstore_ds.reading.store import Store
 
 
 def class_lists(store: Store) -> Iterator[tuple[str, tuple[str, ...], str]]:

@@ -12,9 +12,9 @@ from tsds_cli import figures, text
 from tsds_cli.options import json_option, path_argument, sha256_option
 
 if TYPE_CHECKING:
-    from tensorstore_ds.page_cache import Residency
-    from tensorstore_ds.schema import Field
-    from tensorstore_ds.store import Store
+    from tensorstore_ds.format.schema import Field
+    from tensorstore_ds.page_cache.residency import Residency
+    from tensorstore_ds.reading.store import Store
 
 _NOUNS = {"class_counts": "samples", "object_counts": "objects"}
 _BAR = 28  # columns of the longest bar
@@ -38,7 +38,7 @@ def info(store: Path, sha256: str | None, as_json: bool) -> None:
       tsds info photos.tsds --json
     """
     from tensorstore_ds import open as open_store
-    from tensorstore_ds.page_cache import residency
+    from tensorstore_ds.page_cache.residency import residency
 
     opened = open_store(store, sha256=sha256)
     resident = residency(opened)
@@ -55,7 +55,7 @@ def info(store: Path, sha256: str | None, as_json: bool) -> None:
 
 
 def _as_data(store: Store, resident: Mapping[str, Residency]) -> dict[str, Any]:
-    from tensorstore_ds.manifest import dump_field
+    from tensorstore_ds.format.manifest import dump_field
 
     manifest = store.manifest
     return {
@@ -116,13 +116,13 @@ def _show_fields(store: Store) -> None:
 def _describe(field: Field) -> str:
     """dtype, shape and names of a field.
 
-    >>> from tensorstore_ds.schema import image_field, objects_field
+    >>> from tensorstore_ds.format.schema import image_field, objects_field
     >>> _describe(image_field((28, 28, 1)))
     'uint8 28 x 28 x 1'
     >>> _describe(objects_field("boxes", "keypoints", classes=("face",), keypoints=("eye", "nose")))
     'boxes, keypoints · 1 class · 2 keypoints'
     """
-    from tensorstore_ds.schema import ArrayField
+    from tensorstore_ds.format.schema import ArrayField
 
     if isinstance(field, ArrayField):
         shape = " x ".join(map(str, field.spec.shape))

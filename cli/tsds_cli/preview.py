@@ -8,8 +8,7 @@ import click
 
 from tsds_cli import text
 from tsds_cli.failure import Failure
-from tsds_cli.options import path_argument
-from tsds_cli.options import rows as row_numbers
+from tsds_cli.options import path_argument, rows as row_numbers
 
 
 @click.command()
@@ -39,8 +38,8 @@ def preview(store: Path, split: str | None, count: int, rows: tuple[int, ...] | 
       tsds preview voc.tsds --split val --count 12 --out val.png
       tsds preview voc.tsds --rows 0,17,204
     """
-    from tensorstore_ds.preview import choose_rows, contact_sheet
-    from tensorstore_ds.store import open as open_store
+    from tensorstore_ds.pictures.contact_sheet import choose_rows, contact_sheet
+    from tensorstore_ds.reading.store import open as open_store
 
     opened = open_store(store)
     if split is not None and split not in opened:

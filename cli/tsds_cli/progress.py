@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tsds_cli import text
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
+    from rich.progress import Progress as RichProgress, TaskID
 
     from tensorstore_ds import Progress, TrainProgress
 

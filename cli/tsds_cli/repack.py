@@ -14,7 +14,7 @@ from tsds_cli.options import json_option, path_argument
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from tensorstore_ds.schema import Layout
+    from tensorstore_ds.format.schema import Layout
 
 
 @click.command()

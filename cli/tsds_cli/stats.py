@@ -13,7 +13,7 @@ from tsds_cli.failure import Failure
 from tsds_cli.options import json_option, path_argument
 
 if TYPE_CHECKING:
-    from tensorstore_ds.store import Store
+    from tensorstore_ds.reading.store import Store
 
 _BAR = 28
 
@@ -59,7 +59,7 @@ def _show(store: Store, name: str) -> None:
 
 
 def _channels(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    from tensorstore_ds.statistics import channel_moments
+    from tensorstore_ds.format.statistics import channel_moments
 
     found = channel_moments(statistics)
     if found is None:

@@ -89,8 +89,7 @@ def train(store: Path, out: Path | None, resume: bool, compile_: bool, as_json: 
       tsds train photos.tsds --out runs/photos --resume
       torchrun --nproc-per-node 8 -m tsds_cli train photos.tsds --model small
     """
-    from tensorstore_ds import Listeners, TrainOptions
-    from tensorstore_ds import train as run
+    from tensorstore_ds import Listeners, TrainOptions, train as run
 
     chosen = TrainOptions(compile=compile_, **given)
     folder = out or Path(f"{store.name.removesuffix('.tsds')}.run")

@@ -15,7 +15,7 @@ from tsds_cli.options import json_option, nbytes, path_argument
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from tensorstore_ds.page_cache import Residency
+    from tensorstore_ds.page_cache.residency import Residency
 
 _BAR = 10
 
@@ -43,8 +43,8 @@ def warm(store: Path, splits: tuple[str, ...], budget: int | None, threads: int,
       tsds warm photos.tsds --split train --budget 20GiB
     """
     from tensorstore_ds import open as open_store
-    from tensorstore_ds.page_cache import requirement, residency_of, select_columns
-    from tensorstore_ds.warming import warm as run
+    from tensorstore_ds.page_cache.residency import requirement, residency_of, select_columns
+    from tensorstore_ds.page_cache.warming import warm as run
 
     opened = open_store(store)
     columns = select_columns(opened, splits or None, None)

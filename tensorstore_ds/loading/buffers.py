@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tensorstore_ds.schema import ArraySpec
+from tensorstore_ds.format.schema import ArraySpec
 
 #: Buffers that wait to be used again; more are given back to the system.
 KEPT = 8

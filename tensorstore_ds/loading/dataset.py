@@ -14,14 +14,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
-from tensorstore_ds.columns import Column
+from tensorstore_ds.format.schema import ArrayField
 from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.decode import decode_images
 from tensorstore_ds.loading.samples import ReturnAs, as_sample
-from tensorstore_ds.schema import ArrayField
-from tensorstore_ds.store import Split
-from tensorstore_ds.store import open as open_store
+from tensorstore_ds.reading.columns import Column
+from tensorstore_ds.reading.store import Split, open as open_store
 
 Sample = Any
 #: What a batch holds of a field: a tensor with a row a sample; objects; or a list, of keys or of images of any size.

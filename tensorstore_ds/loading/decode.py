@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from tensorstore_ds.stored_images import decode_stored
+from tensorstore_ds.reading.stored_images import decode_stored
 
 
 def decode_images(files: Sequence[bytes], keys: Sequence[str]) -> torch.Tensor | list[torch.Tensor]:

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from torch.utils import data
 from torch.utils.data import BatchSampler, Dataset, Sampler, SequentialSampler
 
-from tensorstore_ds.columns import RaggedColumn
-from tensorstore_ds.cores import usable_cores
+from tensorstore_ds.format.schema import TableField
 from tensorstore_ds.loading.batches import ColumnCollate, IndexBatches, SampleCollate, Transformed, WithRows
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import COLLATES, Collate
@@ -34,9 +33,10 @@ from tensorstore_ds.loading.loader_stats import LoaderStats
 from tensorstore_ds.loading.read_ahead import advise
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import RowSampler, ShuffleSampler
-from tensorstore_ds.locking import Lock, lock
-from tensorstore_ds.schema import TableField
-from tensorstore_ds.store import open as open_store
+from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.page_cache.locking import Lock, lock
+from tensorstore_ds.reading.columns import RaggedColumn
+from tensorstore_ds.reading.store import open as open_store
 
 #: Batches smaller than this are gathered several at a time and cut apart: a gather has a cost of its own.
 GROUP_NBYTES = 1024**2

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import ResidencyError
+from tensorstore_ds.format.schema import ArrayField, TableField
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.dataset import Batch, StoreDataset, Value, value_of
-from tensorstore_ds.memory import memory_limit
-from tensorstore_ds.schema import ArrayField, TableField
+from tensorstore_ds.machine import memory_limit
 
 ResidencyChoice = Literal["auto", "page-cache", "locked", "device"]
 CHOICES: tuple[ResidencyChoice, ...] = get_args(ResidencyChoice)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torchvision import tv_tensors
 
-from tensorstore_ds.schema import Field
+from tensorstore_ds.format.schema import Field
 
 ReturnAs = Literal["dict", "tuple"]
 

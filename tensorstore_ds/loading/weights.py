@@ -7,9 +7,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tensorstore_ds.columns import Column, RaggedColumn
 from tensorstore_ds.errors import FormatError, OptionError, Problem
-from tensorstore_ds.store import Split
+from tensorstore_ds.reading.columns import Column, RaggedColumn
+from tensorstore_ds.reading.store import Split
 
 ADVICE = "Any array of one weight a row can be given to WeightedSampler."
 

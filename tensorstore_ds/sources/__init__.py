@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.regular_files import unreadable
 from tensorstore_ds.sources.base import Source, SourceOptions
-from tensorstore_ds.sources.reading import unreadable
 
 
 @functools.cache

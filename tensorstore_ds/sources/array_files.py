@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import ConversionError, Problem, SourceError
-from tensorstore_ds.sources.reading import open_file, unreadable
+from tensorstore_ds.regular_files import open_file, unreadable
 
 #: Enough for the header of a .npy file: NumPy itself writes 128 bytes for all but the oddest arrays.
 NPY_HEAD = 16384

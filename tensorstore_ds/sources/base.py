@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem
-from tensorstore_ds.schema import Field, Keypoints
+from tensorstore_ds.format.schema import Field, Keypoints
 
 #: What a source hands to its own `read`: a path, a row number. It must be small: a data set has millions.
 Reference = str | int

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
-from tensorstore_ds.sources.reading import read_lines
+from tensorstore_ds.regular_files import read_lines
 
 
 def order_classes(found: Iterable[str], wanted: tuple[str, ...] | None, where: str) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import overload
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.schema import NAME
-from tensorstore_ds.sources.reading import check_machine, unreadable
+from tensorstore_ds.format.schema import NAME
+from tensorstore_ds.regular_files import check_machine, unreadable
 
 #: What operating systems and archive programs leave behind; hidden names (``.DS_Store``) are passed over anyway.
 LITTER = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini"})

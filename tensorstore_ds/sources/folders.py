@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.schema import label_field
+from tensorstore_ds.format.schema import label_field
+from tensorstore_ds.regular_files import unreadable
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.classes import order_classes
 from tensorstore_ds.sources.files import (
@@ -24,7 +25,6 @@ from tensorstore_ds.sources.files import (
     walk_files,
 )
 from tensorstore_ds.sources.list_lines import names_images
-from tensorstore_ds.sources.reading import unreadable
 
 _SUFFIXES = tuple(IMAGE_SUFFIXES)
 #: Files beside the images that nobody would take for data: passed over without a word.

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.schema import Keypoints, TableField, objects_field
+from tensorstore_ds.format.schema import Keypoints, TableField, objects_field
+from tensorstore_ds.regular_files import unreadable
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.classes import order_classes
 from tensorstore_ds.sources.files import LITTER, PackedStrings, split_name, split_names, walk_files
 from tensorstore_ds.sources.imglab_file import FLAGS, NO_LABEL, Columns, Names, read_columns
 from tensorstore_ds.sources.keypoints import absent_keypoints, choose_keypoints
-from tensorstore_ds.sources.reading import unreadable
 from tensorstore_ds.sources.unions import find_unions
 from tensorstore_ds.sources.xml import file_root, folder_roots
 

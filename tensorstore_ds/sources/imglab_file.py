@@ -11,9 +11,9 @@ from typing import NoReturn
 from xml.etree.ElementTree import Element
 
 from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.regular_files import unreadable
 from tensorstore_ds.sources.files import PackedStrings
 from tensorstore_ds.sources.keypoints import Place, as_place
-from tensorstore_ds.sources.reading import unreadable
 from tensorstore_ds.sources.xml import flag, iterate_elements, number, pixels, shown
 
 FLAGS = ("difficult", "truncated", "occluded")

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
-from tensorstore_ds.schema import Keypoints
-from tensorstore_ds.sources.reading import read_lines
+from tensorstore_ds.format.schema import Keypoints
+from tensorstore_ds.regular_files import read_lines
 
 #: Partners in the 68-point scheme of iBUG, numbered from 0; the nine points not named lie on the middle line. The
 #: scheme: Sagonas, Tzimiropoulos, Zafeiriou, Pantic: "300 Faces in-the-Wild Challenge: The first facial landmark

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.regular_files import check_machine, open_file, unreadable
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
-from tensorstore_ds.sources.reading import check_machine, open_file, unreadable
 
 LIST_SUFFIXES = frozenset({".csv", ".tsv", ".txt"})
 #: Names of the column that makes a first line a header, in lower case and with ``_`` for spaces.

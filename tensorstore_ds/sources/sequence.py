@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
-from tensorstore_ds.schema import OBJECT_VALUES, ArrayField, ArraySpec, Field, label_field, objects_field
+from tensorstore_ds.format.schema import OBJECT_VALUES, ArrayField, ArraySpec, Field, label_field, objects_field
+from tensorstore_ds.regular_files import check_machine
 from tensorstore_ds.sources.base import Contents, Objects, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.classes import number_classes
 from tensorstore_ds.sources.files import split_names
 from tensorstore_ds.sources.keypoints import flip_pairs
-from tensorstore_ds.sources.reading import check_machine
 from tensorstore_ds.sources.samples import Parts, as_array, read_parts
 
 

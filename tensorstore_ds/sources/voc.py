@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.schema import Keypoints, TableField, objects_field
+from tensorstore_ds.format.schema import Keypoints, TableField, objects_field
 from tensorstore_ds.sources.base import Contents, Objects, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.classes import order_classes
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.regular_files import TEXT_LIMIT, read_file, unreadable
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import SPLIT_NAMES, split_names
-from tensorstore_ds.sources.reading import TEXT_LIMIT, read_file, unreadable
 from tensorstore_ds.sources.unions import find_unions
 
 _ANNOTATIONS, _IMAGES = "Annotations", "JPEGImages"

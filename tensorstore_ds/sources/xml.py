@@ -17,8 +17,8 @@ from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.regular_files import check_machine, open_file, unreadable
 from tensorstore_ds.sources.files import glance
-from tensorstore_ds.sources.reading import check_machine, open_file, unreadable
 
 FILE_LIMIT = 16 << 20  # bytes of one tree, and so of a file that is read as one
 STREAM_LIMIT = 1 << 30  # bytes of a file that is read element by element

@@ -10,7 +10,10 @@ from torch import nn
 from torchvision.transforms.v2 import functional
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading.augment import (
+from tensorstore_ds.format.schema import TableField
+from tensorstore_ds.format.statistics import channel_moments
+from tensorstore_ds.loading.augment.base import Keys, Params, Rows
+from tensorstore_ds.loading.augment.compose import (
     ColorJitter,
     Compose,
     Normalize,
@@ -18,10 +21,7 @@ from tensorstore_ds.loading.augment import (
     RandomHorizontalFlip,
     RandomResizedCrop,
 )
-from tensorstore_ds.loading.augment_base import Keys, Params, Rows
-from tensorstore_ds.schema import TableField
-from tensorstore_ds.statistics import channel_moments
-from tensorstore_ds.store import Split
+from tensorstore_ds.reading.store import Split
 from tensorstore_ds.training.options import TrainOptions, ViTOptions
 
 #: Sides of an image to each pixel of `light`'s shift: 3 pixels of 28, 28 of 224.

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tensorstore_ds.encode import MAX_PIXELS
-from tensorstore_ds.geometry import FITS, Fit
+from tensorstore_ds.imaging.codecs import MAX_PIXELS
+from tensorstore_ds.imaging.placement import FITS, Fit
 from tensorstore_ds.training.options import ViTOptions
 from tensorstore_ds.training.task_base import Task
 from tensorstore_ds.training.tasks import task_from_data

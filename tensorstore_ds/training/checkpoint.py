@@ -12,9 +12,9 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from tensorstore_ds.durable import replacing
 from tensorstore_ds.errors import TrainingError
 from tensorstore_ds.training.card import ModelCard
-from tensorstore_ds.training.replacing import replacing
 from tensorstore_ds.training.vit import ViT
 
 #: What a checkpoint says that it is; the number changes when older ones can no longer be read.

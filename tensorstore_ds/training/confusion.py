@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.training.drawing import EMPTY, FADED, INK, legible, name_ticks, plots_available, sheet
+from tensorstore_ds.pictures.sheet import EMPTY, FADED, INK, legible, name_ticks, plots_available, sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading.augment import Compose
+from tensorstore_ds.format.schema import ArrayField
+from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.weighted import WeightedSampler
 from tensorstore_ds.loading.weights import class_balanced_weights, repeat_factors
-from tensorstore_ds.memory import memory_limit
-from tensorstore_ds.page_cache import fits, requirement
-from tensorstore_ds.schema import ArrayField
-from tensorstore_ds.store import Split, Store
+from tensorstore_ds.machine import memory_limit
+from tensorstore_ds.page_cache.residency import fits, requirement
+from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.training.options import Balance, TrainOptions
 from tensorstore_ds.training.ranks import Ranks
 from tensorstore_ds.training.task_base import Task

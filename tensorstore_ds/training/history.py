@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
+from tensorstore_ds.conversion.shard_writer import sync
+from tensorstore_ds.durable import replacing, unwritable, write_all
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.training.epoch_record import EpochRecord, best_record, dump_record, parse_record, plain, scalars
-from tensorstore_ds.training.replacing import replacing, unwritable, write_all
 from tensorstore_ds.training.tensorboard_events import EventFile, tensorboard_available
-from tensorstore_ds.writer import sync
 
 __all__ = ["EpochRecord", "History", "best_record", "load_history", "write_report"]
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError
+from tensorstore_ds.pictures.sheet import EVAL, FADED, INK, NOT_DRAWN, TRAIN, name_ticks, plots_available, sheet
 from tensorstore_ds.training.confusion import draw_confusion
-from tensorstore_ds.training.drawing import EVAL, FADED, INK, NOT_DRAWN, TRAIN, name_ticks, plots_available, sheet
 from tensorstore_ds.training.epoch_record import EpochRecord, best_record
 
 if TYPE_CHECKING:

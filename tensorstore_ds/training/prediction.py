@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensorstore_ds.encode import Color, decode_image, resize
 from tensorstore_ds.errors import Problem, SourceError, TrainingError
-from tensorstore_ds.geometry import Placement, place
-from tensorstore_ds.loading.augment import Compose, Normalize
-from tensorstore_ds.sources.reading import read_file
+from tensorstore_ds.imaging.codecs import Color, decode_image, resize
+from tensorstore_ds.imaging.placement import Placement, place
+from tensorstore_ds.loading.augment.compose import Compose, Normalize
+from tensorstore_ds.regular_files import read_file
 from tensorstore_ds.training.augmentation import Resize
 from tensorstore_ds.training.card import ModelCard
 from tensorstore_ds.training.checkpoint import load_model

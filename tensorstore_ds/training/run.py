@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
-from tensorstore_ds.geometry import FITS, Fit
-from tensorstore_ds.loading.augment_base import fold
+from tensorstore_ds.imaging.placement import FITS, Fit
+from tensorstore_ds.loading.augment.base import fold
 from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.store import Split, Store
+from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.training.augmentation import eval_transform, normalize, train_transform
 from tensorstore_ds.training.batch_fit import is_out_of_memory
 from tensorstore_ds.training.card import ModelCard

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tensorstore_ds.durable import partial_of
 from tensorstore_ds.errors import OptionError, TrainingError
 from tensorstore_ds.training import checkpoint
 from tensorstore_ds.training.card import ModelCard
 from tensorstore_ds.training.epoch_record import EpochRecord, dump_record
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import FREE_TO_CHANGE, TrainOptions
-from tensorstore_ds.training.replacing import partial_of
 from tensorstore_ds.training.task_base import Sums
 
 

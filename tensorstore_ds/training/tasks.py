@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from tensorstore_ds.errors import FormatError, OptionError, Problem
-from tensorstore_ds.loading.augment_base import on_device
-from tensorstore_ds.schema import Field, TableField
-from tensorstore_ds.store import Split
+from tensorstore_ds.format.schema import Field, TableField
+from tensorstore_ds.loading.augment.base import on_device
+from tensorstore_ds.reading.store import Split
 from tensorstore_ds.training.options import Task as TaskName
 from tensorstore_ds.training.task_base import Batch, Sums, Task, largest, objects_of, pick
 

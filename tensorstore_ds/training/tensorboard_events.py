@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from tensorstore_ds.training.replacing import unwritable, write_all
+from tensorstore_ds.durable import unwritable, write_all
 
 
 def tensorboard_available() -> bool:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from tensorstore_ds.errors import TrainingError
 from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.store import Store
-from tensorstore_ds.store import open as open_store
+from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.training.augmentation import train_transform
 from tensorstore_ds.training.batch_fit import fitting_batch_size, is_out_of_memory
 from tensorstore_ds.training.data import image_shape, split_of

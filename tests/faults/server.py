@@ -125,8 +125,8 @@ def _wait(child: int, limit: float) -> tuple[int, bool]:
 
 def _scale_down() -> None:
     """Let shards of a few samples be as those of many: of several blocks; and take no 8 MiB to read a small file."""
-    importlib.import_module("tensorstore_ds.plan").BLOCK_ROWS = 2
-    importlib.import_module("tensorstore_ds.writer").COPY_NBYTES = 4096
+    importlib.import_module("tensorstore_ds.conversion.plan").BLOCK_ROWS = 2
+    importlib.import_module("tensorstore_ds.conversion.shard_writer").COPY_NBYTES = 4096
 
 
 def main() -> None:

@@ -19,13 +19,14 @@ from PIL import Image
 import tensorstore_ds as tsds
 from fuzz.door import Door
 from fuzz.mutations import NAMES, TABLE_TOKENS, mutate_bytes, mutate_table, mutate_text, mutate_xml
-from tensorstore_ds.encode import ImageOptions, decode_image, encode_sample, open_image, oriented_size, own_pixel_limit
+from tensorstore_ds.conversion.encode import ImageOptions, encode_sample
 from tensorstore_ds.errors import SourceError
+from tensorstore_ds.format.statistics import Statistics
+from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size, own_pixel_limit
 from tensorstore_ds.sources import open_source, registry
 from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.sources.classes import read_classes
 from tensorstore_ds.sources.keypoints import read_keypoints
-from tensorstore_ds.statistics import Statistics
 
 _SAMPLES = 20  # of each split; a damaged file may claim any number
 _IMAGE = ImageOptions(size=(8, 8), max_pixels=1_000_000)

@@ -18,9 +18,9 @@ import tensorstore_ds as tsds
 from fuzz.door import Door, check_output, run_program
 from fuzz.mutations import mutate_bytes, mutate_json
 from small_stores import VALID
-from tensorstore_ds.columns import RaggedColumn
 from tensorstore_ds.errors import FormatError
-from tensorstore_ds.layout import CRC_NBYTES, encode_index
+from tensorstore_ds.format.arrays import CRC_NBYTES, encode_index
+from tensorstore_ds.reading.columns import RaggedColumn
 
 _ZEROS = b"0" * 64
 _DIGEST = re.compile(rb'(?<="tsds_sha256": ")[0-9a-f]{64}(?=")')

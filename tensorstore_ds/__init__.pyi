@@ -1,0 +1,65 @@
+"""The public names, each with the module that it is imported from when it is first used."""
+
+from .comparison.bench import bench as bench
+from .comparison.options import BenchOptions as BenchOptions
+from .comparison.results import Comparison as Comparison
+from .conversion.convert import Progress as Progress, Summary as Summary, convert as convert
+from .conversion.estimate import Estimate as Estimate, estimate as estimate
+from .conversion.options import ConvertOptions as ConvertOptions
+from .conversion.repack import repack as repack
+from .diagnosis.diagnosis import diagnose as diagnose
+from .diagnosis.findings import Diagnosis as Diagnosis, Verdict as Verdict
+from .diagnosis.options import DiagnoseOptions as DiagnoseOptions
+from .errors import (
+    ConversionError as ConversionError,
+    FormatError as FormatError,
+    OptionError as OptionError,
+    Problem as Problem,
+    ResidencyError as ResidencyError,
+    SourceError as SourceError,
+    StoreExistsError as StoreExistsError,
+    TrainingError as TrainingError,
+    TrainingStopped as TrainingStopped,
+    TsdsError as TsdsError,
+)
+from .format.schema import Keypoints as Keypoints
+from .loading.augment.compose import (
+    ColorJitter as ColorJitter,
+    Compose as Compose,
+    Normalize as Normalize,
+    RandomCrop as RandomCrop,
+    RandomHorizontalFlip as RandomHorizontalFlip,
+    RandomResizedCrop as RandomResizedCrop,
+)
+from .loading.block_shuffle import BlockShuffleSampler as BlockShuffleSampler
+from .loading.collate import PackedObjects as PackedObjects, collate_objects as collate_objects
+from .loading.dataset import Batch as Batch, StoreDataset as StoreDataset
+from .loading.device import DevicePrefetcher as DevicePrefetcher
+from .loading.loader import DataLoader as DataLoader
+from .loading.loader_stats import LoaderStats as LoaderStats
+from .loading.samplers import ShuffleSampler as ShuffleSampler, SubsetSampler as SubsetSampler
+from .loading.weighted import WeightedSampler as WeightedSampler
+from .loading.weights import (
+    class_balanced_weights as class_balanced_weights,
+    repeat_factors as repeat_factors,
+    weights_from_column as weights_from_column,
+)
+from .machine import memory_limit as memory_limit, memory_limits as memory_limits
+from .page_cache.eviction import Eviction as Eviction, evict as evict
+from .page_cache.locking import Lock as Lock, lock as lock
+from .page_cache.residency import Residency as Residency, fits as fits, residency as residency
+from .page_cache.warming import Warming as Warming, warm as warm, warm_in_background as warm_in_background
+from .reading.columns import Column as Column, Ragged as Ragged, RaggedColumn as RaggedColumn
+from .reading.store import Split as Split, Store as Store, open as open
+from .reading.verification import verify as verify
+from .training.checkpoint import load_model as load_model
+from .training.epoch_record import EpochRecord as EpochRecord
+from .training.learner import Learner as Learner
+from .training.listeners import Listeners as Listeners, TrainProgress as TrainProgress
+from .training.options import TrainOptions as TrainOptions, ViTOptions as ViTOptions
+from .training.prediction import Prediction as Prediction, predict as predict
+from .training.report import TrainReport as TrainReport
+from .training.tasks import task_of as task_of
+from .training.trainer import train as train
+from .training.vit import ViT as ViT
+from .version import __version__ as __version__

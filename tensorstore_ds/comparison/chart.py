@@ -1,0 +1,143 @@
+"""A picture of a comparison: seconds an epoch over the batch size, a line a way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tensorstore_ds.comparison.results import Cell, Comparison, Phase, Row
+from tensorstore_ds.pictures.sheet import FADED, INK, plots_available, sheet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+#: By group; colours that the colour-blind tell apart (Okabe and Ito, Color Universal Design, 2008).
+_COLORS: Mapping[str, str] = {
+    "files": "#0072b2",
+    "tensors": "#009e73",
+    "plain": "#e69f00",
+    "store": "#d55e00",
+    "device": "#cc79a7",
+}
+#: Of the ways of a group, in turn.
+_MARKERS, _DASHES = ("o", "s", "^"), ("-", "--", ":")
+_TITLES: Mapping[Phase, str] = {"load": "Loading alone", "train": "Training a small ViT"}
+
+
+def draw_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> bool:
+    """Draw it: lower is quicker. Hollow marks are epochs reckoned from a part.
+
+    Args:
+        comparison: with any number of cells measured, none of them too.
+        path: of the PNG file; one that is there is replaced in one step.
+
+    Returns:
+        Whether it was drawn: False without matplotlib.
+
+    Raises:
+        TrainingError: the file could not be written.
+    """
+    if not plots_available():
+        return False
+    from matplotlib.lines import Line2D
+
+    phases: list[Phase] = [p for p in _TITLES if any(c.phase == p for c in comparison.cells)] or ["load"]
+    height, width, *_ = comparison.shape or (0, 0)
+    of = f"{comparison.rows:,} images" + (f" of {height} x {width} pixels" if comparison.shape else "")
+    with sheet(path, 5.4 * len(phases) + 0.6, 5.6) as figure:
+        figure.suptitle(f"An epoch of {of}, on {comparison.device}", x=0.01, ha="left", fontsize=12)
+        panels = figure.subplots(1, len(phases), squeeze=False)[0]
+        named: dict[str, Line2D] = {}
+        for axes, phase in zip(panels, phases, strict=True):
+            _draw_phase(axes, comparison, phase, named)
+        if named:
+            if any(cell.reckoned for cell in comparison.cells):
+                part = Line2D([], [], linestyle="", marker="o", color=FADED, markerfacecolor="white")
+                named["reckoned from a part of an epoch"] = part
+            figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=3, fontsize=9)
+    return True
+
+
+def _draw_phase(axes: Axes, comparison: Comparison, phase: Phase, named: dict[str, Line2D]) -> None:
+    axes.set_title(_TITLES[phase])
+    seen: dict[str, int] = {}
+    drawn = False
+    for row in comparison.ways:
+        place = seen.setdefault(row.group, 0)
+        seen[row.group] += 1
+        cells = [comparison.cell(row.name, phase, size) for size in comparison.batch_sizes]
+        measured = [cell for cell in cells if cell is not None and cell.seconds is not None]
+        if measured:
+            named.setdefault(title_of(row), _draw_way(axes, row, place, measured))
+            drawn = True
+    if not drawn:
+        axes.text(0.5, 0.5, "nothing was measured", ha="center", transform=axes.transAxes, color=FADED)
+        axes.set_axis_off()
+        return
+    _name_axes(axes, comparison.batch_sizes)
+
+
+def _draw_way(axes: Axes, row: Row, place: int, cells: Sequence[Cell]) -> Line2D:
+    color, last = _COLORS[row.group], len(_MARKERS) - 1
+    marker, dashes = _MARKERS[min(place, last)], _DASHES[min(place, last)]
+    sizes, seconds = [cell.batch_size for cell in cells], [cell.seconds or 0.0 for cell in cells]
+    style = {"color": color, "linestyle": dashes, "marker": marker, "zorder": 3 if row.ours else 2}
+    (line,) = axes.plot(sizes, seconds, linewidth=2.6 if row.ours else 1.4, markersize=6, **style)  # type: ignore[arg-type]
+    hollow = [i for i, cell in enumerate(cells) if cell.reckoned]
+    axes.plot(
+        [sizes[i] for i in hollow],
+        [seconds[i] for i in hollow],
+        linestyle="",
+        marker=marker,
+        markersize=6,
+        markeredgecolor=color,
+        markerfacecolor="white",
+        zorder=4,
+    )
+    return line
+
+
+def _name_axes(axes: Axes, sizes: Sequence[int]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
+    low, high = axes.get_ylim()
+    if high / low < 10:  # a decade at least, so that there are numbers to read
+        middle = (low * high) ** 0.5
+        low, high = axes.set_ylim(middle / 10**0.5, middle * 10**0.5)
+    axes.set_xticks(_apart(sizes))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 300 else (1,), numticks=20))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("samples a batch", color=INK)
+    axes.set_ylabel("seconds an epoch", color=INK)
+    axes.grid(axis="y", which="major")
+
+
+def _apart(sizes: Sequence[int]) -> list[int]:
+    """Sizes that can be named beside each other on a logarithmic scale, the largest among them.
+
+    >>> _apart([100, 300, 500, 1000, 3000, 5000, 10000]), _apart([100, 205])
+    ([100, 500, 1000, 5000, 10000], [100, 205])
+    """
+    least = (sizes[-1] / sizes[0]) ** 0.15
+    kept: list[int] = []
+    for size in reversed(sizes):
+        if not kept or size * least <= kept[-1]:
+            kept.append(size)
+    return kept[::-1]
+
+
+def title_of(row: Row) -> str:
+    """A row's title, with what reads the files.
+
+    >>> title_of(Row("files-2", "files, 2 workers", "files", 2, False, reader="ImageFolder"))
+    'files (ImageFolder), 2 workers'
+    """
+    return row.title.replace("files,", f"files ({row.reader}),", 1) if row.reader else row.title

@@ -1,0 +1,110 @@
+"""Proof of what a way delivers: every sample once, with its own labels.
+
+A sample's mark is 64 bits of its pixels and labels. A way's marks, in any order, must be those of the store; those of a
+part of an epoch must be among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.reading.store import Split
+
+Marks = NDArray[np.uint64]
+
+#: Weights of labels are multiples of this odd number: 2^64 divided by the golden ratio.
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_PIECE_NBYTES = 64 * 1024**2
+
+
+def marks_of_images(images: NDArray[np.uint8]) -> Marks:
+    """(B,) marks of (B, H, W, C) images: sums of their 8-byte words, each times an odd number of its own, mod 2^64."""
+    rows = np.ascontiguousarray(images).reshape(len(images), -1)
+    words = -(-rows.shape[1] // 8)
+    weights = np.random.default_rng(0).integers(0, 2**63, words, np.uint64) * np.uint64(2) + np.uint64(1)
+    marks = np.empty(len(rows), np.uint64)
+    step = max(1, _PIECE_NBYTES // max(1, rows.shape[1]))
+    for start in range(0, len(rows), step):
+        piece = rows[start : start + step]
+        padded = np.zeros((len(piece), words * 8), np.uint8)
+        padded[:, : piece.shape[1]] = piece
+        marks[start : start + step] = (padded.view(np.uint64) * weights).sum(axis=1)
+    return marks
+
+
+def marks_of_labels(labels: NDArray[np.int64]) -> Marks:
+    """(B,) marks of (B,) class numbers."""
+    return (labels + 1).astype(np.uint64) * _GOLDEN
+
+
+def marks_of_objects(offsets: NDArray[np.int64], labels: NDArray[np.int64] | None) -> Marks:
+    """(B,) marks of how many objects each sample has, and of their classes where they have some, in any order."""
+    classes = np.zeros(offsets[-1], np.int64) if labels is None else labels
+    sums = np.zeros(len(classes) + 1, np.uint64)
+    np.cumsum(marks_of_labels(classes), out=sums[1:])
+    return sums[offsets[1:]] - sums[offsets[:-1]]
+
+
+def marks_of(batch: Mapping[str, NDArray[Any]], *, pixels: bool) -> Marks:
+    """(B,) marks of a batch.
+
+    Args:
+        batch: some of `image` (B, H, W, C), `label` (B,), `offsets` (B + 1,), `labels` (M,) of objects.
+        pixels: whether they count.
+    """
+    size = len(batch["offsets"]) - 1 if "offsets" in batch else len(batch["label" if "label" in batch else "image"])
+    marks = np.zeros(size, np.uint64)
+    if pixels:
+        marks += marks_of_images(batch["image"])
+    if "label" in batch:
+        marks ^= marks_of_labels(batch["label"])
+    if "offsets" in batch:
+        marks ^= marks_of_objects(batch["offsets"], batch.get("labels"))
+    return marks
+
+
+def marks_of_split(split: Split, fields: Mapping[str, str], *, pixels: bool) -> Marks:
+    """The marks of a whole split, read with NumPy alone, sorted.
+
+    Args:
+        split: of a store.
+        fields: name of the field of each kind: ``image``, and ``label`` or ``objects``.
+        pixels: whether they count; images must be kept as pixels then.
+    """
+    marks = [marks_of(batch, pixels=pixels) for batch in _pieces(split, fields, pixels)]
+    return np.sort(np.concatenate([np.zeros(0, np.uint64), *marks]))
+
+
+def _pieces(split: Split, fields: Mapping[str, str], pixels: bool) -> Iterator[dict[str, NDArray[Any]]]:
+    spec = getattr(split.fields[fields["image"]], "spec", None)
+    step = max(1, _PIECE_NBYTES // spec.row_nbytes) if spec is not None else 10_000
+    for start in range(0, len(split), step):
+        stop = min(start + step, len(split))
+        rows = np.arange(start, stop)
+        piece: dict[str, NDArray[Any]] = {"image": split[fields["image"]].take(rows) if pixels else rows}
+        if "label" in fields:
+            piece["label"] = split[fields["label"]].take(rows)
+        if "objects" in fields:
+            objects = split[fields["objects"]].take(rows)
+            piece["offsets"] = objects.offsets
+            piece.update({"labels": objects.values["labels"]} if "labels" in objects.values else {})
+        yield piece
+
+
+def agree(delivered: Marks, stored: Marks, *, whole: bool) -> bool:
+    """Whether marks are those of the store: all of them if an epoch is `whole`, else each at most as often.
+
+    >>> marks = np.array([1, 2, 2], np.uint64)
+    >>> agree(marks[::-1], marks, whole=True), agree(marks[1:], marks, whole=False), agree(marks[1:], marks, whole=True)
+    (True, True, False)
+    """
+    if whole:
+        return np.array_equal(np.sort(delivered), np.sort(stored))
+    known, counts = np.unique(stored, return_counts=True)
+    found, wanted = np.unique(delivered, return_counts=True)
+    places = np.minimum(np.searchsorted(known, found), len(known) - 1)
+    return bool(len(known)) and bool(np.all((known[places] == found) & (wanted <= counts[places])))

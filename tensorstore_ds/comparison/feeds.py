@@ -1,0 +1,273 @@
+"""The ways of loading, as each one's own documentation advises.
+
+torch's DataLoader keeps its workers between epochs and, where there is a GPU, pins its batches; copies from there do
+not wait. Everybody hands out shuffled batches of uint8 images with their labels or objects.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import data
+from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
+
+from tensorstore_ds.comparison.files import open_files
+from tensorstore_ds.comparison.raw_cache import drop_files
+from tensorstore_ds.comparison.ways import Way
+from tensorstore_ds.errors import ResidencyError
+from tensorstore_ds.format.schema import ArrayField
+from tensorstore_ds.loading.batches import collate_samples
+from tensorstore_ds.loading.collate import PackedObjects, collate_objects, pack_objects
+from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.device import move
+from tensorstore_ds.loading.loader import DataLoader
+from tensorstore_ds.machine import memory_limit
+from tensorstore_ds.page_cache.eviction import evict
+from tensorstore_ds.reading.columns import Column
+from tensorstore_ds.reading.store import Split, open as open_store
+
+Batch = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is loaded, and where to.
+
+    Attributes:
+        store: its path.
+        split: its name.
+        fields: name of the field of each kind: ``image``, and ``label`` or ``objects``, if any.
+        device: where batches shall arrive.
+        raw: the source, if it is known.
+        scratch: a folder for links.
+        memory: bytes that a copy in memory may take; None: what this process may use.
+        seed: of orders.
+    """
+
+    store: Path
+    split: str
+    fields: Mapping[str, str]
+    device: torch.device
+    raw: Path | None
+    scratch: Path
+    memory: int | None
+    seed: int
+
+    def open(self) -> Split:
+        """The split, newly opened: its maps end with it."""
+        return open_store(self.store)[self.split]
+
+
+class Feed(ABC):
+    """One way to load: opened once, then a loader for each batch size."""
+
+    #: What reads, where the way leaves it open.
+    reader = ""
+
+    def __init__(self, way: Way, subject: Subject) -> None:
+        self.way = way
+        self.subject = subject
+        self.dataset: Any = None
+
+    @property
+    def rows(self) -> int:
+        """Samples of an epoch."""
+        return len(self.dataset)
+
+    def open(self) -> None:
+        """Do what is done once, before the first epoch."""
+        if self.dataset is None:
+            self.dataset = self._dataset()
+
+    def close(self) -> None:
+        """Let go of all that is open or mapped."""
+        self.dataset = None
+        gc.collect()
+
+    @abstractmethod
+    def _dataset(self) -> Any: ...
+
+    @abstractmethod
+    def loader(self, batch_size: int) -> Iterable[Any]:
+        """Each iteration is a shuffled epoch."""
+
+    def batch(self, item: Any) -> Batch:
+        """What the loader handed out, as a dict on the device: by field, objects packed."""
+        moved: Batch = move(self._named(item), self.subject.device)
+        return moved
+
+    def _named(self, item: Any) -> Batch:
+        return dict(item)
+
+    def evict(self) -> int | None:
+        """Drop what will be read from the page cache: the bytes that stay, None if not known."""
+        fields = list(self.subject.fields.values())
+        return evict(open_store(self.subject.store), splits=self.subject.split, fields=fields).left
+
+    def _torch_loader(self, batch_size: int, collate: Any = None) -> Iterable[Any]:
+        workers = self.way.workers
+        return data.DataLoader(
+            self.dataset,
+            batch_size,
+            shuffle=True,
+            num_workers=workers,
+            collate_fn=collate,
+            pin_memory=self.subject.device.type == "cuda",
+            persistent_workers=workers > 0,
+        )
+
+    def _labelled(self, values: Any) -> Batch:
+        """Image, label and objects, in this order, those that there are."""
+        names = [self.subject.fields[kind] for kind in ("image", "label", "objects") if kind in self.subject.fields]
+        return dict(zip(names, values, strict=True))
+
+
+class FilesFeed(Feed):
+    """The source, through torchvision."""
+
+    def _dataset(self) -> Any:
+        if self.subject.raw is None:
+            raise ValueError("raw: expected a folder, found None.")
+        split, fields = self.subject.open(), self.subject.fields
+        found = open_files(open_store(self.subject.store), split, fields, self.subject.raw, self.subject.scratch)
+        self.reader, self.folder = found.reader, found.folder
+        return found.dataset
+
+    def loader(self, batch_size: int) -> Iterable[Any]:
+        """torch's, with a collate function where there are objects."""
+        return self._torch_loader(batch_size, collate_files if "objects" in self.subject.fields else None)
+
+    def _named(self, item: Any) -> Batch:
+        return self._labelled(item if isinstance(item, list | tuple) else [item])
+
+    def evict(self) -> int | None:
+        """Drop all files of the source, or of the split's folder in it."""
+        self.open()
+        folder = self.folder
+        self.close()
+        return drop_files(folder)
+
+
+class TensorsFeed(Feed):
+    """All of it in a TensorDataset: images (N, C, H, W); objects padded to the largest number in an image."""
+
+    def _dataset(self) -> TensorDataset:
+        split, fields = self.subject.open(), self.subject.fields
+        field = split.fields[fields["image"]]
+        if not isinstance(field, ArrayField):
+            raise ResidencyError(f"expected images kept as pixels, found {field.encoding}: they differ in size")
+        needed, limit = tensors_nbytes(split, fields), self.subject.memory
+        if limit is None:
+            # The store has to stay in the page cache beside it, or the other ways would be measured on a disk.
+            limit = memory_limit() - split[fields["image"]].nbytes
+        if needed > limit:
+            raise ResidencyError(f"expected {max(0, limit):,} bytes at most, found {needed:,}: it does not fit")
+        self._names: tuple[str, ...] = ()
+        tensors = [copy_of_images(split[fields["image"]])]
+        rows = np.arange(len(split))
+        if "label" in fields:
+            tensors.append(torch.from_numpy(split[fields["label"]].take(rows)))
+        if "objects" in fields:
+            found = split[fields["objects"]].take(rows)
+            values = {name: torch.from_numpy(value) for name, value in found.values.items()}
+            padded = collate_objects(PackedObjects(torch.from_numpy(found.offsets), values), "padded")
+            self._names = tuple(padded)
+            tensors += padded.values()
+        return TensorDataset(*tensors)
+
+    def loader(self, batch_size: int) -> Iterable[Any]:
+        """torch's; with whole batches as its page has it under "Disable automatic batching"."""
+        if not self.way.whole:
+            return self._torch_loader(batch_size)
+        sampler = BatchSampler(RandomSampler(self.dataset), batch_size, drop_last=False)
+        pinned = self.subject.device.type == "cuda"
+        return data.DataLoader(self.dataset, batch_size=None, sampler=sampler, pin_memory=pinned)
+
+    def _named(self, item: Any) -> Batch:
+        if "objects" not in self.subject.fields:
+            return self._labelled(item)
+        plain = len(item) - len(self._names)
+        padded = dict(zip(self._names, item[plain:], strict=True))
+        return self._labelled([*item[:plain], unpad(padded)])
+
+
+class PlainFeed(Feed):
+    """The store, through torch's DataLoader."""
+
+    def _dataset(self) -> StoreDataset:
+        return StoreDataset(self.subject.store, self.subject.split, fields=list(self.subject.fields.values()))
+
+    def loader(self, batch_size: int) -> Iterable[Any]:
+        """torch's, with a collate function where there are objects."""
+        packed = functools.partial(collate_samples, how="packed")
+        return self._torch_loader(batch_size, packed if "objects" in self.subject.fields else None)
+
+
+class StoreFeed(PlainFeed):
+    """The store, through this library's DataLoader."""
+
+    def loader(self, batch_size: int) -> Iterable[Any]:
+        """Ours, from the page cache or from the device."""
+        device = self.subject.device
+        return DataLoader(
+            self.dataset,
+            batch_size,
+            shuffle=True,
+            collate="packed",
+            device=device if device.type == "cuda" else None,
+            residency="device" if self.way.group == "device" else "page-cache",
+            seed=self.subject.seed,
+        )
+
+
+FEEDS: Mapping[str, type[Feed]] = {
+    "files": FilesFeed,
+    "tensors": TensorsFeed,
+    "plain": PlainFeed,
+    "store": StoreFeed,
+    "device": StoreFeed,
+}
+
+
+def collate_files(samples: list[Any]) -> tuple[Any, ...]:
+    """Samples of files to a batch: images and labels stacked, objects packed."""
+    columns = list(zip(*samples, strict=True))
+    stacked = [data.default_collate(list(column)) for column in columns[:-1]]
+    return (*stacked, collate_objects(pack_objects(columns[-1]), "packed"))
+
+
+def unpad(padded: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Packed objects from padded ones, ``mask`` (B, N) among them."""
+    mask = padded["mask"]
+    offsets = torch.nn.functional.pad(mask.sum(1).cumsum(0), (1, 0))
+    return {"offsets": offsets, **{name: value[mask] for name, value in padded.items() if name != "mask"}}
+
+
+def tensors_nbytes(split: Split, fields: Mapping[str, str]) -> int:
+    """Bytes of a `TensorsFeed`'s tensors."""
+    total: int = split[fields["image"]].nbytes
+    if "label" in fields:
+        total += split[fields["label"]].nbytes
+    if "objects" in fields:
+        objects = split[fields["objects"]]
+        most = int(np.diff(objects.offsets).max(initial=0))
+        total += len(split) * most * (1 + sum(value.spec.row_nbytes for value in objects.values.values()))
+    return total
+
+
+def copy_of_images(images: Column) -> torch.Tensor:
+    """All images of a column (N, H, W, C), as (N, C, H, W), copied piece by piece: memory holds one copy, not two."""
+    rows, height, width, channels = images.shape
+    copy = torch.empty((rows, channels, height, width), dtype=torch.from_numpy(images[:1].copy()).dtype)
+    for start in range(0, rows, 1000):
+        piece = torch.from_numpy(images[start : start + 1000].copy())
+        copy[start : start + 1000] = piece.permute(0, 3, 1, 2)
+    return copy

@@ -1,0 +1,1 @@
+"""From a source, or from what a program makes, to a store."""

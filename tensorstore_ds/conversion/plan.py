@@ -1,0 +1,175 @@
+"""What a conversion will do, before it does it: who goes into which split, and which rows make a shard."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.schema import NAME
+from tensorstore_ds.sources.base import Contents, Reference
+
+#: A block, the unit of work of one process, has about this many bytes of pixels and at most this many samples.
+BLOCK_NBYTES = 2 * 1024**2
+BLOCK_ROWS = 512
+
+_ORDER = {name: i for i, name in enumerate(("train", "val", "valid", "validation", "test"))}
+
+
+class Selection(Sequence[Reference]):
+    """Some references of a source, in an order of their own, without a copy of them."""
+
+    def __init__(self, references: Sequence[Reference], rows: NDArray[np.int64]) -> None:
+        self._references = references
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, item):  # type: ignore[no-untyped-def]  # typing's overloads would say no more
+        if isinstance(item, slice):
+            return [self._references[int(i)] for i in self._rows[item]]
+        return self._references[int(self._rows[item])]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSplit:
+    """A split of the store, and the split of the source whose samples it takes."""
+
+    source_split: str
+    references: Sequence[Reference]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedShard:
+    """Consecutive references of a split."""
+
+    split: str
+    index: int
+    source_split: str
+    references: Sequence[Reference]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive references of a shard, and where their rows will lie in it."""
+
+    source_split: str
+    first_row: int
+    references: Sequence[Reference]
+
+
+def plan_splits(
+    contents: Contents, fractions: Mapping[str, float] | None, seed: int, key: Callable[[str, Reference], str]
+) -> dict[str, PlannedSplit]:
+    """The source's own splits, or its only one (or its `train`) divided by `fractions`.
+
+    The division is by a hash of the seed and a sample's key, within each class where labels are known: each class is
+    ordered by the hash and cut at the fractions, so that every split has each class in its share, to the sample.
+    Whatever else changes in a sample, it stays where it is. Of `n` samples more in a class at most `n` others move at
+    each cut, those next to it: most often one or none.
+
+    Args:
+        contents: of the source.
+        fractions: name to share.
+        seed: another one gives another division.
+        key: `Source.key`.
+
+    Raises:
+        OptionError: the fractions do not add up to 1, or a name is taken.
+    """
+    splits = {name: PlannedSplit(name, references) for name, references in contents.splits.items()}
+    if fractions is None:
+        return _in_order(splits)
+    if not math.isclose(sum(fractions.values()), 1, abs_tol=1e-6) or min(fractions.values()) < 0:
+        raise OptionError(f"--split: expected fractions that add up to 1, found {sum(fractions.values()):g}.")
+    for name in fractions:
+        if not NAME.fullmatch(name):
+            raise OptionError(f"--split: expected names of a-z, 0-9, _ and -, found {name!r}.")
+    divided = next(iter(splits)) if len(splits) == 1 else "train"
+    others = {name: split for name, split in splits.items() if name != divided}
+    if divided not in splits or others.keys() & fractions.keys():
+        raise OptionError(
+            f"--split divides a source's only split, or its split train; here the source has {', '.join(splits)}, "
+            f"and {', '.join(fractions)} are asked for. Leave out --split, or choose other names."
+        )
+    references = contents.splits[divided]
+    labels = None if contents.labels is None else contents.labels.get(divided)
+    salt = seed.to_bytes(16, "little", signed=True)
+    hashes = np.fromiter((_hash(key(divided, r), salt) for r in references), np.uint64, len(references))
+    parts = _divide(hashes, labels, list(fractions.values()))
+    chosen = zip(fractions, parts, strict=True)
+    return _in_order({name: PlannedSplit(divided, Selection(references, rows)) for name, rows in chosen} | others)
+
+
+def _in_order(splits: Mapping[str, PlannedSplit]) -> dict[str, PlannedSplit]:
+    """What is trained on first, what is tested on last, and other splits after them."""
+    return dict(sorted(splits.items(), key=lambda item: _ORDER.get(item[0], len(_ORDER))))
+
+
+def _divide(
+    hashes: NDArray[np.uint64], labels: NDArray[np.int64] | None, fractions: Sequence[float]
+) -> list[NDArray[np.int64]]:
+    """Row numbers of each part, ascending."""
+    groups = np.zeros(len(hashes), np.int64) if labels is None else labels
+    order = np.lexsort((hashes, groups))
+    starts = np.flatnonzero(np.diff(groups[order], prepend=np.int64(-1)))
+    cuts = np.cumsum(fractions)[:-1]
+    parts: list[list[NDArray[np.int64]]] = [[] for _ in fractions]
+    for group in np.split(order, starts[1:]):
+        for part, rows in zip(parts, np.split(group, np.rint(cuts * len(group)).astype(np.int64)), strict=True):
+            part.append(rows)
+    return [np.sort(np.concatenate(part)) for part in parts]
+
+
+def _hash(key: str, salt: bytes) -> int:
+    text = key.encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8, salt=salt).digest(), "little")
+
+
+def plan_shards(splits: Mapping[str, PlannedSplit], rows_per_shard: int) -> list[PlannedShard]:
+    """Cut every split into shards of `rows_per_shard`, the last one shorter; an empty split has none."""
+    return [
+        PlannedShard(name, i, split.source_split, _Window(split.references, start, start + rows_per_shard))
+        for name, split in splits.items()
+        for i, start in enumerate(range(0, len(split.references), rows_per_shard))
+    ]
+
+
+def count_blocks(shards: Sequence[PlannedShard], row_nbytes: int) -> int:
+    """How many blocks `plan_blocks` makes of some shards."""
+    return sum(math.ceil(len(shard.references) / _block_rows(row_nbytes)) for shard in shards)
+
+
+def _block_rows(row_nbytes: int) -> int:
+    return max(1, min(BLOCK_ROWS, BLOCK_NBYTES // max(1, row_nbytes)))
+
+
+def plan_blocks(shard: PlannedShard, row_nbytes: int) -> Iterator[Block]:
+    """Cut a shard into blocks."""
+    rows = _block_rows(row_nbytes)
+    for start in range(0, len(shard.references), rows):
+        yield Block(shard.source_split, start, shard.references[start : start + rows])
+
+
+class _Window(Sequence[Reference]):
+    """References ``[start, stop)``, cut out only when they are asked for."""
+
+    def __init__(self, references: Sequence[Reference], start: int, stop: int) -> None:
+        self._references = references
+        self._start = start
+        self._stop = min(stop, len(references))
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def __getitem__(self, item):  # type: ignore[no-untyped-def]  # as above
+        if isinstance(item, slice):
+            start, stop, _ = item.indices(len(self))
+            return self._references[self._start + start : self._start + stop]
+        return self._references[range(self._start, self._stop)[item]]  # which knows where to stop

@@ -1,0 +1,111 @@
+"""Turn a store of one layout into one of the other, exactly."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from tensorstore_ds.conversion.convert import OnProgress, Progress, Summary, one_line_for_failures
+from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard, raw_path, sync
+from tensorstore_ds.conversion.workspace import Workspace
+from tensorstore_ds.errors import FormatError, OptionError, Problem
+from tensorstore_ds.format.arrays import array_paths
+from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
+from tensorstore_ds.format.schema import Layout
+from tensorstore_ds.reading.columns import Column, RaggedColumn
+from tensorstore_ds.reading.store import Split, Store, open as open_store
+from tensorstore_ds.reading.verification import verify
+
+
+def repack(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    layout: Layout,
+    progress: OnProgress | None = None,
+) -> Summary:
+    """Write the store at `path` again at `out`, in another layout; every value, statistic and name stays.
+
+    The store is verified first, so that damage is not given a fresh checksum.
+
+    Raises:
+        FormatError: the store is damaged.
+        StoreExistsError: `out` exists.
+        OptionError: the store has that layout already.
+        ConversionError: the disk is full.
+    """
+    began = time.monotonic()
+    notify = progress or (lambda _: None)
+    store = open_store(path)
+    target = Path(out).absolute()
+    if store.layout == layout:
+        raise OptionError(f"{store.path}: this store has the layout {layout} already. Copy it as it is.")
+    problems = verify(path, progress=lambda done, total: notify(Progress("checksum", done, total)))
+    if problems:
+        raise FormatError(problems, "Copy the store again; a damaged one is not repacked.")
+    with one_line_for_failures(target), Workspace(target) as workspace:
+        workspace.begin({"repacked": str(store.path), "layout": layout})
+        total = sum(len(store[name]) for name in store)
+        done = 0
+        splits = {}
+        for name in store:
+            shards = []
+            for index in range(len(store.manifest.splits[name].shards)):
+                shards.append(_repack_shard(store, name, index, workspace.store, layout))
+                done += shards[-1].rows
+                notify(Progress("compress", done, total))
+            splits[name] = SplitEntry(tuple(shards), store[name].statistics)
+        manifest = replace(store.manifest, layout=layout, splits=splits)
+        manifest = workspace.commit(manifest, _skipped(store.path))
+    return Summary(
+        path=target,
+        rows={name: split.rows for name, split in splits.items()},
+        nbytes=sum(file.size for file in manifest.all_files().values()),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _repack_shard(store: Store, name: str, index: int, root: Path, layout: Layout) -> Shard:
+    shard = store.manifest.splits[name].shards[index]
+    directory = root / shard_path(name, index)
+    split = store[name]
+    for field_name, field in split.fields.items():
+        for array in array_paths(field_name, field):
+            path = raw_path(directory, array)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _copy_part(_array_column(split, field_name, array), index, path)
+    whole = complete_shard(directory, split.fields, shard.rows, shard.lengths, layout)
+    sync(directory.parent)
+    return whole
+
+
+def _array_column(split: Split, field: str, array: str) -> Column:
+    column: Column | RaggedColumn = split[field]
+    if isinstance(column, Column):
+        return column
+    value = array.removeprefix(f"{field}/")
+    return column.offset_column if value == "offsets" else column.values[value]
+
+
+def _copy_part(column: Column, index: int, path: Path) -> None:
+    part = column.part(index)
+    rows = part.shape[0]
+    step = max(1, COPY_NBYTES // max(1, column.spec.row_nbytes))
+    with path.open("wb") as file:
+        for start in range(0, rows, step):
+            file.write(part[start : min(start + step, rows)].tobytes())
+
+
+def _skipped(root: Path) -> list[Problem]:
+    path = root / "skipped.jsonl"
+    if not path.exists():
+        return []
+    try:
+        lines = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line]
+        return [Problem(line["where"], line["reason"], line["message"]) for line in lines]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        problem = Problem("skipped.jsonl", "manifest", f"expected a JSON object a line ({error}).")
+        raise FormatError(problem) from error

@@ -1,0 +1,207 @@
+"""Where bytes lie: the arrays of a shard, their chunks, their metadata and their index. No input or output.
+
+``formats/v1/spec.md`` sections 3 and 5 describe what is computed here. An array is one file: inner chunks of
+whole rows back to back from byte 0, so that the file begins with the C-order array, then the index of Zarr's
+``sharding_indexed`` codec.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.format.schema import ArraySpec, Field, Layout, TableField
+
+#: Aim for the size of an inner chunk: small enough to fetch a few rows from afar, large enough to compress.
+CHUNK_NBYTES = 512 * 1024
+#: The index ends with the CRC-32C of its other bytes.
+CRC_NBYTES = 4
+ZSTD_LEVEL = 3
+#: A Zstandard frame has at least so many bytes, and as many again for each block of 128 KiB that it unpacks to.
+_FRAME_NBYTES, _BLOCK_NBYTES, _BLOCK = 6, 4, 128 * 1024
+
+GROUP: Mapping[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayGeometry:
+    """One array of a shard: its shape and how its file is divided.
+
+    Attributes:
+        spec: dtype and shape of one row.
+        rows: length of axis 0.
+    """
+
+    spec: ArraySpec
+    rows: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the whole array."""
+        return (self.rows, *self.spec.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array itself: of the file, the part that is mapped."""
+        return self.rows * self.spec.row_nbytes
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of an inner chunk: as even a division as whole rows allow.
+
+        >>> ArrayGeometry(ArraySpec("uint8", (256, 256, 3)), 5000).chunk_rows
+        3
+        >>> ArrayGeometry(ArraySpec("int64"), 70).chunk_rows
+        70
+        """
+        if self.rows == 0:
+            return 1
+        chunks = max(1, round(self.nbytes / CHUNK_NBYTES))
+        return math.ceil(self.rows / min(chunks, self.rows))
+
+    @property
+    def chunks(self) -> int:
+        """Number of inner chunks."""
+        return math.ceil(self.rows / self.chunk_rows)
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Bytes of an inner chunk before compression; the last one is filled up with zeros."""
+        return self.chunk_rows * self.spec.row_nbytes
+
+    @property
+    def index_nbytes(self) -> int:
+        """Bytes of the index at the end of the file."""
+        return self.chunks * 16 + CRC_NBYTES
+
+    @property
+    def file_nbytes(self) -> int:
+        """Bytes of the file in the layout `memmap`. An array without rows has no file: 0."""
+        return self.chunks * self.chunk_nbytes + self.index_nbytes if self.rows else 0
+
+    @property
+    def compressed_nbytes(self) -> tuple[int, int]:
+        """Least and most bytes of an inner chunk in the layout `zarr`.
+
+        The least is all that Zstandard can do: 32,768 to 1. A file that is smaller cannot hold what it claims.
+        """
+        least = _FRAME_NBYTES + _BLOCK_NBYTES * -(-self.chunk_nbytes // _BLOCK)
+        return least, self.chunk_nbytes + self.chunk_nbytes // 128 + 1024
+
+    def file_nbytes_in(self, layout: Layout) -> tuple[int, int]:
+        """Least and most bytes of the data file."""
+        if layout == "memmap" or self.rows == 0:
+            return self.file_nbytes, self.file_nbytes
+        least, most = self.compressed_nbytes
+        return self.chunks * least + self.index_nbytes, self.chunks * most + self.index_nbytes
+
+    @property
+    def data_path(self) -> str:
+        """The file with the array's bytes, relative to the array's directory: the one chunk of the outer grid."""
+        return "/".join(["c"] + ["0"] * len(self.shape))
+
+    def index(self) -> bytes:
+        """The index of the layout `memmap`: chunk i lies at ``i * chunk_nbytes``."""
+        entries = np.empty((self.chunks, 2), "<u8")
+        entries[:, 0] = np.arange(self.chunks, dtype=np.uint64) * np.uint64(self.chunk_nbytes)
+        entries[:, 1] = self.chunk_nbytes
+        return encode_index(entries)
+
+    def metadata(self, layout: Layout) -> dict[str, Any]:
+        """The array's ``zarr.json``."""
+        item = np.dtype(self.spec.dtype).itemsize
+        codecs: list[dict[str, Any]] = [
+            {"name": "bytes", "configuration": {"endian": "little"}} if item > 1 else {"name": "bytes"}
+        ]
+        if layout == "zarr":
+            codecs.append({"name": "zstd", "configuration": {"level": ZSTD_LEVEL, "checksum": False}})
+        index_codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+        outer_rows = max(1, self.chunks) * self.chunk_rows
+        return {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(self.shape),
+            "data_type": self.spec.dtype,
+            "chunk_grid": {
+                "name": "regular",
+                "configuration": {"chunk_shape": [outer_rows, *self.spec.shape]},
+            },
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": 0.0 if self.spec.dtype.startswith("float") else 0,
+            "codecs": [
+                {
+                    "name": "sharding_indexed",
+                    "configuration": {
+                        "chunk_shape": [self.chunk_rows, *self.spec.shape],
+                        "codecs": codecs,
+                        "index_codecs": index_codecs,
+                        "index_location": "end",
+                    },
+                }
+            ],
+            "attributes": {},
+        }
+
+
+def array_paths(name: str, field: Field) -> dict[str, ArraySpec]:
+    """The arrays that hold a field, by their path relative to the shard.
+
+    >>> from tensorstore_ds.format.schema import KEY, SIZE
+    >>> list(array_paths("key", KEY)), list(array_paths("size", SIZE))
+    (['key/offsets', 'key/bytes'], ['size'])
+    """
+    return {f"{name}/{value}" if value else name: spec for value, spec in field.arrays.items()}
+
+
+def shard_arrays(fields: Mapping[str, Field], rows: int, lengths: Mapping[str, int]) -> dict[str, ArrayGeometry]:
+    """All arrays of a shard with `rows` samples and tables of the given lengths, by path relative to the shard."""
+    arrays = {}
+    for name, field in fields.items():
+        for path, spec in array_paths(name, field).items():
+            n = rows
+            if isinstance(field, TableField):
+                n = rows + 1 if path == f"{name}/offsets" else lengths[name]
+            arrays[path] = ArrayGeometry(spec, n)
+    return arrays
+
+
+def shard_files(fields: Mapping[str, Field], rows: int, lengths: Mapping[str, int]) -> dict[str, ArrayGeometry | None]:
+    """Every file of a shard, by path relative to it: data files with their arrays, metadata with None."""
+    files: dict[str, ArrayGeometry | None] = {"zarr.json": None}
+    for name, field in fields.items():
+        if isinstance(field, TableField):
+            files[f"{name}/zarr.json"] = None
+    for path, geometry in shard_arrays(fields, rows, lengths).items():
+        files[f"{path}/zarr.json"] = None
+        if geometry.rows:
+            files[f"{path}/{geometry.data_path}"] = geometry
+    return files
+
+
+def encode_index(entries: NDArray[np.uint64]) -> bytes:
+    """Bytes of an index of (offset, nbytes) pairs, shape (chunks, 2), with its checksum."""
+    import google_crc32c  # here, because reading a store never needs it
+
+    data = np.ascontiguousarray(entries, "<u8").tobytes()
+    return data + int(google_crc32c.value(data)).to_bytes(CRC_NBYTES, "little")
+
+
+def decode_index(data: bytes) -> NDArray[np.uint64] | None:
+    """The (offset, nbytes) pairs of an index, shape (chunks, 2); None when its checksum or its length is wrong."""
+    import google_crc32c
+
+    body, crc = data[:-CRC_NBYTES], data[-CRC_NBYTES:]
+    if len(body) % 16 or int(google_crc32c.value(body)).to_bytes(CRC_NBYTES, "little") != crc:
+        return None
+    return np.frombuffer(body, "<u8").reshape(-1, 2)
+
+
+def dump_json(value: Mapping[str, Any]) -> bytes:
+    """Metadata as the bytes of a file: UTF-8, indented, one newline at the end."""
+    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()

@@ -1,0 +1,104 @@
+"""From an array's bytes to the compressed layout and back: Zstandard chunks, back to back, and their index."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.format.arrays import ZSTD_LEVEL, ArrayGeometry, encode_index
+from tensorstore_ds.machine import usable_cores
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_MAGIC = b"\x28\xb5\x2f\xfd"
+_SINGLE_SEGMENT, _RESERVED, _CHECKSUM, _DICTIONARY = 0x20, 0x08, 0x04, 0x03
+_RAW, _RLE, _COMPRESSED = range(3)
+
+
+def compress_array(source: Path, target: Path, geometry: ArrayGeometry) -> None:
+    """Compress an array's bytes, at the beginning of `source`, into a data file of the layout `zarr`."""
+    from numcodecs.zstd import Zstd  # here, because most readers never need it
+
+    codec = Zstd(level=ZSTD_LEVEL)
+    entries = np.empty((geometry.chunks, 2), "<u8")
+    offset = 0
+    with source.open("rb") as file, target.open("wb") as out:
+
+        def chunks() -> Iterator[bytes]:
+            left = geometry.nbytes
+            while left > 0:
+                data = file.read(min(left, geometry.chunk_nbytes))
+                if not data:
+                    raise EOFError(f"{source.name} is shorter than {geometry.nbytes} bytes")
+                left -= len(data)
+                yield data.ljust(geometry.chunk_nbytes, b"\0")
+
+        for i, compressed in enumerate(_map_in_threads(codec.encode, chunks())):
+            entries[i] = offset, len(compressed)
+            offset += out.write(compressed)
+        out.write(encode_index(entries))
+
+
+def decompress_chunk(data: bytes, out: NDArray[np.uint8]) -> None:
+    """Unpack one Zstandard frame that says that it holds just as many bytes as `out`.
+
+    What the frame says is looked at before, and no more memory is taken than `out` has: a frame of 98 kB can hold
+    3 GB.
+
+    Raises:
+        ValueError: the data are no such frame, or are damaged.
+    """
+    from numcodecs import zstd
+
+    problem = frame_problem(data, out.nbytes)
+    if problem is not None:
+        raise ValueError(problem)
+    try:
+        zstd.decompress(data, out)
+    except RuntimeError as error:
+        raise ValueError(str(error)) from error
+
+
+def frame_problem(data: bytes, nbytes: int) -> str | None:
+    """Why `data` are not one Zstandard frame that says it holds `nbytes` bytes, and nothing more (RFC 8878, 3.1.1)."""
+    if data[:4] != _MAGIC or len(data) < 6:
+        return "expected a Zstandard frame, found other bytes"
+    flags = data[4]
+    if flags & (_RESERVED | _DICTIONARY):
+        return "expected a frame without dictionary or reserved bits, found one with them"
+    single = bool(flags & _SINGLE_SEGMENT)
+    width = (1 if single else 0, 2, 4, 8)[flags >> 6]
+    at = 5 if single else 6  # else a byte tells the window
+    size = int.from_bytes(data[at : at + width], "little") + (256 if width == 2 else 0)
+    if not width or size != nbytes:
+        return f"expected a frame of {nbytes} bytes, found one that says {size if width else 'no number'}"
+    at += width
+    last = False
+    while not last:
+        header = int.from_bytes(data[at : at + 3], "little")
+        last, kind, length = bool(header & 1), header >> 1 & 3, header >> 3
+        if kind > _COMPRESSED or at + 3 > len(data):
+            return "expected the next block of a frame, found its end or other bytes"
+        at += 3 + (1 if kind == _RLE else length)
+    at += 4 if flags & _CHECKSUM else 0
+    return None if at == len(data) else f"expected a frame of {len(data)} bytes compressed, found one of {at}"
+
+
+def _map_in_threads(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """``map`` in as many threads as there are cores, in order, with few items in memory at a time."""
+    width = usable_cores()
+    waiting: deque[Future[R]] = deque()
+    with ThreadPoolExecutor(width) as threads:
+        for item in items:
+            waiting.append(threads.submit(function, item))
+            if len(waiting) > 2 * width:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

@@ -1,0 +1,71 @@
+"""The root's ``zarr.json``: the manifest, and the digest by which a store is known. No input or output.
+
+The digest is a member of the file that it is made of: it is the SHA-256 of the file with 64 zeros in its place.
+``formats/v1/spec.md`` section 4 describes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from tensorstore_ds.errors import FormatError, Problem
+from tensorstore_ds.format import manifest as manifests
+from tensorstore_ds.format.arrays import GROUP, dump_json
+from tensorstore_ds.format.manifest import CONVENTION, Manifest
+from tensorstore_ds.format.strict_json import load_object
+
+_ZEROS = "0" * 64
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_DAMAGED = "Copy the store again, with its zarr.json: this one was changed after it was written."
+
+
+def dump_root(manifest: Manifest) -> bytes:
+    """The bytes of the root's ``zarr.json``, its digest included."""
+    attributes = {"zarr_conventions": [CONVENTION], "tsds_sha256": _ZEROS, "tsds": manifests.dump(manifest)}
+    data = dump_json({**GROUP, "attributes": attributes})
+    member = b'"tsds_sha256": "'
+    # The first one: what comes before it is ours.
+    return data.replace(member + _ZEROS.encode(), member + hashlib.sha256(data).hexdigest().encode(), 1)
+
+
+def parse_root(data: bytes) -> tuple[Manifest, str]:
+    """The manifest in the bytes of a root's ``zarr.json``, and their digest.
+
+    Raises:
+        FormatError: with every problem found.
+    """
+    try:
+        root = load_object(data)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(
+            Problem("zarr.json", "manifest-json", f"expected JSON, found other text ({error}).")
+        ) from error
+    attributes = root.get("attributes")
+    if root.get("zarr_format") != 3 or root.get("node_type") != "group" or not isinstance(attributes, dict):
+        raise FormatError(
+            Problem("zarr.json", "not-a-store", "expected the metadata of a Zarr v3 group, found other JSON.")
+        )
+    if "tsds" not in attributes:
+        raise FormatError(
+            Problem("zarr.json", "not-a-store", "a Zarr group, but not of tensorstore-ds: no attribute tsds.")
+        )
+    digest = attributes.get("tsds_sha256")
+    if digest is not None:
+        _check_digest(data, digest)
+    manifest = manifests.parse(attributes["tsds"])
+    if digest is None:  # after the version was looked at: another one may have other ways
+        problem = Problem("zarr.json", "manifest", "expected the attribute tsds_sha256, found none.")
+        raise FormatError(problem, _DAMAGED)
+    return manifest, digest
+
+
+def _check_digest(data: bytes, digest: Any) -> None:
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest) or data.count(digest.encode()) != 1:
+        message = "expected an attribute tsds_sha256 of 64 hexadecimal digits that occur once, found another."
+        raise FormatError(Problem("zarr.json", "checksum", message), _DAMAGED)
+    found = hashlib.sha256(data.replace(digest.encode(), _ZEROS.encode())).hexdigest()
+    if found != digest:
+        message = f"expected SHA-256 {digest[:12]}..., found {found[:12]}...."
+        raise FormatError(Problem("zarr.json", "checksum", message), _DAMAGED)

@@ -1,0 +1,240 @@
+"""Image files to pixels, upright and in the colours asked for; pixels to another size, and to JPEG."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL.PngImagePlugin import PngImageFile
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.format.schema import DTYPES
+from tensorstore_ds.imaging.placement import Placement
+from tensorstore_ds.regular_files import check_machine
+
+OnDecode = Callable[[int], None]
+Color = Literal["auto", "gray", "rgb", "rgba"]
+COLORS: tuple[Color, ...] = get_args(Color)
+
+#: More pixels than this are taken for a decompression bomb; Pillow's own threshold for a warning.
+MAX_PIXELS = 1024**3 // 4 // 3
+
+#: The formats behind `IMAGE_SUFFIXES`, in Pillow's names. It knows forty more, and would start Ghostscript for one.
+FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP", "JPEG2000")
+
+#: Bytes a pixel that decoding an image takes at most, with the copies that Pillow makes on the way: 9.5 were measured.
+_PEAK_NBYTES = 10
+_PNG = b"\x89PNG\r\n\x1a\n"
+_GRAY_MODES = frozenset(("1", "L", "LA", "La"))
+_MODES: Mapping[Color, str] = {"gray": "L", "rgb": "RGB", "rgba": "RGBA"}
+#: Members of `Image.info` from which Pillow reads an orientation. That of a TIFF file it applies by itself.
+_ORIENTED = frozenset(("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"))
+
+
+def decode_image(
+    source: bytes | NDArray[Any] | Image.Image,
+    *,
+    color: Color = "auto",
+    max_pixels: int = MAX_PIXELS,
+    key: str = "image",
+    on_decode: OnDecode | None = None,
+) -> NDArray[Any]:
+    """Pixels of an image file's bytes, of an array (H, W) or (H, W, C), or of a PIL image.
+
+    The orientation that the file asks for is applied. Of an animation the first frame is taken.
+
+    Returns:
+        (H, W, C): uint8; uint16, int32 or float32 where the source has it. It may share memory with an array given.
+
+    Raises:
+        SourceError: `not-an-image`, `truncated-image`, `too-many-pixels` or `unsupported-depth`, naming `key`.
+        ConversionError: memory is short.
+    """
+    if isinstance(source, np.ndarray):
+        return _from_array(source, color, key)
+    image: Image.Image = open_image(source, max_pixels=max_pixels, key=key) if isinstance(source, bytes) else source
+    if on_decode is not None:
+        on_decode(image.width * image.height * _PEAK_NBYTES)
+    try:
+        image.load()
+        if not _ORIENTED.isdisjoint(image.info):
+            image = ImageOps.exif_transpose(image)
+        return _from_image(image, color, key)
+    except SourceError:
+        raise
+    except Exception as error:
+        raise _damaged(key, "this image is damaged", error) from error
+
+
+def open_image(data: bytes | BinaryIO, *, max_pixels: int = MAX_PIXELS, key: str = "image") -> ImageFile.ImageFile:
+    """Read an image file's header; raises as `decode_image` does. Pixels are not decoded yet."""
+    try:
+        if isinstance(data, bytes) and data.startswith(_PNG):
+            # What Image.open would come to, without its search: for small images a tenth of the whole conversion.
+            image: ImageFile.ImageFile = PngImageFile(io.BytesIO(data))
+        else:
+            image = Image.open(io.BytesIO(data) if isinstance(data, bytes) else data, formats=FORMATS)
+    except Image.DecompressionBombError as error:
+        raise bad_image(key, "too-many-pixels", str(error)) from error
+    except UnidentifiedImageError as error:
+        raise bad_image(key, "not-an-image", "expected an image file, found something else.") from error
+    except Exception as error:
+        raise _damaged(key, "this image's header is damaged", error) from error
+    width, height = image.size
+    if width * height > max_pixels:
+        message = f"this image says it has {width}x{height} pixels, the limit is {max_pixels}."
+        raise SourceError(
+            Problem(key, "too-many-pixels", message), "Raise the limit with --max-pixels, if you trust it."
+        )
+    if image.tile and image.mode[:2] != "I;" and ";16" in str(image.tile[0][3]):
+        message = "this is a 16-bit colour image, of which Pillow would keep 8 bits."
+        raise SourceError(Problem(key, "unsupported-depth", message), "Convert it to an array (.npy) to keep 16 bits.")
+    return image
+
+
+def oriented_size(image: Image.Image, key: str = "image") -> tuple[int, int]:
+    """(height, width) of an opened image as it will be shown, from its header; raises as `decode_image` does."""
+    width, height = image.size
+    try:
+        turned = not _ORIENTED.isdisjoint(image.info) and image.getexif().get(0x0112, 1) >= 5
+    except Exception as error:
+        raise _damaged(key, "this image's header is damaged", error) from error
+    return (width, height) if turned else (height, width)
+
+
+def color_of(mode: str) -> str:
+    """What a Pillow mode becomes by ``color="auto"``: gray, colour, or its own name for more than 8 bits."""
+    if mode in ("I", "F") or mode.startswith("I;16"):
+        return mode
+    return "gray" if mode in _GRAY_MODES else "colour"
+
+
+_limits: list[int | None] = []  # Pillow's own, once for each thread or block that has set it aside
+_limits_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def own_pixel_limit() -> Iterator[None]:
+    """Leave the limit on pixels to `max_pixels`: Pillow's own would warn below it, or refuse what the user allowed.
+
+    Pillow has one limit for all threads: it is back when the last of them has left.
+    """
+    with _limits_lock:
+        _limits.append(_limits[0] if _limits else Image.MAX_IMAGE_PIXELS)
+        Image.MAX_IMAGE_PIXELS = None
+    try:
+        yield
+    finally:
+        with _limits_lock:
+            limit = _limits.pop()
+            if not _limits:
+                Image.MAX_IMAGE_PIXELS = limit
+
+
+def _from_image(image: Image.Image, color: Color, key: str) -> NDArray[Any]:
+    mode = image.mode
+    if color_of(mode) == mode:
+        array = np.asarray(image)
+        return _from_array(array.astype(array.dtype.newbyteorder("=")), color, key)
+    wanted = _MODES.get(color) or ("L" if color_of(mode) == "gray" else "RGB")
+    if mode != wanted:
+        if mode == "P" and "transparency" in image.info:
+            image = image.convert("RGBA")  # a palette with several transparent entries goes no other way
+        image = image.convert(wanted)
+    width, height = image.size
+    # np.asarray(image) does the same in more steps; for small images it shows.
+    return np.frombuffer(image.tobytes(), np.uint8).reshape(height, width, -1)
+
+
+def _from_array(array: NDArray[Any], color: Color, key: str) -> NDArray[Any]:
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if array.ndim != 3 or 0 in array.shape:
+        raise bad_image(key, "array-shape", f"expected an image (H, W) or (H, W, C), found shape {array.shape}.")
+    if array.dtype == np.bool_:
+        array = array.astype(np.uint8) * np.uint8(255)
+    if array.dtype.name not in DTYPES:
+        raise bad_image(key, "unsupported-depth", f"expected numbers of at most 64 bits, found {array.dtype}.")
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    channels = array.shape[2]
+    if color == "gray" and channels in (3, 4) and array.dtype == np.uint8:
+        return np.asarray(_as_image(array[:, :, :3]).convert("L"))[:, :, None]
+    if color == "rgb" and channels in (1, 2):
+        return np.repeat(array[:, :, :1], 3, axis=2)
+    if color == "rgb" and channels == 4:
+        return array[:, :, :3]
+    if color in ("gray", "rgb", "rgba") and channels != {"gray": 1, "rgb": 3, "rgba": 4}[color]:
+        raise bad_image(key, "unsupported-depth", f"{array.dtype} with {channels} channels cannot become {color}.")
+    return array
+
+
+def encode_jpeg(pixels: NDArray[np.uint8], quality: int) -> bytes:
+    """A JPEG file of pixels (H, W, C), gray or RGB, as bytes."""
+    buffer = io.BytesIO()
+    _as_image(pixels).save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
+
+
+# --- resize -----------------------------------------------------------------------------------------------------
+
+
+def resize(pixels: NDArray[Any], placement: Placement) -> NDArray[Any]:
+    """Resize with antialiasing: Pillow's bilinear filter, whose support grows with the reduction.
+
+    Args:
+        pixels: (H, W, C), any dtype.
+
+    Returns:
+        (H', W', C) of the same dtype; what `placement` leaves free is zero. Types other than uint8 are resized as
+        float32 and rounded.
+    """
+    channels = pixels.shape[2]
+    height, width = placement.resized
+    if pixels.dtype == np.uint8 and channels in (1, 3, 4):
+        resized = np.asarray(_resize(_as_image(pixels), placement)).reshape(height, width, channels)
+    else:
+        planes = [
+            np.asarray(_resize(Image.fromarray(_as_float32(pixels[:, :, c])), placement)) for c in range(channels)
+        ]
+        resized = np.stack(planes, axis=2)
+        if pixels.dtype.kind in "iu":
+            limits = np.iinfo(pixels.dtype)
+            resized = np.clip(np.rint(resized.astype(np.float64)), limits.min, limits.max)
+        resized = resized.astype(pixels.dtype)
+    if placement.resized == placement.size:
+        return resized
+    canvas = np.zeros((*placement.size, channels), pixels.dtype)
+    top, left = placement.offset
+    canvas[top : top + height, left : left + width] = resized
+    return canvas
+
+
+def _resize(image: Image.Image, placement: Placement) -> Image.Image:
+    height, width = placement.resized
+    return image.resize((width, height), Image.Resampling.BILINEAR, box=placement.box)
+
+
+def _as_float32(plane: NDArray[Any]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # infinity is refused later, with the sample's name
+        return plane.astype(np.float32)
+
+
+def _as_image(pixels: NDArray[np.uint8]) -> Image.Image:
+    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels))
+
+
+def _damaged(key: str, what: str, error: Exception) -> SourceError:
+    """The error `truncated-image`: Pillow raises whatever a damaged file makes it stumble over."""
+    check_machine(key, error)
+    return bad_image(key, "truncated-image", f"{what} ({error}).")
+
+
+def bad_image(key: str, reason: str, message: str) -> SourceError:
+    """What is wrong with the image `key`."""
+    return SourceError(Problem(key, reason, message))

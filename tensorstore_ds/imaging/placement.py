@@ -1,0 +1,76 @@
+"""Where an image comes to lie when it is fitted to a size, and what lies on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+Fit = Literal["pad", "crop", "stretch"]
+FITS: tuple[Fit, ...] = get_args(Fit)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A part of an image, resized and laid into the stored image.
+
+    Attributes:
+        box: (left, top, right, bottom) of that part, in source pixels.
+        resized: (height, width) that it is resized to.
+        size: (height, width) of the stored image.
+        offset: (top, left) where it lies in the stored image.
+    """
+
+    box: tuple[float, float, float, float]
+    resized: tuple[int, int]
+    size: tuple[int, int]
+    offset: tuple[int, int] = (0, 0)
+
+    def move(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Points (..., 2) x y of the source, in pixels of the stored image. Pixel edges map to pixel edges."""
+        left, top, right, bottom = self.box
+        scale = np.array([self.resized[1] / (right - left), self.resized[0] / (bottom - top)])
+        moved: NDArray[np.float64] = (points - (left, top)) * scale + (self.offset[1], self.offset[0])
+        return moved
+
+
+def place(source: tuple[int, int], size: tuple[int, int], fit: Fit) -> Placement:
+    """Fit an image of (height, width) `source` to `size`.
+
+    >>> place((100, 200), (50, 50), "pad").resized, place((100, 200), (50, 50), "pad").offset
+    ((25, 50), (12, 0))
+    >>> place((100, 200), (50, 50), "crop").box
+    (50.0, 0.0, 150.0, 100.0)
+    """
+    (height, width), (to_height, to_width) = source, size
+    if fit == "stretch":
+        return Placement((0, 0, width, height), size, size)
+    if fit == "crop":
+        scale = max(to_height / height, to_width / width)
+        keep_h, keep_w = min(height, to_height / scale), min(width, to_width / scale)
+        left, top = (width - keep_w) / 2, (height - keep_h) / 2
+        return Placement((left, top, left + keep_w, top + keep_h), size, size)
+    scale = min(to_height / height, to_width / width)
+    resized = (min(to_height, max(1, round(height * scale))), min(to_width, max(1, round(width * scale))))
+    offset = ((to_height - resized[0]) // 2, (to_width - resized[1]) // 2)
+    return Placement((0, 0, width, height), resized, size, offset)
+
+
+def box_faults(boxes: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.str_]:
+    """(M,) reason codes, empty where a box (M, 4) has an area inside an image of `size` (height, width)."""
+    x1, y1, x2, y2 = boxes.T
+    height, width = size
+    faults = np.full(len(boxes), "", "U16")
+    faults[(x1 >= width) | (y1 >= height) | (x2 <= 0) | (y2 <= 0)] = "box-outside"
+    faults[(x1 == x2) | (y1 == y2)] = "box-empty"
+    faults[(x1 > x2) | (y1 > y2)] = "box-reversed"
+    faults[~np.isfinite(boxes).all(axis=1)] = "box-nan"
+    return faults
+
+
+def clip(boxes: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.float64]:
+    """Boxes (M, 4) cut off at the edges of an image of `size` (height, width)."""
+    height, width = size
+    return np.clip(boxes, 0, np.array([width, height, width, height], np.float64))

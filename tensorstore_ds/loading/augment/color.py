@@ -1,0 +1,174 @@
+"""Batch transforms that change values and move nothing: colour jitter and normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.statistics import channel_moments
+from tensorstore_ds.loading.augment.base import BatchTransform, Keys, Params, Rows, check_images, on_device, uniforms
+from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.reading.store import Split
+
+BRIGHTNESS, CONTRAST, SATURATION = range(3)
+#: Red, green and blue in the brightness that we see (ITU-R BT.601, as Pillow and torchvision round it).
+LUMA = (0.2989, 0.587, 0.114)
+
+Range = tuple[float, float]
+
+
+class ColorJitter(BatchTransform):
+    """Change brightness, contrast and saturation of each image, in an order of its own: torchvision's `ColorJitter`.
+
+    Each of the three is a blend of the image with something gray: ``factor * image + (1 - factor) * gray``, where gray
+    is black, the mean of the image's grays, or the gray of each pixel. uint8 is cut to whole numbers after each, as
+    torchvision does; the last bit of a product may round otherwise, which is one level. There is no hue.
+
+    Args:
+        brightness: factors are drawn from [max(0, 1 - b), 1 + b], or from the (low, high) given; 0 or None: unchanged.
+        contrast: as above.
+        saturation: as above; images of one channel have none.
+        seed: see `BatchTransform`.
+    """
+
+    def __init__(
+        self,
+        brightness: float | Range | None = None,
+        contrast: float | Range | None = None,
+        saturation: float | Range | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(seed=seed)
+        self.brightness = _range("brightness", brightness)
+        self.contrast = _range("contrast", contrast)
+        self.saturation = _range("saturation", saturation)
+
+    def make_params(self, keys: Keys, size: tuple[int, int] | torch.Size) -> Params:
+        """What is done to each sample, in turn: `order` (B, n) int64 which blend, `factors` (B, n) float64."""
+        ranges = dict(enumerate((self.brightness, self.contrast, self.saturation)))
+        used = {which: limits for which, limits in ranges.items() if limits is not None}
+        low, high = np.array(list(used.values())).reshape(-1, 2).T
+        drawn = uniforms(keys, 2 * len(used))
+        factors = low + drawn[:, : len(used)] * (high - low)
+        order = drawn[:, len(used) :].argsort(1)
+        factors = np.take_along_axis(factors, order, 1)
+        return {"order": torch.tensor(list(used), dtype=torch.int64)[order], "factors": torch.from_numpy(factors)}
+
+    def transform(
+        self, images: Tensor, objects: PackedObjects | None, params: Params
+    ) -> tuple[Tensor, PackedObjects | None]:
+        """Images in the colours of the parameters; objects as they are.
+
+        Raises:
+            ValueError: images have neither one channel nor three.
+        """
+        if images.shape[1] not in (1, 3):
+            raise ValueError(f"ColorJitter: expected images of 1 or 3 channels, found {images.shape[1]}.")
+        order, factors = params["order"], params["factors"]
+        if images.shape[1] == 1:
+            factors = torch.where(order == SATURATION, 1.0, factors)
+        work = torch.float64 if images.dtype == torch.float64 else torch.float32
+        shares, rests = (on_device(f.to(work), images.device)[..., None, None, None] for f in (factors, 1 - factors))
+        which = on_device(order, images.device)[..., None, None, None]
+        values = images.to(work, copy=True)
+        whole = images.dtype == torch.uint8
+        for turn in range(order.shape[1]):
+            grays = _grays(values, which[:, turn], whole=whole)
+            values.mul_(shares[:, turn]).add_(grays * rests[:, turn]).clamp_(0, 255 if whole else 1)
+            if whole:
+                values.floor_()
+        return values.to(images.dtype), objects
+
+
+class Normalize(nn.Module):
+    """Bring images to mean 0 and standard deviation 1, in the dtype that the model wants: torchvision's `Normalize`.
+
+    One multiplication and one addition in float32, on CUDA a single pass over the image, then rounded to `dtype`. The
+    memory format stays. uint8 counts as value / 255, floating-point as it is.
+
+    Args:
+        mean: of each channel, of values in [0, 1].
+        std: of each channel.
+        dtype: of the result.
+
+    Raises:
+        ValueError: the numbers of channels differ, or a standard deviation is not positive.
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], *, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.mean, self.std = tuple(mean), tuple(std)
+        self.dtype = dtype
+        if len(self.mean) != len(self.std) or not self.mean or not min(self.std) > 0:
+            raise ValueError(
+                f"Normalize: expected a mean and a positive std a channel, found {self.mean} and {self.std}."
+            )
+
+    @classmethod
+    def from_split(cls, split: Split, *, dtype: torch.dtype = torch.float32) -> Normalize:
+        """With the statistics that the store keeps of the split.
+
+        Raises:
+            OptionError: it keeps none, because its images have different numbers of channels, or a channel is constant.
+        """
+        channels = channel_moments(split.statistics)
+        if channels is None or not min(channels[1]) > 0:
+            found = "none" if channels is None else f"std {channels[1]}"
+            raise OptionError(
+                f"split {split.name!r}: expected mean and std of each channel, found {found}. Use Normalize(mean, std)."
+            )
+        return cls(channels[0], channels[1], dtype=dtype)
+
+    def forward(self, batch: Mapping[str, Any], rows: Rows | None = None, epoch: int | None = None) -> dict[str, Any]:
+        """The batch with its image normalised; `rows` and `epoch` are not needed.
+
+        Raises:
+            ValueError: the images are not (B, C, H, W) with as many channels as mean and std.
+        """
+        images = check_images(batch)
+        if images.shape[1] != len(self.mean):
+            raise ValueError(f"Normalize: expected images of {len(self.mean)} channels, found {images.shape[1]}.")
+        largest = 255 if images.dtype == torch.uint8 else 1
+        mean, std = (torch.tensor(values, dtype=torch.float64)[:, None, None] for values in (self.mean, self.std))
+        scale = on_device((1 / (std * largest)).to(torch.float32), images.device)
+        shift = on_device((-mean / std).to(torch.float32), images.device)
+        return {**batch, "image": _scaled(images, scale, shift, self.dtype)}
+
+    def extra_repr(self) -> str:
+        """What it was made with."""
+        return f"mean={self.mean}, std={self.std}, dtype={self.dtype}"
+
+
+def _scaled(images: Tensor, scale: Tensor, shift: Tensor, dtype: torch.dtype) -> Tensor:
+    if images.is_cuda:  # one kernel, that converts as it reads and writes
+        return torch.addcmul(shift, images, scale, out=torch.empty_like(images, dtype=dtype))
+    # On a CPU addcmul would convert through copies of its own: half as quick for float32, a third for bfloat16.
+    return images.to(torch.float32, copy=True).mul_(scale).add_(shift).to(dtype)
+
+
+def _grays(values: Tensor, which: Tensor, *, whole: bool) -> Tensor:
+    """What each image is blended with: (B, 1, H, W); `which` is (B, 1, 1, 1)."""
+    grays = values
+    if values.shape[1] == 3:
+        red, green, blue = values.unbind(1)
+        grays = red.mul(LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])[:, None]
+        if whole:
+            grays = grays.floor_()
+    mean = grays.mean((1, 2, 3), keepdim=True)
+    return torch.where(which == BRIGHTNESS, 0.0, torch.where(which == CONTRAST, mean, grays))
+
+
+def _range(name: str, value: float | Range | None) -> Range | None:
+    """Limits of a factor; None where it is always 1."""
+    if value is None:
+        return None
+    low, high = value if isinstance(value, Sequence) else (max(0.0, 1.0 - value), 1.0 + value)
+    if not 0 <= low <= high:
+        raise ValueError(f"{name}: expected a number of at least 0, or two, the smaller first, found {value}.")
+    return None if low == high == 1 else (float(low), float(high))

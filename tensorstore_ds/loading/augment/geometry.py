@@ -1,0 +1,274 @@
+"""Batch transforms that move pixels: crops and mirroring, with boxes and landmarks.
+
+Coordinates are those of the store: (0, 0) is the outer corner of the upper left pixel, (W, H) that of the lower right.
+Boxes are clipped to the crop, and an object whose box is left without area is dropped, with all of its values;
+landmarks are moved, never clipped, and absent ones stay NaN. To drop objects on a GPU is to wait for it: how many are
+left is known only there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.schema import TableField
+from tensorstore_ds.loading.augment.base import BatchTransform, Keys, Params, on_device, uniforms
+from tensorstore_ds.loading.augment.pixels import PaddingMode, crop, mirror, pad, resized_crop
+from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.reading.store import Split
+
+#: How often a resized crop is drawn until it fits into the image, as in torchvision.
+ATTEMPTS = 10
+
+
+class RandomCrop(BatchTransform):
+    """Cut a part of fixed size from each image, at a random place: torchvision's `RandomCrop`.
+
+    Args:
+        size: of the part, one number or (height, width).
+        padding: pixels added to the image beforehand: for all sides, (left and right, top and bottom), or
+            (left, top, right, bottom).
+        fill: what is added in the mode `constant`.
+        padding_mode: ``constant``, ``edge``, ``reflect`` or ``symmetric``.
+        seed: see `BatchTransform`.
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        padding: int | Sequence[int] = 0,
+        *,
+        fill: float = 0,
+        padding_mode: PaddingMode = "constant",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(seed=seed)
+        self.size = _size(size)
+        self.padding = _sides(padding)
+        self.fill = fill
+        self.padding_mode = padding_mode
+        if padding_mode not in get_args(PaddingMode):
+            raise ValueError(
+                f"padding_mode: expected one of {', '.join(get_args(PaddingMode))}, found {padding_mode!r}."
+            )
+
+    def make_params(self, keys: Keys, size: tuple[int, int] | torch.Size) -> Params:
+        """`top` and `left` (B,) int64: the crop's corner in the padded image.
+
+        Raises:
+            ValueError: the padded image is smaller than the crop.
+        """
+        left, top, right, bottom = self.padding
+        room = np.array([size[0] + top + bottom - self.size[0], size[1] + left + right - self.size[1]])
+        if room.min() < 0:
+            raise ValueError(
+                f"RandomCrop: expected images of at least {_text(self.size)} with their padding, found {_text(size)} "
+                f"and padding {self.padding}. Make size smaller or padding larger."
+            )
+        corner = (uniforms(keys, 2) * (room + 1)).astype(np.int64)
+        return {"top": torch.from_numpy(corner[:, 0].copy()), "left": torch.from_numpy(corner[:, 1].copy())}
+
+    def transform(
+        self, images: Tensor, objects: PackedObjects | None, params: Params
+    ) -> tuple[Tensor, PackedObjects | None]:
+        """Images of `size` and the objects in them."""
+        top, left = params["top"], params["left"]
+        if any(self.padding):
+            images = pad(images, self.padding, self.padding_mode, self.fill)
+        if objects is not None:
+            origin = torch.stack([left - self.padding[0], top - self.padding[1]], 1)
+            objects = move_objects(objects, origin, torch.ones(len(origin), 2), self.size)
+        return crop(images, top, left, self.size), objects
+
+
+class RandomResizedCrop(BatchTransform):
+    """Cut a part of random area and aspect ratio from each image and resize it: torchvision's `RandomResizedCrop`.
+
+    Bilinear and antialiased. On a CPU the pixels are torchvision's to the bit; elsewhere they are rounded once instead
+    of twice, which makes uint8 differ by at most one level.
+
+    Args:
+        size: of the results, one number or (height, width).
+        scale: smallest and largest share of the image's area.
+        ratio: smallest and largest width divided by height.
+        seed: see `BatchTransform`.
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        scale: tuple[float, float] = (0.08, 1.0),
+        ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        *,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(seed=seed)
+        self.size = _size(size)
+        self.scale = scale
+        self.ratio = ratio
+        for name, (low, high) in {"scale": scale, "ratio": ratio}.items():
+            if not 0 < low <= high:
+                raise ValueError(f"{name}: expected two positive numbers, the smaller first, found {(low, high)}.")
+
+    def make_params(self, keys: Keys, size: tuple[int, int] | torch.Size) -> Params:
+        """`boxes` (B, 4) int64: top, left, height and width of the part.
+
+        Drawn as torchvision does: the first of ten draws that fits into the image, else the largest part in the middle
+        with an allowed aspect ratio.
+        """
+        height, width = size
+        share, shape, y, x = uniforms(keys, 4 * ATTEMPTS).reshape(-1, 4, ATTEMPTS).swapaxes(0, 1)
+        area = height * width * (self.scale[0] + share * (self.scale[1] - self.scale[0]))
+        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        shape = np.exp(low + shape * (high - low))
+        part_w, part_h = np.rint(np.sqrt(area * shape)), np.rint(np.sqrt(area / shape))
+        top, left = np.floor(y * (height - part_h + 1)), np.floor(x * (width - part_w + 1))
+        fits = (part_w > 0) & (part_w <= width) & (part_h > 0) & (part_h <= height)
+        drawn = np.stack([top, left, part_h, part_w], 1)  # (B, 4, attempts)
+        first = np.take_along_axis(drawn, fits.argmax(1)[:, None, None], 2)[:, :, 0]
+        boxes = np.where(fits.any(axis=1, keepdims=True), first, self._middle(height, width)).astype(np.int64)
+        return {"boxes": torch.from_numpy(boxes)}
+
+    def _middle(self, height: int, width: int) -> tuple[int, int, int, int]:
+        part_h, part_w = height, width
+        if width / height < self.ratio[0]:
+            part_h = max(1, round(width / self.ratio[0]))
+        elif width / height > self.ratio[1]:
+            part_w = max(1, round(height * self.ratio[1]))
+        return (height - part_h) // 2, (width - part_w) // 2, part_h, part_w
+
+    def transform(
+        self, images: Tensor, objects: PackedObjects | None, params: Params
+    ) -> tuple[Tensor, PackedObjects | None]:
+        """Images of `size` and the objects in them."""
+        boxes = params["boxes"]
+        if objects is not None:
+            zoom = torch.tensor(self.size, dtype=torch.float64) / boxes[:, 2:]
+            objects = move_objects(objects, boxes[:, :2].flip(1), zoom.flip(1), self.size)
+        return resized_crop(images, boxes, self.size), objects
+
+
+class RandomHorizontalFlip(BatchTransform):
+    """Mirror images left to right, each with probability `p`: torchvision's `RandomHorizontalFlip`.
+
+    Landmarks of the left and the right side change places, which torchvision leaves to the user; and x becomes W - x,
+    since coordinates are those of pixel edges, where torchvision's `KeyPoints` counts pixels, W - 1 - x.
+
+    Args:
+        p: probability.
+        flip_pairs: pairs of landmarks that change places; empty if none do. Needed where objects have
+            more than one landmark.
+        seed: see `BatchTransform`.
+    """
+
+    def __init__(self, p: float = 0.5, flip_pairs: Sequence[tuple[int, int]] | None = None, *, seed: int = 0) -> None:
+        super().__init__(seed=seed)
+        self.p = p
+        self.flip_pairs = None if flip_pairs is None else tuple((int(a), int(b)) for a, b in flip_pairs)
+        if not 0 <= p <= 1:
+            raise ValueError(f"p: expected a probability in [0, 1], found {p}.")
+
+    @classmethod
+    def from_split(cls, split: Split, p: float = 0.5, *, seed: int = 0) -> RandomHorizontalFlip:
+        """With the pairs that the store keeps.
+
+        Raises:
+            OptionError: the split has no objects.
+        """
+        field = split.fields.get("objects")
+        if not isinstance(field, TableField):
+            raise OptionError(
+                f"split {split.name!r}: expected a field objects, found none. Use RandomHorizontalFlip(p)."
+            )
+        return cls(p, field.flip_pairs, seed=seed)
+
+    def make_params(self, keys: Keys, size: tuple[int, int] | torch.Size) -> Params:
+        """`flip` (B,) bool."""
+        return {"flip": torch.from_numpy(uniforms(keys, 1)[:, 0] < self.p)}
+
+    def transform(
+        self, images: Tensor, objects: PackedObjects | None, params: Params
+    ) -> tuple[Tensor, PackedObjects | None]:
+        """Images, boxes and landmarks, mirrored where `flip` is true."""
+        flip = params["flip"]
+        if objects is not None:
+            moved = {}
+            flipped = on_device(flip, objects.offsets.device)[objects.image_index]
+            if "boxes" in objects.values:
+                boxes = objects.values["boxes"]
+                x1, y1, x2, y2 = boxes.unbind(1)
+                mirrored = torch.stack([images.shape[3] - x2, y1, images.shape[3] - x1, y2], 1)
+                moved["boxes"] = torch.where(flipped[:, None], mirrored, boxes)
+            if "keypoints" in objects.values:
+                points = objects.values["keypoints"]
+                mirrored = torch.stack([images.shape[3] - points[..., 0], points[..., 1]], 2)
+                mirrored = mirrored[:, on_device(self._order(points.shape[1]), points.device)]
+                moved["keypoints"] = torch.where(flipped[:, None, None], mirrored, points)
+            objects = objects.replace(**moved)
+        return mirror(images, flip), objects
+
+    def _order(self, keypoints: int) -> Tensor:
+        """(K,) int64: which landmark comes to each place."""
+        if self.flip_pairs is None and keypoints > 1:
+            raise ValueError(
+                "RandomHorizontalFlip: expected flip_pairs for objects with landmarks, found none. Use "
+                "RandomHorizontalFlip.from_split(split), or flip_pairs=() if no landmarks change places."
+            )
+        order = list(range(keypoints))
+        for a, b in self.flip_pairs or ():
+            if not (0 <= a < keypoints and 0 <= b < keypoints):
+                raise ValueError(f"flip_pairs: expected pairs of numbers in [0, {keypoints}), found {(a, b)}.")
+            order[a], order[b] = order[b], order[a]
+        return torch.tensor(order)
+
+
+def move_objects(objects: PackedObjects, origin: Tensor, zoom: Tensor, size: tuple[int, int]) -> PackedObjects:
+    """Move objects into a part of their image.
+
+    Args:
+        objects: of B samples; boxes (M, 4) and landmarks (M, K, 2) are replaced, nothing is written to.
+        origin: (B, 2) x y on the CPU: the part's upper left corner, in pixels of the image.
+        zoom: (B, 2) x y on the CPU: by how much the part is enlarged afterwards.
+        size: (height, width) of the result, to which boxes are clipped.
+
+    Returns:
+        A copy, without objects whose box has no area there.
+    """
+    device, sample = objects.offsets.device, objects.image_index
+    origin, zoom = (on_device(t.to(torch.float32), device)[sample][:, None] for t in (origin, zoom))  # (M, 1, 2)
+    moved = dict(objects.values)
+    if "keypoints" in moved:
+        moved["keypoints"] = (moved["keypoints"] - origin) * zoom
+    if "boxes" not in moved:
+        return PackedObjects(objects.offsets, moved)
+    corners = (moved["boxes"].view(-1, 2, 2) - origin) * zoom
+    x, y = corners[..., 0].clamp(0, size[1]), corners[..., 1].clamp(0, size[0])
+    moved["boxes"] = torch.stack([x, y], 2).view(-1, 4)
+    return PackedObjects(objects.offsets, moved).select((x[:, 0] < x[:, 1]) & (y[:, 0] < y[:, 1]))
+
+
+def _size(size: int | Sequence[int]) -> tuple[int, int]:
+    """(height, width) of one number or two."""
+    found = (size, size) if isinstance(size, int) else tuple(size)
+    if len(found) != 2 or min(found) < 1:
+        raise ValueError(f"size: expected a positive number or (height, width), found {size}.")
+    return found
+
+
+def _sides(padding: int | Sequence[int]) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom) of one number, two or four."""
+    found = (padding,) if isinstance(padding, int) else tuple(padding)
+    if len(found) not in (1, 2, 4) or min(found) < 0:
+        raise ValueError(f"padding: expected one, two or four numbers of at least 0, found {padding}.")
+    left, top, right, bottom = found * (4 // len(found))
+    return left, top, right, bottom
+
+
+def _text(size: tuple[int, int] | torch.Size) -> str:
+    return f"{size[0]}x{size[1]}"

@@ -1,0 +1,212 @@
+"""What this process may use of its machine: memory and cores, or what its control groups (a container) grant if less.
+
+On Linux, pages of the page cache count as available where they can be dropped at once; locked ones cannot.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from tensorstore_ds.errors import FormatError, Problem
+
+#: So much is taken without a look at how much there is.
+_UNASKED_NBYTES = 256 * 1024**2
+
+
+def memory_limit() -> int:
+    """Bytes that this process may use now: the least of `memory_limits`."""
+    return min(memory_limits().values())
+
+
+def memory_limits() -> dict[str, int]:
+    """Bytes that each limit leaves to this process now, by who sets it.
+
+    Returns:
+        ``machine``, and the directories of the control groups that set a limit.
+    """
+    machine = read_system_file("/proc/meminfo")
+    limits = {"machine": available_nbytes(machine) if machine else _physical_nbytes()}
+    for directory in cgroup_directories(
+        read_system_file("/proc/self/cgroup"), read_system_file("/proc/self/mountinfo")
+    ):
+        left = _cgroup_nbytes(directory)
+        if left is not None:
+            limits[str(directory)] = left
+    return limits
+
+
+def check_fits(where: str, nbytes: int) -> None:
+    """Refuse what a store claims to hold, before memory is taken for it that this process may not use.
+
+    Raises:
+        FormatError: `too-large`.
+    """
+    if nbytes > _UNASKED_NBYTES:
+        limit = memory_limit()
+        if nbytes > limit:
+            message = f"expected what fits in the {limit:,} bytes of memory that may be used, found {nbytes:,} bytes."
+            raise FormatError(Problem(where, "too-large", message), "Read less at a time, or where there is more.")
+
+
+def available_nbytes(meminfo: str) -> int:
+    """``MemAvailable`` in the text of ``/proc/meminfo``, in bytes: free memory and what can be freed at once.
+
+    >>> available_nbytes("MemTotal: 4096 kB\\nMemAvailable:    2048 kB\\n")
+    2097152
+    """
+    sizes = dict(re.findall(r"^(\w+): +(\d+)", meminfo, re.MULTILINE))
+    return int(sizes.get("MemAvailable") or sizes.get("MemFree") or 0) * 1024
+
+
+def cgroup_directories(cgroup: str, mountinfo: str, *, controller: str = "memory") -> list[Path]:
+    """The control groups of a process, each before those that hold it, as directories that may not exist.
+
+    Args:
+        cgroup: the text of ``/proc/self/cgroup``; lines are ``number:controllers:path``, version 2 has no controllers.
+        mountinfo: the text of ``/proc/self/mountinfo``: where the hierarchies are mounted, and which part of each.
+        controller: what they limit: ``memory`` or ``cpu``. In version 2 one hierarchy serves all.
+    """
+    groups = {}
+    for line in cgroup.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "" or controller in controllers.split(","):
+            groups["cgroup" if controllers else "cgroup2"] = path
+    directories = []
+    for line in mountinfo.splitlines():
+        mount, _, kind = line.partition(" - ")
+        fields, (filesystem, _, options) = mount.split(" "), kind.split(" ", 2)
+        wanted = filesystem == "cgroup2" or (filesystem == "cgroup" and controller in options.split(","))
+        if not wanted or filesystem not in groups:
+            continue
+        root, top = fields[3].rstrip("/"), Path(fields[4])
+        path = groups[filesystem]
+        # In a container the mount may show only the part below `root`, and the path may be the host's.
+        inside = path.removeprefix(root) if path == root or path.startswith(f"{root}/") else ""
+        directory = top / inside.strip("/")
+        directories += [directory, *(p for p in directory.parents if p.is_relative_to(top))]
+    return directories
+
+
+def _cgroup_nbytes(directory: Path) -> int | None:
+    """Bytes left in a control group, of version 1 or 2; None if it sets no limit."""
+    for limit, used, prefix in (
+        ("memory.max", "memory.current", ""),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    ):
+        text = read_system_file(directory / limit)
+        if text:
+            return cgroup_left(
+                text, read_system_file(directory / used), read_system_file(directory / "memory.stat"), prefix
+            )
+    return None
+
+
+def cgroup_left(limit: str, used: str, statistics: str, prefix: str = "") -> int | None:
+    """Bytes that a control group may still use: its limit, less what is used and cannot be freed at once.
+
+    >>> cgroup_left("1000\\n", "700\\n", "file 300\\nshmem 100\\n")  # of 300 cached bytes, 100 are shared memory
+    500
+
+    Args:
+        limit: ``memory.max`` or ``memory.limit_in_bytes``.
+        used: ``memory.current`` or ``memory.usage_in_bytes``.
+        statistics: ``memory.stat``; its ``unevictable`` is what is locked.
+        prefix: of the names in `statistics`: ``total_`` in version 1.
+
+    Returns:
+        None if there is no limit: ``max``, or in version 1 a number near 2^63.
+    """
+    if limit.strip() == "max" or int(limit) >= 2**62:
+        return None
+    sizes = {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", statistics, re.MULTILINE)}
+    locked = sizes.get(f"{prefix}unevictable", 0)
+    cached = sizes.get(f"{prefix}cache" if prefix else "file", 0) - sizes.get(f"{prefix}shmem", 0) - locked
+    return max(0, int(limit) - int(used or 0) + max(0, cached))
+
+
+def usable_cores() -> int:
+    """Cores that this process may keep busy: those it is bound to, and no more than its control groups grant."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min([bound, *(max(1, math.ceil(quota)) for quota in cpu_quotas().values())])
+
+
+def cpu_quotas() -> dict[Path, float]:
+    """Cores that control groups grant to this process, by their directories; those without a limit are left out."""
+    groups = cgroup_directories(
+        read_system_file("/proc/self/cgroup"), read_system_file("/proc/self/mountinfo"), controller="cpu"
+    )
+    quotas = {directory: _quota(directory) for directory in groups}
+    return {directory: quota for directory, quota in quotas.items() if quota is not None}
+
+
+def _quota(directory: Path) -> float | None:
+    """Of version 2, or of version 1."""
+    first = quota_of(read_system_file(directory / "cpu.max"))
+    if first is not None:
+        return first
+    words = [read_system_file(directory / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+    return quota_of(" ".join(words))
+
+
+def quota_of(text: str) -> float | None:
+    """Cores, of microseconds in each period.
+
+    >>> quota_of("150000 100000"), quota_of("max 100000"), quota_of("-1 100000"), quota_of("")
+    (1.5, None, None, None)
+    """
+    words = text.split()
+    if len(words) != 2 or not words[0].isdecimal() or not words[1].isdecimal() or not int(words[1]):
+        return None
+    return int(words[0]) / int(words[1])
+
+
+class MemoryGate:
+    """Lets processes take large pieces of memory only while there is room for all that is taken; small ones pass.
+
+    Args:
+        context: of `multiprocessing`: where its semaphores come from. The object goes to processes as they start.
+        nbytes: that may be taken in all.
+        small: pieces up to so many bytes are not counted.
+    """
+
+    def __init__(self, context: Any, nbytes: int, small: int = 64 * 1024**2) -> None:
+        self._small = small
+        self._units = max(1, nbytes // small)
+        self._free = context.Semaphore(self._units)
+        self._turn = context.Lock()  # taken while units are gathered: two that each have half would wait for ever
+        self._held = 0
+
+    def take(self, nbytes: int) -> None:
+        """Wait for room; what is more than all of it waits for all of it."""
+        if nbytes <= self._small:
+            return
+        units = min(-(-nbytes // self._small), self._units)
+        with self._turn:
+            while self._held < units:
+                self._free.acquire()
+                self._held += 1
+
+    def release(self) -> None:
+        """Give back all that this process took."""
+        while self._held:
+            self._free.release()
+            self._held -= 1
+
+
+def _physical_nbytes() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError):  # Windows, and systems that do not say
+        return 2**63 - 1
+
+
+def read_system_file(path: str | Path) -> str:
+    """The text of a system file; empty where there is none, or none for us."""
+    try:
+        return Path(path).read_text("utf-8", "replace")
+    except OSError:
+        return ""

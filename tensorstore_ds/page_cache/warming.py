@@ -1,0 +1,257 @@
+"""Bring a store into the page cache: while the caller waits, or in the background while training starts.
+
+Small columns come first and images last, so that a budget that is too small for all still holds labels and boxes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from tensorstore_ds.errors import FormatError, OptionError, Problem
+from tensorstore_ds.page_cache.residency import DataFile, data_files, requirement, resident_nbytes, select_columns
+from tensorstore_ds.reading.store import Store
+from tensorstore_ds.reading.store_files import open_file
+
+#: The system is told of this many bytes together, which keeps a disk busy; what is resident is skipped in such pieces.
+PIECE_NBYTES = 8 * 1024**2
+#: Bytes read at a time, into a buffer that stays in a processor's cache; between two reads a warming can be stopped.
+_STEP_NBYTES = 1024**2
+
+
+def warm(
+    store: Store,
+    *,
+    splits: str | Sequence[str] | None = None,
+    fields: str | Sequence[str] | None = None,
+    budget: int | None = None,
+    threads: int = 2,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Read a store's bytes into the page cache, where every process of the machine finds them; skip what is there.
+
+    Args:
+        store: to be warmed.
+        splits: only these; all if None.
+        fields: only these; all if None.
+        budget: bytes of the store to have in memory, at most: small columns first, then images in the order of
+            `splits`. None for as many as this process may use (`memory_limit`).
+        threads: that read.
+        progress: called with (bytes done, bytes in all) from these threads, one at a time; done never falls.
+
+    Returns:
+        Bytes read, in whole pieces of 8 MiB; 0 if all was there.
+
+    Raises:
+        OptionError: no such split or field, a negative budget, no thread.
+        FormatError: a file is gone, shorter than the manifest says, or cannot be read.
+    """
+    with warm_in_background(
+        store, splits=splits, fields=fields, budget=budget, threads=threads, progress=progress
+    ) as warming:
+        warming.wait()
+    return warming.nbytes_read
+
+
+def warm_in_background(
+    store: Store,
+    *,
+    splits: str | Sequence[str] | None = None,
+    fields: str | Sequence[str] | None = None,
+    budget: int | None = None,
+    threads: int = 2,
+    progress: Callable[[int, int], None] | None = None,
+) -> Warming:
+    """Begin to `warm` a store, and return at once. Arguments and errors are those of `warm`.
+
+    >>> with tsds.warm_in_background(store) as warming:     # doctest: +SKIP
+    ...     train()                                         # leaving the block stops what is still being read
+
+    Returns:
+        A handle. An error of the threads is raised by its `wait`, and at the end of its ``with`` block.
+    """
+    columns = select_columns(store, splits, fields)
+    if budget is None:
+        budget = min(requirement(store, columns)[1].values())
+    if budget < 0:
+        raise OptionError(f"budget: expected bytes, 0 or more, found {budget}. Leave it out to use what is available.")
+    if threads < 1:
+        raise OptionError(f"threads: expected 1 or more, found {threads}.")
+    files = _in_order(store, columns)
+    warming = Warming(store.path, _pieces(files, budget), min(budget, sum(f.nbytes for f in files)), progress)
+    warming.start(threads)
+    return warming
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive bytes of a file: ``[start, start + nbytes)``."""
+
+    path: str
+    start: int
+    nbytes: int
+
+    @property
+    def end(self) -> int:
+        """Where it ends."""
+        return self.start + self.nbytes
+
+
+class Warming:
+    """A store that is being read into the page cache. A context manager, whose end stops the reading.
+
+    Its threads end when all is read, on `stop`, after an error, and when the interpreter ends; none is waited for
+    longer than one read of a MiB takes.
+
+    Attributes:
+        nbytes: bytes that will be in memory at the end.
+        nbytes_done: bytes of them that are.
+        nbytes_read: bytes of these that were read; the others were there.
+        error: what ended a thread, if anything did.
+    """
+
+    def __init__(
+        self, root: Path, pieces: Iterator[Piece], nbytes: int, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        self.nbytes = nbytes
+        self.nbytes_done = 0
+        self.nbytes_read = 0
+        self.error: BaseException | None = None
+        self._root = root
+        self._pieces = pieces
+        self._progress = progress
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._raised = False
+
+    def start(self, threads: int) -> None:
+        """Begin to read. Called once, by `warm_in_background`."""
+        # Threads that are no daemons would be waited for before `atexit` is heard, to the last byte of the store.
+        self._threads = [threading.Thread(target=self._run, name=f"tsds-warm-{i}", daemon=True) for i in range(threads)]
+        atexit.register(self.stop)
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is being read any more: all is in memory, or it was stopped, or there was an error."""
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end, at most `timeout` seconds; the answer is `done`. Raises what ended a thread."""
+        end = None if timeout is None else time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(None if end is None else max(0.0, end - time.monotonic()))
+        if self.error is not None:
+            self._raised = True
+            raise self.error
+        if self.done:
+            atexit.unregister(self.stop)
+        return self.done
+
+    def stop(self) -> None:
+        """Stop reading and wait until the threads have ended. What was read stays in memory."""
+        self._stopping.set()
+        if threading.current_thread() in self._threads:
+            return  # `progress` has called this: the threads end after it
+        for thread in self._threads:
+            thread.join()
+        atexit.unregister(self.stop)
+
+    def __enter__(self) -> Warming:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+        if self.error is not None and error is None and not self._raised:
+            raise self.error
+
+    def _run(self) -> None:
+        buffer = memoryview(bytearray(_STEP_NBYTES))
+        try:
+            while (piece := self._next()) is not None:
+                self._warm(piece, buffer)
+        except BaseException as error:  # those of `progress` too; `wait` raises it
+            self.error = self.error or error
+            self._stopping.set()
+
+    def _next(self) -> Piece | None:
+        with self._lock:
+            return None if self._stopping.is_set() else next(self._pieces, None)
+
+    def _warm(self, piece: Piece, buffer: memoryview) -> None:
+        with open_file(self._root, piece.path) as file:
+            _check_end(piece, os.fstat(file.fileno()).st_size)
+            if _is_resident(file.fileno(), piece):
+                self._advance(piece.nbytes, read=0)
+                return
+            if hasattr(os, "posix_fadvise"):  # all of the piece is asked for, while its beginning is waited for
+                os.posix_fadvise(file.fileno(), piece.start, piece.nbytes, os.POSIX_FADV_WILLNEED)
+            file.seek(piece.start)
+            for position in range(piece.start, piece.end, _STEP_NBYTES):
+                step = buffer[: piece.end - position]
+                try:
+                    found = file.readinto(step)  # type: ignore[attr-defined]  # IO[bytes] does not tell of it
+                except OSError as error:
+                    message = f"this file cannot be read ({error.strerror})."
+                    raise FormatError(Problem(piece.path, "missing-file", message)) from error
+                if found < len(step):  # cut off meanwhile
+                    _check_end(piece, position + found)
+                self._advance(found, read=found)
+                if self._stopping.is_set():
+                    return
+
+    def _advance(self, done: int, *, read: int) -> None:
+        with self._lock:
+            if self._stopping.is_set():
+                return  # after a stop or an error nobody wants to hear more
+            self.nbytes_done += done
+            self.nbytes_read += read
+            if self._progress is not None:
+                self._progress(self.nbytes_done, self.nbytes)
+
+
+def _in_order(store: Store, columns: Sequence[tuple[str, str]]) -> list[DataFile]:
+    """The files of these columns: the smallest column first, images last and in the order in which they were named."""
+    files = [data_files(store, *column) for column in columns]
+
+    def rank(index: int) -> tuple[bool, int]:
+        image = store.manifest.fields[columns[index][1]].kind == "image"
+        return image, 0 if image else sum(file.nbytes for file in files[index])
+
+    return [file for index in sorted(range(len(columns)), key=rank) for file in files[index]]
+
+
+def _pieces(files: Sequence[DataFile], budget: int) -> Iterator[Piece]:
+    """The first `budget` bytes of these files."""
+    for file in files:
+        nbytes = min(file.nbytes, budget)
+        budget -= nbytes
+        for start in range(0, nbytes, PIECE_NBYTES):
+            yield Piece(file.path, start, min(PIECE_NBYTES, nbytes - start))
+
+
+def _check_end(piece: Piece, found: int) -> None:
+    if found < piece.end:
+        message = f"expected {piece.end} bytes or more, found {found}. Open the store again to see what is wrong."
+        raise FormatError(Problem(piece.path, "file-size", message))
+
+
+def _is_resident(descriptor: int, piece: Piece) -> bool:
+    """Whether all of it is in the page cache; False where the system does not tell, so that it is read."""
+    if sys.platform != "linux":
+        return False
+    try:
+        return resident_nbytes(descriptor, piece.nbytes, piece.start) >= piece.nbytes
+    except OSError:
+        return False

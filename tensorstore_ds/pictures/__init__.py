@@ -1,0 +1,1 @@
+"""Contact sheets, and what all pictures have in common."""

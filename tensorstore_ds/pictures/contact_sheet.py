@@ -1,0 +1,268 @@
+"""A contact sheet: samples of a split as they are packed, with classes, boxes and landmarks drawn on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.schema import ArrayField, TableField
+from tensorstore_ds.imaging.codecs import own_pixel_limit
+from tensorstore_ds.pictures.lettering import lettering, shortened
+from tensorstore_ds.reading.store import Split
+from tensorstore_ds.reading.stored_images import decode_stored
+
+#: The longer side of a picture, in pixels: of images with objects, of others, and of others that are tiny.
+LARGE, MEDIUM, SMALL = 320, 176, 112
+_TINY = 64  # an image up to this size is magnified by a whole number, without smoothing
+
+_MARGIN, _GAP, _LINE = 20, 14, 17
+_ASPECT = 1.5  # of the whole sheet
+_PAPER, _INK, _FADED, _EDGE = "#ffffff", "#1c1f24", "#7b828c", "#d9dce1"
+#: Told apart at a glance, on dark and on bright pictures.
+_COLORS = (
+    "#ff4b4b", "#2f9bff", "#22c55e", "#ffb020", "#b66dff", "#00c2c7",
+    "#ff6fb5", "#8bd300", "#ff8a3d", "#6b7cff", "#d6b400", "#00a67d",
+)  # fmt: skip
+_POINT = "#fff04d"
+_SMOOTH = 4  # boxes and dots are drawn this much larger, and reduced
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """One sample, ready to be placed: its picture, the lines below it, and whether the first one is a class."""
+
+    picture: Image.Image
+    lines: tuple[str, ...]
+    labelled: bool
+
+
+def choose_rows(split: Split, count: int, *, seed: int = 0) -> list[int]:
+    """Up to `count` different rows of a split, drawn at random, in order."""
+    rows = np.random.default_rng(seed).choice(len(split), min(count, len(split)), replace=False)
+    return sorted(rows.tolist())
+
+
+def contact_sheet(split: Split, rows: Sequence[int]) -> Image.Image:
+    """Draw some rows of a split, read from the store.
+
+    Returns:
+        An RGB image. Tiny images are magnified by a whole number; numbers of more than 8 bits are spread over their
+        range, image by image; what is transparent shows a checkerboard.
+
+    Raises:
+        OptionError: there is nothing to draw, or a row is outside.
+        SourceError: an encoded image cannot be decoded.
+    """
+    field = next((name for name, f in split.fields.items() if f.kind == "image"), None)
+    if field is None:
+        raise OptionError(f"{split.name}: expected a field of images, found none. There is nothing to draw.")
+    if not rows:
+        raise OptionError(f"{split.name}: expected at least one row to draw, found none.")
+    for row in rows:
+        if not 0 <= row < len(split):
+            raise OptionError(f"{split.name}: expected rows in [0, {len(split)}), found {row}.")
+    names = [name for name, f in split.fields.items() if f.kind == "objects"]
+    with own_pixel_limit():
+        cells = [_cell(split, row, field, names) for row in rows]
+    return _sheet(split, cells, _legend(split, names, rows))
+
+
+# --- one sample -------------------------------------------------------------------------------------------------
+
+
+def _cell(split: Split, row: int, image: str, tables: Sequence[str]) -> _Cell:
+    key = next((split[name][row] for name, f in split.fields.items() if f.kind == "key"), f"row {row}")
+    picture, scale = _magnified(_rgb(_pixels(split, row, image, key)), LARGE if tables else MEDIUM)
+    for name in tables:
+        field = split.fields[name]
+        if isinstance(field, TableField):
+            _draw_objects(picture, split[name][row], scale, field.classes)
+    labels = []
+    for name, label in split.fields.items():
+        if isinstance(label, ArrayField) and label.kind == "label":
+            labels.append(_name(label.classes, int(split[name][row])))
+    return _Cell(picture, (*labels, key), bool(labels))
+
+
+def _pixels(split: Split, row: int, name: str, key: str) -> NDArray[Any]:
+    """(H, W, C) of the stored image."""
+    stored = split[name][row]
+    return decode_stored(stored, key=f"{split.name}/{key}") if isinstance(stored, bytes) else stored
+
+
+def _rgb(pixels: NDArray[Any]) -> Image.Image:
+    if pixels.dtype != np.uint8:
+        values = pixels.astype(np.float64)
+        finite = values[np.isfinite(values)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+        spread = (np.nan_to_num(values, nan=low, posinf=high, neginf=low) - low) / ((high - low) or 1.0)
+        pixels = np.rint(spread * 255).astype(np.uint8)
+    channels = pixels.shape[2]
+    if channels == 4:
+        return _on_checkerboard(Image.fromarray(np.ascontiguousarray(pixels), "RGBA"))
+    if channels < 3:
+        return Image.fromarray(np.ascontiguousarray(pixels[:, :, 0])).convert("RGB")
+    return Image.fromarray(np.ascontiguousarray(pixels[:, :, :3]))
+
+
+def _on_checkerboard(image: Image.Image) -> Image.Image:
+    side = max(2, min(image.size) // 12)
+    rows, columns = np.arange(image.height) // side, np.arange(image.width) // side
+    board = np.where((rows[:, None] + columns[None, :]) % 2, np.uint8(205), np.uint8(240))
+    paper = Image.fromarray(board).convert("RGBA")
+    return Image.alpha_composite(paper, image).convert("RGB")
+
+
+def _magnified(image: Image.Image, side: int) -> tuple[Image.Image, float]:
+    """`image` with its longer side near `side`, and how much larger it became."""
+    longer = max(image.size)
+    if longer <= _TINY and side == MEDIUM:
+        side = SMALL
+    scale: float = side // longer if longer * 2 <= side else min(1.0, side / longer)
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    if size == image.size:
+        return image, 1.0
+    return image.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS), scale
+
+
+def _draw_objects(
+    picture: Image.Image, objects: Mapping[str, NDArray[Any]], scale: float, classes: Sequence[str]
+) -> None:
+    """Draw boxes, landmarks and class names onto `picture`."""
+    labels = objects.get("labels")
+    boxes = objects["boxes"] * scale if "boxes" in objects else np.empty((0, 4))
+    layer = Image.new("RGBA", (picture.width * _SMOOTH, picture.height * _SMOOTH))
+    draw = ImageDraw.Draw(layer)
+    for i, box in enumerate(boxes):
+        if np.isfinite(box).all() and (box[:2] <= box[2:]).all():
+            corners = [float(v) * _SMOOTH for v in box]
+            draw.rectangle(corners, outline="#000000a0", width=4 * _SMOOTH)
+            inner = [corners[0] + _SMOOTH, corners[1] + _SMOOTH, corners[2] - _SMOOTH, corners[3] - _SMOOTH]
+            if inner[0] < inner[2] and inner[1] < inner[3]:
+                draw.rectangle(inner, outline=_color(labels, i), width=2 * _SMOOTH)
+    for points in objects.get("keypoints", ()):
+        _draw_points(draw, points[np.isfinite(points).all(axis=1)] * scale)
+    layer = layer.resize(picture.size, Image.Resampling.BOX)
+    picture.paste(layer, (0, 0), layer)
+    if labels is not None and classes:
+        _draw_names(picture, boxes, labels, classes)
+
+
+def _draw_points(draw: ImageDraw.ImageDraw, points: NDArray[Any]) -> None:
+    """Landmarks (K, 2) of one object as dots, smaller where they lie close together."""
+    if not len(points):
+        return
+    radius = float(np.clip(np.ptp(points, axis=0).max() / 45, 0.7, 2.4)) if len(points) > 1 else 2.4
+    for color, r in (("#000000", radius + 0.6), (_POINT, radius)):
+        for x, y in points.tolist():
+            draw.ellipse([v * _SMOOTH for v in (x - r, y - r, x + r, y + r)], fill=color)
+
+
+def _draw_names(picture: Image.Image, boxes: NDArray[Any], labels: NDArray[np.int64], classes: Sequence[str]) -> None:
+    """A class name on each box, above it or inside; none on top of another, the legend has them all."""
+    draw = ImageDraw.Draw(picture)
+    taken: list[tuple[float, float, float, float]] = []
+    for i, box in enumerate(boxes):
+        if not np.isfinite(box).all():
+            continue
+        name, font = lettering(_name(classes, int(labels[i])), 11)
+        width, height = font.getlength(name) + 6, 14
+        left = min(max(0.0, float(box[0])), max(0.0, picture.width - width))
+        top = float(box[1]) - height if box[1] >= height else float(box[1])
+        place = (left, top, left + width, top + height)
+        if any(place[0] < t[2] and t[0] < place[2] and place[1] < t[3] and t[1] < place[3] for t in taken):
+            continue
+        taken.append(place)
+        draw.rectangle(place, fill=_color(labels, i))
+        draw.text((left + 3, top + height / 2), name, fill="#10131a", font=font, anchor="lm")
+
+
+def _color(labels: NDArray[np.int64] | None, index: int) -> str:
+    return _COLORS[int(labels[index]) % len(_COLORS)] if labels is not None else _COLORS[0]
+
+
+def _name(classes: Sequence[str], label: int) -> str:
+    return classes[label] if 0 <= label < len(classes) else str(label)
+
+
+# --- the sheet --------------------------------------------------------------------------------------------------
+
+
+def _legend(split: Split, tables: Sequence[str], rows: Sequence[int]) -> list[tuple[str, str]]:
+    """(colour, class and number of objects drawn) of every class that occurs in these rows."""
+    legend = []
+    for table in tables:
+        classes = split.fields[table].classes
+        if not classes or "labels" not in split[table].values:
+            continue
+        counts = np.bincount(np.concatenate([split[table][row]["labels"] for row in rows]).clip(0))
+        for label in np.flatnonzero(counts):
+            text = f"{_name(classes, int(label))} {counts[label]:,}"
+            legend.append((_COLORS[int(label) % len(_COLORS)], text))
+    return legend
+
+
+def _sheet(split: Split, cells: Sequence[_Cell], legend: Sequence[tuple[str, str]]) -> Image.Image:
+    width = max(cell.picture.width for cell in cells)
+    lines = max(len(cell.lines) for cell in cells)
+    height = max(cell.picture.height for cell in cells) + 6 + lines * _LINE
+    columns = _columns(len(cells), width + _GAP, height + _GAP)
+    total = max(columns * (width + _GAP) - _GAP, 260) + 2 * _MARGIN
+    chips, legend_height = _place_legend(legend, total)
+    top = _MARGIN + 30 + legend_height
+    sheet = Image.new("RGB", (total, top + math.ceil(len(cells) / columns) * (height + _GAP) - _GAP + _MARGIN), _PAPER)
+    draw = ImageDraw.Draw(sheet)
+    _write(draw, (_MARGIN, _MARGIN + 8), f"{split.name}: {len(cells):,} of {len(split):,} samples", 17, _INK)
+    for color, text, x, y in chips:
+        draw.rounded_rectangle((x, y - 5, x + 10, y + 5), 2, fill=color)
+        _write(draw, (x + 16, y), text, 13, _INK)
+    for i, cell in enumerate(cells):
+        x = _MARGIN + i % columns * (width + _GAP)
+        y = top + i // columns * (height + _GAP)
+        at = (x + (width - cell.picture.width) // 2, y + (height - 6 - lines * _LINE - cell.picture.height))
+        sheet.paste(cell.picture, at)
+        draw.rectangle((at[0] - 1, at[1] - 1, at[0] + cell.picture.width, at[1] + cell.picture.height), outline=_EDGE)
+        for n, line in enumerate(cell.lines):
+            bottom = y + height - lines * _LINE + n * _LINE + _LINE // 2
+            is_class = cell.labelled and n < len(cell.lines) - 1
+            _write(draw, (x, bottom), line, 14 if is_class else 11, _INK if is_class else _FADED, width)
+    return sheet
+
+
+def _columns(cells: int, width: int, height: int) -> int:
+    """How many cells go beside each other, so that the sheet is near its aspect and few places stay empty."""
+
+    def cost(columns: int) -> float:
+        lines = math.ceil(cells / columns)
+        return abs(math.log(columns * width / (lines * height) / _ASPECT)) + (columns * lines - cells) / cells
+
+    return min(range(1, cells + 1), key=cost)
+
+
+def _place_legend(legend: Sequence[tuple[str, str]], width: int) -> tuple[list[tuple[str, str, int, int]], int]:
+    """Where each entry goes, in lines that end at `width`, and the height of all."""
+    placed = []
+    x, y = _MARGIN, _MARGIN + 34
+    for color, text in legend:
+        shown, font = lettering(text, 13)
+        needed = 16 + math.ceil(font.getlength(shown)) + 18
+        if x > _MARGIN and x + needed > width - _MARGIN:
+            x, y = _MARGIN, y + 20
+        placed.append((color, text, x, y))
+        x += needed
+    return placed, y - _MARGIN - 14 if placed else 0
+
+
+def _write(
+    draw: ImageDraw.ImageDraw, at: tuple[int, int], text: str, size: int, color: str, width: float = math.inf
+) -> None:
+    """Write one line, with its middle at the height given, shortened to a width."""
+    shown, font = lettering(text, size)
+    draw.text(at, shortened(shown, font, width), fill=color, font=font, anchor="lm")

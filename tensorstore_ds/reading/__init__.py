@@ -1,0 +1,1 @@
+"""Open a store, gather its rows, check its bytes. NumPy only."""

@@ -1,0 +1,163 @@
+"""What must hold before a store's bytes are trusted; opening a store and verifying it both ask here.
+
+A file shorter than its map kills the process that reads it (SIGBUS), so that sizes are compared when a store is opened
+and again when a file is mapped. ``formats/v1/spec.md`` says what is checked when.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import FormatError, Problem
+from tensorstore_ds.format.arrays import ZSTD_LEVEL, ArrayGeometry, shard_files
+from tensorstore_ds.format.manifest import Manifest, shard_path
+from tensorstore_ds.format.schema import Layout
+from tensorstore_ds.format.strict_json import load_object, same_json
+from tensorstore_ds.reading.store_files import StoreFiles
+
+#: Refuse an array's or a group's ``zarr.json`` larger than this before reading it.
+METADATA_MAX_NBYTES = 1024**2
+#: Offsets looked at together.
+_OFFSETS = 1_000_000
+_ZSTD_LEVELS = range(1, 23)
+
+
+def check_listing(manifest: Manifest) -> list[Problem]:
+    """Whether the manifest lists just the files that its splits, rows and lengths imply, each of a right size."""
+    problems = []
+    groups = {f"{name}/zarr.json" for name in manifest.splits}
+    for path in sorted(groups - manifest.files.keys()):
+        problems.append(Problem(path, "manifest", "this file is not listed in the manifest."))
+    for path in sorted(manifest.files.keys() - groups):
+        if "/" in path or path == "zarr.json":
+            problems.append(Problem(path, "manifest", "this file is listed but does not belong to the root."))
+    for name, split in manifest.splits.items():
+        for i, shard in enumerate(split.shards):
+            where = shard_path(name, i)
+            expected = shard_files(manifest.fields, shard.rows, shard.lengths)
+            for path in sorted(expected.keys() ^ shard.files.keys()):
+                what = "is not listed" if path in expected else "is listed but does not belong to this shard"
+                problems.append(Problem(f"{where}/{path}", "manifest", f"this file {what} in the manifest."))
+            for path in expected.keys() & shard.files.keys():
+                geometry, size = expected[path], shard.files[path].size
+                message = None if geometry is None else _size_problem(geometry, manifest.layout, size)
+                if message is not None:
+                    problems.append(Problem(f"{where}/{path}", "file-size", message))
+    return problems
+
+
+def _size_problem(geometry: ArrayGeometry, layout: Layout, size: int) -> str | None:
+    least, most = geometry.file_nbytes_in(layout)
+    if least <= size <= most:
+        return None
+    wanted = str(least) if least == most else f"{least} to {most} (by what Zstandard can do)"
+    return f"expected a listed size of {wanted}, found {size}."
+
+
+def check_sizes(root: Path, manifest: Manifest) -> list[Problem]:
+    """Whether every listed file is a regular file of the listed size, with no symlink on the way to it."""
+    problems = []
+    files = manifest.all_files()
+    for directory in sorted(_directories(files)):
+        if os.path.islink(f"{root}/{directory}"):  # noqa: PTH114  # a Path would take longer than the system
+            problems.append(Problem(directory, "symlink", "expected a directory, found a symbolic link."))
+    for path, file in files.items():
+        try:
+            status = os.lstat(f"{root}/{path}")
+        except OSError as error:
+            problems.append(Problem(path, "missing-file", f"this file cannot be found ({error.strerror})."))
+            continue
+        if stat.S_ISLNK(status.st_mode):
+            problems.append(Problem(path, "symlink", "expected a file, found a symbolic link."))
+        elif not stat.S_ISREG(status.st_mode):
+            problems.append(Problem(path, "missing-file", "expected a file, found something else."))
+        elif status.st_size != file.size:
+            problems.append(Problem(path, "file-size", f"expected {file.size} bytes, found {status.st_size}."))
+    return problems
+
+
+def _directories(paths: Iterable[str]) -> set[str]:
+    """All directories on the way to these files."""
+    found: set[str] = set()
+    for path in paths:
+        while (path := path.rpartition("/")[0]) and path not in found:
+            found.add(path)
+    return found
+
+
+def check_metadata(files: StoreFiles, directory: str, geometry: ArrayGeometry, layout: Layout) -> None:
+    """Whether an array's ``zarr.json`` says what the manifest implies; raises `FormatError`."""
+    name = f"{directory}/zarr.json"
+    found = _with_our_level(_load_metadata(files, name, "array-metadata"))
+    expected = geometry.metadata(layout)
+    if isinstance(found.get("attributes"), dict):
+        expected["attributes"] = found["attributes"]
+    if expected["fill_value"] == 0 and same_json(found.get("fill_value"), 0):
+        expected["fill_value"] = 0  # for 0.0
+    _compare(name, "array-metadata", found, expected)
+
+
+def check_group(files: StoreFiles, directory: str) -> None:
+    """Whether a group's ``zarr.json`` is one; raises `FormatError`."""
+    name = f"{directory}/zarr.json"
+    found = _load_metadata(files, name, "group-metadata")
+    attributes = found.get("attributes")
+    expected = {
+        "zarr_format": 3,
+        "node_type": "group",
+        "attributes": attributes if isinstance(attributes, dict) else {},
+    }
+    _compare(name, "group-metadata", found, expected)
+
+
+def offsets_problem(offsets: NDArray[np.int64], length: int) -> str | None:
+    """What is wrong with a shard's offsets into `length` values, if anything is."""
+    if int(offsets[0]) != 0:
+        return f"expected offsets from 0, found {int(offsets[0])} first."
+    if int(offsets[-1]) != length:
+        return f"expected offsets to end at {length}, found {int(offsets[-1])}."
+    for start in range(0, len(offsets) - 1, _OFFSETS):
+        part = offsets[start : start + _OFFSETS + 1]
+        falls = np.flatnonzero(part[1:] < part[:-1])
+        if falls.size:
+            return f"expected offsets that never fall, found a fall after row {start + int(falls[0])}."
+    return None
+
+
+def _load_metadata(files: StoreFiles, name: str, reason: str) -> dict[str, Any]:
+    with files.open(name) as file:
+        text = file.read(METADATA_MAX_NBYTES + 1)
+    if len(text) > METADATA_MAX_NBYTES:
+        raise FormatError(Problem(name, reason, f"expected at most {METADATA_MAX_NBYTES} bytes."))
+    try:
+        return load_object(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(Problem(name, reason, f"expected JSON, found other text ({error}).")) from error
+
+
+def _compare(name: str, reason: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    for member in sorted(found.keys() - expected.keys()):
+        raise FormatError(Problem(name, reason, f"expected no member {member[:40]}, found one."))
+    for member, value in expected.items():
+        if member not in found or not same_json(found[member], value):
+            there = json.dumps(found[member])[:200] if member in found else "none"
+            raise FormatError(Problem(name, reason, f"expected {member} {json.dumps(value)}, found {there}."))
+
+
+def _with_our_level(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Metadata with the level of compression that we would write, where it is one that a writer may choose."""
+    try:
+        configuration = metadata["codecs"][0]["configuration"]["codecs"][1]["configuration"]
+        if type(configuration["level"]) is int and configuration["level"] in _ZSTD_LEVELS:
+            configuration["level"] = ZSTD_LEVEL
+    except (KeyError, IndexError, TypeError):
+        pass  # no level there: compared as it is
+    return metadata

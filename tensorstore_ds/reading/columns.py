@@ -1,0 +1,296 @@
+"""Columns and tables: one field of a split as arrays, over all its shards. NumPy only."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from tensorstore_ds.errors import FormatError, Problem
+from tensorstore_ds.format.schema import ArraySpec, TableField
+from tensorstore_ds.machine import check_fits
+from tensorstore_ds.reading.checks import offsets_problem
+from tensorstore_ds.reading.zarr_part import ZarrPart
+
+#: Rows of at least this size are copied one by one when they come from several shards.
+LARGE_ROW_NBYTES = 4096
+
+
+class Column:
+    """One array of a split, over all its shards: axis 0 counts rows (or a table's values).
+
+    Attributes:
+        spec: dtype and shape of one row.
+    """
+
+    def __init__(self, name: str, spec: ArraySpec, lengths: Sequence[int], load: Callable[[int], Part]) -> None:
+        self.spec = spec
+        self._name = name
+        self._starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        self._load = load
+        self._parts: dict[int, Part] = {}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, ...)."""
+        return (len(self), *self.spec.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy data type."""
+        return np.dtype(self.spec.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows, uncompressed."""
+        return len(self) * self.spec.row_nbytes
+
+    @property
+    def shards(self) -> int:
+        """How many parts the column has."""
+        return len(self._starts) - 1
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __repr__(self) -> str:
+        return f"<Column {self._name!r} {self.shape} {self.dtype}>"
+
+    def part(self, shard: int) -> Part:
+        """One shard's part: a read-only map, or an array to be unpacked; checked and mapped when first used."""
+        if shard not in self._parts:
+            self._parts[shard] = self._load(shard)
+        return self._parts[shard]
+
+    @overload
+    def __getitem__(self, item: int | np.integer[Any]) -> Any: ...
+    @overload
+    def __getitem__(self, item: slice | Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[Any]: ...
+    def __getitem__(self, item: Any) -> Any:
+        """A row, rows of a slice (read-only views of the map where one shard holds them all), or `take` of a list."""
+        if isinstance(item, slice):
+            start, stop, step = item.indices(len(self))
+            return self._slice(start, stop) if step == 1 else self.take(np.arange(start, stop, step))
+        if isinstance(item, int | np.integer):
+            row = _checked_rows(item, len(self), self._name)
+            shard = int(self._starts.searchsorted(row, "right")) - 1
+            return self.part(shard)[int(row - self._starts[shard])]
+        return self.take(item)
+
+    def pieces(self, start: int, stop: int) -> list[NDArray[Any]]:
+        """Rows ``[start, stop)``, both in [0, len], as each shard has them: views of maps, or unpacked arrays."""
+        if stop <= start:
+            return []
+        first, last = (int(s) - 1 for s in self._starts.searchsorted([start, stop - 1], "right"))
+        return [
+            self.part(i)[max(start - int(self._starts[i]), 0) : stop - int(self._starts[i])]
+            for i in range(first, last + 1)
+        ]
+
+    def take(self, rows: ArrayLike, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Copy rows, in any order and any number of times, with one gather, as `numpy.take` does along axis 0.
+
+        Args:
+            rows: integers in [-len, len), of any shape: (n,), or () for one row.
+            out: of the shape of rows and then of a row, of the column's dtype, C-contiguous, to be filled; a new array
+                if None. Filling one again is several times faster than a fresh one, whose pages the system must hand
+                out first.
+
+        Returns:
+            `out`, never a view of the map.
+
+        Raises:
+            IndexError: a row is outside.
+            ValueError: `out` has another shape or dtype.
+        """
+        rows = _checked_rows(rows, len(self), self._name)
+        shape = (*rows.shape, *self.spec.shape)
+        if out is None:
+            out = np.empty(shape, self.dtype)
+        elif out.shape != shape or out.dtype != self.dtype or not out.flags.c_contiguous:
+            raise ValueError(
+                f"{self._name}: expected out of shape {shape}, {self.dtype}, C-contiguous, "
+                f"found {out.shape}, {out.dtype}."
+            )
+        flat, target = rows.reshape(-1), out.reshape(rows.size, *self.spec.shape)
+        if self.shards == 1:
+            _take(self.part(0), flat, target)
+        elif rows.size:
+            self._take_from_shards(flat, target)
+        return out
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        """The whole column: a read-only view of the map where the split has one shard, else a copy."""
+        array = self._slice(0, len(self))
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ValueError(f"{self._name}: {array.dtype} cannot become {np.dtype(dtype)} without a copy.")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def _slice(self, start: int, stop: int) -> NDArray[Any]:
+        pieces = self.pieces(start, stop)
+        if not pieces:
+            return np.empty((0, *self.spec.shape), self.dtype)
+        if len(pieces) == 1:
+            return pieces[0]
+        check_fits(self._name, (stop - start) * self.spec.row_nbytes)
+        return np.concatenate(pieces)
+
+    def _take_from_shards(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+        owners = self._starts.searchsorted(rows, "right") - 1
+        for shard in np.unique(owners):
+            where = np.flatnonzero(owners == shard)
+            part = self.part(int(shard))
+            local = rows[where] - self._starts[shard]
+            if isinstance(part, np.ndarray) and self.spec.row_nbytes >= LARGE_ROW_NBYTES:
+                for target, row in zip(where.tolist(), local.tolist(), strict=True):
+                    out[target] = part[row]  # one copy of a large row beats two by a gather
+            else:
+                buffer = np.empty((len(where), *self.spec.shape), self.dtype)
+                _take(part, local, buffer)
+                out[where] = buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Values of several samples, back to back: those of sample i are ``[offsets[i]:offsets[i + 1]]``.
+
+    Attributes:
+        offsets: (n + 1,) int64, from 0.
+        values: each array has ``offsets[-1]`` rows.
+    """
+
+    offsets: NDArray[np.int64]
+    values: Mapping[str, NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.values[name]
+
+
+class RaggedColumn:
+    """A table: for every sample any number of values, such as its boxes and labels, or the bytes of its key.
+
+    Attributes:
+        field: kind, class names, keypoint names and flip pairs.
+    """
+
+    def __init__(self, name: str, field: TableField, offsets: Column, values: Mapping[str, Column]) -> None:
+        self.field = field
+        self._name = name
+        self._offsets = offsets
+        self._values = values
+
+    @property
+    def values(self) -> Mapping[str, Column]:
+        """The value columns, each of all samples back to back."""
+        return self._values
+
+    @property
+    def offset_column(self) -> Column:
+        """The offsets as they are stored, those of each shard from 0; unchecked."""
+        return self._offsets
+
+    @functools.cached_property
+    def offsets(self) -> NDArray[np.int64]:
+        """(len + 1,) int64: values of row i are ``[offsets[i], offsets[i + 1])``. Read-only.
+
+        Raises:
+            FormatError: a shard's offsets do not begin at 0, fall, or do not end at the number of values.
+        """
+        lengths = next(iter(self._values.values()))._starts
+        if self._offsets.shards > 1:
+            check_fits(self._name, 2 * self._offsets.nbytes)
+        parts = []
+        for shard in range(self._offsets.shards):
+            part = np.asarray(self._offsets.part(shard)[:])
+            problem = offsets_problem(part, int(lengths[shard + 1] - lengths[shard]))
+            if problem:
+                raise FormatError(Problem(f"{self._name} (shard {shard})", "offsets", problem))
+            parts.append(part)
+        if len(parts) == 1:
+            return parts[0]
+        joined = np.concatenate([np.zeros(1, np.int64), *(p[1:] + s for p, s in zip(parts, lengths, strict=False))])
+        joined.flags.writeable = False
+        return joined
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __repr__(self) -> str:
+        return f"<RaggedColumn {self._name!r} of {', '.join(self._values)}>"
+
+    @overload
+    def __getitem__(self, item: str) -> Column: ...
+    @overload
+    def __getitem__(self, item: int | np.integer[Any]) -> Any: ...
+    def __getitem__(self, item: Any) -> Any:
+        """A value column by name; or what row i holds: a dict of (m, ...) arrays, an image's `bytes`, a key's `str`."""
+        if isinstance(item, str):
+            return self._values[item]
+        row = int(_checked_rows(item, len(self), self._name))
+        start, stop = int(self.offsets[row]), int(self.offsets[row + 1])
+        self._check_fits(stop - start)
+        values = {name: column[start:stop] for name, column in self._values.items()}
+        if self.field.kind == "key":
+            return values["bytes"].tobytes().decode("utf-8", "backslashreplace")
+        return values["bytes"].tobytes() if self.field.kind == "image" else values
+
+    def take(self, rows: ArrayLike) -> Ragged:
+        """Copy the values of some rows, (n,), in any order and any number of times.
+
+        Raises:
+            IndexError: a row is outside.
+            ValueError: `rows` are not of the shape (n,).
+        """
+        rows = _checked_rows(rows, len(self), self._name)
+        if rows.ndim != 1:
+            raise ValueError(f"{self._name}: expected rows of shape (n,), found {rows.shape}.")
+        starts, stops = self.offsets[rows], self.offsets[rows + 1]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(stops - starts)])
+        self._check_fits(int(offsets[-1]))
+        if set(self._values) == {"bytes"}:  # long runs: copied as such; an index a byte would be eight times the data
+            data = np.empty(offsets[-1], np.uint8)
+            for i, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
+                data[offsets[i] : offsets[i + 1]] = self._values["bytes"][start:stop]
+            return Ragged(offsets, {"bytes": data})
+        flat = np.repeat(starts - offsets[:-1], stops - starts) + np.arange(offsets[-1])
+        return Ragged(offsets, {name: column.take(flat) for name, column in self._values.items()})
+
+    def _check_fits(self, values: int) -> None:
+        check_fits(self._name, values * sum(column.spec.row_nbytes for column in self._values.values()))
+
+
+# --- parts of columns -------------------------------------------------------------------------------------------
+
+
+Part = NDArray[Any] | ZarrPart
+
+
+def _take(part: Part, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+    if isinstance(part, np.ndarray):
+        # Without a mode np.take checks every index while it copies into a buffer of its own: five times slower.
+        np.take(part, rows, axis=0, out=out, mode="clip")
+    elif rows.size:
+        part.take(rows, out)
+
+
+def _checked_rows(rows: ArrayLike, length: int, name: str) -> NDArray[np.int64]:
+    """`rows` as int64 in [0, length)."""
+    array = np.asarray(rows)
+    if array.size == 0:
+        return array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name}: expected integer rows, found {array.dtype}. For a mask use numpy.flatnonzero(mask).")
+    low, high = int(array.min()), int(array.max())
+    if low < -length or high >= length:
+        raise IndexError(f"{name}: row {low if low < -length else high} is outside of [0, {length}).")
+    array = array.astype(np.int64, copy=False)
+    return np.where(array < 0, array + length, array) if low < 0 else array

@@ -1,0 +1,193 @@
+"""Open a store: its splits and their columns. NumPy only.
+
+Nothing is read when a store is opened but its manifest, and nothing is mapped until a column is asked for; maps are
+shared with every other process through the page cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from tensorstore_ds.errors import FormatError, Problem
+from tensorstore_ds.format.arrays import ArrayGeometry, array_paths, shard_arrays
+from tensorstore_ds.format.manifest import Manifest, Shard, shard_path
+from tensorstore_ds.format.schema import Field, Layout, TableField
+from tensorstore_ds.reading.checks import check_listing, check_metadata, check_sizes
+from tensorstore_ds.reading.columns import Column, Part, RaggedColumn
+from tensorstore_ds.reading.store_files import StoreFiles
+from tensorstore_ds.reading.zarr_part import ZarrPart
+
+
+def open(path: str | os.PathLike[str], *, sha256: str | None = None) -> Store:
+    """Open the store at `path`.
+
+    Reads the manifest and checks its digest, and compares the size of every file with it. No data is read.
+
+    Args:
+        path: of the store.
+        sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
+
+    Raises:
+        FormatError: with every problem found, in the manifest or among the files; or it is another store.
+    """
+    root = Path(path).absolute()
+    files = StoreFiles(root, sha256)
+    problems = check_listing(files.manifest) or check_sizes(root, files.manifest)
+    if problems:
+        raise FormatError(problems, f"Check the copy with: tsds verify {shlex.quote(str(root))}")
+    return Store(files)
+
+
+class Store:
+    """An open store. It pickles as its path and digest, and is opened again where it is unpickled.
+
+    Attributes:
+        path: the absolute path of its directory.
+        manifest: what it says of itself.
+        sha256: the digest of its manifest, 64 hexadecimal digits, and so of all of it: two stores with the same digest
+            hold the same bytes.
+    """
+
+    def __init__(self, files: StoreFiles) -> None:
+        self.path = files.path
+        self.manifest: Manifest = files.manifest
+        self.sha256 = files.sha256
+        self._files = files
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits."""
+        return tuple(self.manifest.splits)
+
+    @property
+    def layout(self) -> Layout:
+        """``memmap`` (uncompressed) or ``zarr`` (compressed)."""
+        return self.manifest.layout
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all its files but the root's metadata, in bytes."""
+        return sum(file.size for file in self.manifest.all_files().values())
+
+    def __getitem__(self, split: str) -> Split:
+        try:
+            return self._splits[split]
+        except KeyError:
+            raise KeyError(f"{self.path.name} has no split {split!r}, it has {', '.join(self.splits)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.splits)
+
+    def __len__(self) -> int:
+        return len(self.splits)
+
+    def __contains__(self, split: object) -> bool:
+        return split in self.manifest.splits
+
+    @functools.cached_property
+    def _splits(self) -> dict[str, Split]:
+        return {name: Split(self._files, name) for name in self.splits}
+
+    def __reduce__(self) -> tuple[Callable[[Path, str], Store], tuple[Path, str]]:
+        return _open_same, (self.path, self.sha256)
+
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{name}: {len(split)}" for name, split in self._splits.items())
+        return f"<Store {str(self.path)!r}, {self.layout}, {splits}>"
+
+
+class Split:
+    """The samples of one split, as columns.
+
+    Attributes:
+        name: the split's name.
+        fields: kind, dtype and shape of every field, by name.
+        statistics: class counts, channel mean and standard deviation, and more, as the manifest has them.
+    """
+
+    def __init__(self, files: StoreFiles, name: str) -> None:
+        manifest = files.manifest
+        self.name = name
+        self.fields: Mapping[str, Field] = manifest.fields
+        self.statistics: Mapping[str, Any] = manifest.splits[name].statistics
+        self._files = files
+        self._layout = manifest.layout
+        self._shards = manifest.splits[name].shards
+        self._columns: dict[str, Column | RaggedColumn] = {}
+
+    def __len__(self) -> int:
+        return sum(shard.rows for shard in self._shards)
+
+    def __getitem__(self, field: str) -> Any:
+        """The field's `Column`, or its `RaggedColumn` if its length varies from sample to sample."""
+        if field not in self.fields:
+            raise KeyError(f"split {self.name!r} has no field {field!r}, it has {', '.join(self.fields)}")
+        if field not in self._columns:
+            self._columns[field] = self._column(field)
+        return self._columns[field]
+
+    def __repr__(self) -> str:
+        return f"<Split {self.name!r}, {len(self)} rows of {', '.join(self.fields)}>"
+
+    def __reduce__(self) -> tuple[Callable[[Path, str, str], Split], tuple[Path, str, str]]:
+        return _open_split, (self._files.path, self._files.sha256, self.name)
+
+    def _column(self, name: str) -> Column | RaggedColumn:
+        field = self.fields[name]
+        columns = {
+            path: Column(
+                f"{self.name}/{path}",
+                spec,
+                [self._geometry(shard, path).rows for shard in self._shards],
+                functools.partial(self._part, path),
+            )
+            for path, spec in array_paths(name, field).items()
+        }
+        if not isinstance(field, TableField):
+            return columns[name]
+        values = {path.removeprefix(f"{name}/"): column for path, column in columns.items()}
+        return RaggedColumn(f"{self.name}/{name}", field, values.pop("offsets"), values)
+
+    def _geometry(self, shard: Shard, path: str) -> ArrayGeometry:
+        return shard_arrays(self.fields, shard.rows, shard.lengths)[path]
+
+    def _part(self, path: str, index: int) -> Part:
+        """One shard's part of an array: mapped, or read through its index."""
+        shard = self._shards[index]
+        directory = f"{shard_path(self.name, index)}/{path}"
+        geometry = self._geometry(shard, path)
+        check_metadata(self._files, directory, geometry, self._layout)
+        if not geometry.rows:
+            return np.empty(geometry.shape, geometry.spec.dtype)
+        name = f"{directory}/{geometry.data_path}"
+        open_data = functools.partial(_open_data, self._files, name, shard.files[f"{path}/{geometry.data_path}"].size)
+        if self._layout == "zarr":
+            return ZarrPart(name, geometry, open_data)
+        with open_data() as file:  # the descriptor is closed, the map stays
+            # np.memmap's own indexing is several times slower than that of the plain array behind it.
+            return np.memmap(file, geometry.spec.dtype, "r", shape=geometry.shape).view(np.ndarray)
+
+
+def _open_same(path: Path, sha256: str) -> Store:
+    return open(path, sha256=sha256)
+
+
+def _open_split(path: Path, sha256: str, name: str) -> Split:
+    return open(path, sha256=sha256)[name]
+
+
+def _open_data(files: StoreFiles, name: str, expected: int) -> IO[bytes]:
+    """A data file of the size that is listed."""
+    file = files.open(name)
+    size = os.fstat(file.fileno()).st_size
+    if size != expected:
+        file.close()
+        raise FormatError(Problem(name, "file-size", f"expected {expected} bytes, found {size}."))
+    return file

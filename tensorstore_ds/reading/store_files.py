@@ -1,0 +1,108 @@
+"""The files of one store, and of no other: opened without following links, waiting for pipes, or trusting the path."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import IO
+
+from tensorstore_ds.errors import FormatError, Problem
+from tensorstore_ds.format.manifest import Manifest
+from tensorstore_ds.format.root import parse_root
+
+#: Refuse a root ``zarr.json`` larger than this before reading it.
+MANIFEST_MAX_NBYTES = 64 * 1024**2
+
+_Identity = tuple[int, int, int, int]
+
+
+class StoreFiles:
+    """The files of the store that was found at a path when this was made.
+
+    Attributes:
+        path: of the store's directory.
+        manifest: what the store says of itself.
+        sha256: the digest of its root's ``zarr.json``, which lists the digests of all others: the store's name.
+    """
+
+    def __init__(self, path: Path, sha256: str | None = None) -> None:
+        """Read the manifest.
+
+        Raises:
+            FormatError: there is no store, or another one than `sha256`.
+        """
+        self.path = path
+        data, self._identity = _read_root(path)
+        self.manifest: Manifest
+        self.manifest, self.sha256 = parse_root(data)
+        if sha256 is not None and self.sha256 != sha256.lower():
+            message = f"expected the store {sha256}, found the store {self.sha256}."
+            raise FormatError(Problem("zarr.json", "checksum", message))
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open one of the files for reading.
+
+        Raises:
+            FormatError: it is missing, a symbolic link or no regular file; or another store has taken this one's place.
+        """
+        file = open_file(self.path, name)
+        try:
+            self._check_identity()
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _check_identity(self) -> None:
+        """Asked after a file was opened: what was not replaced then had not been before."""
+        try:
+            if _identity(os.lstat(f"{self.path}/zarr.json")) == self._identity:
+                return
+            data, identity = _read_root(self.path)
+            if parse_root(data)[1] == self.sha256:  # the same one, touched or copied into its place
+                self._identity = identity
+                return
+        except (OSError, FormatError):
+            pass  # gone or damaged: told below
+        problem = Problem(
+            str(self.path), "replaced", "the store that was opened here is gone, or another is in its place."
+        )
+        raise FormatError(problem, "Open it again.")
+
+
+def open_file(root: Path, name: str) -> IO[bytes]:
+    """Open a regular file below `root` for reading; a symbolic link or a pipe in its place is refused."""
+    # Without O_NONBLOCK a pipe would be waited for; it means nothing for files.
+    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        descriptor = os.open(f"{root}/{name}", flags)
+    except OSError as error:
+        reason = "symlink" if (root / name).is_symlink() else "missing-file"
+        raise FormatError(Problem(name, reason, f"this file cannot be opened ({error.strerror}).")) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FormatError(Problem(name, "missing-file", "expected a file, found something else."))
+    return os.fdopen(descriptor, "rb")
+
+
+def _read_root(path: Path) -> tuple[bytes, _Identity]:
+    if not os.path.lexists(path / "zarr.json"):
+        what = "this is not a store (it has no zarr.json)" if path.exists() else "there is no such store"
+        raise FormatError(Problem(str(path), "not-a-store", f"{what}."))
+    try:
+        with open_file(path, "zarr.json") as file:
+            status = os.fstat(file.fileno())
+            if status.st_size > MANIFEST_MAX_NBYTES:
+                message = f"expected at most {MANIFEST_MAX_NBYTES} bytes, found {status.st_size}."
+                raise FormatError(Problem("zarr.json", "manifest-json", message))
+            return file.read(MANIFEST_MAX_NBYTES + 1), _identity(status)
+    except FormatError as error:
+        if error.reason == "missing-file":  # there, and no file that can be read
+            problem = Problem(str(path), "not-a-store", f"this is not a store. zarr.json: {error.problems[0].message}")
+            raise FormatError(problem) from error
+        raise
+
+
+def _identity(status: os.stat_result) -> _Identity:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

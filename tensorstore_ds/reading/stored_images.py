@@ -1,0 +1,46 @@
+"""Images that a store keeps as files: their pixels and sizes.
+
+What is in a store was allowed by its writer, whatever `max_pixels` was then; what a stranger's store can make a reader
+take is bounded by the memory that there is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.imaging.codecs import MAX_PIXELS, decode_image, open_image, oriented_size, own_pixel_limit
+from tensorstore_ds.machine import memory_limit
+
+#: Memory that decoding takes for each pixel, at most about: Pillow's own 4 bytes, the array, and the image turned.
+_PIXEL_NBYTES = 16
+_ANY_NUMBER = 2**63
+
+
+def decode_stored(data: bytes, *, key: str) -> NDArray[Any]:
+    """(H, W, C) pixels of a stored image file, orientation applied.
+
+    Raises:
+        SourceError: it is damaged; or it has more than `MAX_PIXELS` and would take more than half of the memory that
+            may be used, `too-many-pixels`.
+    """
+    with own_pixel_limit():
+        try:
+            return decode_image(data, max_pixels=MAX_PIXELS, key=key)
+        except SourceError as error:
+            if error.reason != "too-many-pixels":
+                raise
+        limit = max(MAX_PIXELS, memory_limit() // 2 // _PIXEL_NBYTES)
+        height, width = stored_size(data, key=key)
+        if height * width > limit:
+            message = f"this image has {width}x{height} pixels, of which memory has room for {limit}."
+            raise SourceError(Problem(key, "too-many-pixels", message), "Read it where there is more memory.")
+        return decode_image(data, max_pixels=limit, key=key)
+
+
+def stored_size(data: bytes, *, key: str) -> tuple[int, int]:
+    """(height, width) of a stored image file as it is shown, from its header; raises `SourceError`."""
+    with own_pixel_limit(), open_image(data, max_pixels=_ANY_NUMBER, key=key) as image:
+        return oriented_size(image, key)

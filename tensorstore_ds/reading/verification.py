@@ -1,0 +1,310 @@
+"""Check every byte of a store against what its manifest says."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from threading import Lock
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import FormatError, Problem, SourceError
+from tensorstore_ds.format.arrays import ArrayGeometry, decode_index, shard_arrays
+from tensorstore_ds.format.manifest import File, Manifest, shard_path
+from tensorstore_ds.format.schema import ArrayField, TableField
+from tensorstore_ds.machine import check_fits, usable_cores
+from tensorstore_ds.reading.checks import check_group, check_listing, check_sizes
+from tensorstore_ds.reading.columns import Column, RaggedColumn
+from tensorstore_ds.reading.store import Split, Store
+from tensorstore_ds.reading.store_files import StoreFiles
+from tensorstore_ds.reading.zarr_part import ZarrPart
+
+T = TypeVar("T")
+
+#: Rows, and bytes, looked at together.
+_ROWS = 100_000
+_READ_NBYTES = 8 * 1024**2
+_NOT_ZERO = "expected the last chunk to be filled up with zeros, found other bytes."
+
+
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    sha256: str | None = None,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Problem]:
+    """Check every file of a store: its size, its SHA-256, its chunks, and the values that training relies on.
+
+    Args:
+        path: of the store.
+        sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
+        threads: that read and hash; None for one a core.
+        progress: called with (bytes read, bytes in all), from these threads, one at a time.
+
+    Returns:
+        Every problem found; none for a good store. What cannot be opened is a problem too, not an exception.
+    """
+    root = Path(path).absolute()
+    try:
+        files = StoreFiles(root, sha256)
+    except FormatError as error:
+        return list(error.problems)
+    manifest = files.manifest
+    problems = check_listing(manifest) + check_sizes(root, manifest) + list(_unlisted(root, manifest))
+    if problems:
+        return problems
+    damaged = _check_digests(files, threads, progress)
+    # Bytes that are not the writer's need no further judgement; what the writer itself got wrong is found here.
+    return damaged or [*_check_groups(files), *_check_chunks(files, threads), *_check_values(Store(files))]
+
+
+def _unlisted(root: Path, manifest: Manifest) -> Iterator[Problem]:
+    listed = {*manifest.all_files(), "zarr.json"}
+    for directory, folders, names in os.walk(root):
+        place = "" if directory == str(root) else Path(directory).relative_to(root).as_posix() + "/"
+        links = [name for name in folders if os.path.islink(f"{directory}/{name}")]  # noqa: PTH114  # a Path takes longer
+        for name in [*names, *links]:
+            path = place + name
+            if path not in listed:
+                yield Problem(path, "unlisted-file", "this file is not listed in the manifest. Remove it.")
+
+
+def _check_digests(
+    files: StoreFiles, threads: int | None, progress: Callable[[int, int], None] | None
+) -> list[Problem]:
+    listed = files.manifest.all_files()
+    total = sum(file.size for file in listed.values())
+    done = 0
+    lock = Lock()
+
+    def advance(nbytes: int) -> None:
+        nonlocal done
+        with lock:
+            done += nbytes
+            if progress is not None:
+                progress(done, total)
+
+    def check(item: tuple[str, File]) -> Problem | None:
+        path, file = item
+        try:
+            found = _digest(files, path, advance)
+        except FormatError as error:
+            return error.problems[0]
+        except OSError as error:
+            return Problem(path, "missing-file", f"this file cannot be read ({error.strerror}).")
+        if found == file.sha256:
+            return None
+        return Problem(path, "checksum", f"expected SHA-256 {file.sha256[:12]}..., found {found[:12]}....")
+
+    # Large files first, so that no thread is left alone with one at the end.
+    ordered = sorted(listed.items(), key=lambda item: -item[1].size)
+    return sorted(_problems(check, ordered, threads), key=lambda p: p.where)
+
+
+def _problems(check: Callable[[T], Problem | None], items: Iterable[T], threads: int | None) -> list[Problem]:
+    """What `check` says of each item; in threads, as hashing and unpacking release the GIL."""
+    width = threads or usable_cores()
+    if width == 1:
+        found = list(map(check, items))
+    else:
+        with ThreadPoolExecutor(width) as pool:
+            found = list(pool.map(check, items))
+    return [problem for problem in found if problem is not None]
+
+
+def _digest(files: StoreFiles, path: str, progress: Callable[[int], None]) -> str:
+    sha256 = hashlib.sha256()
+    with files.open(path) as file:
+        while data := file.read(_READ_NBYTES):
+            sha256.update(data)
+            progress(len(data))
+    return sha256.hexdigest()
+
+
+def _check_groups(files: StoreFiles) -> Iterator[Problem]:
+    manifest = files.manifest
+    for name, split in manifest.splits.items():
+        groups = [name]
+        for i, shard in enumerate(split.shards):
+            groups += [shard_path(name, i), *(f"{shard_path(name, i)}/{table}" for table in shard.lengths)]
+        for group in groups:
+            try:
+                check_group(files, group)
+            except FormatError as error:
+                yield from error.problems
+
+
+# --- chunks -----------------------------------------------------------------------------------------------------
+
+
+def _check_chunks(files: StoreFiles, threads: int | None) -> list[Problem]:
+    """Every chunk of every array: ours read those of the layout memmap as one map, and other Zarr readers do not."""
+    manifest = files.manifest
+    arrays = [
+        (f"{shard_path(name, i)}/{array}/{geometry.data_path}", geometry)
+        for name, split in manifest.splits.items()
+        for i, shard in enumerate(split.shards)
+        for array, geometry in shard_arrays(manifest.fields, shard.rows, shard.lengths).items()
+        if geometry.rows
+    ]
+    check = _memmap_problem if manifest.layout == "memmap" else _zarr_problem
+    return _problems(lambda item: check(files, *item), arrays, threads)
+
+
+def _memmap_problem(files: StoreFiles, name: str, geometry: ArrayGeometry) -> Problem | None:
+    try:
+        with files.open(name) as file:
+            file.seek(geometry.file_nbytes - geometry.index_nbytes)
+            message = index_problem(file.read(), geometry)
+            file.seek(geometry.nbytes)
+            left = geometry.file_nbytes - geometry.index_nbytes - geometry.nbytes
+            while message is None and left > 0:
+                data = file.read(min(left, _READ_NBYTES))
+                left -= len(data) or left
+                if data.strip(b"\0"):
+                    message = _NOT_ZERO
+    except FormatError as error:
+        return error.problems[0]
+    return None if message is None else Problem(name, "shard-index", message)
+
+
+def index_problem(index: bytes, geometry: ArrayGeometry) -> str | None:
+    """What is wrong with the index of a data file of the layout `memmap`, if anything is."""
+    entries = decode_index(index)
+    if entries is None:
+        return "the index does not agree with its checksum."
+    expected = np.arange(geometry.chunks, dtype=np.uint64) * np.uint64(geometry.chunk_nbytes)
+    if len(entries) != geometry.chunks or (entries[:, 0] != expected).any():
+        return "expected chunks back to back from byte 0 to the index, found others."
+    if (entries[:, 1] != geometry.chunk_nbytes).any():
+        return f"expected chunks of {geometry.chunk_nbytes} bytes, found others."
+    return None
+
+
+def _zarr_problem(files: StoreFiles, name: str, geometry: ArrayGeometry) -> Problem | None:
+    """Unpack every chunk, one at a time."""
+    try:
+        part = ZarrPart(name, geometry, lambda: files.open(name))
+        with files.open(name) as file:
+            offsets, lengths = part.entries.T
+            ends = np.cumsum(lengths)
+            end = os.fstat(file.fileno()).st_size - geometry.index_nbytes
+            if (offsets != ends - lengths).any() or int(ends[-1]) != end:
+                message = "expected chunks back to back from byte 0 to the index, found others."
+                return Problem(name, "shard-index", message)
+            for i in range(geometry.chunks):
+                chunk = part.chunk(file, i)
+        rows = geometry.rows - (geometry.chunks - 1) * geometry.chunk_rows
+        return Problem(name, "shard-index", _NOT_ZERO) if chunk[rows:].any() else None
+    except FormatError as error:
+        return error.problems[0]
+
+
+# --- values -----------------------------------------------------------------------------------------------------
+
+
+def _check_values(store: Store) -> Iterator[Problem]:
+    for name in store:
+        split = store[name]
+        for field_name, field in split.fields.items():
+            where = f"{name}/{field_name}"
+            try:
+                column = split[field_name]
+                if isinstance(field, ArrayField):
+                    for part in range(column.shards):
+                        column.part(part)  # compares the metadata
+                    if field.kind == "label":
+                        yield from _check_range(where, column, len(field.classes), "labels")
+                else:
+                    _ = column.offsets
+                    yield from _check_table(where, split, field_name, field)
+            except (FormatError, SourceError) as error:
+                yield from error.problems
+
+
+def _check_table(where: str, split: Split, name: str, field: TableField) -> Iterator[Problem]:
+    table = split[name]
+    for value in table.values.values():
+        for part in range(value.shards):
+            value.part(part)
+    if field.kind == "key":
+        yield from _check_keys(where, table)
+    if "labels" in field.values:
+        yield from _check_range(where, table["labels"], len(field.classes), "labels")
+    if "boxes" in field.values:
+        yield from _check_boxes(where, split, name)
+
+
+def _check_range(where: str, labels: Column, classes: int, what: str) -> Iterator[Problem]:
+    first, count = "", 0
+    for start in range(0, len(labels), _ROWS):
+        part = labels[start : start + _ROWS]
+        wrong = np.flatnonzero((part < 0) | (part >= classes))
+        if wrong.size and not count:
+            first = f"{int(part[wrong[0]])} at {start + int(wrong[0])}"
+        count += wrong.size
+    if count:
+        message = f"expected {what} in [0, {classes}), found {first} ({count} in all)."
+        yield Problem(where, "label-range", message)
+
+
+def _check_boxes(where: str, split: Split, name: str) -> Iterator[Problem]:
+    table = split[name]
+    for start in range(0, len(table["boxes"]), _ROWS):
+        boxes = table["boxes"][start : start + _ROWS]
+        rows = np.searchsorted(table.offsets, np.arange(start, start + len(boxes)), "right") - 1
+        samples, places = np.unique(rows, return_inverse=True)
+        sizes = _image_sizes(split, samples)[places]
+        x1, y1, x2, y2 = boxes.T
+        good = (x1 >= 0) & (x1 < x2) & (x2 <= sizes[:, 1]) & (y1 >= 0) & (y1 < y2) & (y2 <= sizes[:, 0])
+        good &= np.isfinite(boxes).all(axis=1)
+        if not good.all():
+            wrong = int(np.flatnonzero(~good)[0])
+            box = ", ".join(f"{v:g}" for v in boxes[wrong])
+            inside = " and no negative corner"
+            if np.isfinite(sizes[wrong]).all():
+                inside = f" inside of {sizes[wrong][0]:.0f}x{sizes[wrong][1]:.0f}"
+            message = f"expected boxes with an area{inside}, found ({box}) in row {int(rows[wrong])}."
+            yield Problem(where, "box-range", message)
+            return
+
+
+def _image_sizes(split: Split, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(n, 2) height and width of the stored images, as they are shown; infinite where there are none."""
+    image = split.fields.get("image")
+    if image is None or image.kind != "image":
+        return np.full((len(rows), 2), np.inf)
+    if isinstance(image, ArrayField):
+        return np.tile(np.array(image.spec.shape[:2], np.float64), (len(rows), 1))
+    from tensorstore_ds.reading.stored_images import stored_size  # Pillow, only for stores of encoded images
+
+    sizes = [stored_size(split["image"][int(row)], key=f"{split.name}/image {row}") for row in rows]
+    return np.array(sizes, np.float64).reshape(-1, 2)
+
+
+def _check_keys(where: str, table: RaggedColumn) -> Iterator[Problem]:
+    offsets = table.offsets
+    check_fits(where, 64 * len(table))
+    digests = bytearray()  # 16 bytes a key, so that millions of them fit in memory
+    for start in range(0, len(table), _ROWS):
+        ends = offsets[start : start + _ROWS + 1].tolist()
+        check_fits(where, 3 * (ends[-1] - ends[0]))
+        data = table["bytes"][ends[0] : ends[-1]].tobytes()
+        for row, (begin, end) in enumerate(pairwise(ends), start):
+            key = data[begin - ends[0] : end - ends[0]]
+            try:
+                key.decode("utf-8")
+            except UnicodeDecodeError:
+                yield Problem(where, "key-text", f"expected UTF-8, found other bytes at row {row}.")
+                return
+            digests += hashlib.blake2b(key, digest_size=16).digest()
+    halves = np.frombuffer(bytes(digests), np.uint64).reshape(-1, 2)
+    if len(np.unique(halves, axis=0)) != len(halves):
+        yield Problem(where, "key-text", "expected keys that differ, found one twice.")

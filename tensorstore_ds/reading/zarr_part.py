@@ -1,0 +1,116 @@
+"""One shard's array in the layout `zarr`: found through its index, and unpacked within bounds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import FormatError, Problem
+from tensorstore_ds.format.arrays import ArrayGeometry, decode_index
+from tensorstore_ds.format.chunks import decompress_chunk
+from tensorstore_ds.machine import check_fits
+
+
+class ZarrPart:
+    """One shard's array in the layout `zarr`. Its file is opened for each access, as a store can have many.
+
+    Attributes:
+        entries: (chunks, 2) offset and size of every chunk in the file.
+
+    Args:
+        name: of the data file, relative to the store.
+        geometry: of the array, which has rows.
+        open_file: opens the data file, and only that of the store that was opened.
+
+    Raises:
+        FormatError: the index is damaged or leads out of the file, `shard-index`. Reading raises `checksum` for a chunk
+            that is not exactly one Zstandard frame of its size, and `too-large` where memory would not do.
+    """
+
+    def __init__(self, name: str, geometry: ArrayGeometry, open_file: Callable[[], IO[bytes]]) -> None:
+        self._name = name
+        self._geometry = geometry
+        self._open = open_file
+        with open_file() as file:
+            self.entries = read_index(file, name, geometry)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array."""
+        return self._geometry.shape
+
+    def __getitem__(self, item: int | slice) -> Any:
+        """A row in [0, rows), or rows of a slice without step; read-only, as a memory map's."""
+        if not isinstance(item, slice):
+            chunk, row = divmod(item, self._geometry.chunk_rows)
+            with self._open() as file:
+                value = np.array(self.chunk(file, chunk)[row])
+        else:
+            start, stop, _ = item.indices(self._geometry.rows)
+            value = self._rows(start, max(start, stop))
+        value.flags.writeable = False
+        return value if isinstance(item, slice) or value.ndim else value[()]
+
+    def take(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Copy rows, (n,) in [0, rows), into `out`; each chunk is read once."""
+        owners = rows // self._geometry.chunk_rows
+        order = np.argsort(owners, kind="stable")
+        groups = np.split(order, np.flatnonzero(np.diff(owners[order])) + 1)
+        with self._open() as file:
+            for group in groups:
+                chunk = self.chunk(file, int(owners[group[0]]))
+                out[group] = chunk[rows[group] % self._geometry.chunk_rows]
+
+    def chunk(self, file: IO[bytes], index: int) -> NDArray[Any]:
+        """(chunk_rows, ...) of one chunk of the open data file; the last one with what fills it up."""
+        geometry = self._geometry
+        check_fits(self._name, geometry.chunk_nbytes)
+        offset, nbytes = self.entries[index].tolist()
+        file.seek(offset)
+        out = np.empty((geometry.chunk_rows, *geometry.spec.shape), geometry.spec.dtype)
+        try:
+            decompress_chunk(file.read(nbytes), out.reshape(-1).view(np.uint8))
+        except ValueError as error:
+            problem = Problem(self._name, "checksum", f"chunk {index} cannot be unpacked: {error}.")
+            raise FormatError(problem, "Copy the store again.") from error
+        return out
+
+    def _rows(self, start: int, stop: int) -> NDArray[Any]:
+        geometry = self._geometry
+        check_fits(self._name, (stop - start) * geometry.spec.row_nbytes)
+        out = np.empty((stop - start, *geometry.spec.shape), geometry.spec.dtype)
+        first, last = start // geometry.chunk_rows, -(-stop // geometry.chunk_rows)
+        with self._open() as file:
+            for i in range(first, last if stop > start else first):
+                begin = i * geometry.chunk_rows
+                piece = self.chunk(file, i)[max(start - begin, 0) : stop - begin]
+                out[max(begin - start, 0) :][: len(piece)] = piece
+        return out
+
+
+def read_index(file: IO[bytes], name: str, geometry: ArrayGeometry) -> NDArray[np.uint64]:
+    """(chunks, 2) offset and size of every chunk of an open data file of the layout `zarr`.
+
+    Raises:
+        FormatError: `shard-index`: it is damaged, leads out of the file, or to a chunk of a size that cannot be.
+    """
+    size = os.fstat(file.fileno()).st_size
+    end = size - geometry.index_nbytes
+    least, most = geometry.compressed_nbytes
+    check_fits(name, geometry.index_nbytes)
+    if end < 0:
+        message = f"expected an index of {geometry.index_nbytes} bytes, found a file of {size}."
+        raise FormatError(Problem(name, "shard-index", message))
+    file.seek(end)
+    entries = decode_index(file.read(geometry.index_nbytes))
+    if entries is None:
+        raise FormatError(Problem(name, "shard-index", "the index does not agree with its checksum."))
+    offsets, lengths = entries.T
+    if (lengths < least).any() or (lengths > min(most, end)).any() or (offsets > end - lengths).any():
+        message = f"expected chunks of {least} to {most} bytes inside of {end}, found another."
+        raise FormatError(Problem(name, "shard-index", message))
+    return entries
