@@ -6,13 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test test-slow test-faults check docs bench fuzz clean help
+.PHONY: demo test test-slow test-faults coverage check docs bench fuzz clean help
 
 help:
 	@echo "make demo         install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
 	@echo "make test         install with the test tools, run the tests"
 	@echo "make test-slow    the tests that take five seconds or more each"
 	@echo "make test-faults  let each operation on files fail, and the power; TSDS_FAULTS=full leaves out none"
+	@echo "make coverage     run all tests but the faults, and say which lines none of them runs; htmlcov/ shows them"
 	@echo "make check        format, lint, types, direction of imports, documentation"
 	@echo "make docs         build the documentation into docs/_build/html"
 	@echo "make bench        measure the README's figures; MNIST=DIR with the real PNG files"
@@ -32,6 +33,11 @@ test-slow: $(VENV)/dev.stamp
 # Some thousand conversions, on Linux alone: gcc compiles what stands between Python and the C library.
 test-faults: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests/faults
+
+coverage: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not quiet' --cov --cov-report=
+	$(BIN)/coverage html -q
+	$(BIN)/coverage report --skip-covered
 
 check: $(VENV)/dev.stamp docs
 	$(BIN)/ruff check
@@ -63,5 +69,5 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 clean:
-	rm -rf $(VENV) demo dist docs/_build docs/formats docs/examples .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) demo dist htmlcov docs/_build docs/formats docs/examples .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find cli tensorstore_ds tests benchmarks formats -name __pycache__ -prune -exec rm -rf {} +
