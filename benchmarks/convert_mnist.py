@@ -7,13 +7,14 @@ import os
 import shutil
 import statistics
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 import tensorstore_ds as tsds
 from benchmarks.images import SIDE, SPLITS
-from benchmarks.measure import Figure, Settings, alternate, median_ratio, seconds_of, spread
+from benchmarks.measure import Figure, Settings, alternate, as_result, median_ratio, seconds_of, spread
 
 WORKERS = 2
 LIMIT = 1.15
@@ -21,7 +22,7 @@ _SHAPE = (sum(SPLITS.values()), SIDE, SIDE)
 _PIECE = 1000  # files that a process of the bare loop gets at a time
 
 
-def measure(settings: Settings) -> list[Figure]:
+def measure(settings: Settings) -> dict[str, Any]:
     """The ratio of `tensorstore_ds.convert`, all of it, to `bare_loop`; files and page cache warm."""
     store, bare = settings.scratch / "digits.tsds", settings.scratch / "bare.bin"
     _check_equal(settings.digits, store, bare)
@@ -44,7 +45,7 @@ def measure(settings: Settings) -> list[Figure]:
         f"{read / statistics.median(ours) / 1e6:.1f} MB/s of PNG in, {rate * SIDE * SIDE / 1e6:.1f} MB/s of pixels out"
     )
     what = f"convert {settings.digits_name} with {WORKERS} workers: time, relative to a bare Pillow loop"
-    return [Figure(what, median_ratio(ours, theirs), LIMIT, "x", note=note)]
+    return as_result([Figure(what, median_ratio(ours, theirs), LIMIT, "x", note=note)])
 
 
 def convert(digits: Path, store: Path, workers: int = WORKERS) -> None:

@@ -1,195 +1,336 @@
-"""Whole epochs of the loader and of its peers: large images, MNIST, and images with boxes."""
+"""Whole epochs of our loader and of others: large images, small ones, and images with boxes.
+
+They take turns in heats: as many as memory has room for with all their data, beside those that run in every heat.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import shutil
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from benchmarks.chart import Bar, Panel, draw
-from benchmarks.checksums import expected_digest
-from benchmarks.measure import Figure, Settings, Table
-from benchmarks.peers import FFCV, IMAGE_FOLDER, MEMCPY, OURS, PEERS, TENSOR_DATASET, VOC_DETECTION, Peer
-from benchmarks.race import Entry, Result, race
-from benchmarks.samples import make_digits, make_noise, make_objects
+import numpy as np
+
+import tensorstore_ds as tsds
+from benchmarks.measure import ROOT, Figure, Settings, as_result, say
+from benchmarks.peers import FFCV, MEMCPY, OURS, PEERS, WORKERS, Peer
+from benchmarks.samples import STORE, make_digits, make_noise, make_objects, open_arrays
+from tensorstore_ds.comparison.bench import RUNNER
+from tensorstore_ds.comparison.delivery import marks_of, marks_of_split
+from tensorstore_ds.comparison.lane import Answer, Lane
+from tensorstore_ds.comparison.results import Way, make_cell
+from tensorstore_ds.comparison.turns import take_turns
 
 ROWS, SHAPE, BATCH = 5000, (256, 256, 3), 256
 DIGITS_BATCH, SMALL_BATCH = 1000, 100
 OBJECTS_BATCH = 16
 
-
-def measure(settings: Settings) -> Sequence[Figure | Table]:
-    """Figures of three races, the table of all loaders, and the chart if one is asked for."""
-    before = os.getloadavg()[0]
-    large = race_large(settings)
-    digits = race_digits(settings)
-    objects = race_objects(settings) if settings.voc else []
-    panels = [
-        _panel(f"{ROWS:,} images of 256x256x3, batch {BATCH}", large),
-        _panel(
-            f"train split of {settings.digits_name}, batch {DIGITS_BATCH}",
-            [r for r in digits if r.entry.batch == DIGITS_BATCH],
-        ),
-        *([_panel(f"VOC boxes with images, batch {OBJECTS_BATCH}", objects)] if objects else []),
-    ]
-    if settings.chart:
-        draw(panels, settings.chart, "Images a second, shuffled epochs from the page cache, two threads or two workers")
-    figures = [*large_figures(large), *digits_figures(digits), *objects_figures(objects)]
-    after = os.getloadavg()[0]
-    title = f"Images a second, and how many times ours are (load average {before:.1f} before, {after:.1f} after)"
-    return [*figures, Table(title, *_rows(large, digits, objects))]
+#: Loaders of a heat beside those that run in all heats.
+HEAT = 4
+#: Seconds of epochs after which a slow loader leaves the rest of the rounds out.
+BUDGET = 15.0
+#: Short epochs are repeated for as long, in seconds, so that one timing is never a few milliseconds.
+_AT_LEAST = 0.2
+#: Seconds for an answer; the first includes converting the data.
+_PATIENCE = 900.0
 
 
-# --- races --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Who takes part.
+
+    Attributes:
+        title: in the tables.
+        mode: how it is used.
+        batch_size: samples per batch.
+        peer: of `peers`; None for a way of ``tsds bench``.
+        group, workers: of that way.
+    """
+
+    title: str
+    mode: str
+    batch_size: int
+    peer: Peer | None = None
+    group: str = ""
+    workers: int = 0
+
+    @property
+    def name(self) -> str:
+        """Unique, and the name of a file."""
+        words = f"{self.peer.module if self.peer else self.group} {self.mode} {self.batch_size}"
+        return "-".join(words.replace(",", "").split())
 
 
-def race_large(settings: Settings, rows: int = ROWS, shape: tuple[int, int, int] = SHAPE) -> list[Result]:
+def entries_of(peer: Peer, batch_size: int, modes: Sequence[str] = ()) -> list[Entry]:
+    """A peer, used in all of its modes, or in some."""
+    return [Entry(peer.title, mode, batch_size, peer) for mode in modes or peer.modes]
+
+
+def tensors(batch_size: int) -> list[Entry]:
+    """All in memory, in a TensorDataset: sample by sample, and a batch as one index operation."""
+    title = "TensorDataset + DataLoader"
+    modes = {"0 workers": 0, f"{WORKERS} workers": WORKERS, "whole batches": 0}
+    return [Entry(title, mode, batch_size, None, "tensors", workers) for mode, workers in modes.items()]
+
+
+@dataclass(slots=True)
+class Data:
+    """What is loaded.
+
+    Attributes:
+        title: of the column in the tables.
+        source: the folder that `samples` has made.
+        raw: the files, if there are some.
+        marks: of what has to be delivered.
+    """
+
+    title: str
+    source: Path
+    raw: Path | None
+    marks: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.marks = self.source / "marks.npy"
+        if (self.source / "images.npy").exists():
+            images, labels = open_arrays(self.source)
+            marks = marks_of({"image": images, "label": labels}, pixels=True)
+        else:
+            split = tsds.open(self.source / STORE)["train"]
+            marks = marks_of_split(split, {"image": "image", "objects": "objects"}, pixels=True, boxes=True)
+        np.save(self.marks, marks)
+
+    @property
+    def samples(self) -> int:
+        """Of an epoch."""
+        return len(np.load(self.marks, mmap_mode="r"))
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of an entry.
+
+    Attributes:
+        version: of the peer's package.
+        reason: why there is no result.
+        answers: of every round of every heat.
+        behind: the seconds of each round over those of the first of the fixed entries in that round.
+    """
+
+    entry: Entry
+    version: str = ""
+    reason: str = ""
+    answers: list[Answer] = field(default_factory=list)
+    behind: list[float] = field(default_factory=list)
+
+    @property
+    def missing(self) -> bool:
+        """Whether it is not installed."""
+        return self.reason.startswith(("ModuleNotFoundError", "ImportError"))
+
+    def as_data(self, samples: int) -> dict[str, Any]:
+        """Rate in samples per second, and how many times the first entry is as fast."""
+        cell = make_cell(self.entry.name, "load", self.entry.batch_size, self.answers, samples)
+        install = self.entry.peer.install if self.missing and self.entry.peer else ""
+        return {
+            **{name: getattr(self.entry, name) for name in ("title", "mode", "batch_size")},
+            "version": self.version,
+            "rate": None if self.reason or cell.rate is None else round(cell.rate, 1),
+            "ratio": None if self.reason or not self.behind else round(statistics.median(self.behind), 4),
+            "reason": f"not installed: {install}" if install else self.reason,
+        }
+
+
+# --- heats --------------------------------------------------------------------------------------------------------
+
+
+def race(
+    data: Data, fixed: Sequence[Entry], others: Sequence[Entry], scratch: Path, repeat: int
+) -> list[dict[str, Any]]:
+    """Let all take turns.
+
+    Args:
+        data: to be loaded.
+        fixed: those that run in every heat; all are compared to the first.
+        others: `HEAT` of them at a time.
+        scratch: for what they convert it to; only one heat's is there at a time.
+        repeat: rounds of each heat.
+    """
+    results = {entry.name: Result(entry) for entry in (*fixed, *others)}
+    for start in range(0, max(1, len(others)), HEAT):
+        folder = scratch / f"heat-{start}"
+        folder.mkdir()
+        _heat(data, [*fixed, *others[start : start + HEAT]], folder, repeat, results)
+        shutil.rmtree(folder)
+    return [result.as_data(data.samples) for result in results.values()]
+
+
+def _heat(data: Data, entries: Sequence[Entry], folder: Path, repeat: int, results: Mapping[str, Result]) -> None:
+    answers: dict[str, list[Answer]] = defaultdict(list)
+    with ExitStack() as stack:
+        able = []
+        for entry in entries:
+            say(f"  {data.title}: {entry.title}, {entry.mode}")
+            lane = stack.enter_context(_lane(entry, data, folder))
+            results[entry.name].reason = results[entry.name].reason or _check(lane, entry, data)
+            results[entry.name].version = lane.ready.get("version", "")
+            able += [] if results[entry.name].reason else [lane]
+        sizes = {entry.name: entry.batch_size for entry in entries}
+
+        def ask(lane: Lane, verb: str) -> Answer:
+            return lane.ask(verb, _PATIENCE, batch_size=sizes[lane.name], seconds=_AT_LEAST)
+
+        take_turns(able, "load", answers, rounds=repeat, seconds=BUDGET, ask=ask)
+    for name, own in answers.items():
+        failed = next((answer["reason"] for answer in own if answer["state"] != "ok"), "")
+        results[name].reason = results[name].reason or failed
+        results[name].answers += own
+        if not failed:
+            pairs = zip(own, answers[entries[0].name], strict=False)  # slow ones have fewer rounds
+            results[name].behind += [np.mean(one["epochs"]) / np.mean(ours["epochs"]) for one, ours in pairs]
+
+
+def _lane(entry: Entry, data: Data, folder: Path) -> Lane:
+    target, temporary = folder / entry.name, folder / "tmp"
+    target.mkdir()
+    temporary.mkdir(exist_ok=True)
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    # Peers write, lock and delete files of fixed names in the system's temporary folder: they get one.
+    environment = {"PYTHONPATH": paths, "TMPDIR": str(temporary), "HF_HUB_OFFLINE": "1"}
+    if entry.peer is not None:
+        module = "benchmarks.peers.runner"
+        assignment: dict[str, Any] = {"module": entry.peer.module, "mode": entry.mode, "source": str(data.source)}
+        assignment["target"] = str(target)
+    else:
+        module = RUNNER
+        name = "tensors-whole" if entry.mode == "whole batches" else entry.group
+        way = Way(name, entry.title, entry.group, entry.workers)
+        assignment = {"way": asdict(way), "store": str(data.source / STORE), "split": "train", "parts": False}
+        assignment |= {"raw": str(data.raw) if data.raw else None, "scratch": str(target)}
+        assignment |= {"device": "cpu", "memory": None, "seed": 0}
+    return Lane(entry.name, module, assignment, folder, environment=environment)
+
+
+def _check(lane: Lane, entry: Entry, data: Data) -> str:
+    """One epoch, of which every sample has to be what is stored: why it is not measured, or nothing."""
+    lane.begin(_PATIENCE)
+    details = {"marks": str(data.marks), "pixels": True, "boxes": True}
+    answer = lane.ask("verify", _PATIENCE, batch_size=entry.batch_size, seconds=_PATIENCE, **details)
+    if answer["state"] != "ok":
+        return str(answer["reason"])
+    return "" if answer["whole"] and answer["same"] else "what it delivered is not what is stored"
+
+
+# --- the three data sets ------------------------------------------------------------------------------------------
+
+
+def race_large(settings: Settings, rows: int = ROWS, shape: tuple[int, int, int] = SHAPE) -> dict[str, Any]:
     """Images of 196 KB, where bytes count."""
-    source, scratch = settings.scratch / "noise", settings.scratch / "noise-race"
+    source = settings.scratch / "noise"
     make_noise(source, rows, shape)
-    scratch.mkdir()
-    fixed = [Entry(OURS, "2 threads", BATCH), *(Entry(MEMCPY, mode, BATCH) for mode in MEMCPY.modes)]
-    others = [Entry(peer, mode, BATCH) for peer in PEERS for mode in peer.modes]
-    return race(fixed, others, source, scratch, repeat=settings.repeat, expected=expected_digest(source))
+    fixed = [*entries_of(OURS, BATCH), *entries_of(MEMCPY, BATCH)]
+    others = [*tensors(BATCH), *(entry for peer in PEERS for entry in entries_of(peer, BATCH))]
+    title = f"{rows:,} images of {'x'.join(map(str, shape))}, batch {BATCH}"
+    return _raced("noise", Data(title, source, None), fixed, others, settings)
 
 
-def race_digits(settings: Settings) -> list[Result]:
+def race_digits(settings: Settings) -> dict[str, Any]:
     """Images of 784 bytes, where what is done for each image counts."""
-    source, scratch = settings.scratch / "digits", settings.scratch / "digits-race"
-    make_digits(source, settings.digits / "train")
-    scratch.mkdir()
+    source, raw = settings.scratch / "digits", settings.digits / "train"
+    make_digits(source, raw)
     fixed = [
-        Entry(OURS, "2 threads", DIGITS_BATCH),
-        Entry(OURS, "2 threads", SMALL_BATCH),
-        Entry(MEMCPY, "1 thread", DIGITS_BATCH),
+        *entries_of(OURS, DIGITS_BATCH),
+        *entries_of(OURS, SMALL_BATCH),
+        *entries_of(MEMCPY, DIGITS_BATCH, ["1 thread"]),
     ]
-    others = [
-        Entry(peer, mode, DIGITS_BATCH)
-        for peer in (*PEERS, IMAGE_FOLDER)
-        for mode in peer.modes
-        if not mode.startswith("RGB")  # FFCV's images are of three channels
-    ]
-    return race(fixed, others, source, scratch, repeat=settings.repeat, expected=expected_digest(source))
+    files = Entry("files (ImageFolder)", f"{WORKERS} workers", DIGITS_BATCH, None, "files", WORKERS)
+    peers = [entry for peer in PEERS for entry in entries_of(peer, DIGITS_BATCH)]
+    of_any = [entry for entry in peers if not entry.mode.startswith("RGB")]  # FFCV's images are of three channels
+    data = Data(f"{settings.digits_name}, split train, batch {DIGITS_BATCH}", source, raw)
+    return _raced("digits", data, fixed, [*tensors(DIGITS_BATCH), files, *of_any], settings)
 
 
-def race_objects(settings: Settings) -> list[Result]:
+def race_objects(settings: Settings) -> dict[str, Any]:
     """Images with boxes, from files that torchvision can read as well."""
-    source, scratch = settings.scratch / "objects", settings.scratch / "objects-race"
-    make_objects(source, settings.voc or Path())
+    source, voc = settings.scratch / "objects", settings.voc or Path()
+    make_objects(source, voc)
+    fixed = entries_of(OURS, OBJECTS_BATCH, ["list", "padded"])
+    files = Entry("files (VOCDetection)", f"{WORKERS} workers", OBJECTS_BATCH, None, "files", WORKERS)
+    data = Data(f"{voc.name}: images and boxes, batch {OBJECTS_BATCH}", source, voc.absolute())
+    return _raced("objects", data, fixed, [*tensors(OBJECTS_BATCH), files], settings)
+
+
+def _raced(
+    name: str, data: Data, fixed: Sequence[Entry], others: Sequence[Entry], settings: Settings
+) -> dict[str, Any]:
+    scratch = settings.scratch / f"{name}-race"
     scratch.mkdir()
-    fixed = [Entry(OURS, mode, OBJECTS_BATCH) for mode in ("padded", "list")]
-    others = [Entry(VOC_DETECTION, mode, OBJECTS_BATCH) for mode in VOC_DETECTION.modes]
-    return race(fixed, others, source, scratch, repeat=settings.repeat, expected=None)
+    ways = race(data, fixed, others, scratch, settings.repeat)
+    shutil.rmtree(scratch)
+    shutil.rmtree(data.source)
+    return {"name": name, "title": data.title, "ways": ways}
 
 
 # --- figures ------------------------------------------------------------------------------------------------------
 
+Ways = Sequence[Mapping[str, Any]]
 
-def large_figures(results: Sequence[Result]) -> list[Figure]:
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """All ways on three data sets, and how ours compares."""
+    races = [race_large(settings), race_digits(settings), *([race_objects(settings)] if settings.voc else [])]
+    figures = [figure for one in races for figure in _FIGURES[one["name"]](one["ways"])]
+    return as_result(figures, races=races)
+
+
+def large_figures(ways: Ways) -> list[Figure]:
     """The share of memcpy, and FFCV."""
-    what = f"load shuffled batches of {BATCH} images of 256x256x3, 2 threads: speed, relative to"
-    one, two = (_find(results, MEMCPY, mode) for mode in MEMCPY.modes)
-    note = f"{_rate(results[0])} against {_rate(one)}; 2 threads of memcpy: {_rate(two)}"
-    figures = [Figure(f"{what} memcpy in one thread", one.slower, 0.75, "x", at_least=True, note=note)]
-    return [*figures, _against(what, results[0], _best(results, FFCV), 2)]
+    what = "speed, 256x256x3, relative to"
+    return [against(f"{what} memcpy in one thread", ways, "memcpy", 0.75), against(f"{what} FFCV", ways, FFCV.title, 2)]
 
 
-def digits_figures(results: Sequence[Result]) -> list[Figure]:
-    """FFCV, TensorDataset, a smaller batch, and the files themselves."""
-    ours, small = (
-        next(r for r in results if r.entry.peer is OURS and r.entry.batch == n) for n in (DIGITS_BATCH, SMALL_BATCH)
-    )
-    what = f"load shuffled batches of {DIGITS_BATCH} digits: speed, relative to"
-    share = None if small.slower is None else 1 / small.slower
-    plain = _best([r for r in results if not r.entry.mode.startswith("whole")], TENSOR_DATASET)
+def digits_figures(ways: Ways) -> list[Figure]:
+    """FFCV, TensorDataset, the files themselves, and a smaller batch."""
+    what = "speed, digits, relative to"
+    plain = [way for way in ways if way["mode"] != "whole batches"]
+    small = best([way for way in ways if way["batch_size"] == SMALL_BATCH], OURS.title)
+    share = 1 / small["ratio"] if small["ratio"] else None
     return [
-        _against(what, ours, _best(results, FFCV), 1.7),
-        _against(what, ours, plain, 15),
-        _against(what, ours, _best(results, IMAGE_FOLDER), 200),
-        Figure(
-            f"load batches of {SMALL_BATCH} digits: speed, relative to batches of {DIGITS_BATCH}",
-            share,
-            0.5,
-            "x",
-            at_least=True,
-            note=f"{_rate(small)} against {_rate(ours)}",
-        ),
+        against(f"{what} FFCV", ways, FFCV.title, 1.7),
+        against(f"{what} TensorDataset + DataLoader, sample by sample", plain, "TensorDataset + DataLoader", 15),
+        against(f"{what} ImageFolder + DataLoader", ways, "files (ImageFolder)", 200),
+        Figure(f"speed, digits, batch {SMALL_BATCH}, relative to {DIGITS_BATCH}", share, 0.5, "x", at_least=True),
     ]
 
 
-def objects_figures(results: Sequence[Result]) -> list[Figure]:
+def objects_figures(ways: Ways) -> list[Figure]:
     """VOCDetection, for both forms of objects."""
+    files = best(ways, "files (VOCDetection)")
     figures = []
-    for form in ("padded", "list"):
-        what = f"load shuffled batches of {OBJECTS_BATCH} images with boxes, `{form}`: speed, relative to"
-        if not results:
-            figures.append(Figure(f"{what} VOCDetection", None, 10, "x", at_least=True, note="not measured: --voc DIR"))
-            continue
-        ours, theirs = _find(results, OURS, form), _best(results, VOC_DETECTION)
-        figures.append(_against(what, ours, theirs, 10))
+    for ours in (way for way in ways if way["title"] == OURS.title):
+        value = ours["rate"] / files["rate"] if ours["rate"] and files["rate"] else None
+        what = f"speed, images with boxes, `{ours['mode']}`, relative to VOCDetection + DataLoader"
+        figures.append(Figure(what, value, 10, "x", decimals=1, at_least=True, note=files["reason"]))
     return figures
 
 
-def _against(what: str, ours: Result, theirs: Result, limit: float) -> Figure:
-    """How many times `theirs` we are; both relative to the first entry, round by round."""
-    value = None if theirs.slower is None or ours.slower is None else theirs.slower / ours.slower
-    name = f"{theirs.entry.peer.title}, {theirs.entry.mode}"
-    note = f"{_rate(ours)} against {_rate(theirs)}" if value is not None else _why_not(theirs)
-    return Figure(f"{what} {name}", value, limit, "x", decimals=1, at_least=True, note=note)
+_FIGURES = {"noise": large_figures, "digits": digits_figures, "objects": objects_figures}
 
 
-def _best(results: Sequence[Result], peer: Peer) -> Result:
-    found = [result for result in results if result.entry.peer is peer]
-    return max(found, key=lambda result: result.rate or 0)
+def against(what: str, ways: Ways, title: str, limit: float) -> Figure:
+    """How many times as fast ours is as the best use of another; both in the same rounds."""
+    theirs = best(ways, title)
+    decimals = 2 if limit < 1 else 1
+    note = theirs["reason"] or theirs["mode"]
+    return Figure(what, theirs["ratio"], limit, "x", decimals, at_least=True, note=note)
 
 
-def _find(results: Sequence[Result], peer: Peer, mode: str) -> Result:
-    return next(result for result in results if result.entry.peer is peer and result.entry.mode == mode)
-
-
-def _why_not(result: Result) -> str:
-    if result.state == "missing":
-        return f"not measured, not installed ({result.reason}): {result.entry.peer.install}"
-    return f"not measured, {result.state}: {result.reason}"
-
-
-def _rate(result: Result) -> str:
-    return f"{result.rate:,.0f}/s" if result.rate else "not measured"
-
-
-# --- table and chart ----------------------------------------------------------------------------------------------
-
-
-def _rows(*races: Sequence[Result]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """A row a loader and mode: images a second in each race, and how many times ours are."""
-    head = ("loader", "used with", "256x256x3", "ours", "digits", "ours", "with boxes", "ours")
-    rows: dict[tuple[str, str, int], list[str]] = {}
-    for number, results in enumerate(races):
-        for result in results:
-            entry = result.entry
-            small = entry.batch if entry.batch == SMALL_BATCH else 0
-            row = rows.setdefault((entry.peer.title, entry.mode, small), [""] * 6)
-            row[2 * number] = f"{result.rate:,.0f}" if result.rate else _why_not(result)
-            row[2 * number + 1] = _times(result.slower) if result.slower else ""
-    versions = {result.entry.peer.title: result.version for results in races for result in results if result.version}
-    return head, [
-        (
-            f"{title} {versions.get(title, '')}".strip(),
-            f"{mode}, batch {small}" if small else mode,
-            *cells,
-        )
-        for (title, mode, small), cells in rows.items()
-    ]
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:,.0f} x" if ratio >= 10 else f"{ratio:.2f} x"
-
-
-def _panel(title: str, results: Sequence[Result]) -> Panel:
-    bars = [
-        Bar(f"{r.entry.peer.title}, {r.entry.mode}", r.rate, ours=r.entry.peer is OURS, limit=r.entry.peer is MEMCPY)
-        for r in results
-        if r.rate
-    ]
-    return Panel(title, sorted(bars, key=lambda bar: -bar.value))
+def best(ways: Ways, title: str) -> Mapping[str, Any]:
+    """The quickest use of a loader; memcpy counts in one thread."""
+    modes = [way for way in ways if way["title"] == title and (title, way["mode"]) != ("memcpy", "2 threads")]
+    return max(modes, key=lambda way: way["rate"] or 0)

@@ -16,7 +16,7 @@ import numpy as np
 
 import tensorstore_ds as tsds
 from benchmarks.loading import BATCH, ROWS, SHAPE
-from benchmarks.measure import ROOT, Figure, Settings, alternate, median_ratio, spread
+from benchmarks.measure import ROOT, Figure, Settings, alternate, as_result, median_ratio, spread
 from benchmarks.samples import STORE, make_noise
 from tensorstore_ds.page_cache.residency import data_files
 
@@ -30,7 +30,7 @@ _NO_DISK = 50e-6
 _STEADY = 2
 
 
-def measure(settings: Settings) -> list[Figure]:
+def measure(settings: Settings) -> dict[str, Any]:
     """Each in a fresh process, because pages that a process has mapped stay."""
     source = settings.scratch / "noise"
     make_noise(source, ROWS, SHAPE)
@@ -55,9 +55,8 @@ def measure(settings: Settings) -> list[Figure]:
     if latency < _NO_DISK or max(reading) > _STEADY * min(reading):
         note += ". A disk is slower than that or steadier: a cache or a limit behind it answers, and this says little"
     what = f"first epoch of {ROWS:,} images of 256x256x3 from a cold cache, BlockShuffleSampler: speed, relative to"
-    return [
-        Figure(f"{what} reading the files in order", median_ratio(reading, ours), LIMIT, "x", at_least=True, note=note)
-    ]
+    ratio = median_ratio(reading, ours)
+    return as_result([Figure(f"{what} reading the files in order", ratio, LIMIT, "x", at_least=True, note=note)])
 
 
 def probe_latency(source: Path) -> float:

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import tensorstore_ds as tsds
 from benchmarks.images import link_digits, write_photos
-from benchmarks.measure import ROOT, Figure, Settings, children, own_nbytes
+from benchmarks.measure import ROOT, Figure, Settings, as_result
+from tensorstore_ds.comparison.system import own_nbytes, tree
 from tensorstore_ds.format.schema import Encoding
 
 LIMIT = 300  # MB
@@ -21,7 +22,7 @@ WORKERS = 2
 _PAUSE = 0.01  # seconds between two looks
 
 
-def measure(settings: Settings) -> list[Figure]:
+def measure(settings: Settings) -> dict[str, Any]:
     """Peaks while data sets of very different sizes are converted: small images, very many, and large ones."""
     many, photos = settings.scratch / "many", settings.scratch / "photos"
     figures = [_figure(f"convert {settings.digits_name}", settings.digits, settings.scratch)]
@@ -32,7 +33,7 @@ def measure(settings: Settings) -> list[Figure]:
     what = f"convert {PHOTOS} JPEGs of {HEIGHT * WIDTH / 1e6:.0f} megapixels"
     figures.append(_figure(what, photos, settings.scratch))
     figures.append(_figure(f"{what}, kept as files", photos, settings.scratch, "source"))
-    return figures
+    return as_result(figures)
 
 
 def _figure(what: str, source: Path, scratch: Path, encoding: str = "raw") -> Figure:
@@ -57,19 +58,12 @@ def peaks_of_conversion(source: Path, store: Path, encoding: str) -> tuple[int, 
     command = [sys.executable, "-m", "benchmarks.memory", str(source), str(store), encoding]
     with subprocess.Popen(command, cwd=ROOT) as process:
         while process.poll() is None:
-            parent = max(parent, _own_nbytes(process.pid))
-            worker = max([worker, *map(_own_nbytes, children(process.pid))])
+            own, *others = [own_nbytes(pid) or 0 for pid in tree(process.pid)]  # None of one that has ended meanwhile
+            parent, worker = max(parent, own), max([worker, *others])
             time.sleep(_PAUSE)
     if process.returncode:
         raise RuntimeError(f"{source}: the conversion failed with status {process.returncode}")
     return parent, worker, time.perf_counter() - begun
-
-
-def _own_nbytes(process: int) -> int:
-    try:
-        return own_nbytes(process)
-    except ProcessLookupError:  # ended meanwhile
-        return 0
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import ROOT, Figure, Settings
+from benchmarks.measure import ROOT, Figure, Settings, as_result
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.format.arrays import GROUP, ArrayGeometry, dump_json, shard_arrays, shard_files
 from tensorstore_ds.format.manifest import File, Manifest, Shard, SplitEntry, shard_path
@@ -31,7 +32,7 @@ _FIELDS: dict[str, Field] = {
 }
 
 
-def measure(settings: Settings) -> list[Figure]:
+def measure(settings: Settings) -> dict[str, Any]:
     """Time and memory of `tensorstore_ds.open`, each time in a fresh process, after the import."""
     store = settings.scratch / "large.tsds"
     write_sparse_store(store)
@@ -40,10 +41,11 @@ def measure(settings: Settings) -> list[Figure]:
     size = f"{median['nbytes'] / 1e9:.0f} GB in {median['files']:.0f} files"
     note = f"{size}; and read the last row of all {median['splits']:.0f} splits: {median['read_seconds'] * 1e3:.0f} ms"
     grown = f"and read the last rows: {median['read_grown'] / 1e6:.1f} MB"
-    return [
+    figures = [
         Figure("open a store of 50 GB: time", median["seconds"] * 1e3, MILLISECONDS, "ms", 1, note=note),
         Figure("open a store of 50 GB: own memory more", median["grown"] / 1e6, MEGABYTES, "MB", 1, note=grown),
     ]
+    return as_result(figures)
 
 
 def _open_in_fresh_process(store: Path) -> dict[str, float]:

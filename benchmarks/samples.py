@@ -1,8 +1,7 @@
-"""The data that loaders are compared on, in one folder a data set, for every one of them to convert.
+"""The data that loaders are compared on, in one folder per data set, for every one of them to convert.
 
-Images with labels: ``images.npy`` (N, H, W, C) uint8 and ``labels.npy`` (N,) int64, and where they come from files,
-``files``, a link to the class folders. Objects: ``VOCdevkit/VOC2007``, a link to the VOC folder. A store of the same
-beside it, ``store.tsds``.
+Images with labels: ``images.npy`` (N, H, W, C) uint8 and ``labels.npy`` (N,) int64. A store of the same beside them,
+``store.tsds``, or of images with objects alone.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from PIL import Image
 import tensorstore_ds as tsds
 
 STORE = "store.tsds"
-FILES = "files"
-VOC_YEAR = "2007"
 CLASSES = tuple("0123456789")
 _WORKERS = 2
 
@@ -62,7 +59,6 @@ def make_noise(folder: Path, rows: int, shape: tuple[int, int, int]) -> None:
 def make_digits(folder: Path, files: Path) -> None:
     """The PNG files of class folders, such as MNIST's ``train``, grey."""
     folder.mkdir()
-    folder.joinpath(FILES).symlink_to(files.absolute())
     paths = sorted(files.glob("*/*.png"))
     names = sorted({path.parent.name for path in paths})
     first = np.asarray(Image.open(paths[0]))
@@ -77,14 +73,5 @@ def make_digits(folder: Path, files: Path) -> None:
 
 def make_objects(folder: Path, voc: Path) -> None:
     """Images with boxes from a VOC folder; boxes without area are left out."""
-    folder.joinpath("VOCdevkit").mkdir(parents=True)
-    folder.joinpath("VOCdevkit", f"VOC{VOC_YEAR}").symlink_to(voc.absolute())
+    folder.mkdir()
     tsds.convert(voc, folder / STORE, tsds.ConvertOptions(workers=_WORKERS, on_error="skip"))
-
-
-def classes_of(folder: Path) -> tuple[str, ...]:
-    """Class names of the objects, in the order of their numbers."""
-    field = tsds.open(folder / STORE)["train"].fields["objects"]
-    if field.kind != "objects":
-        raise TypeError(f"{folder / STORE}: expected objects, found {field.kind}.")
-    return tuple(field.classes)

@@ -10,15 +10,15 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.__main__ import table
-from benchmarks.loading_memory import mapped_nbytes
-from benchmarks.measure import ROOT, Figure, Table, machine
+import psutil
+
+from benchmarks.measure import FIGURE_HEAD, ROOT, Figure, Settings, as_result, figures_of, table, write_result
 from benchmarks.samples import STORE, make_noise
+from tensorstore_ds.comparison.system import own_nbytes
 
 #: Own memory that a process may gain from its 100th epoch on.
 GROWTH_LIMIT = 5  # MB
@@ -28,36 +28,35 @@ MAPS_LIMIT = 10
 PRIVATE_LIMIT = 24  # MB
 #: Copies of the store in memory: `Pss` of all readers, added up, in sizes of its images.
 COPIES_LIMIT = 1.02
+#: Own memory that a process with a loader may have more on a store that is about a GB larger.
+LOADER_LIMIT = 10  # MB
 SMALL_ROWS, SMALL_SHAPE = 1024, (32, 32, 3)
 LARGE_SHAPE = (256, 256, 3)
+LOADERS = 8
+#: Fewer loaders' rows are an epoch of more batches than a loader ever holds: its buffers are all there.
+FEW_ROWS = 625
 METHODS = {"fork": "forked", "spawn": "spawned"}
 
 
-def measure_epochs(store: Path, epochs: int) -> list[Figure | Table]:
+def measure_epochs(store: Path, epochs: int) -> list[Figure]:
     """One loader in one process."""
     seen: list[dict[str, int]] = json.loads(_run("epochs", store, epochs))
     first = next((one for one in seen if one["epoch"] == 100), seen[0])
     last = seen[-1]
     name = f"{epochs:,} epochs with one loader, from epoch {first['epoch']:,} on"
     growth = (last["own"] - first["own"]) / 1000
-    rows = [
-        [f"{one['epoch']:,}", f"{one['rss'] / 1000:.1f} MB", f"{one['own'] / 1000:.1f} MB"]
-        + [str(one[key]) for key in ("threads", "files", "maps")]
-        + [f"{one['seconds']} s"]
-        for one in seen
-    ]
+    note = ", ".join(f"{one['own'] / 1000:.1f} MB after {one['epoch']:,}" for one in seen) + f"; {last['seconds']} s"
     return [
-        Figure(f"{name}: own memory more", growth, GROWTH_LIMIT, "MB", 1),
+        Figure(f"{name}: own memory more", growth, GROWTH_LIMIT, "MB", 1, note=note),
         Figure(f"{name}: threads more", last["threads"] - first["threads"], 0, decimals=0),
         Figure(f"{name}: open files more", last["files"] - first["files"], 0, decimals=0),
         Figure(f"{name}: maps more", last["maps"] - first["maps"], MAPS_LIMIT, decimals=0),
-        Table("Epochs", ("epoch", "RSS", "own", "threads", "open files", "maps", "after"), rows),
     ]
 
 
-def measure_readers(store: Path, nbytes: int, count: int) -> list[Figure | Table]:
+def measure_readers(store: Path, nbytes: int, count: int) -> list[Figure]:
     """So many processes on one store, forked and spawned."""
-    figures: list[Figure | Table] = []
+    figures: list[Figure] = []
     for method, done in METHODS.items():
         rss, pss, private = _readers(store, method, count)
         name = f"{count} {done} readers of one store of {nbytes / 1e6:,.0f} MB"
@@ -71,32 +70,43 @@ def measure_readers(store: Path, nbytes: int, count: int) -> list[Figure | Table
     return figures
 
 
+def measure_loaders(small: Path, large: Path, more: int, count: int) -> list[Figure]:
+    """So many processes with a loader each, after an epoch, on a store and on one that is `more` bytes larger."""
+    fewer, all_ = (_with_readers("loaders", store, "spawn", count, own_nbytes) for store in (small, large))
+    note = f"{max(fewer) / 1e6:.0f} MB each on the smaller one, {max(all_) / 1e6:.0f} MB on the larger one"
+    name = f"{count} loaders in {count} processes, a store {more / 1e6:,.0f} MB larger: own memory more"
+    return [Figure(name, (max(all_) - max(fewer)) / 1e6, LOADER_LIMIT, "MB", 1, note=note)]
+
+
 def _readers(store: Path, method: str, count: int) -> tuple[int, int, list[int]]:
     """`Rss` and `Pss` of the store in all readers, and each one's private memory, in bytes."""
+
+    def look(pid: int) -> tuple[int, int, int]:
+        process = psutil.Process(pid)
+        maps = [one for one in process.memory_maps() if one.path.startswith(str(store))]
+        return sum(one.rss for one in maps), sum(one.pss for one in maps), process.memory_full_info().uss
+
+    rss, pss, private = zip(*_with_readers("readers", store, method, count, look), strict=True)
+    return sum(rss), sum(pss), list(private)
+
+
+def _with_readers(what: str, store: Path, method: str, count: int, look: Callable[[int], Any]) -> list[Any]:
+    """What is seen of each process while all are there."""
     with subprocess.Popen(
-        _command("readers", store, method, count), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        _command(what, store, method, count), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         if process.stdout is None or not (line := process.stdout.readline()):
-            raise RuntimeError(f"{store}: the readers ended")
-        pids = json.loads(line)
-        mapped = [mapped_nbytes(pid, str(store)) for pid in pids]
-        private = [private_nbytes(pid) for pid in pids]
+            raise RuntimeError(f"{store}: the {what} ended")
+        seen = [look(pid) for pid in json.loads(line)]
         out, _ = process.communicate("\n")
     if set(json.loads(out)) != {0}:
-        raise RuntimeError(f"{store}: expected readers that end with 0, found {out.strip()}")
-    return sum(rss for rss, _ in mapped), sum(pss for _, pss in mapped), private
+        raise RuntimeError(f"{store}: expected {what} that end with 0, found {out.strip()}")
+    return seen
 
 
-def private_nbytes(pid: int) -> int:
-    """Memory that no other process shares with this one."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
-
-
-def measure_drops(store: Path, count: int) -> list[Figure | Table]:
+def measure_drops(store: Path, count: int) -> list[Figure]:
     """Loaders that are left in the middle, in one process."""
-    found: dict[str, dict[str, int]] = json.loads(_run("drops", store, count))
-    before, after = found["before"], found["after"]
+    before, after = json.loads(_run("drops", store, count)).values()
     names = {"threads": "threads", "files": "open files", "children": "child processes", "shared": "shared memory"}
     return [
         Figure(
@@ -118,37 +128,43 @@ def _run(what: str, *arguments: object) -> str:
     return subprocess.run(_command(what, *arguments), cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
+def measure_all(scratch: Path, epochs: int, drops: int, readers: int) -> list[Figure]:
+    """All four."""
+    small, few, large = (scratch / name for name in ("small", "few", "large"))
+    make_noise(small, SMALL_ROWS, SMALL_SHAPE)
+    figures = [*measure_epochs(small / STORE, epochs), *measure_drops(small / STORE, drops)]
+    row = LARGE_SHAPE[0] * LARGE_SHAPE[1] * LARGE_SHAPE[2]
+    rows = readers * PRIVATE_LIMIT * 1_000_000 // row + 1  # more than all readers may have for themselves
+    make_noise(few, min(FEW_ROWS, rows // 2), LARGE_SHAPE)
+    make_noise(large, rows, LARGE_SHAPE)
+    (large / "images.npy").unlink()
+    more = (rows - min(FEW_ROWS, rows // 2)) * row
+    figures += measure_loaders(few / STORE, large / STORE, more, min(LOADERS, readers))
+    return [*figures, *measure_readers(large / STORE, rows * row, readers)]
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """A short one, for the page of figures."""
+    return as_result(measure_all(settings.scratch, epochs=1000, drops=100, readers=40))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure all three."""
+    """A long one, unless less is asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--epochs", type=int, default=10_000, metavar="N", help="of one loader (default: 10000)")
     parser.add_argument("--readers", type=int, default=64, metavar="N", help="processes on one store (default: 64)")
     parser.add_argument("--drops", type=int, default=300, metavar="N", help="loaders to leave (default: 300)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="a folder on a disk with 4 GB free")
-    given = parser.parse_args(arguments)
-    if min(given.epochs, given.readers, given.drops) < 1:
+    options = parser.parse_args(arguments)
+    if min(options.epochs, options.readers, options.drops) < 1:
         parser.error("--epochs, --readers, --drops: expected at least 1")
-    found: list[Any] = []
-    with tempfile.TemporaryDirectory(dir=given.scratch) as scratch:
-        small, large = Path(scratch, "small"), Path(scratch, "large")
-        make_noise(small, SMALL_ROWS, SMALL_SHAPE)
-        found += measure_epochs(small / STORE, given.epochs)
-        found += measure_drops(small / STORE, given.drops)
-        row = LARGE_SHAPE[0] * LARGE_SHAPE[1] * LARGE_SHAPE[2]
-        rows = given.readers * PRIVATE_LIMIT * 1_000_000 // row + 1  # more than all readers may have for themselves
-        make_noise(large, rows, LARGE_SHAPE)
-        (large / "images.npy").unlink()
-        found += measure_readers(large / STORE, rows * row, given.readers)
-    figures = [item for item in found if isinstance(item, Figure)]
-    tables = [item for item in found if isinstance(item, Table)]
-    print("\n".join(table(figures, machine())))
-    for item in tables:
-        print("", *item.lines(), sep="\n")
-    if given.json:
-        lines = [{**asdict(figure), "met": figure.met} for figure in figures]
-        content = {"machine": machine(), "figures": lines, "tables": [asdict(item) for item in tables]}
-        given.json.write_text(json.dumps(content, indent=1) + "\n")
+    with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
+        result = as_result(measure_all(Path(scratch), options.epochs, options.drops, options.readers))
+    figures = figures_of(result)
+    print("\n".join(table(FIGURE_HEAD, [figure.row for figure in figures])))
+    if options.json:
+        write_result(options.json, result)
     return 0 if all(figure.met for figure in figures) else 1
 
 

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 import tensorstore_ds as tsds
+from tensorstore_ds.comparison.system import own_nbytes
 
 BATCH = 32
 SETTLE = 2.0  # seconds: a thread that was joined, or a process that was waited for, is listed a little longer
@@ -28,14 +30,13 @@ SETTLE = 2.0  # seconds: a thread that was joined, or a process that was waited 
 
 def held() -> dict[str, int]:
     """Memory in kB, and threads, open files and maps of this process."""
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    own = sum(int(status[name].split()[0]) for name in ("RssAnon", "RssShmem"))
+    process = psutil.Process()
     return {
-        "rss": int(status["VmRSS"].split()[0]),
-        "own": own,
-        "threads": int(status["Threads"]),
-        "files": len(list(Path("/proc/self/fd").iterdir())),
-        "maps": len(Path("/proc/self/maps").read_text().splitlines()),
+        "rss": process.memory_info().rss // 1000,
+        "own": (own_nbytes(os.getpid()) or 0) // 1000,
+        "threads": process.num_threads(),
+        "files": process.num_fds(),
+        "maps": len(process.memory_maps(grouped=False)),
     }
 
 
@@ -63,23 +64,25 @@ def settled(done: Callable[[], bool]) -> None:
 # --- readers ----------------------------------------------------------------------------------------------------
 
 
-def _read(store: Path, ready: Any, stop: Any) -> None:
-    """Touch every page of every image, and wait."""
-    total = 0
+def _read(store: Path, loading: bool, ready: Any, stop: Any) -> None:
+    """Touch every page of every image, or load an epoch; and wait."""
+    loader = tsds.DataLoader(tsds.StoreDataset(store), BATCH, shuffle=True, num_threads=2) if loading else ()
+    for _ in loader:
+        pass
     opened = tsds.open(store)
-    for name in opened:
+    for name in opened if not loading else ():
         split = opened[name]
         for rows in split["image"].pieces(0, len(split)):
-            total += int(rows.reshape(-1)[::4096].sum(dtype=np.int64))
+            rows.reshape(-1)[::4096].sum(dtype=np.int64)
     ready.release()
     stop.wait()
 
 
-def run_readers(store: Path, method: str, count: int) -> list[int]:
+def run_readers(store: Path, method: str, count: int, loading: bool) -> list[int]:
     """Start so many readers; write their ids, wait for a line, and end them. Their exit codes."""
     context = multiprocessing.get_context(method)
     ready, stop = context.Semaphore(0), context.Event()
-    readers = [context.Process(target=_read, args=(store, ready, stop), daemon=True) for _ in range(count)]
+    readers = [context.Process(target=_read, args=(store, loading, ready, stop), daemon=True) for _ in range(count)]
     for reader in readers:
         reader.start()  # type: ignore[attr-defined]
     for _ in readers:
@@ -260,8 +263,8 @@ def main(what: str, store: str, *rest: str) -> None:
     path = Path(store)
     if what == "epochs":
         found: Any = run_epochs(path, int(rest[0]))
-    elif what == "readers":
-        found = run_readers(path, rest[0], int(rest[1]))
+    elif what in ("readers", "loaders"):
+        found = run_readers(path, rest[0], int(rest[1]), what == "loaders")
     else:
         found = run_drops(path, int(rest[0]))
     print(json.dumps(found), flush=True)

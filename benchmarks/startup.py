@@ -7,15 +7,16 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks.convert_mnist import convert
-from benchmarks.measure import Figure, Settings, alternate, seconds_of
+from benchmarks.measure import Figure, Settings, alternate, as_result, seconds_of
 
 HELP, INFO = 0.25, 0.5  # seconds
 _ROUNDS = 10
 
 
-def measure(settings: Settings) -> list[Figure]:
+def measure(settings: Settings) -> dict[str, Any]:
     """Wall time of whole processes, files warm: the median of ten, or of more if more rounds are asked for."""
     store = settings.scratch / "startup.tsds"
     convert(settings.digits, store)
@@ -23,10 +24,11 @@ def measure(settings: Settings) -> list[Figure]:
     commands = [[sys.executable, "-c", "pass"], [tsds, "--help"], [tsds, "info", str(store)]]
     bare, help_, info = alternate([functools.partial(_run, c) for c in commands], max(_ROUNDS, settings.repeat))
     note = f"of which Python's own start {statistics.median(bare):.3f} s"
-    return [
+    figures = [
         Figure("tsds --help", statistics.median(help_), HELP, "s", 3, note=note),
         Figure("tsds info of the 70,000 images", statistics.median(info), INFO, "s", 3, note=note),
     ]
+    return as_result(figures)
 
 
 def _run(command: list[str]) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tensorstore_ds as tsds
-from benchmarks.measure import Figure, Settings, alternate, median_ratio, seconds_of
+from benchmarks.measure import Figure, Settings, alternate, as_result, median_ratio, seconds_of
 
 ROWS, BATCH, SHAPE = 5000, 256, (256, 256, 3)
 LIMIT = 0.85
@@ -29,7 +29,7 @@ class RandomImages(Sequence[NDArray[np.uint8]]):
         return np.random.default_rng(index).integers(0, 256, SHAPE, np.uint8)
 
 
-def measure(settings: Settings) -> list[Figure]:
+def measure(settings: Settings) -> dict[str, Any]:
     """`Column.take` relative to memcpy: `np.copyto` of a contiguous array of the same size, in one thread as well.
 
     Copied are consecutive rows of an array in anonymous memory that is as large as the whole column, another place
@@ -64,4 +64,4 @@ def measure(settings: Settings) -> list[Figure]:
         f"{BATCH / statistics.median(ours):,.0f} rows/s"
     )
     what = f"take {BATCH} random rows of 256x256x3 out of {ROWS:,}, buffer reused: speed, relative to memcpy"
-    return [Figure(what, median_ratio(memcpy, ours), LIMIT, "x", at_least=True, note=note)]
+    return as_result([Figure(what, median_ratio(memcpy, ours), LIMIT, "x", at_least=True, note=note)])

@@ -18,14 +18,13 @@ import tensorstore_ds as tsds
 from global_state import global_state
 from stores import class_folders
 from tensorstore_ds.comparison import bench as comparisons
-from tensorstore_ds.comparison.bench import BenchProgress, bench
+from tensorstore_ds.comparison.bench import RUNNER, BenchProgress, bench
 from tensorstore_ds.comparison.chart import draw_comparison
 from tensorstore_ds.comparison.lane import Lane
-from tensorstore_ds.comparison.limits import Limit
 from tensorstore_ds.comparison.options import BenchOptions, middle
-from tensorstore_ds.comparison.processes import own_nbytes, shared_nbytes, tree, tree_nbytes
-from tensorstore_ds.comparison.results import Cell, Comparison, Row, make_cell, with_ratios
-from tensorstore_ds.comparison.ways import Way, ways_of
+from tensorstore_ds.comparison.results import Cell, Comparison, Way, make_cell, ways_of, with_ratios
+from tensorstore_ds.comparison.system import own_nbytes, shared_nbytes, tree, tree_nbytes
+from tensorstore_ds.comparison.turns import Expectation
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +34,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "s.tsds"
 
 
-def answer(*epochs: float, batches: int = 4, of: int = 4, rows: int = 20, **more: Any) -> dict[str, Any]:
-    facts = {"state": "ok", "epochs": list(epochs), "batches": batches, "of": of, "rows": rows, "samples": rows}
+def answer(*epochs: float, batches: int = 4, of: int = 4, samples: int = 20, **more: Any) -> dict[str, Any]:
+    facts = {"state": "ok", "epochs": list(epochs), "batches": batches, "of": of, "samples": samples}
     return {**facts, "memory": None, "before": None, **more}
 
 
@@ -68,11 +67,11 @@ def test_a_process_that_is_killed_costs_its_row_and_ctrl_c_keeps_what_was_measur
     assert set(running()) == before
     assert global_state() == state
     assert found.interrupted and found.batch_sizes == (5, 18) and found.took > 0
-    tensors, whole, ours = (found.cell(row.name, "load", 18) for row in found.ways)
+    tensors, whole, ours = (found.cell(way.name, "load", 18) for way in found.ways)
     assert tensors is not None and whole is not None and ours is not None
     assert tensors.seconds is None and tensors.reason == "its process was ended by SIGKILL: out of memory?"
     assert whole.seconds and whole.ratio == 1 and ours.seconds and ours.ratio and not ours.reckoned
-    assert [row.correct for row in found.ways] == [True, True, True]
+    assert [way.correct for way in found.ways] == [True, True, True]
     stopped = found.cell("store", "train", 5)
     assert stopped is not None and stopped.reason == "stopped before it was measured"
     trained = found.cell("tensors-whole", "train", 5)
@@ -135,23 +134,23 @@ def test_workers_are_none_half_and_all_cores() -> None:
 
 
 def test_a_cell_is_the_median_of_its_whole_epochs() -> None:
-    cell = make_cell("a", "load", 5, [answer(9.0, batches=2), answer(2.0, 3.0), answer(4.0)], rows=20)
+    cell = make_cell("a", "load", 5, [answer(9.0, batches=2), answer(2.0, 3.0), answer(4.0)], samples=20)
     assert (cell.seconds, cell.spread, cell.epochs, cell.reckoned) == (3, (2, 4), 3, False)
     assert cell.rate == pytest.approx(20 / 3)
 
 
 def test_a_cell_of_parts_says_how_large_they_were() -> None:
-    cell = make_cell("a", "load", 5, [answer(9.0, batches=1), answer(7.0, batches=2)], rows=20)
+    cell = make_cell("a", "load", 5, [answer(9.0, batches=1), answer(7.0, batches=2)], samples=20)
     assert (cell.seconds, cell.batches, cell.of, cell.reckoned) == (8, 2, 4, True)
 
 
 def test_an_epoch_of_other_files_is_turned_into_one_of_the_split() -> None:
-    cell = make_cell("a", "load", 5, [answer(3.0, rows=30)], rows=20)
+    cell = make_cell("a", "load", 5, [answer(3.0, samples=30)], samples=20)
     assert cell.seconds == pytest.approx(2) and cell.rate == pytest.approx(10)
 
 
 def test_one_failure_is_the_cells_reason() -> None:
-    cell = make_cell("a", "load", 5, [answer(1.0), {"state": "failed", "reason": "it broke"}], rows=20)
+    cell = make_cell("a", "load", 5, [answer(1.0), {"state": "failed", "reason": "it broke"}], samples=20)
     assert cell.seconds is None and cell.reason == "it broke"
 
 
@@ -160,7 +159,7 @@ def test_memory_and_the_gpu_are_those_of_the_peak() -> None:
         answer(1.0, memory=5, device_memory=7, utilisation=0.25),
         answer(1.0, memory=9, device_memory=6, utilisation=0.75),
     ]
-    cell = make_cell("a", "train", 5, answers, rows=20)
+    cell = make_cell("a", "train", 5, answers, samples=20)
     assert (cell.memory, cell.device_memory, cell.utilisation) == (9, 7, 0.5)
 
 
@@ -171,13 +170,13 @@ def test_ratios_are_to_the_first_row_that_was_measured() -> None:
 
 
 def test_a_batch_that_would_take_too_long_or_too_much_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = Limit()
+    limit = Expectation()
     assert limit.reason(10_000, 30_000, 1.0) == ""
-    limit.learn(100, answer(2.0, rows=20_000, memory=300_000_000, before=100_000_000))
+    limit.learn(100, answer(2.0, samples=20_000, memory=300_000_000, before=100_000_000))
     assert limit.rate == 10_000 and limit.grown == 2_000_000
-    monkeypatch.setattr("tensorstore_ds.comparison.limits.memory_limit", lambda: 10**10)
+    monkeypatch.setattr("tensorstore_ds.comparison.turns.memory_limit", lambda: 10**10)
     assert limit.reason(3000, 9000, 1.0) == ""
-    assert limit.reason(3000, 11_000, 1.0) == "a batch takes about 0 s; more --seconds measure it"
+    assert limit.reason(3000, 11_000, 1.0) == "a batch takes about 0 s; a larger value of `seconds` measures it"
     assert limit.reason(6000, 6000, 1.0) == "it needs about 12.0 GB of memory more, 10.0 GB are left"
 
 
@@ -210,7 +209,8 @@ def test_memory_that_a_forked_process_shares_counts_once() -> None:
 def lane(store: Path, tmp_path: Path) -> Iterator[Callable[..., Lane]]:
     def make(**changes: Any) -> Lane:
         assignment = {"store": str(store), "split": "train", "raw": None, "scratch": str(tmp_path), "device": "cpu"}
-        return Lane(Way("plain-1", "", "plain", 1), {**assignment, "memory": None, "seed": 0, **changes}, tmp_path)
+        way = {"name": "plain-1", "title": "", "group": "plain", "workers": 1}
+        return Lane("plain-1", RUNNER, {**assignment, "memory": None, "seed": 0, "way": way, **changes}, tmp_path)
 
     yield make
 
@@ -236,12 +236,12 @@ def test_a_lane_that_does_not_answer_is_ended_with_its_workers(lane: Callable[..
 
 
 def made(*cells: Cell, **changes: Any) -> Comparison:
-    rows = [Row("files-0", "files, 0 workers", "files", 0, False, reader="ImageFolder")]
-    rows += [Row("tensors", "TensorDataset", "tensors", 0, False), Row("store", "ours", "store", 0, True)]
+    ways = [Way("files-0", "files, 0 workers", "files", reader="ImageFolder")]
+    ways += [Way("tensors", "TensorDataset", "tensors"), Way("store", "ours", "store", ours=True)]
     facts: dict[str, Any] = {
         "store": "s.tsds",
         "split": "train",
-        "rows": 1000,
+        "samples": 1000,
         "shape": (28, 28, 1),
         "device": "cpu",
         "machine": {"cpu": "AMD"},
@@ -250,7 +250,7 @@ def made(*cells: Cell, **changes: Any) -> Comparison:
         "took": 10.0,
         "interrupted": False,
         "baseline": 10**8,
-        "ways": rows,
+        "ways": ways,
         "cells": with_ratios(cells),
     }
     return Comparison(**{**facts, **changes})

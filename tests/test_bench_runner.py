@@ -15,8 +15,9 @@ import torch
 import tensorstore_ds as tsds
 from stores import class_folders, detections, store_of
 from tensorstore_ds.comparison.delivery import marks_of_split
-from tensorstore_ds.comparison.runner import Runner, answered, device_of, start
-from tensorstore_ds.comparison.ways import Way, ways_of
+from tensorstore_ds.comparison.lane import answered
+from tensorstore_ds.comparison.results import Way, ways_of
+from tensorstore_ds.comparison.runner import Runner, device_of, start
 
 CPU_WAYS = [way for way in ways_of(("files", "tensors", "plain", "store"), 1) if way.workers == 0]
 
@@ -53,7 +54,7 @@ def marks(store: Path, tmp_path: Path, fields: dict[str, str]) -> str:
 def test_every_way_delivers_what_is_stored(way: Way, labelled: Path, tmp_path: Path) -> None:
     file = marks(labelled, tmp_path, {"image": "image", "label": "label"})
     found = runner(way, labelled, tmp_path).verify(5, 60, file, pixels=True)
-    assert (found["rows"], found["of"], found["whole"], found["same"]) == (22, 22, True, True)
+    assert (found["samples"], found["of"], found["whole"], found["same"]) == (22, 22, True, True)
     assert found["reader"] == ("ImageFolder" if way.group == "files" else "")
 
 
@@ -61,7 +62,7 @@ def test_every_way_delivers_what_is_stored(way: Way, labelled: Path, tmp_path: P
 def test_objects_too(way: Way, with_objects: Path, tmp_path: Path) -> None:
     file = marks(with_objects, tmp_path, {"image": "image", "objects": "objects"})
     found = runner(way, with_objects, tmp_path).verify(5, 60, file, pixels=True)
-    assert (found["rows"], found["whole"], found["same"]) == (13, True, True)
+    assert (found["samples"], found["whole"], found["same"]) == (13, True, True)
 
 
 @pytest.mark.parametrize("way", CPU_WAYS[1:], ids=lambda way: way.name)
@@ -83,17 +84,17 @@ def test_objects_of_all_ways_are_the_same_in_every_value(way: Way, with_objects:
 def test_samples_that_are_not_those_of_the_store_are_seen(labelled: Path, tmp_path: Path) -> None:
     other = marks(labelled, tmp_path, {"image": "image"})  # without their labels
     found = runner(CPU_WAYS[-1], labelled, tmp_path).verify(5, 60, other, pixels=True)
-    assert found["rows"] == 22 and found["same"] is False
+    assert found["samples"] == 22 and found["same"] is False
 
 
 @pytest.mark.parametrize("way", CPU_WAYS, ids=lambda way: way.name)
 def test_loading_training_and_a_first_epoch_are_timed(way: Way, labelled: Path, tmp_path: Path) -> None:
     made = runner(way, labelled, tmp_path)
     cold = made.cold(10, 60)
-    assert (cold["batches"], cold["of"], cold["samples"], cold["rows"]) == (3, 3, 22, 22)
+    assert (cold["batches"], cold["of"], cold["samples"]) == (3, 3, 22)
     assert cold["left"] is not None or cold["why"]
     for timed in (made.load(10, 0.01), made.train(10, 0.01)):
-        assert (timed["batches"], timed["of"], timed["samples"], timed["rows"]) == (3, 3, 22, 22)
+        assert (timed["batches"], timed["of"], timed["samples"]) == (3, 3, 22)
         assert all(seconds > 0 for seconds in timed["epochs"])
     made.rest()
     json.dumps(made.load(22, 0.01))
@@ -158,7 +159,7 @@ def test_encoded_images_are_loaded_only_and_not_as_tensors(tmp_path: Path) -> No
             assert made.load(3, 0.01)["samples"] == 8
     assignment = {"store": str(tmp_path / "s.tsds"), "split": "train", "raw": None, "scratch": "", "device": "cpu"}
     _, facts = start({**assignment, "memory": None, "seed": 0, "way": asdict(CPU_WAYS[-1])})
-    assert facts["untrainable"] == "images are kept as source, training needs pixels. Convert with --encoding raw."
+    assert facts["untrainable"] == "images are kept as source, training needs pixels. Convert with `encoding=raw`."
 
 
 @pytest.mark.parametrize("name", ["cuda:9", "mps", "nonsense"])

@@ -41,7 +41,7 @@ class Simulation:
 
     def clock(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
         monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: self.now)
-        return Clock(rows=10 * self.of, of=self.of, workers=self.workers)
+        return Clock(samples=10 * self.of, of=self.of, workers=self.workers)
 
 
 def test_whole_epochs_as_many_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:

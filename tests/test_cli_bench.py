@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 import tensorstore_ds
 from stores import class_folders
 from tensorstore_ds.comparison.options import BATCH_SIZES, GROUPS, BenchOptions, Group
-from tensorstore_ds.comparison.results import Cell, Comparison, Row
+from tensorstore_ds.comparison.results import Cell, Comparison, Way
 from tsds_cli import bench as command
 from tsds_cli.failure import failure_of
 
@@ -66,7 +66,7 @@ def test_a_table_of_all_ways_and_batch_sizes(measured: tuple[Path, Result]) -> N
 def test_files_are_written(measured: tuple[Path, Result]) -> None:
     folder, done = measured
     data = json.loads((folder / "out" / "bench.json").read_text())
-    assert data["rows"] == 18 and data["batch_sizes"] == [5, 18] and not data["interrupted"]
+    assert data["samples"] == 18 and data["batch_sizes"] == [5, 18] and not data["interrupted"]
     cells = {(cell["way"], cell["phase"], cell["batch_size"]): cell for cell in data["cells"]}
     assert len(cells) == 4 * 2 * 2
     assert all((cell["seconds"] is None) == (cell["way"] == "device") for cell in cells.values())
@@ -90,7 +90,7 @@ def comparison(**changes: Any) -> Comparison:
     facts: dict[str, Any] = {
         "store": "/data/s.tsds",
         "split": "train",
-        "rows": 1000,
+        "samples": 1000,
         "shape": None,
         "device": "cpu",
         "machine": {"cpu": "AMD", "cores": "2 cores"},
@@ -99,7 +99,7 @@ def comparison(**changes: Any) -> Comparison:
         "took": 3.0,
         "interrupted": False,
         "baseline": None,
-        "ways": [Row("files-0", "files, 0 workers", "files", 0, False), Row("store", "ours", "store", 0, True)],
+        "ways": [Way("files-0", "files, 0 workers", "files", 0, False), Way("store", "ours", "store", 0, True)],
         "cells": [
             Cell("files-0", "load", 100, 4.0, (4.0, 4.0), 250.0, 1.0, 3, 10, 1, 5 * 10**8),
             Cell("store", "load", 100, reason="it broke"),
@@ -143,7 +143,7 @@ def test_what_was_not_measured_is_said(asked: list[Any], tmp_path: Path) -> None
 
 
 def test_a_mismatch_is_said(asked: list[Any], tmp_path: Path) -> None:
-    wrong = Row("store", "ours", "store", 0, True, delivered="990 samples, the store has 1,000", correct=False)
+    wrong = Way("store", "ours", "store", 0, True, delivered="990 samples, the store has 1,000", correct=False)
     asked[0] = comparison(ways=[wrong], cells=[], notes=["training was not measured: it was left out"])
     shown = run("s.tsds", "--out", tmp_path).stdout
     assert re.search(r"^  ours +990 samples, the store has 1,000$", shown, re.MULTILINE)

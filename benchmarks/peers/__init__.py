@@ -1,14 +1,15 @@
-"""What loads batches in the benchmark of loaders: this project, its peers, and `memcpy`, the limit of all of them.
+"""Loaders of others, this project's own, and `memcpy`, the limit of all of them, as ways that have a lane each.
 
-Each has a module here with three functions, which only a process of its own imports (`benchmarks.lane`), so that a peer
-that is missing or fails costs one row, and none meets another's threads, signal handlers or versions:
+Each has a module here with three functions, which only a process of its own imports (`benchmarks.peers.runner`), so
+that one that is missing or fails costs one row, and none meets another's threads, signal handlers or versions:
 
 - ``write(source, target, mode)``: convert the arrays of `source` into the peer's own format in the folder `target`;
 - ``load(source, target, batch, mode)``: a loader, each iteration of which is one shuffled epoch;
-- ``columns(batch)``: what a batch holds, as `benchmarks.checksums` wants it.
+- ``columns(batch)``: what a batch holds: ``image``, B images with axes in any order, and ``label`` (B,), or of objects
+  ``offsets``, ``labels`` and ``boxes``.
 
 Each is used as its own documentation advises; the module's docstring says how. All store and hand out uint8 pixels
-without loss, in whatever order of axes costs them least.
+without loss, in whatever order of axes costs them least. TensorDataset and the files are ways of ``tsds bench``.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ WORKERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One row of the tables, or several.
+    """One loader.
 
     Attributes:
-        title: its name there.
+        title: its name in the tables.
         module: in this package.
         package: the distribution whose version is named; empty if there is nothing to install.
-        modes: ways to use it, each a row; what they mean is its module's to say.
+        modes: ways to use it; what they mean is its module's to say.
         install: how to get it.
     """
 
@@ -40,19 +41,6 @@ class Peer:
 
 OURS = Peer("tensorstore-ds", "store", modes=("2 threads",))
 MEMCPY = Peer("memcpy", "memcpy", modes=("1 thread", "2 threads"))
-TENSOR_DATASET = Peer(
-    "TensorDataset + DataLoader",
-    "tensor_dataset",
-    "torch",
-    ("0 workers", "2 workers", "whole batches, 0 workers"),
-    "pip install torch",
-)
-IMAGE_FOLDER = Peer(
-    "ImageFolder + DataLoader", "image_folder", "torchvision", ("2 workers",), "pip install torchvision"
-)
-VOC_DETECTION = Peer(
-    "VOCDetection + DataLoader", "voc_detection", "torchvision", ("2 workers",), "pip install torchvision"
-)
 FFCV = Peer(
     "FFCV",
     "ffcv",
@@ -63,7 +51,6 @@ FFCV = Peer(
 #: Those that load any arrays.
 PEERS = (
     FFCV,
-    TENSOR_DATASET,
     Peer("TensorDict", "tensordict", "tensordict", ("memmap",), "pip install tensordict"),
     Peer("LMDB + DataLoader", "lmdb", "lmdb", ("0 workers", "2 workers"), "pip install lmdb"),
     Peer("LitData", "litdata", "litdata", ("2 workers",), "pip install litdata"),
@@ -72,7 +59,7 @@ PEERS = (
     Peer("Hugging Face datasets", "datasets", "datasets", ("2 workers",), "pip install datasets"),
 )
 #: By module, all of them.
-ALL: dict[str, Peer] = {p.module: p for p in (OURS, MEMCPY, IMAGE_FOLDER, VOC_DETECTION, *PEERS)}
+ALL: dict[str, Peer] = {peer.module: peer for peer in (OURS, MEMCPY, *PEERS)}
 
 
 def workers(mode: str) -> int:

@@ -17,7 +17,6 @@ from ffcv.loader import Loader, OrderOption
 from ffcv.transforms import ToTensor, ToTorchImage
 from ffcv.writer import DatasetWriter
 
-from benchmarks.checksums import Columns
 from benchmarks.peers import WORKERS
 from benchmarks.samples import Arrays
 
@@ -48,6 +47,6 @@ def _is_image(mode: str) -> bool:
     return mode.startswith("RGBImageField")
 
 
-def columns(batch: Any) -> Columns:
+def columns(batch: Any) -> dict[str, Any]:
     """Labels come as (B, 1)."""
-    return Columns(batch[0], batch[1][:, 0])
+    return {"image": batch[0], "label": batch[1][:, 0]}

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import tensorstore_ds as tsds
-from benchmarks.checksums import Columns
 from benchmarks.peers import WORKERS
 from benchmarks.samples import STORE
 
@@ -28,11 +28,13 @@ def load(source: Path, target: Path, batch: int, mode: str) -> Iterable[Any]:
     return tsds.DataLoader(dataset, batch_size=batch, shuffle=True, num_threads=WORKERS, collate=collate)
 
 
-def columns(batch: Any) -> Columns:
+def columns(batch: Any) -> dict[str, Any]:
     """Images with labels, or with objects in either form."""
     if "label" in batch:
-        return Columns(batch["image"], batch["label"])
+        return {"image": batch["image"], "label": batch["label"]}
     objects = batch["objects"]
     if isinstance(objects, dict):
         objects = [{n: v[i][m] for n, v in objects.items() if n != "mask"} for i, m in enumerate(objects["mask"])]
-    return Columns(batch["image"], torch.empty(0), [(o["labels"], o["boxes"]) for o in objects])
+    offsets = np.cumsum([0, *(len(one["labels"]) for one in objects)])
+    values = {name: torch.cat([one[name] for one in objects]) for name in ("labels", "boxes")}
+    return {"image": batch["image"], "offsets": offsets, **values}

@@ -12,7 +12,6 @@ from typing import Any
 
 import webdataset as wds
 
-from benchmarks.checksums import Columns
 from benchmarks.peers import workers
 from benchmarks.samples import Arrays
 
@@ -39,6 +38,6 @@ def load(source: Path, target: Path, batch: int, mode: str) -> Iterable[Any]:
     )
 
 
-def columns(batch: Any) -> Columns:
+def columns(batch: Any) -> dict[str, Any]:
     """Tuples in a list."""
-    return Columns(*batch)
+    return dict(zip(("image", "label"), batch, strict=True))

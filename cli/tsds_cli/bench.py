@@ -15,7 +15,7 @@ from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
     from tensorstore_ds.comparison.bench import BenchProgress
-    from tensorstore_ds.comparison.results import Cell, Comparison, First, Row
+    from tensorstore_ds.comparison.results import Cell, Comparison, First, Way
 
 #: Names of the groups of ways. A test holds them equal to the library's, which help must not import.
 WAYS = ("files", "tensors", "plain", "store", "device")
@@ -141,10 +141,10 @@ class _Bar(ProgressBar):
 def _show(comparison: Comparison) -> None:
     shape = "" if comparison.shape is None else f" of {'x'.join(map(str, comparison.shape))}"
     name = text.Styled(f"{Path(comparison.store).name}, {comparison.split}", bold=True)
-    text.echo(name, f"  {text.count(comparison.rows, 'sample')}{shape}, batches on {comparison.device}")
+    text.echo(name, f"  {text.count(comparison.samples, 'sample')}{shape}, batches on {comparison.device}")
     text.echo(", ".join(comparison.machine.values()))
     for size in comparison.batch_sizes:
-        batches = -(-comparison.rows // size)
+        batches = -(-comparison.samples // size)
         text.head(f"batch {size:,}, {batches:,} {'batch' if batches == 1 else 'batches'} an epoch")
         text.echo_table(_cells(comparison, size), right=range(1, 20))
     text.head("first epoch, from files that are not in memory")
@@ -201,7 +201,7 @@ def _first(first: First | None) -> list[str]:
     return [text.duration(first.opened), epoch, f"{first.batch_size:,}", ""]
 
 
-def _delivered(row: Row) -> text.Text:
+def _delivered(row: Way) -> text.Text:
     if row.reason:
         return f"not measured: {row.reason}"
     return text.Styled(row.delivered, fg="red") if row.correct is False else row.delivered
@@ -237,7 +237,7 @@ def _remarks(comparison: Comparison) -> Iterator[text.Text]:
                 yield text.Styled(f"{name}: tensorstore-ds is {times} times as fast as {others}", bold=True)
 
 
-def _title(row: Row) -> str:
+def _title(row: Way) -> str:
     from tensorstore_ds.comparison.chart import title_of
 
     return title_of(row)

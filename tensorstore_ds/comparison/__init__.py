@@ -1,1 +1,8 @@
-"""Ways to load one data set, side by side on this machine: ``tsds bench``."""
+"""Ways to load one data set, side by side on this machine: ``tsds bench``, and what ``benchmarks/`` measures with.
+
+Its words: a **way** is one way to load a data set, and a **feed** the code that does it. A way has a **lane**, a
+process of its own, in which a **runner** answers what the lane asks: an **answer** is one line of JSON. Lanes take
+**turns**, so that what else the machine does falls on all of them. A **clock** times epochs; one that would take too
+long is **reckoned** from a part. **Marks**, a number per sample, prove what was **delivered**. A **cell** is what the
+answers of one way at one batch size come to, and a **comparison** all of it.
+"""

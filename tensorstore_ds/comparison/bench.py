@@ -6,21 +6,24 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from tensorstore_ds.comparison.delivery import marks_of_split
 from tensorstore_ds.comparison.lane import Answer, Lane
-from tensorstore_ds.comparison.limits import Limit
-from tensorstore_ds.comparison.machine import machine
-from tensorstore_ds.comparison.once import Found, Split, first_epochs, verify
-from tensorstore_ds.comparison.options import BenchOptions
-from tensorstore_ds.comparison.results import Cell, Comparison, Phase, Row, make_cell, with_ratios
+from tensorstore_ds.comparison.options import BenchOptions, middle
+from tensorstore_ds.comparison.results import Cell, Comparison, First, Phase, make_cell, ways_of, with_ratios
 from tensorstore_ds.comparison.stopwatch import least_batches
-from tensorstore_ds.comparison.ways import Way, ways_of
+from tensorstore_ds.comparison.system import machine
+from tensorstore_ds.comparison.turns import Expectation, take_turns
 from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.schema import ArrayField
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.reading.store import Store, open as open_store
 
@@ -30,9 +33,14 @@ ROUNDS = 3
 LIMIT = 20
 #: It is not less than this, seconds.
 LIMIT_SECONDS = 30.0
-#: Seconds in which a process must answer, at least.
-PATIENCE = 120.0
+#: Seconds in which a process must answer, at least; of listing files, copying into memory, a first epoch.
+PATIENCE, LONG_PATIENCE = 120.0, 900.0
+#: Of what should be cold, at most this share may still be in memory.
+WARM = 0.02
+#: Pixels of splits up to this size are compared, in bytes.
+COMPARED_NBYTES = 4 * 1024**3
 
+RUNNER = "tensorstore_ds.comparison.runner"
 _DOING = {"load": "loading", "train": "training"}
 
 
@@ -94,13 +102,15 @@ class _Run:
 
     def __init__(self, store: Store, options: BenchOptions, progress: Callable[[BenchProgress], None]) -> None:
         self.options, self.progress = options, progress
-        rows = len(store[options.split])
-        self.split = Split(store, options.split, {}, options.sizes(rows), options.time_for(rows))
-        self.ways = ways_of(options.ways, usable_cores())
+        self.split = store[options.split]
+        self.store = store
+        self.samples = len(self.split)
+        self.fields: Mapping[str, str] = {}  # that are loaded, by kind
+        self.sizes, self.seconds = options.sizes(self.samples), options.time_for(self.samples)
+        self.ways = {way.name: way for way in ways_of(options.ways, usable_cores())}
         self.interrupted = False
         self._begun = time.monotonic()
-        self._found: Found = {way.name: {} for way in self.ways}
-        self._answers: dict[tuple[str, Phase, int], list[Answer]] = {}
+        self._answers: dict[tuple[Phase, int], dict[str, list[Answer]]] = {}
         self._ended: dict[str, str] = {}  # of ways that were measured until their process ended
         self._baselines: list[int] = []
         self._device = ""
@@ -114,38 +124,47 @@ class _Run:
     def measure(self, stack: ExitStack, scratch: Path) -> None:
         """Everything, one after the other."""
         lanes = self._start(stack, scratch)
-        seen: dict[str, Limit] = {}
-        first_epochs(self.split, self._able(lanes), self._found, seen, self._say)
-        verify(self.split, self._able(lanes), self._found, scratch, self._say)
+        seen = self._first_epochs(self._able(lanes))
+        self._verify(self._able(lanes), scratch)
         for phase in self._phases:
-            limits = {name: replace(limit) for name, limit in seen.items()}
-            for size in self.split.sizes:
-                self._compare(self._able(lanes), phase, size, limits)
+            expected = {name: replace(expectation) for name, expectation in seen.items()}
+            for size in self.sizes:
+                self._compare(self._able(lanes), phase, size, expected)
 
-    # --- the processes
+    def _note(self, name: str, **changes: Any) -> None:
+        self.ways[name] = replace(self.ways[name], **changes)
+
+    def _say(self, doing: str) -> None:
+        total = len(self.ways) * (3 + len(self.sizes) * ROUNDS * len(self._phases))
+        self.progress(BenchProgress(doing, min(self._done, total), total))
+        self._done += 1
+
+    # --- the lanes
 
     def _start(self, stack: ExitStack, scratch: Path) -> list[Lane]:
         """Start all, and wait for each: most of it is importing torch, which they do side by side."""
-        lanes: list[Lane] = []
-        for way in self.ways:
-            if way.group == "files" and self.options.raw is None:
-                self._found[way.name]["reason"] = "--raw DIR was not given"
-            elif way.group != "device":
-                lanes.append(stack.enter_context(Lane(way, self._assignment(scratch), scratch)))
-        for lane in lanes:
+        lanes = {
+            way.name: stack.enter_context(self._lane(way.name, scratch))
+            for way in self.ways.values()
+            if way.group != "device" and (way.group != "files" or self.options.raw is not None)
+        }
+        for lane in lanes.values():
             self._begin(lane)
-        for way in self.ways:  # last, since the others know whether there is a GPU
-            if way.group == "device" and self._device == "cpu":
-                self._found[way.name]["reason"] = "there is no GPU"
-            elif way.group == "device":
-                lanes.append(stack.enter_context(Lane(way, self._assignment(scratch), scratch)))
-                self._begin(lanes[-1])
-        return lanes
+        for way in list(self.ways.values()):
+            if way.group == "files" and way.name not in lanes:
+                self._note(way.name, reason="`raw` was not given")
+            elif way.group == "device" and self._device == "cpu":
+                self._note(way.name, reason="there is no GPU")
+            elif way.group == "device":  # last, since the others know whether there is a GPU
+                lanes[way.name] = stack.enter_context(self._lane(way.name, scratch))
+                self._begin(lanes[way.name])
+        return list(lanes.values())
 
-    def _assignment(self, scratch: Path) -> dict[str, Any]:
+    def _lane(self, name: str, scratch: Path) -> Lane:
         raw, options = self.options.raw, self.options
-        return {
-            "store": str(self.split.store.path),
+        assignment = {
+            "way": asdict(self.ways[name]),
+            "store": str(self.store.path),
             "split": options.split,
             "raw": None if raw is None else str(Path(raw).absolute()),
             "scratch": str(scratch),
@@ -153,85 +172,148 @@ class _Run:
             "memory": options.memory,
             "seed": options.seed,
         }
+        return Lane(name, RUNNER, assignment, scratch)
 
     def _begin(self, lane: Lane) -> None:
-        self._say(f"starting {lane.way.title}")
+        self._say(f"starting {self.ways[lane.name].title}")
         lane.begin(PATIENCE)
         if lane.refused:
             raise OptionError(lane.reason)
-        self._found[lane.way.name]["reason"] = lane.reason
+        self._note(lane.name, reason=lane.reason)
         if not lane.reason:
-            self.split = replace(self.split, fields=lane.ready["fields"])
+            self.fields = lane.ready["fields"]
             self._device = lane.ready["device_name"] or lane.ready["device"]
             self._untrainable = self._untrainable or lane.ready["untrainable"]
             self._baselines += [lane.ready["memory"]] if lane.ready["memory"] is not None else []
 
     def _able(self, lanes: Sequence[Lane]) -> list[Lane]:
         """Those that still measure something."""
-        return [lane for lane in lanes if not lane.reason and not self._found[lane.way.name].get("reason")]
+        return [lane for lane in lanes if not lane.reason and not self.ways[lane.name].reason]
+
+    # --- what is done once
+
+    @property
+    def _nbytes(self) -> int:
+        """Of the columns of fixed shape that are loaded: nearly all."""
+        known = self.split.fields
+        return sum(self.split[name].nbytes for name in self.fields.values() if isinstance(known[name], ArrayField))
+
+    def _first_epochs(self, lanes: Sequence[Lane]) -> dict[str, Expectation]:
+        """Before anything else is read: pages that a process has mapped cannot be dropped."""
+        size, seen = middle(self.sizes), {}
+        for lane in lanes:
+            self._say(f"first epoch, {self.ways[lane.name].title}")
+            answer = lane.ask("cold", LONG_PATIENCE, batch_size=size, seconds=4 * self.seconds)
+            if answer["state"] != "ok":
+                self._note(lane.name, reason=answer["reason"])
+                continue
+            self._note(lane.name, first=self._first(size, answer))
+            seen[lane.name] = Expectation(answer["samples"] / answer["epochs"][0])
+        return seen
+
+    def _first(self, size: int, answer: Answer) -> First:
+        left = answer["left"]
+        if left is None:
+            return First(size, reason=answer["why"] or "the system does not tell what is in memory")
+        if left > WARM * self._nbytes:
+            return First(size, reason=f"{left / 1e6:.1f} MB of its files could not be dropped from the page cache")
+        seconds = answer["epochs"][0] * self.samples / answer["samples"]
+        return First(size, answer["opened"], seconds, answer["batches"], answer["of"])
+
+    def _verify(self, lanes: Sequence[Lane], scratch: Path) -> None:
+        """Compare what each way delivers with what is stored."""
+        marks: dict[bool, Path] = {}
+        # Backwards: if there is memory for one copy of all only, the quicker use of a TensorDataset gets it.
+        for lane in reversed(lanes):
+            way = self.ways[lane.name]
+            pixels = self._pixels_agree(way.group)
+            if pixels not in marks:
+                self._say("reading what is stored")
+                marks[pixels] = scratch / f"marks-{pixels}.npy"
+                np.save(marks[pixels], marks_of_split(self.split, self.fields, pixels=pixels))
+            self._say(f"checking {way.title}")
+            details = {"seconds": max(5.0, 8 * self.seconds), "marks": str(marks[pixels]), "pixels": pixels}
+            answer = lane.ask("verify", LONG_PATIENCE, weigh=True, batch_size=middle(self.sizes), **details)
+            if answer["state"] != "ok":
+                self._note(way.name, reason=answer["reason"])
+                continue
+            correct = answer["same"] and answer["of"] == self.samples
+            delivered = in_words(answer, self.samples, pixels=pixels, labels=len(self.fields) > 1)
+            self._note(way.name, reader=answer["reader"], correct=correct, delivered=delivered)
+
+    def _pixels_agree(self, group: str) -> bool:
+        """Whether pixels can be compared, and are those of the files if it reads these."""
+        field = self.split.fields[self.fields["image"]]
+        if not isinstance(field, ArrayField) or field.spec.dtype != "uint8" or self._nbytes > COMPARED_NBYTES:
+            return False
+        options = self.store.manifest.provenance.get("options", {})
+        return group != "files" or (options.get("size") is None and options.get("encoding", "raw") != "jpeg")
 
     # --- the cells
 
-    def _compare(self, lanes: Sequence[Lane], phase: Phase, size: int, limits: dict[str, Limit]) -> None:
+    def _compare(self, lanes: Sequence[Lane], phase: Phase, size: int, expected: dict[str, Expectation]) -> None:
         """All ways at one batch size, in turn."""
-        spent = {lane.way.name: 0.0 for lane in lanes}
-        for round_ in range(ROUNDS):
-            for lane in lanes if round_ % 2 == 0 else reversed(lanes):
-                name = lane.way.name
-                self._say(f"{_DOING[phase]}, batch {size:,}, {lane.way.title}")
-                answers = self._answers.setdefault((name, phase, size), [])
-                if not answers:
-                    batches = 1 + least_batches(lane.way.workers)  # one comes before
-                    least = min(self.split.rows, batches * size)
-                    reason = limits[name].reason(size, least, max(LIMIT_SECONDS, LIMIT * self.split.seconds))
-                    answers += [{"state": "failed", "reason": reason}] if reason else []
-                if spent[name] >= self.split.seconds or any(answer["state"] != "ok" for answer in answers):
-                    continue
-                patience = max(PATIENCE, 4 * LIMIT * self.split.seconds)
-                answer = lane.ask(phase, patience, batch_size=size, seconds=self.split.seconds / ROUNDS)
-                answers.append(answer)
-                if lane.reason:
-                    self._ended[name] = lane.reason
-                if answer["state"] == "ok":
-                    spent[name] += answer["took"]
-                    limits[name].learn(size, answer)
+        answers = self._answers[phase, size] = defaultdict(list)
+        allowed = max(LIMIT_SECONDS, LIMIT * self.seconds)
+
+        def ask(lane: Lane, verb: str) -> Answer:
+            way, expectation = self.ways[lane.name], expected[lane.name]
+            self._say(f"{_DOING[phase]}, batch {size:,}, {way.title}")
+            if not answers[lane.name]:
+                least = min(self.samples, (1 + least_batches(way.workers)) * size)  # one comes before
+                if reason := expectation.reason(size, least, allowed):
+                    return {"state": "failed", "reason": reason}
+            patience = max(PATIENCE, 4 * LIMIT * self.seconds)
+            answer = lane.ask(verb, patience, batch_size=size, seconds=self.seconds / ROUNDS)
+            if lane.reason:
+                self._ended[lane.name] = lane.reason
+            if answer["state"] == "ok":
+                expectation.learn(size, answer)
+            return answer
+
+        take_turns(lanes, phase, answers, rounds=ROUNDS, seconds=self.seconds, ask=ask)
         for lane in lanes:
             lane.ask("rest", PATIENCE)
 
-    # --- what was found
+    # --- what it comes to
 
     def comparison(self) -> Comparison:
         """All of it, also when it was stopped early."""
-        split = self.split
-        cells = [self._cell(way, p, size) for p in self._phases for size in split.sizes for way in self.ways]
-        spec = getattr(split.store.manifest.fields["image"], "spec", None)
+        cells = [self._cell(name, phase, size) for phase in self._phases for size in self.sizes for name in self.ways]
+        spec = getattr(self.split.fields["image"], "spec", None)
         return Comparison(
-            store=str(split.store.path),
-            split=split.name,
-            rows=split.rows,
+            store=str(self.store.path),
+            split=self.split.name,
+            samples=self.samples,
             shape=None if spec is None else spec.shape,
             device=self._device,
             machine=machine(),
-            batch_sizes=split.sizes,
-            seconds=split.seconds,
+            batch_sizes=self.sizes,
+            seconds=self.seconds,
             took=time.monotonic() - self._begun,
             interrupted=self.interrupted,
             baseline=int(statistics.median(self._baselines)) if self._baselines else None,
-            ways=[
-                Row(way.name, way.title, way.group, way.workers, way.ours, **self._found[way.name]) for way in self.ways
-            ],
+            ways=list(self.ways.values()),
             cells=with_ratios(cells),
             notes=[f"training was not measured: {self._untrainable}"] if self._untrainable else [],
         )
 
-    def _cell(self, way: Way, phase: Phase, size: int) -> Cell:
-        answers = self._answers.get((way.name, phase, size), [])
-        reason = self._found[way.name].get("reason") or self._ended.get(way.name)
+    def _cell(self, name: str, phase: Phase, size: int) -> Cell:
+        answers = self._answers.get((phase, size), {}).get(name, [])
+        reason = self.ways[name].reason or self._ended.get(name)
         if reason and not answers:
-            return Cell(way.name, phase, size, reason=reason)
-        return make_cell(way.name, phase, size, answers, self.split.rows)
+            return Cell(name, phase, size, reason=reason)
+        return make_cell(name, phase, size, answers, self.samples)
 
-    def _say(self, doing: str) -> None:
-        total = len(self.ways) * (3 + len(self.split.sizes) * ROUNDS * len(self._phases))
-        self.progress(BenchProgress(doing, min(self._done, total), total))
-        self._done += 1
+
+def in_words(answer: Mapping[str, Any], stored: int, *, pixels: bool, labels: bool) -> str:
+    """What was seen of the samples that a way delivers.
+
+    >>> in_words({"of": 9, "samples": 9, "whole": True, "same": True}, 9, pixels=False, labels=True)
+    'all 9 samples: labels as stored'
+    """
+    what = " and ".join([*(["pixels"] if pixels else []), *(["labels"] if labels else [])]) or "number"
+    if answer["of"] != stored:
+        return f"{answer['of']:,} samples, the store has {stored:,}"
+    looked = f"all {stored:,} samples" if answer["whole"] else f"{answer['samples']:,} of {stored:,} samples"
+    return f"{looked}: {what} {'as stored' if answer['same'] else 'differ from what is stored'}"

@@ -1,4 +1,4 @@
-"""A picture of a comparison: seconds an epoch over the batch size, a line a way."""
+"""A picture of a comparison: seconds per epoch over the batch size, a line per way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tensorstore_ds.comparison.results import Cell, Comparison, Phase, Row
+from tensorstore_ds.comparison.results import Cell, Comparison, Phase, Way
 from tensorstore_ds.pictures.sheet import FADED, INK, plots_available, sheet
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def draw_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> boo
 
     phases: list[Phase] = [p for p in _TITLES if any(c.phase == p for c in comparison.cells)] or ["load"]
     height, width, *_ = comparison.shape or (0, 0)
-    of = f"{comparison.rows:,} images" + (f" of {height} x {width} pixels" if comparison.shape else "")
+    of = f"{comparison.samples:,} images" + (f" of {height} x {width} pixels" if comparison.shape else "")
     with sheet(path, 5.4 * len(phases) + 0.6, 5.6) as figure:
         figure.suptitle(f"An epoch of {of}, on {comparison.device}", x=0.01, ha="left", fontsize=12)
         panels = figure.subplots(1, len(phases), squeeze=False)[0]
@@ -62,40 +62,34 @@ def draw_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> boo
 
 def _draw_phase(axes: Axes, comparison: Comparison, phase: Phase, named: dict[str, Line2D]) -> None:
     axes.set_title(_TITLES[phase])
-    seen: dict[str, int] = {}
-    drawn = False
-    for row in comparison.ways:
-        place = seen.setdefault(row.group, 0)
-        seen[row.group] += 1
-        cells = [comparison.cell(row.name, phase, size) for size in comparison.batch_sizes]
+    for way in comparison.ways:
+        place = [other.name for other in comparison.ways if other.group == way.group].index(way.name)
+        cells = [comparison.cell(way.name, phase, size) for size in comparison.batch_sizes]
         measured = [cell for cell in cells if cell is not None and cell.seconds is not None]
         if measured:
-            named.setdefault(title_of(row), _draw_way(axes, row, place, measured))
-            drawn = True
-    if not drawn:
+            named[title_of(way)] = _draw_way(axes, way, min(place, len(_MARKERS) - 1), measured)
+    if axes.lines:
+        _name_axes(axes, comparison.batch_sizes)
+    else:
         axes.text(0.5, 0.5, "nothing was measured", ha="center", transform=axes.transAxes, color=FADED)
         axes.set_axis_off()
-        return
-    _name_axes(axes, comparison.batch_sizes)
 
 
-def _draw_way(axes: Axes, row: Row, place: int, cells: Sequence[Cell]) -> Line2D:
-    color, last = _COLORS[row.group], len(_MARKERS) - 1
-    marker, dashes = _MARKERS[min(place, last)], _DASHES[min(place, last)]
+def _draw_way(axes: Axes, way: Way, place: int, cells: Sequence[Cell]) -> Line2D:
     sizes, seconds = [cell.batch_size for cell in cells], [cell.seconds or 0.0 for cell in cells]
-    style = {"color": color, "linestyle": dashes, "marker": marker, "zorder": 3 if row.ours else 2}
-    (line,) = axes.plot(sizes, seconds, linewidth=2.6 if row.ours else 1.4, markersize=6, **style)  # type: ignore[arg-type]
-    hollow = [i for i, cell in enumerate(cells) if cell.reckoned]
-    axes.plot(
-        [sizes[i] for i in hollow],
-        [seconds[i] for i in hollow],
-        linestyle="",
+    color, marker = _COLORS[way.group], _MARKERS[place]
+    (line,) = axes.plot(
+        *(sizes, seconds),
+        color=color,
+        linestyle=_DASHES[place],
+        linewidth=2.6 if way.ours else 1.4,
         marker=marker,
         markersize=6,
-        markeredgecolor=color,
-        markerfacecolor="white",
-        zorder=4,
+        zorder=3 if way.ours else 2,
     )
+    sizes = [cell.batch_size for cell in cells if cell.reckoned]
+    seconds = [cell.seconds or 0.0 for cell in cells if cell.reckoned]
+    axes.scatter(sizes, seconds, 36, edgecolors=color, facecolors="white", marker=marker, zorder=4)
     return line
 
 
@@ -134,10 +128,10 @@ def _apart(sizes: Sequence[int]) -> list[int]:
     return kept[::-1]
 
 
-def title_of(row: Row) -> str:
-    """A row's title, with what reads the files.
+def title_of(way: Way) -> str:
+    """A way's title, with what reads the files.
 
-    >>> title_of(Row("files-2", "files, 2 workers", "files", 2, False, reader="ImageFolder"))
+    >>> title_of(Way("files-2", "files, 2 workers", "files", 2, reader="ImageFolder"))
     'files (ImageFolder), 2 workers'
     """
-    return row.title.replace("files,", f"files ({row.reader}),", 1) if row.reader else row.title
+    return way.title.replace("files,", f"files ({way.reader}),", 1) if way.reader else way.title

@@ -1,7 +1,7 @@
 """Proof of what a way delivers: every sample once, with its own labels.
 
-A sample's mark is 64 bits of its pixels and labels. A way's marks, in any order, must be those of the store; those of a
-part of an epoch must be among them.
+A sample's mark is 64 bits of its pixels, labels and boxes. A way's marks, in any order, must be those of the store;
+those of a part of an epoch must be among them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 from tensorstore_ds.reading.store import Split
 
 Marks = NDArray[np.uint64]
+#: Of a batch: some of `image` (B, H, W, C), `label` (B,), `offsets` (B + 1,), `labels` (M,) and `boxes` (M, 4).
+Columns = Mapping[str, NDArray[Any]]
 
 #: Weights of labels are multiples of this odd number: 2^64 divided by the golden ratio.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _PIECE_NBYTES = 64 * 1024**2
 
 
-def marks_of_images(images: NDArray[np.uint8]) -> Marks:
-    """(B,) marks of (B, H, W, C) images: sums of their 8-byte words, each times an odd number of its own, mod 2^64."""
-    rows = np.ascontiguousarray(images).reshape(len(images), -1)
+def _weighted(rows: NDArray[np.uint8]) -> Marks:
+    """(B,) sums of the 8-byte words of (B, N) bytes, each word times an odd number of its own, mod 2^64."""
     words = -(-rows.shape[1] // 8)
     weights = np.random.default_rng(0).integers(0, 2**63, words, np.uint64) * np.uint64(2) + np.uint64(1)
     marks = np.empty(len(rows), np.uint64)
@@ -36,24 +37,34 @@ def marks_of_images(images: NDArray[np.uint8]) -> Marks:
     return marks
 
 
+def marks_of_images(images: NDArray[np.uint8]) -> Marks:
+    """(B,) marks of (B, H, W, C) images."""
+    return _weighted(np.ascontiguousarray(images).reshape(len(images), -1))
+
+
 def marks_of_labels(labels: NDArray[np.int64]) -> Marks:
     """(B,) marks of (B,) class numbers."""
     return (labels + 1).astype(np.uint64) * _GOLDEN
 
 
-def marks_of_objects(offsets: NDArray[np.int64], labels: NDArray[np.int64] | None) -> Marks:
-    """(B,) marks of how many objects each sample has, and of their classes where they have some, in any order."""
+def marks_of_objects(
+    offsets: NDArray[np.int64], labels: NDArray[np.int64] | None, boxes: NDArray[np.float32] | None = None
+) -> Marks:
+    """(B,) marks of how many objects each sample has, of their classes and of their boxes, rounded, in any order."""
     classes = np.zeros(offsets[-1], np.int64) if labels is None else labels
+    marks = marks_of_labels(classes)
+    if boxes is not None and len(boxes):
+        marks *= _weighted(np.rint(boxes).astype(np.int32).view(np.uint8)) | np.uint64(1)
     sums = np.zeros(len(classes) + 1, np.uint64)
-    np.cumsum(marks_of_labels(classes), out=sums[1:])
+    np.cumsum(marks, out=sums[1:])
     return sums[offsets[1:]] - sums[offsets[:-1]]
 
 
-def marks_of(batch: Mapping[str, NDArray[Any]], *, pixels: bool) -> Marks:
-    """(B,) marks of a batch.
+def marks_of(batch: Columns, *, pixels: bool) -> Marks:
+    """(B,) marks of all columns of a batch.
 
     Args:
-        batch: some of `image` (B, H, W, C), `label` (B,), `offsets` (B + 1,), `labels` (M,) of objects.
+        batch: its columns.
         pixels: whether they count.
     """
     size = len(batch["offsets"]) - 1 if "offsets" in batch else len(batch["label" if "label" in batch else "image"])
@@ -63,35 +74,36 @@ def marks_of(batch: Mapping[str, NDArray[Any]], *, pixels: bool) -> Marks:
     if "label" in batch:
         marks ^= marks_of_labels(batch["label"])
     if "offsets" in batch:
-        marks ^= marks_of_objects(batch["offsets"], batch.get("labels"))
+        marks ^= marks_of_objects(batch["offsets"], batch.get("labels"), batch.get("boxes"))
     return marks
 
 
-def marks_of_split(split: Split, fields: Mapping[str, str], *, pixels: bool) -> Marks:
+def marks_of_split(split: Split, fields: Mapping[str, str], *, pixels: bool, boxes: bool = False) -> Marks:
     """The marks of a whole split, read with NumPy alone, sorted.
 
     Args:
         split: of a store.
         fields: name of the field of each kind: ``image``, and ``label`` or ``objects``.
         pixels: whether they count; images must be kept as pixels then.
+        boxes: whether they count.
     """
-    marks = [marks_of(batch, pixels=pixels) for batch in _pieces(split, fields, pixels)]
+    marks = [marks_of(batch, pixels=pixels) for batch in _pieces(split, fields, pixels, boxes)]
     return np.sort(np.concatenate([np.zeros(0, np.uint64), *marks]))
 
 
-def _pieces(split: Split, fields: Mapping[str, str], pixels: bool) -> Iterator[dict[str, NDArray[Any]]]:
+def _pieces(split: Split, fields: Mapping[str, str], pixels: bool, boxes: bool) -> Iterator[Columns]:
     spec = getattr(split.fields[fields["image"]], "spec", None)
     step = max(1, _PIECE_NBYTES // spec.row_nbytes) if spec is not None else 10_000
+    counted = ("labels", "boxes") if boxes else ("labels",)
     for start in range(0, len(split), step):
-        stop = min(start + step, len(split))
-        rows = np.arange(start, stop)
+        rows = np.arange(start, min(start + step, len(split)))
         piece: dict[str, NDArray[Any]] = {"image": split[fields["image"]].take(rows) if pixels else rows}
         if "label" in fields:
             piece["label"] = split[fields["label"]].take(rows)
         if "objects" in fields:
             objects = split[fields["objects"]].take(rows)
             piece["offsets"] = objects.offsets
-            piece.update({"labels": objects.values["labels"]} if "labels" in objects.values else {})
+            piece.update({name: objects.values[name] for name in counted if name in objects.values})
         yield piece
 
 
@@ -105,6 +117,6 @@ def agree(delivered: Marks, stored: Marks, *, whole: bool) -> bool:
     if whole:
         return np.array_equal(np.sort(delivered), np.sort(stored))
     known, counts = np.unique(stored, return_counts=True)
-    found, wanted = np.unique(delivered, return_counts=True)
-    places = np.minimum(np.searchsorted(known, found), len(known) - 1)
-    return bool(len(known)) and bool(np.all((known[places] == found) & (wanted <= counts[places])))
+    values, repeats = np.unique(delivered, return_counts=True)
+    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return bool(len(known)) and bool(np.all((known[places] == values) & (repeats <= counts[places])))

@@ -19,9 +19,10 @@ import torch
 from torch.utils import data
 from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
 
+from tensorstore_ds.comparison.delivery import Columns
 from tensorstore_ds.comparison.files import open_files
-from tensorstore_ds.comparison.raw_cache import drop_files
-from tensorstore_ds.comparison.ways import Way
+from tensorstore_ds.comparison.results import Way
+from tensorstore_ds.comparison.system import drop_files
 from tensorstore_ds.errors import ResidencyError
 from tensorstore_ds.format.schema import ArrayField
 from tensorstore_ds.loading.batches import collate_samples
@@ -71,15 +72,11 @@ class Feed(ABC):
 
     #: What reads, where the way leaves it open.
     reader = ""
-
-    def __init__(self, way: Way, subject: Subject) -> None:
-        self.way = way
-        self.subject = subject
-        self.dataset: Any = None
+    dataset: Any = None
 
     @property
-    def rows(self) -> int:
-        """Samples of an epoch."""
+    def samples(self) -> int:
+        """Of an epoch."""
         return len(self.dataset)
 
     def open(self) -> None:
@@ -99,6 +96,22 @@ class Feed(ABC):
     def loader(self, batch_size: int) -> Iterable[Any]:
         """Each iteration is a shuffled epoch."""
 
+    @abstractmethod
+    def count(self, item: Any) -> int:
+        """Samples in what the loader handed out, once it has arrived."""
+
+    @abstractmethod
+    def columns(self, item: Any, *, pixels: bool, boxes: bool) -> Columns:
+        """What the loader handed out, as `delivery.marks_of` wants it."""
+
+
+class SplitFeed(Feed):
+    """A way to load a split of a store, or its source."""
+
+    def __init__(self, way: Way, subject: Subject) -> None:
+        self.way = way
+        self.subject = subject
+
     def batch(self, item: Any) -> Batch:
         """What the loader handed out, as a dict on the device: by field, objects packed."""
         moved: Batch = move(self._named(item), self.subject.device)
@@ -106,6 +119,23 @@ class Feed(ABC):
 
     def _named(self, item: Any) -> Batch:
         return dict(item)
+
+    def count(self, item: Any) -> int:
+        """Samples in a batch that has arrived on the device."""
+        return len(self.batch(item)[self.subject.fields["image"]])
+
+    def columns(self, item: Any, *, pixels: bool, boxes: bool) -> Columns:
+        """Of the fields that are loaded."""
+        batch, fields = self.batch(item), self.subject.fields
+        images = batch[fields["image"]]
+        columns = {"image": images.permute(0, 2, 3, 1).cpu().numpy() if pixels else np.empty(len(images))}
+        if "label" in fields:
+            columns["label"] = batch[fields["label"]].cpu().numpy()
+        if "objects" in fields:
+            objects = batch[fields["objects"]]
+            names = ("offsets", "labels", "boxes") if boxes else ("offsets", "labels")
+            columns.update({name: objects[name].cpu().numpy() for name in names if name in objects})
+        return columns
 
     def evict(self) -> int | None:
         """Drop what will be read from the page cache: the bytes that stay, None if not known."""
@@ -119,7 +149,7 @@ class Feed(ABC):
             batch_size,
             shuffle=True,
             num_workers=workers,
-            collate_fn=collate,
+            collate_fn=collate if "objects" in self.subject.fields else None,
             pin_memory=self.subject.device.type == "cuda",
             persistent_workers=workers > 0,
         )
@@ -130,20 +160,20 @@ class Feed(ABC):
         return dict(zip(names, values, strict=True))
 
 
-class FilesFeed(Feed):
+class FilesFeed(SplitFeed):
     """The source, through torchvision."""
 
     def _dataset(self) -> Any:
         if self.subject.raw is None:
             raise ValueError("raw: expected a folder, found None.")
         split, fields = self.subject.open(), self.subject.fields
-        found = open_files(open_store(self.subject.store), split, fields, self.subject.raw, self.subject.scratch)
-        self.reader, self.folder = found.reader, found.folder
-        return found.dataset
+        files = open_files(open_store(self.subject.store), split, fields, self.subject.raw, self.subject.scratch)
+        self.reader, self.folder = files.reader, files.folder
+        return files.dataset
 
     def loader(self, batch_size: int) -> Iterable[Any]:
         """torch's, with a collate function where there are objects."""
-        return self._torch_loader(batch_size, collate_files if "objects" in self.subject.fields else None)
+        return self._torch_loader(batch_size, collate_files)
 
     def _named(self, item: Any) -> Batch:
         return self._labelled(item if isinstance(item, list | tuple) else [item])
@@ -151,12 +181,11 @@ class FilesFeed(Feed):
     def evict(self) -> int | None:
         """Drop all files of the source, or of the split's folder in it."""
         self.open()
-        folder = self.folder
         self.close()
-        return drop_files(folder)
+        return drop_files(self.folder)
 
 
-class TensorsFeed(Feed):
+class TensorsFeed(SplitFeed):
     """All of it in a TensorDataset: images (N, C, H, W); objects padded to the largest number in an image."""
 
     def _dataset(self) -> TensorDataset:
@@ -176,16 +205,16 @@ class TensorsFeed(Feed):
         if "label" in fields:
             tensors.append(torch.from_numpy(split[fields["label"]].take(rows)))
         if "objects" in fields:
-            found = split[fields["objects"]].take(rows)
-            values = {name: torch.from_numpy(value) for name, value in found.values.items()}
-            padded = collate_objects(PackedObjects(torch.from_numpy(found.offsets), values), "padded")
+            objects = split[fields["objects"]].take(rows)
+            values = {name: torch.from_numpy(value) for name, value in objects.values.items()}
+            padded = collate_objects(PackedObjects(torch.from_numpy(objects.offsets), values), "padded")
             self._names = tuple(padded)
             tensors += padded.values()
         return TensorDataset(*tensors)
 
     def loader(self, batch_size: int) -> Iterable[Any]:
         """torch's; with whole batches as its page has it under "Disable automatic batching"."""
-        if not self.way.whole:
+        if self.way.name != "tensors-whole":
             return self._torch_loader(batch_size)
         sampler = BatchSampler(RandomSampler(self.dataset), batch_size, drop_last=False)
         pinned = self.subject.device.type == "cuda"
@@ -199,7 +228,7 @@ class TensorsFeed(Feed):
         return self._labelled([*item[:plain], unpad(padded)])
 
 
-class PlainFeed(Feed):
+class PlainFeed(SplitFeed):
     """The store, through torch's DataLoader."""
 
     def _dataset(self) -> StoreDataset:
@@ -207,8 +236,7 @@ class PlainFeed(Feed):
 
     def loader(self, batch_size: int) -> Iterable[Any]:
         """torch's, with a collate function where there are objects."""
-        packed = functools.partial(collate_samples, how="packed")
-        return self._torch_loader(batch_size, packed if "objects" in self.subject.fields else None)
+        return self._torch_loader(batch_size, functools.partial(collate_samples, how="packed"))
 
 
 class StoreFeed(PlainFeed):
@@ -228,7 +256,7 @@ class StoreFeed(PlainFeed):
         )
 
 
-FEEDS: Mapping[str, type[Feed]] = {
+FEEDS: Mapping[str, type[SplitFeed]] = {
     "files": FilesFeed,
     "tensors": TensorsFeed,
     "plain": PlainFeed,
@@ -253,9 +281,7 @@ def unpad(padded: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def tensors_nbytes(split: Split, fields: Mapping[str, str]) -> int:
     """Bytes of a `TensorsFeed`'s tensors."""
-    total: int = split[fields["image"]].nbytes
-    if "label" in fields:
-        total += split[fields["label"]].nbytes
+    total: int = sum(split[fields[kind]].nbytes for kind in ("image", "label") if kind in fields)
     if "objects" in fields:
         objects = split[fields["objects"]]
         most = int(np.diff(objects.offsets).max(initial=0))
@@ -265,9 +291,9 @@ def tensors_nbytes(split: Split, fields: Mapping[str, str]) -> int:
 
 def copy_of_images(images: Column) -> torch.Tensor:
     """All images of a column (N, H, W, C), as (N, C, H, W), copied piece by piece: memory holds one copy, not two."""
-    rows, height, width, channels = images.shape
-    copy = torch.empty((rows, channels, height, width), dtype=torch.from_numpy(images[:1].copy()).dtype)
-    for start in range(0, rows, 1000):
+    samples, height, width, channels = images.shape
+    copy = torch.empty((samples, channels, height, width), dtype=torch.from_numpy(images[:1].copy()).dtype)
+    for start in range(0, samples, 1000):
         piece = torch.from_numpy(images[start : start + 1000].copy())
         copy[start : start + 1000] = piece.permute(0, 3, 1, 2)
     return copy

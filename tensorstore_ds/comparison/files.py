@@ -1,7 +1,8 @@
-"""The source of a store, read as torchvision's documentation reads it: an image file a sample, in each epoch again."""
+"""The source of a store, read as torchvision's documentation reads it: a file per sample, in each epoch again."""
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from tensorstore_ds.sources.voc_layout import find_layout
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 #: The lists of `VOCDetection`.
 _IMAGE_SETS = ("train", "val", "trainval", "test")
+#: What its targets hold of objects.
+_VOC_VALUES = {"offsets", "boxes", "labels", "difficult", "truncated", "occluded"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,53 +59,35 @@ def open_files(store: Store, split: Split, fields: Mapping[str, str], raw: Path,
     Raises:
         OptionError: it is not the source of this store, or has no image files.
     """
-    key = _first_key(store, split)
-    base = _locate(raw, key, store)
+    relative, dropped = _locate(raw, store, split)
     transform = image_transform(store, split, fields["image"])
     if "objects" not in fields and "label" in fields:
-        label_field = split.fields[fields["label"]]
-        parts = base.relative.parts
-        name = label_field.classes[int(split[fields["label"]][0])]
-        if name in parts[:-1]:
-            folder = base.folder.joinpath(*parts[: parts.index(name)])
-            return RawData(_class_folders(folder, label_field.classes, transform), "ImageFolder", folder)
+        classes = split.fields[fields["label"]].classes
+        name = classes[int(split[fields["label"]][0])]
+        if name in relative.parts[:-1]:
+            folder = raw.joinpath(*relative.parts[: relative.parts.index(name)])
+            return RawData(_class_folders(folder, classes, transform), "ImageFolder", folder)
     if "label" not in fields and "objects" in fields:
-        devkit = _devkit(base.folder, split.name, scratch)
-        classes = split.fields[fields["objects"]].classes
-        if devkit is not None and set(split.fields[fields["objects"]].arrays) <= _VOC_VALUES:
-            dataset = VOCDetection(
-                devkit, "2007", split.name, transform=transform, target_transform=VocTarget(tuple(classes))
-            )
-            return RawData(dataset, "VOCDetection", base.folder)
-    return RawData(Listed(base, split, fields, transform), "image files", base.folder)
+        field = split.fields[fields["objects"]]
+        devkit = _devkit(raw, split.name, scratch)
+        if devkit is not None and set(field.arrays) <= _VOC_VALUES:
+            target = functools.partial(voc_target, classes=tuple(field.classes))
+            dataset = VOCDetection(devkit, "2007", split.name, transform=transform, target_transform=target)
+            return RawData(dataset, "VOCDetection", raw)
+    return RawData(Listed(raw, dropped, split, fields, transform), "image files", raw)
 
 
-# --- where it lies -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the first sample lies: `relative` below `folder`; `dropped` parts of its key name folders above it."""
-
-    folder: Path
-    relative: Path
-    dropped: int
-
-
-def _first_key(store: Store, split: Split) -> str:
+def _locate(raw: Path, store: Store, split: Split) -> tuple[Path, int]:
+    """Path of the first sample's file in the source, and how many parts of its key name folders above the source."""
     kind = store.manifest.provenance.get("source_format")
     if "key" not in split.fields:
         raise OptionError(f"{store.path.name}: expected keys that name its files, found none. It is of {kind}.")
-    return str(split["key"][0])
-
-
-def _locate(raw: Path, key: str, store: Store) -> Place:
+    key = str(split["key"][0])
     parts = _parts(key)
     for dropped in range(len(parts)):
         relative = Path(*parts[dropped:])
         if (raw / relative).is_file():
-            return Place(raw, relative, dropped)
-    kind = store.manifest.provenance.get("source_format")
+            return relative, dropped
     raise OptionError(
         f"{raw}: expected the source of {store.path.name}, found no {key} in it; its format is {kind}. "
         "Name the folder that was converted."
@@ -117,53 +102,35 @@ def _parts(key: str) -> tuple[str, ...]:
     return path.parts
 
 
-# --- samples -------------------------------------------------------------------------------------------------------
+# --- images --------------------------------------------------------------------------------------------------------
 
 
 def image_transform(store: Store, split: Split, image: str) -> Callable[[Any], torch.Tensor]:
     """From a PIL image to a (C, H, W) uint8 tensor of the stored size, where images were resized."""
-    steps: list[Any] = []
+    spec = getattr(split.fields[image], "spec", None)
+    channels = spec.shape[-1] if spec is not None else len(split.statistics.get("channels", {}).get("mean", "RGB"))
+    steps: list[Any] = [functools.partial(in_mode, mode=_MODES.get(channels, "RGB"))]
     options = store.manifest.provenance.get("options", {})
     if options.get("size") is not None:
         height, width = options["size"]
         if options.get("fit") == "crop":
-            steps += [ShorterSide(height, width), v2.CenterCrop((height, width))]
+            steps += [functools.partial(cover, height=height, width=width), v2.CenterCrop((height, width))]
         else:
             steps.append(v2.Resize((height, width), antialias=True))
-    made: Callable[[Any], torch.Tensor] = v2.Compose(
-        [Mode(_MODES.get(_channels(split, image), "RGB")), *steps, v2.PILToTensor()]
-    )
-    return made
+    transform: Callable[[Any], torch.Tensor] = v2.Compose([*steps, v2.PILToTensor()])
+    return transform
 
 
-def _channels(split: Split, image: str) -> int:
-    spec = getattr(split.fields[image], "spec", None)
-    return int(spec.shape[-1]) if spec is not None else len(split.statistics.get("channels", {}).get("mean", "RGB"))
+def in_mode(image: Image.Image, mode: str) -> Image.Image:
+    """The image in the store's colours; as it is, if it has them."""
+    return image if image.mode == mode else image.convert(mode)
 
 
-@dataclass(frozen=True)
-class Mode:
-    """A PIL image in the store's colours; as it is, if it has them."""
-
-    mode: str
-
-    def __call__(self, image: Image.Image) -> Image.Image:
-        """The image, converted if need be."""
-        return image if image.mode == self.mode else image.convert(self.mode)
-
-
-@dataclass(frozen=True)
-class ShorterSide:
-    """A PIL image resized so that it just covers a size."""
-
-    height: int
-    width: int
-
-    def __call__(self, image: Image.Image) -> Any:
-        """The image, resized."""
-        scale = max(self.height / image.height, self.width / image.width)
-        size = [max(self.height, round(image.height * scale)), max(self.width, round(image.width * scale))]
-        return v2.functional.resize(image, size, antialias=True)
+def cover(image: Image.Image, height: int, width: int) -> Any:
+    """The image, resized so that it just covers a size."""
+    scale = max(height / image.height, width / image.width)
+    size = [max(height, round(image.height * scale)), max(width, round(image.width * scale))]
+    return v2.functional.resize(image, size, antialias=True)
 
 
 def open_image(path: str) -> Image.Image:
@@ -174,15 +141,15 @@ def open_image(path: str) -> Image.Image:
     return image
 
 
+# --- samples -------------------------------------------------------------------------------------------------------
+
+
 def _class_folders(folder: Path, classes: tuple[str, ...], transform: Callable[[Any], Any]) -> ImageFolder:
     dataset = ImageFolder(str(folder), transform, loader=open_image, allow_empty=True)
     if tuple(dataset.classes) != classes:  # other folders, or folders in another order: sorted by number, say
         numbers = [classes.index(name) if name in classes else -1 for name in dataset.classes]
         dataset.target_transform = numbers.__getitem__
     return dataset
-
-
-_VOC_VALUES = {"offsets", "boxes", "labels", "difficult", "truncated", "occluded"}
 
 
 def _devkit(folder: Path, split: str, scratch: Path) -> Path | None:
@@ -195,47 +162,48 @@ def _devkit(folder: Path, split: str, scratch: Path) -> Path | None:
     except SourceError:  # several data sets in one folder: keys tell which files are meant
         return None
     base = (folder / annotations).parent
-    listed = base / "ImageSets" / "Main" / f"{split}.txt"
-    if not annotations or split not in _IMAGE_SETS or not listed.is_file():
+    names = base / "ImageSets" / "Main" / f"{split}.txt"
+    if not annotations or split not in _IMAGE_SETS or not names.is_file():
         return None
-    with listed.open("r", encoding="utf-8", errors="surrogateescape") as lines:
+    with names.open("r", encoding="utf-8", errors="surrogateescape") as lines:
         if not (base / "JPEGImages" / f"{lines.readline().strip()}.jpg").is_file():
             return None
-    made = Path(tempfile.mkdtemp(dir=scratch))
-    (made / "VOCdevkit").mkdir()
-    (made / "VOCdevkit" / "VOC2007").symlink_to(base.absolute(), target_is_directory=True)
-    return made
+    devkit = Path(tempfile.mkdtemp(dir=scratch))
+    (devkit / "VOCdevkit").mkdir()
+    (devkit / "VOCdevkit" / "VOC2007").symlink_to(base.absolute(), target_is_directory=True)
+    return devkit
 
 
-@dataclass(frozen=True)
-class VocTarget:
-    """From the dictionary of an XML file to boxes and labels; boxes without area are left out, as the store does."""
+def voc_target(annotation: Mapping[str, Any], classes: tuple[str, ...]) -> dict[str, torch.Tensor]:
+    """From the dictionary of an XML file to (m, 4) float32 boxes, x1 y1 x2 y2, and (m,) int64 labels.
 
-    classes: tuple[str, ...]
-
-    def __call__(self, annotation: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """(m, 4) float32 boxes, x1 y1 x2 y2, and (m,) int64 labels."""
-        boxes, labels = [], []
-        for found in annotation["annotation"].get("object", []):
-            x1, y1, x2, y2 = (float(found["bndbox"][name]) for name in ("xmin", "ymin", "xmax", "ymax"))
-            if x1 < x2 and y1 < y2:
-                boxes.append((x1, y1, x2, y2))
-                labels.append(self.classes.index(found["name"]))
-        return {
-            "boxes": torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4),
-            "labels": torch.tensor(labels, dtype=torch.int64),
-        }
+    Boxes without area are left out, as the store does.
+    """
+    boxes, labels = [], []
+    for entry in annotation["annotation"].get("object", []):
+        x1, y1, x2, y2 = (float(entry["bndbox"][name]) for name in ("xmin", "ymin", "xmax", "ymax"))
+        if x1 < x2 and y1 < y2:
+            boxes.append((x1, y1, x2, y2))
+            labels.append(classes.index(entry["name"]))
+    return {
+        "boxes": torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4),
+        "labels": torch.tensor(labels, dtype=torch.int64),
+    }
 
 
 class Listed(Dataset[Any]):
     """Image files by their paths; labels or objects in memory, as a list that was read once would have them."""
 
     def __init__(
-        self, base: Place, split: Split, fields: Mapping[str, str], transform: Callable[[Any], torch.Tensor]
+        self,
+        raw: Path,
+        dropped: int,
+        split: Split,
+        fields: Mapping[str, str],
+        transform: Callable[[Any], torch.Tensor],
     ) -> None:
         keys = split["key"]
-        folder = base.folder
-        self.paths = [str(folder.joinpath(*_parts(keys[row])[base.dropped :])) for row in range(len(split))]
+        self.paths = [str(raw.joinpath(*_parts(keys[row])[dropped:])) for row in range(len(split))]
         self.transform = transform
         rows = np.arange(len(split))
         self._labels = split[fields["label"]].take(rows).tolist() if "label" in fields else None

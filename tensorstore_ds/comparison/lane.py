@@ -1,4 +1,8 @@
-"""A way of loading in a process of its own, and what its measurements say."""
+"""A lane: the process of one way, asked for one measurement after the other; and how such a process answers.
+
+A process gets its assignment as an argument, answers each line of JSON on its standard input with one on its standard
+output, and ends with its input. What fails is an answer, too: ``{"state": "failed", "reason": ...}``.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import tensorstore_ds
-from tensorstore_ds.comparison.processes import shared_nbytes, tree_nbytes
-from tensorstore_ds.comparison.ways import Way
-from tensorstore_ds.errors import one_line
+from tensorstore_ds.comparison.system import shared_nbytes, tree_nbytes
+from tensorstore_ds.errors import OptionError, TsdsError, one_line
 
 #: Memory is looked at so often, in seconds.
 LOOK = 0.05
@@ -32,12 +35,14 @@ Answer = dict[str, Any]
 
 
 class Lane:
-    """The process of one way. A context manager; the process ends with it, whatever it is doing.
+    """A context manager; the process ends with it, whatever it is doing.
 
     Args:
-        way: what it measures.
+        name: of the way.
+        module: that `serve` is called in.
         assignment: what it is told, as JSON.
         scratch: a folder for its log.
+        environment: variables that differ from this process's.
 
     Attributes:
         reason: why it can measure nothing, or nothing any more; empty while it can.
@@ -45,47 +50,53 @@ class Lane:
         ready: its first answer.
     """
 
-    def __init__(self, way: Way, assignment: Mapping[str, Any], scratch: Path) -> None:
-        self.way = way
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        assignment: Mapping[str, Any],
+        scratch: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
         self.reason = ""
         self.refused = False
         self.ready: Answer = {}
-        self._assignment = json.dumps({**assignment, "way": asdict(way)})
-        self._log = scratch / f"{way.name}.log"
+        self._command = [sys.executable, "-P", "-m", module, json.dumps(assignment)]
+        self._environment = {**os.environ, **(environment or {})}
+        self._log = scratch / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = b""
         self._shared = 0
 
     def __enter__(self) -> Lane:
-        package = str(Path(tensorstore_ds.__file__).parents[1])
-        paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [str(Path(tensorstore_ds.__file__).parents[1]), *filter(None, [self._environment.get("PYTHONPATH")])]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tensorstore_ds.comparison.runner", self._assignment],
+                self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                env={**self._environment, "PYTHONPATH": os.pathsep.join(paths)},
                 start_new_session=True,  # Ctrl-C is for the parent alone, and its workers can be ended with it
             )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         process = self._process
         if process is None:
             return
         self._kill()  # it has nothing to save
-        if process.stdin is not None:
+        for pipe in filter(None, (process.stdin, process.stdout)):
             with suppress(BrokenPipeError):  # something was still to be told
-                process.stdin.close()
-        if process.stdout is not None:
-            process.stdout.close()
+                pipe.close()
 
     def begin(self, patience: float) -> None:
         """Wait until it is ready."""
         self.ready = self._answer(patience)
+        if self.ready["state"] != "ok":
+            self.reason, self.refused = self.ready["reason"], self.ready["state"] == "refused"
 
     def ask(self, verb: str, patience: float, *, weigh: bool = False, **details: Any) -> Answer:
         """One measurement.
@@ -113,7 +124,7 @@ class Lane:
     def _answer(self, patience: float, *, weigh: bool = False) -> Answer:
         process = self._process
         if process is None or process.stdout is None:
-            raise RuntimeError(f"{self.way.name}: expected a process. Enter the lane first.")
+            raise RuntimeError(f"{self.name}: expected a process. Enter the lane first.")
         deadline = time.monotonic() + patience
         before = peak = tree_nbytes(process.pid, self._shared)
         next_weighing = time.monotonic() + WEIGH
@@ -129,35 +140,29 @@ class Lane:
                     return self._ended()
                 elif time.monotonic() > deadline:
                     self._kill()
-                    self.reason = f"no answer in {patience:.0f} s"
-                    return {"state": "failed", "reason": self.reason}
+                    return self._failed(f"no answer in {patience:.0f} s")
                 if weigh and time.monotonic() > next_weighing:
                     self._shared = shared_nbytes(process.pid) or self._shared
                     next_weighing = time.monotonic() + WEIGH
                 peak = max(filter(None, (peak, tree_nbytes(process.pid, self._shared))), default=None)
         line, _, self._unread = self._unread.partition(b"\n")
-        answer: Answer = json.loads(line)
-        if not self.ready and answer["state"] != "ok":
-            self.reason, self.refused = answer["reason"], answer["state"] == "refused"
-        return {**answer, "memory": peak, "before": before}
+        return {**json.loads(line), "memory": peak, "before": before}
 
     def _ended(self) -> Answer:
         """It is gone: by a signal, or with a last word in its log."""
-        self._wait(_GOODBYE)
+        deadline = time.monotonic() + _GOODBYE
+        while not self._has_ended() and time.monotonic() < deadline:
+            time.sleep(LOOK / 5)
         code = self._kill()
         lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         if code < 0:
             name = signal.Signals(-code).name
-            self.reason = f"its process was ended by {name}" + (": out of memory?" if name == "SIGKILL" else "")
-        else:
-            self.reason = one_line(lines[-1].strip()) if lines else f"its process ended with status {code}"
-        return {"state": "failed", "reason": self.reason}
+            return self._failed(f"its process was ended by {name}" + (": out of memory?" if name == "SIGKILL" else ""))
+        return self._failed(one_line(lines[-1].strip()) if lines else f"its process ended with status {code}")
 
-    def _wait(self, seconds: float) -> None:
-        """Give it time to end."""
-        deadline = time.monotonic() + seconds
-        while not self._has_ended() and time.monotonic() < deadline:
-            time.sleep(LOOK / 5)
+    def _failed(self, reason: str) -> Answer:
+        self.reason = reason
+        return {"state": "failed", "reason": reason}
 
     def _has_ended(self) -> bool:
         """Whether it has; its number stays taken, so that its group can still be told to end."""
@@ -177,3 +182,43 @@ class Lane:
             with suppress(ProcessLookupError, PermissionError):  # macOS: of a group that has ended, EPERM
                 os.killpg(process.pid, signal.SIGKILL)
         return process.wait()
+
+
+# --- in the process ------------------------------------------------------------------------------------------------
+
+
+def serve(assignment: str, start: Callable[[Mapping[str, Any]], tuple[object, Answer]]) -> None:
+    """Answer until the input ends.
+
+    Args:
+        assignment: JSON.
+        start: makes of it what has a method for each verb, and the first answer.
+    """
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever else is printed goes to the log
+    runner: object = None
+
+    def begin() -> Answer:
+        nonlocal runner
+        runner, facts = start(json.loads(assignment))
+        return facts
+
+    print(json.dumps(answered(begin)), file=answers)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        work = partial(getattr(runner, asked.pop("do")), **asked)
+        print(json.dumps(answered(work)), file=answers)
+
+
+def answered(work: Callable[[], Answer]) -> Answer:
+    """What a measurement found, or why it failed: one line here, all of it on stderr."""
+    try:
+        return {"state": "ok", **work()}
+    except OptionError as error:
+        return {"state": "refused", "reason": str(error)}
+    except TsdsError as error:
+        return {"state": "failed", "reason": str(error)}
+    except Exception as error:  # told to whoever asked: one way that fails costs one row
+        traceback.print_exc()
+        lines = str(error).splitlines() or [""]
+        return {"state": "failed", "reason": one_line(f"{type(error).__name__}: {lines[0]}")}

@@ -1,4 +1,4 @@
-"""What a comparison found: rows and cells, as data."""
+"""What a comparison comes to, as data: the ways, their first epochs, and cells."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import dataclasses
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tensorstore_ds.comparison.options import GROUPS, Group
 from tensorstore_ds.durable import replacing
 
 Phase = Literal["load", "train"]
@@ -22,11 +23,11 @@ class Cell:
     Attributes:
         way: its name.
         phase: ``load`` or ``train``.
-        batch_size: samples a batch.
+        batch_size: samples per batch.
         seconds: of an epoch of the split, the median; None if it was not measured.
         spread: the least and the most seconds.
-        rate: samples a second.
-        ratio: how many times as fast as the first row that was measured here.
+        rate: samples per second.
+        ratio: how many times as fast as the first way that was measured here.
         batches: that were timed of an epoch, at most; fewer than `of` when the epoch was reckoned from a part.
         of: batches in an epoch.
         epochs: whole epochs, or parts, that were timed.
@@ -62,7 +63,7 @@ class First:
     """The first epoch of a way, from files that are not in memory.
 
     Attributes:
-        batch_size: samples a batch.
+        batch_size: samples per batch.
         opened: seconds before it: to list files, to open the store, or to copy everything into memory.
         seconds: of the epoch; None if it was not measured.
         batches, of: as in `Cell`.
@@ -83,11 +84,14 @@ class First:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One way.
+class Way:
+    """One way to load a split, and what is not of one batch size.
 
     Attributes:
-        name, title, group, workers: of the way.
+        name: unique, for programs: ``files-2``.
+        title: for people.
+        group: what is read, and by whom: see `BenchOptions.ways`.
+        workers: processes of torch's DataLoader.
         ours: it is what this library advises.
         reader: what reads, where the way leaves it open: ``ImageFolder``.
         reason: why nothing was measured; empty otherwise.
@@ -99,13 +103,34 @@ class Row:
     name: str
     title: str
     group: str
-    workers: int
-    ours: bool
+    workers: int = 0
+    ours: bool = False
     reader: str = ""
     reason: str = ""
     delivered: str = ""
     correct: bool | None = None
     first: First | None = None
+
+
+def ways_of(groups: Sequence[Group], cores: int) -> list[Way]:
+    """All ways of some groups, on a machine of so many cores.
+
+    torch's DataLoader is used with no workers, half as many as there are cores, and as many; over the store, whose
+    samples need no decoding, with none and with as many.
+
+    >>> [way.name for way in ways_of(("plain", "files", "store"), 8)]
+    ['files-0', 'files-4', 'files-8', 'plain-0', 'plain-8', 'store']
+    """
+    words = {n: "1 worker" if n == 1 else f"{n} workers" for n in sorted({0, max(1, cores // 2), cores})}
+    ways = [
+        *(Way(f"files-{n}", f"files, {words[n]}", "files", n) for n in words),
+        Way("tensors", "TensorDataset", "tensors"),
+        Way("tensors-whole", "TensorDataset, whole batches", "tensors"),
+        *(Way(f"plain-{n}", f"store, torch DataLoader, {words[n]}", "plain", n) for n in (0, cores)),
+        Way("store", "store, tensorstore-ds", "store", ours=True),
+        Way("device", "store, tensorstore-ds on the GPU", "device", ours=True),
+    ]
+    return [way for group in GROUPS if group in groups for way in ways if way.group == group]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +139,7 @@ class Comparison:
 
     Attributes:
         store, split: what was loaded.
-        rows: samples of the split.
+        samples: of the split.
         shape: (height, width, channels) of its images; None if they differ.
         device: where batches arrived: ``cpu``, or the GPU's name.
         machine: what else figures depend on, by name.
@@ -123,14 +148,14 @@ class Comparison:
         took: seconds, all in all.
         interrupted: it was stopped early, and holds what was measured until then.
         baseline: private memory of a process that has imported torch and done nothing else, in bytes.
-        ways: the rows, in order.
-        cells: of each row, phase and batch size.
+        ways: in order.
+        cells: of each way, phase and batch size.
         notes: what else should be known, a line each.
     """
 
     store: str
     split: str
-    rows: int
+    samples: int
     shape: tuple[int, int, int] | None
     device: str
     machine: Mapping[str, str]
@@ -139,9 +164,9 @@ class Comparison:
     took: float
     interrupted: bool
     baseline: int | None
-    ways: Sequence[Row]
+    ways: Sequence[Way]
     cells: Sequence[Cell]
-    notes: Sequence[str] = field(default_factory=tuple)
+    notes: Sequence[str] = ()
 
     def cell(self, way: str, phase: Phase, batch_size: int) -> Cell | None:
         """One of the cells; None if there is none."""
@@ -153,20 +178,20 @@ class Comparison:
 
         Ours is the best of what this library advises. None if that was not measured.
         """
-        found = []
+        ratios = []
         for size in self.batch_sizes:
-            cells = {row: self.cell(row.name, phase, size) for row in self.ways}
-            ours = [cell.rate for row, cell in cells.items() if cell and cell.rate and row.ours]
-            others = [cell.rate for row, cell in cells.items() if cell and cell.rate and row.group == group]
-            found += [max(ours) / max(others)] if ours and others else []
-        return (min(found), max(found)) if found else None
+            rates = [(way, cell.rate) for way in self.ways if (cell := self.cell(way.name, phase, size)) and cell.rate]
+            ours = [rate for way, rate in rates if way.ours]
+            others = [rate for way, rate in rates if way.group == group]
+            ratios += [max(ours) / max(others)] if ours and others else []
+        return (min(ratios), max(ratios)) if ratios else None
 
     def as_data(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        for made, kept in zip(found["cells"], self.cells, strict=True):
-            made["reckoned"] = kept.reckoned
-        return found
+        data: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        for plain, cell in zip(data["cells"], self.cells, strict=True):
+            plain["reckoned"] = cell.reckoned
+        return data
 
     def write(self, folder: Path) -> Path:
         """Write ``bench.json`` into a folder, which is made if need be; one that is there is replaced in one step."""
@@ -177,20 +202,24 @@ class Comparison:
         return path
 
 
-def make_cell(way: str, phase: Phase, batch_size: int, answers: Sequence[Mapping[str, Any]], rows: int) -> Cell:
-    """The answers of all rounds as one cell; epochs are of the split's `rows`, whatever a way's own were.
+def make_cell(way: str, phase: Phase, batch_size: int, answers: Sequence[Mapping[str, Any]], samples: int) -> Cell:
+    """The answers of all rounds as one cell; epochs are of the split's `samples`, whatever a way's own were.
 
     Args:
         way, phase, batch_size: of the cell.
         answers: of a lane, to ``load`` or ``train``, in turn.
-        rows: samples of the split.
+        samples: of the split.
     """
     failed = next((answer for answer in answers if answer["state"] != "ok"), None)
     if failed is not None or not answers:
         return Cell(way, phase, batch_size, reason=failed["reason"] if failed else "stopped before it was measured")
-    longest, of = max(answer["batches"] for answer in answers), answers[0]["of"]
+    of = answers[0]["of"]
     used = [answer for answer in answers if answer["batches"] == of] or answers  # whole epochs, if there were any
-    seconds = [epoch * rows / answer["rows"] for answer in used for epoch in answer["epochs"]]
+    seconds = [epoch * samples / answer["samples"] for answer in used for epoch in answer["epochs"]]
+    values = {
+        name: [answer[name] for answer in answers if answer.get(name) is not None]
+        for name in ("memory", "device_memory", "utilisation")
+    }
     median = statistics.median(seconds)
     return Cell(
         way,
@@ -198,34 +227,24 @@ def make_cell(way: str, phase: Phase, batch_size: int, answers: Sequence[Mapping
         batch_size,
         seconds=median,
         spread=(min(seconds), max(seconds)),
-        rate=rows / median,
-        batches=longest,
+        rate=samples / median,
+        batches=max(answer["batches"] for answer in answers),
         of=of,
         epochs=len(seconds),
-        memory=_peak(answers, "memory"),
-        device_memory=_peak(answers, "device_memory"),
-        utilisation=_mean(answers, "utilisation"),
+        memory=max(values["memory"], default=None),
+        device_memory=max(values["device_memory"], default=None),
+        utilisation=statistics.mean(values["utilisation"]) if values["utilisation"] else None,
         reason=used[0].get("utilisation_reason", ""),
     )
 
 
 def with_ratios(cells: Sequence[Cell]) -> list[Cell]:
-    """Cells, in the order of their rows, with their ratio to the first that was measured of their phase and size."""
+    """Cells, in the order of their ways, with their ratio to the first that was measured of their phase and size."""
     first: dict[tuple[str, int], float] = {}
-    found = []
+    compared = []
     for cell in cells:
-        rate = cell.rate
-        if rate is not None:
-            reference = first.setdefault((cell.phase, cell.batch_size), rate)
-            cell = dataclasses.replace(cell, ratio=rate / reference)
-        found.append(cell)
-    return found
-
-
-def _peak(answers: Sequence[Mapping[str, Any]], name: str) -> int | None:
-    return max((answer[name] for answer in answers if answer.get(name) is not None), default=None)
-
-
-def _mean(answers: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    found = [answer[name] for answer in answers if answer.get(name) is not None]
-    return statistics.mean(found) if found else None
+        if cell.rate is not None:
+            reference = first.setdefault((cell.phase, cell.batch_size), cell.rate)
+            cell = dataclasses.replace(cell, ratio=cell.rate / reference)
+        compared.append(cell)
+    return compared

@@ -1,19 +1,15 @@
-"""The process in which one way is measured: ``python -m tensorstore_ds.comparison.runner ASSIGNMENT``.
-
-It answers each line of JSON on its standard input with one on its standard output, and ends with its input. What fails
-is an answer too: ``{"state": "failed", "reason": ...}``.
-"""
+"""The process in which one way is measured, asked by its lane: ``python -m tensorstore_ds.comparison.runner``."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import json
-import os
+import statistics
 import sys
+import threading
 import time
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,79 +18,82 @@ import numpy as np
 import torch
 
 import tensorstore_ds as tsds
-from tensorstore_ds.comparison.delivery import Marks, agree, marks_of
-from tensorstore_ds.comparison.device import device_of, watching
-from tensorstore_ds.comparison.feeds import FEEDS, Batch, Feed, Subject
+from tensorstore_ds.comparison.delivery import agree, marks_of
+from tensorstore_ds.comparison.feeds import FEEDS, Batch, Feed, SplitFeed, Subject
+from tensorstore_ds.comparison.lane import Answer, serve
+from tensorstore_ds.comparison.results import Way
 from tensorstore_ds.comparison.stopwatch import Clock, Step, Timing
-from tensorstore_ds.comparison.trainer_step import Trainer
-from tensorstore_ds.comparison.ways import Way
 from tensorstore_ds.errors import OptionError, ResidencyError, TsdsError, one_line
+from tensorstore_ds.loading.device import move
+from tensorstore_ds.training.augmentation import train_transform
+from tensorstore_ds.training.learner import Learner
+from tensorstore_ds.training.options import TrainOptions, vit_options
 from tensorstore_ds.training.tasks import task_of
 
-#: What a runner can be asked for, and its method.
-VERBS = {verb: verb for verb in ("cold", "verify", "load", "train", "rest")}
-
-Answer = dict[str, Any]
+#: Steps that a learning rate is scheduled over: more than are ever done.
+_STEPS = 10**6
 
 
 class Runner:
     """One way, asked for one measurement after the other.
 
     Args:
-        way: what is measured.
-        subject: what is loaded.
+        feed: what is measured.
+        workers: processes that load.
+        device: that batches arrive on.
+        parts: whether an epoch may be reckoned from a part of it.
     """
 
-    def __init__(self, way: Way, subject: Subject) -> None:
-        self.feed: Feed = FEEDS[way.group](way, subject)
-        self.way, self.subject = way, subject
+    def __init__(self, feed: Feed, workers: int, device: torch.device, *, parts: bool = True) -> None:
+        self.feed, self.workers, self.device, self.parts = feed, workers, device, parts
         self._loader: tuple[int, Any] | None = None
         self._trainer: tuple[int, Trainer] | None = None
 
     def cold(self, batch_size: int, seconds: float) -> Answer:
         """The first epoch, from files that are not in memory; ``why`` they are not known to be out of it."""
-        left, why = None, ""
+        feed, left, why = self._split_feed(), None, ""
         try:
-            left = self.feed.evict()
+            left = feed.evict()
         except (ResidencyError, OSError) as error:
             why = str(error)
         begun = time.perf_counter()
-        self.feed.open()
+        feed.open()
         opened = time.perf_counter() - begun
-        timing = self._clock(batch_size).time_first(self.feed.loader(batch_size), self._take, seconds)
-        rows = self.feed.rows
-        self.feed.close()  # what is mapped could not be dropped for the next way
-        return {"left": left, "why": why, "opened": opened, "rows": rows, **_timed(timing)}
+        timing = self._clock(batch_size).time_first(feed.loader(batch_size), feed.count, seconds)
+        samples = feed.samples
+        feed.close()  # what is mapped could not be dropped for the next way
+        return {"left": left, "why": why, "opened": opened, "samples": samples, **_timed(timing)}
 
-    def verify(self, batch_size: int, seconds: float, marks: str, pixels: bool) -> Answer:
+    def verify(self, batch_size: int, seconds: float, marks: str, pixels: bool, boxes: bool = False) -> Answer:
         """Whether what is delivered is what is stored: an epoch, or what there is time for."""
         self.feed.open()
-        begun, whole, found = time.perf_counter(), True, [np.zeros(0, np.uint64)]
+        begun, whole, seen = time.perf_counter(), True, [np.zeros(0, np.uint64)]
         for item in self.feed.loader(batch_size):
             if time.perf_counter() - begun > seconds:
                 whole = False
                 break
-            found.append(self._marks(self.feed.batch(item), pixels))
-        delivered = np.concatenate(found)
+            seen.append(marks_of(self.feed.columns(item, pixels=pixels, boxes=boxes), pixels=pixels))
+        delivered = np.concatenate(seen)
         same = agree(delivered, np.load(marks), whole=whole)
-        return {"rows": len(delivered), "of": self.feed.rows, "whole": whole, "same": same, "reader": self.feed.reader}
+        facts = {"samples": len(delivered), "of": self.feed.samples, "reader": self.feed.reader}
+        return {**facts, "whole": whole, "same": same}
 
     def load(self, batch_size: int, seconds: float) -> Answer:
         """Epochs of loading alone."""
-        return self._measured(batch_size, seconds, self._take)
+        return self._measured(batch_size, seconds, self.feed.count)
 
     def train(self, batch_size: int, seconds: float) -> Answer:
         """Epochs of training."""
         if self._trainer is None or self._trainer[0] != batch_size:
             self._trainer = None
-            self._trainer = (batch_size, Trainer(self.feed, self.subject, batch_size))
+            self._trainer = (batch_size, Trainer(self._split_feed(), batch_size))
         return self._measured(batch_size, seconds, self._trainer[1])
 
     def rest(self) -> Answer:
         """Let go of loaders and models: memory of one batch size is not that of the next."""
         self._loader = self._trainer = None
         gc.collect()
-        if self.subject.device.type == "cuda":
+        if self.device.type == "cuda":
             torch.cuda.empty_cache()
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
         if trim is not None:
@@ -109,44 +108,123 @@ class Runner:
             self._loader = (batch_size, self.feed.loader(batch_size))
         clock = self._clock(batch_size)
         begun = time.perf_counter()
-        with watching(self.subject.device) as seen:
+        with watching(self.device) as seen:
             timing = clock.time_epochs(self._loader[1], step, seconds, fresh=fresh)
         seen["took"] = time.perf_counter() - begun
         if timing.batches < timing.of:
             self._loader = None  # ends workers that would go on with the rest of the epoch while others are measured
             gc.collect()
-        elif timing.samples != self.feed.rows:
-            raise RuntimeError(f"expected an epoch of {self.feed.rows:,} samples, found {timing.samples:,}")
-        return {**_timed(timing), "rows": self.feed.rows, **seen}
+        elif timing.samples != self.feed.samples:
+            raise RuntimeError(f"expected an epoch of {self.feed.samples:,} samples, found {timing.samples:,}")
+        return {**_timed(timing), "samples": self.feed.samples, **seen}
 
     def _clock(self, batch_size: int) -> Clock:
-        device, batches = self.subject.device, -(-self.feed.rows // batch_size)
-        if device.type != "cuda":
-            return Clock(self.feed.rows, batches, self.way.workers)
-        return Clock(self.feed.rows, batches, self.way.workers, partial(torch.cuda.synchronize, device))
+        samples, cuda = self.feed.samples, self.device.type == "cuda"
+        settle = partial(torch.cuda.synchronize, self.device) if cuda else lambda: None
+        return Clock(samples, -(-samples // batch_size), self.workers, settle, self.parts)
 
-    def _take(self, item: Any) -> int:
-        """What is done with a batch when loading alone: it arrives on the device."""
-        return len(self.feed.batch(item)[self.subject.fields["image"]])
-
-    def _marks(self, batch: Batch, pixels: bool) -> Marks:
-        fields = self.subject.fields
-        columns: dict[str, Any] = {}
-        images = batch[fields["image"]]
-        columns["image"] = images.permute(0, 2, 3, 1).cpu().numpy() if pixels else np.empty(len(images))
-        if "label" in fields:
-            columns["label"] = batch[fields["label"]].cpu().numpy()
-        if "objects" in fields:
-            objects = batch[fields["objects"]]
-            columns.update({n: objects[n].cpu().numpy() for n in ("offsets", "labels") if n in objects})
-        return marks_of(columns, pixels=pixels)
+    def _split_feed(self) -> SplitFeed:
+        if not isinstance(self.feed, SplitFeed):
+            raise TypeError(f"expected a way to load a split, found {type(self.feed).__name__}")
+        return self.feed
 
 
 def _timed(timing: Timing) -> Answer:
-    return {"epochs": timing.epochs, "batches": timing.batches, "of": timing.of, "samples": timing.samples}
+    return {"epochs": timing.epochs, "batches": timing.batches, "of": timing.of}
 
 
-# --- the process --------------------------------------------------------------------------------------------------
+class Trainer:
+    """Steps of the `seed` ViT on whatever a feed hands out.
+
+    One step is done when it is made, for all that a model does once in its life: on a processor, memory that was never
+    touched makes the first one of 1000 digits take 1.6 s instead of 0.6.
+
+    Args:
+        feed: hands out the batches.
+        batch_size: samples of the first step.
+    """
+
+    def __init__(self, feed: SplitFeed, batch_size: int) -> None:
+        subject = feed.subject
+        split = subject.open()
+        options = TrainOptions(model="seed", augment="none", device=str(subject.device), seed=subject.seed)
+        height, width, channels = split.fields[subject.fields["image"]].spec.shape  # type: ignore[union-attr]
+        vit = vit_options("seed", (height, width), channels)
+        self._feed = feed
+        self._done = 0
+        self._transform = train_transform(split, options, vit)
+        self._learner = Learner(vit, task_of(split), options, device=subject.device, steps=_STEPS)
+        first = tsds.StoreDataset(subject.store, subject.split, fields=list(subject.fields.values()))
+        loader = tsds.DataLoader(first, min(batch_size, len(first)), collate="packed", num_threads=1)
+        self._step(move(next(iter(loader)), subject.device))
+
+    def __call__(self, item: Any) -> int:
+        """One step: the number of its samples."""
+        return self._step(self._feed.batch(item))
+
+    def _step(self, batch: Batch) -> int:
+        samples = len(batch["image"])
+        rows = np.arange(self._done, self._done + samples)
+        self._done += samples
+        self._learner.train_batch(self._transform(batch, rows, 0))
+        return samples
+
+
+# --- the device ----------------------------------------------------------------------------------------------------
+
+
+def device_of(name: str | None) -> torch.device:
+    """The device that was asked for; None: a GPU if there is one.
+
+    Raises:
+        OptionError: it is not here.
+    """
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise OptionError(f"device: expected cuda or cpu, found {name}.") from error
+    devices = torch.cuda.device_count() if device.type == "cuda" else int(device.type == "cpu")
+    if (device.index or 0) >= devices:
+        raise OptionError(f"device: expected one that is here, found {name}. Choose cpu.")
+    return device
+
+
+@contextmanager
+def watching(device: torch.device) -> Iterator[dict[str, Any]]:
+    """While the block runs, see to the device: a dict that has its peak memory and its use afterwards.
+
+    ``device_memory``: bytes of tensors; ``utilisation``: mean share of the time in which it computed, as its driver
+    tells ten times a second, or None and ``utilisation_reason``.
+    """
+    seen: dict[str, Any] = {}
+    if device.type != "cuda":
+        yield seen
+        return
+    torch.cuda.reset_peak_memory_stats(device)
+    over, shares = threading.Event(), []
+
+    def look() -> None:
+        while not over.wait(0.1):
+            try:
+                shares.append(torch.cuda.utilization(device) / 100)
+            except (ImportError, RuntimeError) as error:  # without pynvml, or a driver that does not tell
+                seen["utilisation_reason"] = one_line(str(error))
+                return
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+    seen["utilisation"] = statistics.mean(shares) if shares else None
+    seen["device_memory"] = torch.cuda.max_memory_allocated(device)
+
+
+# --- the process ---------------------------------------------------------------------------------------------------
 
 
 def start(assignment: Mapping[str, Any]) -> tuple[Runner, Answer]:
@@ -171,7 +249,8 @@ def start(assignment: Mapping[str, Any]) -> tuple[Runner, Answer]:
     torch.manual_seed(subject.seed)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     facts = {"device": device.type, "device_name": name, "fields": fields, "untrainable": untrainable}
-    return Runner(way, subject), facts
+    runner = Runner(FEEDS[way.group](way, subject), way.workers, device, parts=assignment.get("parts", True))
+    return runner, facts
 
 
 def fields_of(split: tsds.Split) -> tuple[dict[str, str], str]:
@@ -186,43 +265,9 @@ def fields_of(split: tsds.Split) -> tuple[dict[str, str], str]:
         return fields, str(error)
     fields = {"image": "image", "label": task.label_field, "objects": task.objects_field}
     encoded = getattr(split.fields["image"], "encoding", None)
-    reason = (
-        "" if encoded is None else f"images are kept as {encoded}, training needs pixels. Convert with --encoding raw."
-    )
+    reason = f"images are kept as {encoded}, training needs pixels. Convert with `encoding=raw`." if encoded else ""
     return {kind: name for kind, name in fields.items() if name}, reason
 
 
-def answered(work: Callable[[], Answer]) -> Answer:
-    """What a measurement found, or why it failed: one line here, all of it on stderr."""
-    try:
-        return {"state": "ok", **work()}
-    except OptionError as error:
-        return {"state": "refused", "reason": str(error)}
-    except TsdsError as error:
-        return {"state": "failed", "reason": str(error)}
-    except Exception as error:  # told to whoever asked: one way that fails costs one row
-        traceback.print_exc()
-        lines = str(error).splitlines() or [""]
-        return {"state": "failed", "reason": one_line(f"{type(error).__name__}: {lines[0]}")}
-
-
-def main(text: str) -> None:
-    """Answer until the input ends."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever else is printed goes to the log
-    made: list[Runner] = []
-
-    def begin() -> Answer:
-        runner, facts = start(json.loads(text))
-        made.append(runner)
-        return facts
-
-    print(json.dumps(answered(begin)), file=answers)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        work = partial(getattr(made[0], VERBS[asked.pop("do")]), **asked)
-        print(json.dumps(answered(work)), file=answers)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1])
+    serve(sys.argv[1], start)

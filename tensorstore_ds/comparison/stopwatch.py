@@ -46,16 +46,18 @@ class Clock:
     """How epochs are timed.
 
     Attributes:
-        rows: samples of an epoch.
+        samples: of an epoch.
         of: batches of an epoch.
         workers: processes that load.
         settle: waits for what a step has begun and not ended, as on a GPU.
+        parts: whether a part of an epoch may do.
     """
 
-    rows: int
+    samples: int
     of: int
     workers: int = 0
     settle: Callable[[], None] = lambda: None
+    parts: bool = True
 
     def time_epochs(self, loader: Iterable[Any], step: Step, seconds: float, *, fresh: bool = False) -> Timing:
         """Whole epochs for about so many seconds; a part of one, if it takes longer.
@@ -68,7 +70,7 @@ class Clock:
                 count, unless it is a long one.
         """
         begun = time.perf_counter()
-        first = self._epoch(loader, step, begun + seconds)
+        first = self._epoch(loader, step, begun + seconds if self.parts else None)
         if first.batches < first.of:
             return first
         epochs = [] if fresh and first.epochs[0] < SHORT else list(first.epochs)
@@ -88,12 +90,10 @@ class Clock:
                 waited += now - asked
                 enough = self._is_enough(number - 1, now - ready, waited, ready - begun)
                 if deadline is not None and now > deadline and enough:
-                    self.settle()
-                    return self._part(time.perf_counter() - ready, number - 1, samples)
+                    return self._part(ready, number - 1, samples)
             samples += step(item)
             asked = time.perf_counter()
-        self.settle()
-        return Timing((time.perf_counter() - begun,), number, number, samples)
+        return self._whole(begun, number, samples)
 
     def _is_enough(self, batches: int, elapsed: float, waited: float, first: float) -> bool:
         """Whether a part is enough.
@@ -117,15 +117,18 @@ class Clock:
         number = samples = 0
         for number, item in enumerate(loader, 1):
             samples += step(item)
-            elapsed = time.perf_counter() - begun
-            if elapsed > seconds and number < NEARLY * self.of and number % max(1, self.workers) == 0:
-                self.settle()
-                return self._part(time.perf_counter() - begun, number, samples)
-        self.settle()
-        return Timing((time.perf_counter() - begun,), number, number, samples)
+            over = time.perf_counter() - begun > seconds
+            if over and number < NEARLY * self.of and number % max(1, self.workers) == 0:
+                return self._part(begun, number, samples)
+        return self._whole(begun, number, samples)
 
-    def _part(self, seconds: float, batches: int, samples: int) -> Timing:
-        return Timing((seconds * self.rows / samples,), batches, self.of, samples)
+    def _whole(self, begun: float, batches: int, samples: int) -> Timing:
+        self.settle()
+        return Timing((time.perf_counter() - begun,), batches, batches, samples)
+
+    def _part(self, begun: float, batches: int, samples: int) -> Timing:
+        self.settle()
+        return Timing(((time.perf_counter() - begun) * self.samples / samples,), batches, self.of, samples)
 
 
 def least_batches(workers: int) -> int:

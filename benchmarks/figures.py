@@ -1,0 +1,226 @@
+"""``python -m benchmarks.figures``: docs/figures.md, its chart and the README's table, out of the results as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.loading import SMALL_BATCH, Ways, best
+from benchmarks.measure import FIGURE_HEAD, RESULTS, ROOT, figures_of, table
+from benchmarks.peers import MEMCPY, OURS
+from tensorstore_ds.comparison.chart import title_of
+from tensorstore_ds.comparison.results import Way
+
+PAGE, CHART, README = ROOT / "docs/figures.md", ROOT / "docs/loading.png", ROOT / "README.md"
+BEGIN, END = "<!-- figures begin -->", "<!-- figures end -->"
+#: Left out of the machine's description: the same everywhere, or of no weight.
+_UNSAID = ("tensorstore-ds", "torchvision")
+
+Result = Mapping[str, Any]
+
+_HEAD = """# Figures
+
+`python -m benchmarks` measures them, keeps its results in `benchmarks/results/`, and writes this page of them;
+`benchmarks/README.md` says how each is measured. Below each table stand the machine and the date. There was no GPU: what
+happens on one is tested by tests that are skipped without one, and is not measured."""
+_LOADING = """## Loading
+
+Shuffled epochs from the page cache, images per second, and how many times as fast ours is. Every loader runs as its own
+documentation advises, with two threads or two workers, in turn with the others; a mark of every sample proves that each
+delivered all of them, once.
+
+![Images per second of every loader, as bars](loading.png)"""
+_COLD = """A cache behind a machine's disk, a host's memory for one, cannot be emptied from inside: the note of the
+first epoch says whether there seems to be one."""
+_BENCH = "Seconds per epoch; ~ is reckoned from a part of one."
+_TRAIN = """On a few cores, training takes the model's time, whatever loads: the steps below are few, and spread by a
+fifth. On a GPU, where loading is what takes the time, a published comparison (RTX 2060) has 62 to 47 s per epoch from
+files and 12 to 4.7 s from memory, about ten times; ours was **not measured on a GPU**."""
+_LEARNING = """## Training
+
+`tsds train` with its defaults reaches 0.971 of MNIST's test images in five epochs; the demo's digits, 0.983 in 39
+seconds (one thread, 2026-11-21)."""
+_CONVERTING = """Decoding is Pillow's, as in the bare loop; the rest of a conversion goes to listing the files twice (to
+recognise the format, and to scan), to statistics, and to syncing and hashing every byte."""
+
+
+def load_results(folder: Path = RESULTS) -> dict[str, Any]:
+    """By name, those that there are."""
+    return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+
+
+def page(results: Mapping[str, Result]) -> str:
+    """The whole page."""
+    parts = [_HEAD]
+    if "loading" in results:
+        parts += [_LOADING, *_races(results["loading"]), *_figures(results, "loading")]
+    if {"loading_cold", "soak"} & set(results):
+        parts += ["## The first epoch, and memory", _COLD, *_figures(results, "loading_cold", "soak")]
+    for name, title in (("bench_mnist", "MNIST"), ("bench_bccd", "BCCD"), ("bench_mnist_train", "MNIST, training")):
+        if name in results:
+            parts += [f"## `tsds bench` on {title}", *([_TRAIN] if name.endswith("train") else [])]
+            parts += _comparison(results[name])
+    parts += [_LEARNING, "## Converting and opening"]
+    parts += [*_figures(results, "convert_mnist", "take", "open_large", "memory", "startup"), _CONVERTING]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def measured_on(result: Result) -> str:
+    """A line: the machine and the date."""
+    words = [word for name, word in result["machine"].items() if name not in _UNSAID and "not installed" not in word]
+    return f"*Measured on {', '.join(words)}.*"
+
+
+def _figures(results: Mapping[str, Result], *names: str) -> list[str]:
+    """A table of the figures of some results, with the machines and dates that are not the same for all."""
+    present = [results[name] for name in names if name in results]
+    rows = [figure.row for result in present for figure in figures_of(result)]
+    return ["\n".join(table(FIGURE_HEAD, rows)), *dict.fromkeys(map(measured_on, present))] if rows else []
+
+
+# --- loaders ------------------------------------------------------------------------------------------------------
+
+
+def _races(result: Result) -> list[str]:
+    """A row per loader and mode, a column per data set."""
+    races = result["races"]
+    cells: dict[str, list[str]] = {}
+    for place, one in enumerate(races):
+        for way in one["ways"]:
+            small = f", batch {SMALL_BATCH}" if way["batch_size"] == SMALL_BATCH else ""
+            title = f"{way['title']} {way['version']}".strip()
+            row = cells.setdefault(f"{title}, {way['mode']}{small}".rstrip(", "), [""] * len(races))
+            row[place] = f"not measured: {way['reason']}" if way["rate"] is None else _rate(way)
+    ours = [name for name in cells if name.startswith(OURS.title)]
+    rows = [[f"**{name}**", *cells[name]] for name in ours]
+    rows += [[name, *row] for name, row in cells.items() if name not in ours]
+    return ["\n".join(table(("", *(one["title"] for one in races)), rows, right=1)), measured_on(result)]
+
+
+def _rate(way: Mapping[str, Any]) -> str:
+    rate = f"{way['rate']:,.0f}"
+    if way["title"] == OURS.title:
+        return f"**{rate}**"
+    return f"{rate} (ours: {_times(way['ratio'])})" if way["ratio"] else rate
+
+
+def _times(ratio: float) -> str:
+    decimals = 0 if ratio >= 9.95 else 1 if ratio >= 1 else 2
+    return f"{ratio:,.{decimals}f} x"
+
+
+def short_table(result: Result) -> str:
+    """The README's: five rows, each the best use of its kind."""
+    races = result["races"]
+    rows = [
+        [name, *(_rate(way) if way else "" for way in (_best(one["ways"], title) for one in races))]
+        for name, title in (
+            (f"**{OURS.title}**", OURS.title),
+            ("`memcpy` of the same bytes, one thread", MEMCPY.title),
+            ("FFCV, its best raw mode", "FFCV"),
+            ("TensorDataset + DataLoader, its best use", "TensorDataset + DataLoader"),
+            ("the files: torchvision + DataLoader", "files ("),
+        )
+    ]
+    head = ("images per second", *(one["title"] for one in races))
+    return "\n".join([*table(head, rows, right=1), "", measured_on(result)])
+
+
+def _best(ways: Ways, title: str) -> Mapping[str, Any] | None:
+    titles = [way["title"] for way in ways if way["title"].startswith(title) and way["rate"]]
+    return best(ways, titles[0]) if titles else None
+
+
+# --- tsds bench ---------------------------------------------------------------------------------------------------
+
+
+def _comparison(result: Result) -> list[str]:
+    """A row per way, a column per phase and batch size."""
+    cells = {(cell["way"], cell["phase"], cell["batch_size"]): cell for cell in result["cells"]}
+    phases = {"load": "loading", "train": "training"}
+    measured = {(phase, size) for _, phase, size in cells}
+    columns = [(phase, size) for phase in phases for size in result["batch_sizes"] if (phase, size) in measured]
+    rows = []
+    for way in (Way(**way) for way in result["ways"]):
+        row = [_seconds(cells.get((way.name, *column))) for column in columns]
+        if any(row):
+            rows.append([f"**{title_of(way)}**" if way.ours else title_of(way), *row])
+    for group, name in (("files", "files"), ("tensors", "TensorDataset")):
+        ratios = [_advantage(result["ways"], cells, group, column) for column in columns]
+        rows += [[f"times as fast as the best from {name}", *ratios]] if any(ratios) else []
+    shape = " x ".join(map(str, (result["shape"] or ())[:2]))
+    what = f"The train split, {result['samples']:,} images{f' of {shape}' if shape else ''}. {_BENCH}"
+    head = ("batch", *(f"{phases[p]}, {size:,}" for p, size in columns))
+    firsts = [f"{_seconds(way['first'])} s ({title_of(Way(**way))})" for way in result["ways"] if way["first"]]
+    first = f"The first epoch, from files that are not in memory: {', '.join(firsts)}."
+    return [what, "\n".join(table(head, rows, right=1)), *([first] if firsts else []), measured_on(result)]
+
+
+def _seconds(cell: Mapping[str, Any] | None) -> str:
+    """Three digits at most.
+
+    >>> _seconds({"seconds": 0.0319, "reckoned": False}), _seconds({"seconds": 41.3, "reckoned": True})
+    ('0.032', '~41')
+    """
+    if cell is None or cell["seconds"] is None:
+        return ""
+    seconds = cell["seconds"]
+    decimals = 0 if seconds >= 10 else 1 if seconds >= 1 else 2 if seconds >= 0.1 else 3
+    parts = cell.get("reckoned", cell.get("batches", 0) < cell.get("of", 0))
+    return f"{'~' if parts else ''}{seconds:.{decimals}f}"
+
+
+def _advantage(ways: Sequence[Result], cells: Mapping[Any, Result], group: str, column: tuple[str, int]) -> str:
+    def quickest(names: list[str]) -> float:
+        return min((cells[name, *column]["seconds"] or 1e9 for name in names if (name, *column) in cells), default=1e9)
+
+    ours = quickest([way["name"] for way in ways if way["ours"]])
+    others = quickest([way["name"] for way in ways if way["group"] == group])
+    return _times(others / ours) if max(ours, others) < 1e9 else ""
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def readme_with(text: str, short: str) -> str:
+    """The README with a table between its marks."""
+    return re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n\n{short}\n\n{END}", text, flags=re.DOTALL)
+
+
+def draw(result: Result, file: Path) -> None:
+    """Horizontal bars on a logarithmic scale, the longest first, a panel per data set."""
+    from tensorstore_ds.pictures.sheet import EDGE, EVAL, FADED, INK, sheet
+
+    races = [sorted((w for w in one["ways"] if w["rate"]), key=lambda way: way["rate"]) for one in result["races"]]
+    heights = [len(ways) + 2.2 for ways in races]
+    with sheet(file, 9.5, 0.27 * sum(heights) + 0.5) as figure:
+        figure.suptitle("Images per second, shuffled epochs from the page cache", fontsize=11, x=0.01, ha="left")
+        panels = figure.subplots(len(races), 1, height_ratios=heights, squeeze=False)[:, 0]
+        for axes, one, ways in zip(panels, result["races"], races, strict=True):
+            small = [f", batch {SMALL_BATCH}" if way["batch_size"] == SMALL_BATCH else "" for way in ways]
+            names = [f"{way['title']}, {way['mode']}{more}" for way, more in zip(ways, small, strict=True)]
+            colors = [{OURS.title: EVAL, MEMCPY.title: EDGE}.get(way["title"], FADED) for way in ways]
+            bars = axes.barh(names, [way["rate"] for way in ways], color=colors, height=0.72, log=True)
+            axes.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=8, color=INK)
+            axes.set_xlim(ways[0]["rate"] / 2, ways[-1]["rate"] * 3)
+            axes.set_title(one["title"], fontsize=9.5)
+            axes.tick_params(labelsize=8)
+            axes.grid(axis="x")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the page, the README's table, and, where there is matplotlib, the chart."""
+    argparse.ArgumentParser(prog="python -m benchmarks.figures", description=__doc__).parse_args(arguments)
+    results = load_results()
+    PAGE.write_text(page(results))
+    if "loading" in results:
+        README.write_text(readme_with(README.read_text(), short_table(results["loading"])))
+        draw(results["loading"], CHART)
+
+
+if __name__ == "__main__":
+    main()
