@@ -10,7 +10,7 @@ import torch
 from hypothesis import settings, strategies as st
 from torch import Tensor
 
-from tensorstore_ds.loading.augment.compose import BatchTransform
+from tensorstore_ds.loading.augment.base import BatchTransform
 from tensorstore_ds.loading.collate import PackedObjects, pack_objects
 
 quick = settings(max_examples=25, deadline=None)

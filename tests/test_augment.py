@@ -10,16 +10,11 @@ import pytest
 import torch
 
 from image_batches import cuda, images, objects
-from tensorstore_ds.loading.augment.base import fold, splitmix64, uniforms
-from tensorstore_ds.loading.augment.compose import (
-    ColorJitter,
-    Compose,
-    Normalize,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-)
+from tensorstore_ds.loading.augment.base import Compose
+from tensorstore_ds.loading.augment.color import ColorJitter, Normalize
+from tensorstore_ds.loading.augment.geometry import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from tensorstore_ds.loading.collate import PackedObjects, collate_objects, pack_objects
+from tensorstore_ds.seeding import fold, splitmix64, uniforms
 
 # --- random numbers ---------------------------------------------------------------------------------------------
 

@@ -15,11 +15,7 @@ from torchvision.tv_tensors import BoundingBoxes, KeyPoints
 
 from image_batches import dtypes, formats, images, objects, params_of, quick, same_format, seeds, sizes
 from tensorstore_ds.loading.augment import pixels as augment_pixels
-from tensorstore_ds.loading.augment.compose import (
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-)
+from tensorstore_ds.loading.augment.geometry import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from tensorstore_ds.loading.collate import PackedObjects
 
 
@@ -249,16 +245,15 @@ def test_objects_are_dropped_with_all_of_their_values() -> None:
     )
     crop = RandomCrop(4)
     params = {"top": torch.tensor([2, 4]), "left": torch.tensor([2, 4])}
-    _, found = crop.transform(images(0, (8, 8), count=2), packed, params)
-    assert found is not None and found.offsets.tolist() == [0, 1, 1]
+    found = crop.transform_objects(packed, params, (8, 8))
+    assert found.offsets.tolist() == [0, 1, 1]
     assert found.values["boxes"].tolist() == [[0, 0, 4, 4]]
     assert found.values["labels"].tolist() == [1] and found.values["difficult"].tolist() == [1]
 
 
 def test_landmarks_without_boxes_are_all_kept() -> None:
     packed = PackedObjects(torch.tensor([0, 1]), {"keypoints": torch.tensor([[[100.0, -3], [torch.nan, torch.nan]]])})
-    _, found = RandomCrop(4).transform(
-        images(0, (8, 8), count=1), packed, {"top": torch.tensor([1]), "left": torch.tensor([2])}
-    )
-    assert found is not None and found.values["keypoints"][0, 0].tolist() == [98, -4]
+    params = {"top": torch.tensor([1]), "left": torch.tensor([2])}
+    found = RandomCrop(4).transform_objects(packed, params, (8, 8))
+    assert found.values["keypoints"][0, 0].tolist() == [98, -4]
     assert found.values["keypoints"][0, 1].isnan().all()

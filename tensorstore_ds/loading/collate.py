@@ -58,6 +58,12 @@ class PackedObjects:
         start, stop = self.offsets[sample : sample + 2].tolist()
         return {name: value[start:stop] for name, value in self.values.items()}
 
+    def part(self, start: int, stop: int) -> PackedObjects:
+        """The objects of samples ``[start, stop)``: views, but for the offsets."""
+        first, last = self.offsets[[start, stop]].tolist()
+        values = {name: value[first:last] for name, value in self.values.items()}
+        return PackedObjects(self.offsets[start : stop + 1] - first, values)
+
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         return iter(collate_objects(self, "list"))
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.statistics import channel_moments
-from tensorstore_ds.loading.augment.base import BatchTransform, Keys, Params, Rows, check_images, on_device, uniforms
-from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.loading.augment.base import BatchTransform, Params, Rows, Size, check_images, on_device
 from tensorstore_ds.reading.store import Split
+from tensorstore_ds.seeding import Bits, uniforms
 
 BRIGHTNESS, CONTRAST, SATURATION = range(3)
 #: Red, green and blue in the brightness that we see (ITU-R BT.601, as Pillow and torchvision round it).
@@ -49,7 +49,7 @@ class ColorJitter(BatchTransform):
         self.contrast = _range("contrast", contrast)
         self.saturation = _range("saturation", saturation)
 
-    def make_params(self, keys: Keys, size: tuple[int, int] | torch.Size) -> Params:
+    def make_params(self, keys: Bits, size: Size) -> Params:
         """What is done to each sample, in turn: `order` (B, n) int64 which blend, `factors` (B, n) float64."""
         ranges = dict(enumerate((self.brightness, self.contrast, self.saturation)))
         used = {which: limits for which, limits in ranges.items() if limits is not None}
@@ -60,10 +60,8 @@ class ColorJitter(BatchTransform):
         factors = np.take_along_axis(factors, order, 1)
         return {"order": torch.tensor(list(used), dtype=torch.int64)[order], "factors": torch.from_numpy(factors)}
 
-    def transform(
-        self, images: Tensor, objects: PackedObjects | None, params: Params
-    ) -> tuple[Tensor, PackedObjects | None]:
-        """Images in the colours of the parameters; objects as they are.
+    def transform_images(self, images: Tensor, params: Params) -> Tensor:
+        """Images in the colours of the parameters.
 
         Raises:
             ValueError: images have neither one channel nor three.
@@ -83,7 +81,7 @@ class ColorJitter(BatchTransform):
             values.mul_(shares[:, turn]).add_(grays * rests[:, turn]).clamp_(0, 255 if whole else 1)
             if whole:
                 values.floor_()
-        return values.to(images.dtype), objects
+        return values.to(images.dtype)
 
 
 class Normalize(nn.Module):
