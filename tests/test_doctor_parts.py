@@ -26,7 +26,7 @@ from tensorstore_ds.diagnosis.settings import Settings
 from tensorstore_ds.diagnosis.subject import subject_of
 from tensorstore_ds.diagnosis.work import encoding_of
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading import threads
+from tensorstore_ds.loading import threads as loading
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.page_cache.residency import residency, total_residency
 
@@ -236,7 +236,7 @@ def test_batches_that_are_ready_together_are_counted_together(path, monkeypatch)
         time.sleep(0.01)
         return sample
 
-    monkeypatch.setattr(threads, "GROUP_NBYTES", 1)
+    monkeypatch.setattr(loading, "GROUP_NBYTES", 1)
     settings = Settings(num_threads=4)
     loader = loader_of(StoreDataset(path, transform=nap).subset(np.arange(20).repeat(20)), settings, batch_size=4)
     for seconds in (0.01, 0.09):  # less than a wave, and a little more than two

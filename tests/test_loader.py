@@ -19,7 +19,7 @@ from torch.utils.data.distributed import DistributedSampler
 from cold_stores import linux, make_cold, make_store
 from stores import detections, store_of
 from tensorstore_ds.errors import ResidencyError
-from tensorstore_ds.loading import block_shuffle, threads
+from tensorstore_ds.loading import block_shuffle, threads as loading
 from tensorstore_ds.loading.augment.geometry import RandomCrop
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.collate import PADDED_LABEL
@@ -74,7 +74,7 @@ def test_batches_are_the_samples_in_order(path):
 )
 def test_shuffled_every_sample_once_whatever_the_threads(path, batch_size, threads, prefetch, group):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(threads, "GROUP_NBYTES", group)
+        patch.setattr(loading, "GROUP_NBYTES", group)
         loader = DataLoader(
             StoreDataset(path), batch_size, shuffle=True, num_threads=threads, prefetch_factor=prefetch, seed=3
         )

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stores import store_of
-from tensorstore_ds.loading import threads
+from tensorstore_ds.loading import threads as loading
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import DevicePrefetcher
 from tensorstore_ds.loading.epoch import LoaderStats
@@ -31,7 +31,7 @@ def slowly(sample):
 
 
 def one_by_one(path, monkeypatch, **options):
-    monkeypatch.setattr(threads, "GROUP_NBYTES", 1)
+    monkeypatch.setattr(loading, "GROUP_NBYTES", 1)
     return DataLoader(StoreDataset(path, transform=slowly), 4, **options)
 
 
