@@ -37,7 +37,7 @@ def images(
 
 
 def objects(seed: int, size: tuple[int, int], lengths: tuple[int, ...] = (3, 0, 1, 5)) -> PackedObjects:
-    """Boxes inside of images of `size`, landmarks of which some are absent, and numbers to tell objects apart."""
+    """Boxes inside of images of `size`, keypoints of which some are absent, and numbers to tell objects apart."""
     rng = np.random.default_rng(seed)
     samples = []
     for n in lengths:

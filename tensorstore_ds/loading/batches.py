@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch.utils import data
 from torch.utils.data import Dataset
 
-from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, pack_objects
+from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, map_tensors, pack_objects
 from tensorstore_ds.loading.dataset import Batch, StoreDataset
 from tensorstore_ds.loading.fields import as_tuple
 
@@ -47,7 +47,7 @@ class ColumnCollate:
             for name, value in batch.columns.items()
         }
         if self.pinned:
-            columns = {name: _pinned(value) for name, value in columns.items()}
+            columns = map_tensors(columns, lambda tensor: tensor if tensor.is_pinned() else tensor.pin_memory())
         return as_tuple(columns, self.dataset.split.fields) if self.dataset.return_as == "tuple" else columns
 
 
@@ -106,11 +106,3 @@ def collate_samples(samples: Sequence[Any], how: Collate) -> Any:
     if isinstance(first, str) or (isinstance(first, torch.Tensor) and len({s.shape for s in samples}) > 1):
         return list(samples)
     return data.default_collate(list(samples))
-
-
-def _pinned(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value if value.is_pinned() else value.pin_memory()
-    if isinstance(value, dict):
-        return {name: _pinned(item) for name, item in value.items()}
-    return [_pinned(item) for item in value] if isinstance(value, list) else value

@@ -88,13 +88,14 @@ class BlockShuffleSampler(RowSampler):
         blocks = -(-self.size // self.block_rows)
         self.window_blocks = min(at_least(1, window_blocks, "window_blocks"), max(1, blocks))
 
-    def rows(self) -> NDArray[np.int64]:
-        """This rank's rows of this epoch, in order: (len(self),) int64, a new array."""
-        sequence = (self._blocks()[:, None] * self.block_rows + np.arange(self.block_rows)).reshape(-1)
-        if self.size % self.block_rows:
-            sequence = sequence[sequence < self.size]  # the last block of the store is short
-        first, stop = self._stretch()
-        rows = sequence.take(np.arange(first, stop), mode="wrap")
+    def _order(self) -> NDArray[np.int64]:
+        """The rows of the shuffled blocks, in which those of a block stand together."""
+        rows = (self._blocks()[:, None] * self.block_rows + np.arange(self.block_rows)).reshape(-1)
+        return rows[rows < self.size] if self.size % self.block_rows else rows  # the last block of the store is short
+
+    def _deal(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """This rank's stretch, mixed within its windows."""
+        rows = order.take(np.arange(*self._stretch()), mode="wrap")
         random = generator(self.seed, self.epoch, self.rank)
         whole = len(rows) // self.window_rows * self.window_rows
         windows = rows[:whole].reshape(-1, self.window_rows)

@@ -23,7 +23,7 @@ from tensorstore_ds.loading.epoch import Epoch, LoaderStats, Position
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import RowSampler, ShuffleSampler
 from tensorstore_ds.loading.threads import Group, ahead, grouped
-from tensorstore_ds.loading.workers import IndexBatches, TorchOptions, WithRows, is_of_parent, owned
+from tensorstore_ds.loading.workers import IndexBatches, TorchOptions, WithRows, is_of_parent, with_workers
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.page_cache.locking import Lock, lock
 from tensorstore_ds.reading.store import open as open_store
@@ -232,7 +232,7 @@ class DataLoader(data.DataLoader[Any]):
         finally:
             self.collate_fn = collate_fn
         if self.num_workers:
-            owned(batches)
+            with_workers.add(batches)
         return self._while_served(batches, position) if self.persistent_workers else batches
 
     def _while_served(self, batches: Iterator[Any], position: Position) -> Iterator[Any]:

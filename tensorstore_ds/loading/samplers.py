@@ -28,10 +28,9 @@ class Order(TypedDict, total=False):
     """Keyword arguments of all samplers.
 
     Attributes:
-        seed: the same for all ranks; 0 by default, not negative.
+        seed: the same for all ranks, not negative; 0 if missing.
         rank: this process, in [0, num_replicas).
-        num_replicas: how many processes share an epoch. Without both, they are what torch.distributed says when it is
-            asked.
+        num_replicas: how many processes share an epoch. Without both, torch.distributed is asked whenever they matter.
         drop_last: leave a remainder out instead of repeating rows.
     """
 
@@ -81,12 +80,23 @@ class RowSampler(DistributedSampler[int], ABC):
             raise ValueError(f"rank: expected in [0, {num_replicas}), found {rank}.")
         self._ranks = None if rank is None or num_replicas is None else (rank, num_replicas)
 
-    @abstractmethod
     def rows(self) -> NDArray[np.int64]:
         """This rank's rows of this epoch, in order: (len(self),) int64, a new array.
 
         Each call makes them anew, in time and memory O(size), whatever was visited before.
         """
+        return self._deal(self._order())
+
+    @abstractmethod
+    def _order(self) -> NDArray[np.int64]:
+        """The rows of all ranks in this epoch, (size,), a new array."""
+
+    def _deal(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Every `num_replicas`-th of the rows of all ranks, from `rank`; `order` itself if there is one rank."""
+        rank, replicas = self._place()
+        if replicas == 1:
+            return order
+        return order.take(np.arange(rank, len(self) * replicas, replicas), mode="wrap")
 
     def __iter__(self) -> Iterator[int]:
         rows = self.rows()
@@ -96,8 +106,14 @@ class RowSampler(DistributedSampler[int], ABC):
         """Rows of this rank in an epoch, the same for all ranks."""
         return self.size // self.num_replicas if self.drop_last else -(-self.size // self.num_replicas)
 
-    # As torch.distributed has it whenever it is asked for: a sampler is often made before the process group is, and
-    # one that had settled for "alone" then would show every row to every rank.
+    def _place(self) -> tuple[int, int]:
+        """(rank, number of ranks), as they are now: a sampler is often made before the process group is.
+
+        One that had settled for "alone" then would show every row to every rank.
+        """
+        if self._ranks is None and dist.is_available() and dist.is_initialized():
+            return dist.get_rank(), dist.get_world_size()
+        return self._ranks or (0, 1)
 
     @property
     def rank(self) -> int:  # type: ignore[override]
@@ -135,11 +151,7 @@ class RowSampler(DistributedSampler[int], ABC):
         self.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose rows come next; an iteration that has begun is not touched.
-
-        Raises:
-            ValueError: `epoch` is negative.
-        """
+        """Choose the epoch, 0 or more, whose rows come next; an iteration that has begun does not change."""
         self._state["epoch"] = at_least(0, epoch, "epoch")
 
     def state_dict(self) -> dict[str, Any]:
@@ -147,28 +159,10 @@ class RowSampler(DistributedSampler[int], ABC):
         return dict(self._state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to the epoch of a `state_dict`.
-
-        Raises:
-            ValueError: it holds no epoch.
-        """
+        """Go to the epoch of a `state_dict`; raises `ValueError` if it holds none."""
         if "epoch" not in state:
             raise ValueError(f"state: expected the member epoch, found {', '.join(map(str, state)) or 'none'}.")
         self.set_epoch(state["epoch"])
-
-    def _place(self) -> tuple[int, int]:
-        if self._ranks is not None:
-            return self._ranks
-        if dist.is_available() and dist.is_initialized():
-            return dist.get_rank(), dist.get_world_size()
-        return 0, 1
-
-    def _deal(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Every `num_replicas`-th of the rows of all ranks, from `rank`; `order` itself if there is one rank."""
-        rank, replicas = self._place()
-        if replicas == 1:
-            return order
-        return order.take(np.arange(rank, len(self) * replicas, replicas), mode="wrap")
 
 
 class ShuffleSampler(RowSampler):
@@ -200,12 +194,7 @@ class ShuffleSampler(RowSampler):
         super().__init__(length(data), **order)
         self.shuffle = shuffle
 
-    def rows(self) -> NDArray[np.int64]:
-        """This rank's rows of this epoch, in order: (len(self),) int64, a new array."""
-        return self._deal(self._order())
-
     def _order(self) -> NDArray[np.int64]:
-        """The rows of all ranks, (size,), a new array."""
         order = np.arange(self.size, dtype=np.int64)
         if self.shuffle:
             generator(self.seed, self.epoch).shuffle(order)

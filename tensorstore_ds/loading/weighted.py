@@ -71,10 +71,9 @@ class WeightedSampler(RowSampler):
             )
         super().__init__(size, **order)
 
-    def rows(self) -> NDArray[np.int64]:
-        """This rank's rows of this epoch, in order: (len(self),) int64, a new array."""
+    def _order(self) -> NDArray[np.int64]:
         random = generator(self.seed, self.epoch)
-        return self._deal(self._with_replacement(random) if self.replacement else self._without(random))
+        return self._with_replacement(random) if self.replacement else self._without(random)
 
     def _with_replacement(self, random: np.random.Generator) -> NDArray[np.int64]:
         cumulated = np.cumsum(self.weights, dtype=np.float64)
@@ -100,23 +99,18 @@ class WeightedSampler(RowSampler):
 def class_balanced_weights(
     split: Split, *, field: str = "label", method: Literal["inverse", "effective"] = "inverse", beta: float = 0.999
 ) -> NDArray[np.float64]:
-    """A weight for every sample, by how rare its class is; all of a class have the same.
+    """A weight for every sample, by how rare its class is: (n,) float64 in (0, 1].
 
     ``inverse`` is 1 / n, where n is the number of samples of the class: all classes are then drawn equally often.
     ``effective`` is (1 - beta) / (1 - beta ** n), the inverse of the effective number of samples (Cui et al., Class-
     Balanced Loss Based on Effective Number of Samples, CVPR 2019, proposition 1): beta = 0 weighs all samples alike,
-    beta near 1 does as ``inverse`` does.
-
-    Classes are counted in the labels, which are read in any case: statistics are optional in a store.
+    beta near 1 does as ``inverse`` does. Samples are counted in the labels: statistics are optional in a store.
 
     Args:
         split: with a field of kind ``label``.
         field: its name.
         method: ``inverse`` or ``effective``.
         beta: in [0, 1), for ``effective``.
-
-    Returns:
-        (n,) float64, in (0, 1]; they do not add up to anything in particular.
 
     Raises:
         OptionError: the split has no such field, or an argument is out of its range.
@@ -127,17 +121,14 @@ def class_balanced_weights(
     if not 0 <= beta < 1:
         raise OptionError(f"beta: expected in [0, 1), found {beta}.")
     _check_field(split, field, "label")
-    classes = len(split.fields[field].classes)
-    labels = _labels(split[field], classes, f"{split.name}/{field}")
-    counts = np.bincount(labels, minlength=classes)
-    of_class = np.zeros(classes)
-    some = counts > 0  # a class without samples has a weight that nobody asks for
-    of_class[some] = 1 / counts[some] if method == "inverse" else (1 - beta) / (1 - beta ** counts[some])
-    return of_class[labels]
+    labels = _labels(split[field], len(split.fields[field].classes), f"{split.name}/{field}")
+    counts = np.bincount(labels, minlength=1).clip(1)  # a class without samples has a weight that nobody asks for
+    weights = 1 / counts if method == "inverse" else (1 - beta) / (1 - beta**counts)
+    return np.asarray(weights[labels])
 
 
 def repeat_factors(split: Split, *, threshold: float, field: str = "objects") -> NDArray[np.float64]:
-    """How often to show every sample, by the rarest class among its objects.
+    """How often to show every sample, by the rarest class among its objects: (n,) float64, 1 or more.
 
     A class c that is in a share f_c of the samples has r_c = max(1, sqrt(threshold / f_c)); a sample has the greatest
     r_c of its objects, and 1 if it has none (Gupta et al., LVIS, CVPR 2019). So samples with a class that fewer than
@@ -149,9 +140,6 @@ def repeat_factors(split: Split, *, threshold: float, field: str = "objects") ->
         split: with a field of kind ``objects`` whose objects have labels.
         threshold: a share of the samples, in (0, 1].
         field: the field's name.
-
-    Returns:
-        (n,) float64, 1 or more.
 
     Raises:
         OptionError: the split has no such field, or `threshold` is out of its range.
@@ -170,26 +158,17 @@ def repeat_factors(split: Split, *, threshold: float, field: str = "objects") ->
     owners = np.repeat(np.arange(rows), np.diff(table.offsets))
     present = np.unique(owners * classes + labels)  # each class of a sample once
     share = np.bincount(present % max(1, classes), minlength=classes) / max(1, rows)
-    of_class = np.ones(classes)
-    rare = (share > 0) & (share < threshold)
-    of_class[rare] = np.sqrt(threshold / share[rare])
+    of_class = np.sqrt(np.maximum(1, threshold / np.where(share > 0, share, 1)))
     factors = np.ones(rows)
     np.maximum.at(factors, owners, of_class[labels])
     return factors
 
 
 def weights_from_column(split: Split, name: str) -> NDArray[np.float64]:
-    """A column of the split as weights.
-
-    Args:
-        split: with a field `name` of one number a row.
-        name: the field's name.
-
-    Returns:
-        (n,) float64, a copy.
+    """The field `name` of the split, of one number for each row, as weights: (n,) float64, a copy.
 
     Raises:
-        OptionError: there is no such field, or it holds more than a number a row.
+        OptionError: there is no such field, or it holds more than a number for each row.
         ValueError: a weight is negative or not finite, or none is positive.
     """
     if name not in split.fields:

@@ -70,23 +70,18 @@ class WithRows:
         return self.collate(batch), batch.rows
 
 
-#: Iterators with worker processes. A forked child has copies of them, whose end, or whose next epoch, would end or
-#: confuse the workers of the parent.
-_owned: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def owned(iterator: Any) -> None:
-    """Leave the workers of one of torch's iterators to this process: a child that it forks cannot end them."""
-    _owned.add(iterator)
+#: torch's iterators with worker processes. A forked child has copies of them, whose end, or whose next epoch, would end
+#: or confuse the workers of the parent.
+with_workers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def is_of_parent(iterator: Any) -> bool:
-    """Whether an iterator, or None, has workers that are left to the process that this one was forked from."""
+    """Whether the workers of one of torch's iterators are another process's, or have ended; not so for None."""
     return bool(getattr(iterator, "_shutdown", False))
 
 
 def _leave_to_parent() -> None:
-    for iterator in list(_owned):
+    for iterator in list(with_workers):
         iterator._shutdown = True  # torch's own mark of one whose workers have ended
 
 

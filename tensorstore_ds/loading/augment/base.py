@@ -27,9 +27,9 @@ Rows = Tensor | NDArray[np.int64]
 class BatchTransform(nn.Module):
     """A random transform of a whole batch, with parameters of its own for every sample.
 
-    They are a function of (seed, kind of transform, epoch, row): not of the batch that a sample is in, its place there,
-    the device, or what was drawn before. Whoever resumes a run sees the same augmentation. They are drawn on the CPU,
-    since no two devices round alike, and follow the batch to its device without waiting for it.
+    They follow from (seed, kind of transform, epoch, row), whatever the batch, the device, and what was drawn before:
+    a run that is resumed sees the same augmentation. They are drawn on the CPU, since no two devices round alike, and
+    follow the batch to its device without waiting for it.
 
     Args:
         seed: two transforms of one kind with the same seed draw the same numbers, unless `Compose` holds them.
@@ -46,9 +46,8 @@ class BatchTransform(nn.Module):
             batch: ``image``: (B, C, H, W) uint8, or floating-point in [0, 1], in any memory format, which is kept;
                 ``objects``, if there: `PackedObjects`, or the dict that ``collate="packed"`` makes of them. Its tensors
                 are not changed.
-            rows: (B,) integers, a tensor or an array, that name the samples, such as their rows in the split. On
-                the CPU, or this waits for the device. If None, parameters come from torch's
-                global generator, as torchvision's do.
+            rows: (B,) integers that name the samples, such as their rows in the split; a tensor on a GPU is waited
+                for. If None, parameters come from torch's global generator, as torchvision's do.
             epoch: goes with `rows`.
 
         Raises:
