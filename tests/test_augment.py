@@ -176,7 +176,7 @@ def test_other_rows_are_refused(transform: torch.nn.Module, arguments: dict[str,
         (lambda: ColorJitter(brightness=-0.1), "brightness: expected a number of at least 0"),
         (lambda: ColorJitter(contrast=(2, 1)), "contrast: expected a number of at least 0"),
         (lambda: ColorJitter(1)({"image": torch.zeros(1, 2, 4, 4)}), "expected images of 1 or 3 channels, found 2"),
-        (lambda: Normalize([0.5], [0.0]), "expected a mean and a positive std a channel"),
+        (lambda: Normalize([0.5], [0.0]), "expected a mean and a positive std for each channel"),
         (lambda: Normalize([0.5], [0.5])(GOOD), "expected images of 1 channels, found 3"),
     ],
 )

@@ -30,8 +30,8 @@ class ReadAhead:
     """Row ranges in the order in which a rank comes to need them; the arrays are (m,) int64.
 
     Rows ``[starts[i], stops[i])`` are visited at positions of `BlockShuffleSampler.rows` in ``[first[i], last[i])``,
-    mixed with the other ranges of that window: they should be in memory when position ``first[i]`` is reached, and are
-    done with at ``last[i]``. `first` never falls, so that ``searchsorted(first, position)`` finds the ranges to come.
+    mixed with the other ranges of that window. `first` never falls: ``searchsorted(first, position)`` finds the ranges
+    to come.
     """
 
     starts: NDArray[np.int64]
@@ -90,12 +90,16 @@ class BlockShuffleSampler(RowSampler):
 
     def _order(self) -> NDArray[np.int64]:
         """The rows of the shuffled blocks, in which those of a block stand together."""
-        rows = (self._blocks()[:, None] * self.block_rows + np.arange(self.block_rows)).reshape(-1)
+        blocks = generator(self.seed, self.epoch).permutation(-(-self.size // self.block_rows))
+        rows = (blocks[:, None] * self.block_rows + np.arange(self.block_rows)).reshape(-1)
         return rows[rows < self.size] if self.size % self.block_rows else rows  # the last block of the store is short
 
+    def _stretch(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """This rank's part of an order, not yet mixed."""
+        return order.take(np.arange(self.rank * len(self), (self.rank + 1) * len(self)), mode="wrap")
+
     def _deal(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        """This rank's stretch, mixed within its windows."""
-        rows = order.take(np.arange(*self._stretch()), mode="wrap")
+        rows = self._stretch(order)
         random = generator(self.seed, self.epoch, self.rank)
         whole = len(rows) // self.window_rows * self.window_rows
         windows = rows[:whole].reshape(-1, self.window_rows)
@@ -110,42 +114,20 @@ class BlockShuffleSampler(RowSampler):
 
     def read_ahead(self) -> ReadAhead:
         """The row ranges of this rank's epoch, in the order of need: each lies in one block and one window."""
-        first, stop = self._stretch()
-        if first == stop:
-            return ReadAhead(*np.zeros((4, 0), np.int64))
-        blocks = self._blocks()
-        lengths = np.minimum(self.block_rows, self.size - blocks * self.block_rows)
-        starts = np.cumsum(lengths) - lengths  # where in the sequence of all ranks each block begins
-        # Padding goes through the sequence again from its beginning.
-        laps = np.arange(first // self.size, -(-stop // self.size)) * self.size
-        cuts = (laps[:, None] + starts).reshape(-1) - first
-        windows = np.arange(0, stop - first, self.window_rows)
-        begin = np.union1d(windows, cuts[(cuts > 0) & (cuts < stop - first)])
-        end = np.append(begin[1:], stop - first)
-        place = (begin + first) % self.size
-        block = starts.searchsorted(place, "right") - 1
-        rows = blocks[block] * self.block_rows + place - starts[block]
+        rows = self._stretch(self._order())
+        positions = np.arange(1, len(rows))
+        goes_on = (np.diff(rows) == 1) & (rows[1:] % self.block_rows > 0) & (positions % self.window_rows > 0)
+        begin = np.flatnonzero(np.append(True, ~goes_on))[: len(rows)]
+        end = np.append(begin, len(rows))[1:]
         window = begin // self.window_rows * self.window_rows
-        return ReadAhead(rows, rows + end - begin, window, np.minimum(window + self.window_rows, stop - first))
-
-    def _blocks(self) -> NDArray[np.int64]:
-        """The blocks of the store in this epoch's order."""
-        return generator(self.seed, self.epoch).permutation(-(-self.size // self.block_rows))
-
-    def _stretch(self) -> tuple[int, int]:
-        """This rank's part of the shuffled blocks' rows, back to back."""
-        rows, rank = len(self), self.rank
-        return rank * rows, (rank + 1) * rows
+        return ReadAhead(rows[begin], rows[end - 1] + 1, window, np.minimum(window + self.window_rows, len(rows)))
 
 
 def advise(groups: Iterator[Group], dataset: StoreDataset, sampler: Any, position: int) -> Iterator[Group]:
     """Pass groups on; before each, ask the system to read what the window after the group's own will want.
 
-    Args:
-        groups: batches of indices, in order.
-        dataset: a data set of a whole split; a subset's rows lie anywhere, so that nothing is asked for it.
-        sampler: only a `BlockShuffleSampler` knows what comes next.
-        position: of the first group's first row in the epoch.
+    `position` is that of the first group's first row in the epoch. Nothing is asked for a subset, whose rows lie
+    anywhere, nor for another sampler than `BlockShuffleSampler`, which alone knows what comes next.
     """
     if not isinstance(sampler, BlockShuffleSampler) or dataset.rows is not None:
         yield from groups
@@ -225,8 +207,7 @@ def shuffle_quality(
 def _entropy_terms(batch_size: int) -> NDArray[np.float64]:
     """-p log p for p = 0, 1/batch_size, ... 1."""
     share = np.arange(batch_size + 1) / batch_size
-    logarithm = np.log(share, where=share > 0, out=np.zeros(len(share)))
-    return -share * logarithm
+    return -share * np.log(share, where=share > 0, out=np.zeros(len(share)))
 
 
 def _expected_entropy(sizes: NDArray[np.int64], batch_size: int) -> float:
@@ -234,15 +215,13 @@ def _expected_entropy(sizes: NDArray[np.int64], batch_size: int) -> float:
     total = int(sizes.sum())
     log_factorial = np.concatenate([np.zeros(1), np.cumsum(np.log(np.arange(1, total + 1)))])  # of 0, 1, ... total
 
-    def log_choose(n: int, k: NDArray[np.int64]) -> NDArray[np.float64]:
-        result: NDArray[np.float64] = log_factorial[n] - log_factorial[k] - log_factorial[n - k]
-        return result
+    def log_choose(n: int, k: Any) -> Any:
+        return log_factorial[n] - log_factorial[k] - log_factorial[n - k]
 
     terms = _entropy_terms(batch_size)
     expected = 0.0
     for size, times in zip(*np.unique(sizes, return_counts=True), strict=True):
         count = np.arange(max(0, batch_size - (total - size)), min(batch_size, size) + 1)
         log_chance = log_choose(size, count) + log_choose(total - size, batch_size - count)
-        chance = np.exp(log_chance - log_choose(total, np.array(batch_size)))
-        expected += times * float((chance * terms[count]).sum())
+        expected += times * float((np.exp(log_chance - log_choose(total, batch_size)) * terms[count]).sum())
     return expected

@@ -16,7 +16,16 @@ from torch.utils.data import Dataset
 
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
-from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of, gather_field, key_of, view_field
+from tensorstore_ds.loading.fields import (
+    ReturnAs,
+    Value,
+    arrays_of,
+    as_sample,
+    classes_of,
+    gather_field,
+    key_of,
+    view_field,
+)
 from tensorstore_ds.reading.store import Split, open as open_store
 from tensorstore_ds.seeding import torch_seeds
 
@@ -134,6 +143,11 @@ class StoreDataset(Dataset[Sample]):
     def classes(self) -> tuple[str, ...]:
         """Class names of the labels, or of the objects."""
         return classes_of(self.split.fields)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its fields in the store, of the whole split; of encoded images, those of the files."""
+        return sum(array.nbytes for name in self.fields for array in arrays_of(self.split[name]))
 
     def __len__(self) -> int:
         return len(self.split) if self.rows is None else len(self.rows)

@@ -13,7 +13,7 @@ from tensorstore_ds.errors import ResidencyError
 from tensorstore_ds.loading.buffers import torch_dtype
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.dataset import Batch, StoreDataset
-from tensorstore_ds.loading.fields import Value, arrays_of, channels_first, has_fixed_rows
+from tensorstore_ds.loading.fields import Value, channels_first, has_fixed_rows
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.reading.columns import Column, RaggedColumn
 
@@ -41,7 +41,7 @@ def choose(wanted: ResidencyChoice, dataset: StoreDataset, device: torch.device 
         raise ValueError(f"residency='device': {obstacle}")
     if wanted != "auto":
         return wanted
-    needed = resident_nbytes(dataset)
+    needed = dataset.nbytes
     if device is not None and device.type == "cuda" and obstacle is None:
         free = free_nbytes(device)
         if needed <= AUTO_SHARE * free:
@@ -61,11 +61,6 @@ def _obstacle(dataset: StoreDataset, device: torch.device | None) -> str | None:
     return None
 
 
-def resident_nbytes(dataset: StoreDataset) -> int:
-    """Bytes of the data set's fields, of the whole split."""
-    return sum(array.nbytes for name in dataset.fields for array in arrays_of(dataset.split[name]))
-
-
 def free_nbytes(device: torch.device) -> int:
     """Bytes that are free on a device."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory_limit()
@@ -79,7 +74,7 @@ class DeviceSplit:
     """
 
     def __init__(self, dataset: StoreDataset, device: torch.device) -> None:
-        needed, free = resident_nbytes(dataset), free_nbytes(device)
+        needed, free = dataset.nbytes, free_nbytes(device)
         if needed > free:
             raise ResidencyError(
                 f"{dataset.path.name}, {dataset.split_name}: "

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.epoch import LoaderStats
-from tensorstore_ds.loading.fields import arrays_of, is_decoded
+from tensorstore_ds.loading.fields import is_decoded
 
 #: Batches of indices that one task gathers together.
 Group = list[NDArray[np.int64]]
@@ -66,13 +66,13 @@ def ahead(
 
 
 def grouped(batches: Iterable[NDArray[np.int64]], dataset: StoreDataset) -> Iterator[Group]:
-    """Batches of indices, small ones several at a time; each alone where samples are decoded or transformed.
+    """Batches of indices, small ones several at a time.
 
-    What takes long should wait for no other batch, however few bytes it has.
+    If samples are decoded or transformed, each is alone: what takes long should wait for no other, however few bytes it
+    has in the store.
     """
-    fields = dataset.split.fields
-    alone = dataset.transform is not None or any(is_decoded(fields[name]) for name in dataset.fields)
-    nbytes = sum(array.nbytes for name in dataset.fields for array in arrays_of(dataset.split[name]))
+    alone = dataset.transform is not None or any(is_decoded(dataset.split.fields[name]) for name in dataset.fields)
+    nbytes = dataset.nbytes
     group: Group = []
     rows = 0
     for batch in batches:
