@@ -23,10 +23,9 @@ from .errors import (
     TsdsError as TsdsError,
 )
 from .format.schema import Keypoints as Keypoints
-from .loading.augment.compose import (
-    ColorJitter as ColorJitter,
-    Compose as Compose,
-    Normalize as Normalize,
+from .loading.augment.base import Compose as Compose
+from .loading.augment.color import ColorJitter as ColorJitter, Normalize as Normalize
+from .loading.augment.geometry import (
     RandomCrop as RandomCrop,
     RandomHorizontalFlip as RandomHorizontalFlip,
     RandomResizedCrop as RandomResizedCrop,
@@ -35,11 +34,11 @@ from .loading.block_shuffle import BlockShuffleSampler as BlockShuffleSampler
 from .loading.collate import PackedObjects as PackedObjects, collate_objects as collate_objects
 from .loading.dataset import Batch as Batch, StoreDataset as StoreDataset
 from .loading.device import DevicePrefetcher as DevicePrefetcher
+from .loading.epoch import LoaderStats as LoaderStats
 from .loading.loader import DataLoader as DataLoader
-from .loading.loader_stats import LoaderStats as LoaderStats
 from .loading.samplers import ShuffleSampler as ShuffleSampler, SubsetSampler as SubsetSampler
-from .loading.weighted import WeightedSampler as WeightedSampler
-from .loading.weights import (
+from .loading.weighted import (
+    WeightedSampler as WeightedSampler,
     class_balanced_weights as class_balanced_weights,
     repeat_factors as repeat_factors,
     weights_from_column as weights_from_column,

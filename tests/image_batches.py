@@ -10,7 +10,7 @@ import torch
 from hypothesis import settings, strategies as st
 from torch import Tensor
 
-from tensorstore_ds.loading.augment.compose import BatchTransform
+from tensorstore_ds.loading.augment.base import BatchTransform
 from tensorstore_ds.loading.collate import PackedObjects, pack_objects
 
 quick = settings(max_examples=25, deadline=None)
@@ -37,7 +37,7 @@ def images(
 
 
 def objects(seed: int, size: tuple[int, int], lengths: tuple[int, ...] = (3, 0, 1, 5)) -> PackedObjects:
-    """Boxes inside of images of `size`, landmarks of which some are absent, and numbers to tell objects apart."""
+    """Boxes inside of images of `size`, keypoints of which some are absent, and numbers to tell objects apart."""
     rng = np.random.default_rng(seed)
     samples = []
     for n in lengths:

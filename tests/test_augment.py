@@ -10,16 +10,11 @@ import pytest
 import torch
 
 from image_batches import cuda, images, objects
-from tensorstore_ds.loading.augment.base import fold, splitmix64, uniforms
-from tensorstore_ds.loading.augment.compose import (
-    ColorJitter,
-    Compose,
-    Normalize,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-)
+from tensorstore_ds.loading.augment.base import Compose
+from tensorstore_ds.loading.augment.color import ColorJitter, Normalize
+from tensorstore_ds.loading.augment.geometry import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from tensorstore_ds.loading.collate import PackedObjects, collate_objects, pack_objects
+from tensorstore_ds.seeding import fold, splitmix64, uniforms
 
 # --- random numbers ---------------------------------------------------------------------------------------------
 
@@ -181,7 +176,7 @@ def test_other_rows_are_refused(transform: torch.nn.Module, arguments: dict[str,
         (lambda: ColorJitter(brightness=-0.1), "brightness: expected a number of at least 0"),
         (lambda: ColorJitter(contrast=(2, 1)), "contrast: expected a number of at least 0"),
         (lambda: ColorJitter(1)({"image": torch.zeros(1, 2, 4, 4)}), "expected images of 1 or 3 channels, found 2"),
-        (lambda: Normalize([0.5], [0.0]), "expected a mean and a positive std a channel"),
+        (lambda: Normalize([0.5], [0.0]), "expected a mean and a positive std for each channel"),
         (lambda: Normalize([0.5], [0.5])(GOOD), "expected images of 1 channels, found 3"),
     ],
 )

@@ -14,11 +14,8 @@ from torchvision.transforms.v2 import functional
 import tensorstore_ds as tsds
 from image_batches import dtypes, formats, images, params_of, quick, same_format, seeds, sizes
 from small_stores import image_field, write_store
-from tensorstore_ds.loading.augment.compose import (
-    ColorJitter,
-    Normalize,
-    RandomHorizontalFlip,
-)
+from tensorstore_ds.loading.augment.color import ColorJitter, Normalize
+from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip
 
 _ADJUST = (functional.adjust_brightness, functional.adjust_contrast, functional.adjust_saturation)
 

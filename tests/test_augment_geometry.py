@@ -15,16 +15,12 @@ from torchvision.tv_tensors import BoundingBoxes, KeyPoints
 
 from image_batches import dtypes, formats, images, objects, params_of, quick, same_format, seeds, sizes
 from tensorstore_ds.loading.augment import pixels as augment_pixels
-from tensorstore_ds.loading.augment.compose import (
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-)
+from tensorstore_ds.loading.augment.geometry import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from tensorstore_ds.loading.collate import PackedObjects
 
 
 def check_objects(found: PackedObjects, expected: list[tuple[Tensor, Tensor, Tensor]], size: tuple[int, int]) -> None:
-    """Compare with torchvision's boxes, landmarks and labels of each sample, boxes not yet clipped or dropped."""
+    """Compare with torchvision's boxes, keypoints and labels of each sample, boxes not yet clipped or dropped."""
     assert len(found) == len(expected)
     for got, (boxes, points, labels) in zip(found, expected, strict=True):
         clipped = functional.clamp_bounding_boxes(BoundingBoxes(boxes, format="XYXY", canvas_size=size)).as_subclass(
@@ -188,7 +184,7 @@ def test_half_precision_is_resized_in_single() -> None:
 
 @quick
 @given(seeds, sizes, dtypes, formats, st.sampled_from([(), ((0, 1),), ((2, 0),)]))
-def test_mirroring_equals_torchvision_and_swaps_landmarks(
+def test_mirroring_equals_torchvision_and_swaps_keypoints(
     seed: int, size: tuple[int, int], dtype: torch.dtype, memory: Any, pairs: tuple[tuple[int, int], ...]
 ) -> None:
     flip = RandomHorizontalFlip(0.5, pairs, seed=seed)
@@ -204,7 +200,7 @@ def test_mirroring_equals_torchvision_and_swaps_landmarks(
             boxes = functional.horizontal_flip(BoundingBoxes(boxes, format="XYXY", canvas_size=size)).as_subclass(
                 Tensor
             )
-            # torchvision mirrors landmarks as numbers of pixels; half a pixel makes edges of them and back.
+            # torchvision mirrors keypoints as numbers of pixels; half a pixel makes edges of them and back.
             points = functional.horizontal_flip(KeyPoints(points - 0.5, canvas_size=size)).as_subclass(Tensor) + 0.5
             for a, b in pairs:
                 points[:, [a, b]] = points[:, [b, a]]
@@ -229,9 +225,9 @@ def test_mirroring_twice_changes_nothing() -> None:
         torch.testing.assert_close(again["objects"].values[name], value, equal_nan=True)
 
 
-def test_landmarks_are_not_mirrored_without_pairs() -> None:
+def test_keypoints_are_not_mirrored_without_pairs() -> None:
     batch = {"image": images(0, (8, 5)), "objects": objects(0, (8, 5))}
-    with pytest.raises(ValueError, match="expected flip_pairs for objects with landmarks"):
+    with pytest.raises(ValueError, match="expected flip_pairs for objects with keypoints"):
         RandomHorizontalFlip()(batch)
     with pytest.raises(ValueError, match=r"expected pairs of numbers in \[0, 3\), found \(1, 3\)"):
         RandomHorizontalFlip(flip_pairs=[(1, 3)])(batch)
@@ -249,16 +245,15 @@ def test_objects_are_dropped_with_all_of_their_values() -> None:
     )
     crop = RandomCrop(4)
     params = {"top": torch.tensor([2, 4]), "left": torch.tensor([2, 4])}
-    _, found = crop.transform(images(0, (8, 8), count=2), packed, params)
-    assert found is not None and found.offsets.tolist() == [0, 1, 1]
+    found = crop.transform_objects(packed, params, (8, 8))
+    assert found.offsets.tolist() == [0, 1, 1]
     assert found.values["boxes"].tolist() == [[0, 0, 4, 4]]
     assert found.values["labels"].tolist() == [1] and found.values["difficult"].tolist() == [1]
 
 
-def test_landmarks_without_boxes_are_all_kept() -> None:
+def test_keypoints_without_boxes_are_all_kept() -> None:
     packed = PackedObjects(torch.tensor([0, 1]), {"keypoints": torch.tensor([[[100.0, -3], [torch.nan, torch.nan]]])})
-    _, found = RandomCrop(4).transform(
-        images(0, (8, 8), count=1), packed, {"top": torch.tensor([1]), "left": torch.tensor([2])}
-    )
-    assert found is not None and found.values["keypoints"][0, 0].tolist() == [98, -4]
+    params = {"top": torch.tensor([1]), "left": torch.tensor([2])}
+    found = RandomCrop(4).transform_objects(packed, params, (8, 8))
+    assert found.values["keypoints"][0, 0].tolist() == [98, -4]
     assert found.values["keypoints"][0, 1].isnan().all()

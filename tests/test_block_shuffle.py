@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
+from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler, shuffle_quality
 from tensorstore_ds.loading.samplers import ShuffleSampler
-from tensorstore_ds.loading.shuffle_quality import shuffle_quality
 
 SIZES = {
     "size": st.integers(0, 60),

@@ -80,7 +80,7 @@ def test_tuples_as_torchvision_has_them(path, labelled):
     assert target["labels"].dtype == torch.int64
 
 
-def test_torchvisions_transforms_move_boxes_and_landmarks(path):
+def test_torchvisions_transforms_move_boxes_and_keypoints(path):
     dataset = StoreDataset(path, return_as="tuple", transform=lambda s: v2.RandomHorizontalFlip(p=1)(*s))
     image, target = dataset[3]
     np.testing.assert_array_equal(image.permute(1, 2, 0), SAMPLES[3]["image"][:, ::-1])

@@ -19,8 +19,8 @@ from torch.utils.data.distributed import DistributedSampler
 from cold_stores import linux, make_cold, make_store
 from stores import detections, store_of
 from tensorstore_ds.errors import ResidencyError
-from tensorstore_ds.loading import loader as loading, read_ahead
-from tensorstore_ds.loading.augment.compose import RandomCrop
+from tensorstore_ds.loading import block_shuffle, threads as loading
+from tensorstore_ds.loading.augment.geometry import RandomCrop
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.collate import PADDED_LABEL
 from tensorstore_ds.loading.dataset import StoreDataset
@@ -396,7 +396,7 @@ def test_a_state_of_another_seed_is_refused(path):
 
 def test_rows_to_come_are_asked_for_beforehand(path, monkeypatch):
     asked = []
-    monkeypatch.setattr(read_ahead, "will_need", lambda column, start, stop: asked.append((start, stop)))
+    monkeypatch.setattr(block_shuffle, "will_need", lambda column, start, stop: asked.append((start, stop)))
     sampler = BlockShuffleSampler(ROWS, block_rows=8, window_blocks=2)
     batches = iter(DataLoader(StoreDataset(path, fields=["image"]), 4, sampler=sampler, num_threads=1))
     next(batches)
@@ -406,10 +406,10 @@ def test_rows_to_come_are_asked_for_beforehand(path, monkeypatch):
 
 
 def test_rows_are_asked_for_over_several_shards_at_odd_places(path, monkeypatch):
-    monkeypatch.setattr(read_ahead, "STEP_NBYTES", mmap.PAGESIZE)
+    monkeypatch.setattr(block_shuffle, "STEP_NBYTES", mmap.PAGESIZE)
     column = StoreDataset(path).split["image"]
     assert column.shards == 3
-    read_ahead.will_need(column, 3, 90)
+    block_shuffle.will_need(column, 3, 90)
     assert column[[3, 89]][:, 0, 0, 0].tolist() == [3, 89]
 
 
@@ -417,7 +417,7 @@ def test_rows_are_asked_for_over_several_shards_at_odd_places(path, monkeypatch)
 def test_asking_for_rows_reaches_the_page_cache(tmp_path):
     store = make_cold(make_store(tmp_path / "s.tsds"))
     column = store["train"]["image"]
-    read_ahead.will_need(column, 3, 57)  # more than the system reads for one call
+    block_shuffle.will_need(column, 3, 57)  # more than the system reads for one call
     (file,) = (store.path / "train").rglob("image/c/0/0/0/0")
     row = column.spec.row_nbytes
     with file.open("rb") as opened:

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from stores import store_of
-from tensorstore_ds.loading import loader as loading
+from tensorstore_ds.loading import threads as loading
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import DevicePrefetcher
+from tensorstore_ds.loading.epoch import LoaderStats
 from tensorstore_ds.loading.loader import DataLoader
-from tensorstore_ds.loading.loader_stats import LoaderStats
 
 ROWS, NAP = 24, 0.004
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

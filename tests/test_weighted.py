@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import WeightedRandomSampler
 
 from tensorstore_ds.loading import weighted
-from tensorstore_ds.loading.samplers import generator
 from tensorstore_ds.loading.weighted import WeightedSampler
+from tensorstore_ds.seeding import generator
 
 WEIGHTS = [1.0, 0.0, 2.0, 0.5, 4.0]
 

@@ -10,8 +10,7 @@ import tensorstore_ds as tsds
 from small_stores import image_field, label_field, write_store
 from stores import detections, store_of
 from tensorstore_ds.errors import FormatError, OptionError
-from tensorstore_ds.loading.weighted import WeightedSampler
-from tensorstore_ds.loading.weights import class_balanced_weights, repeat_factors, weights_from_column
+from tensorstore_ds.loading.weighted import WeightedSampler, class_balanced_weights, repeat_factors, weights_from_column
 
 LABELS = [0, 1, 1, 3, 1, 0, 1, 1]
 IMPORTANCE = [0.5, 1, 0, 2, 0.25, 0, 3, 1]

@@ -21,7 +21,7 @@ from tensorstore_ds.diagnosis.storage import read_storage
 from tensorstore_ds.diagnosis.subject import Subject
 from tensorstore_ds.diagnosis.work import decoding_of, encoding_of, transform_of
 from tensorstore_ds.loading.loader import DataLoader
-from tensorstore_ds.loading.resident import choose, resident_nbytes
+from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.machine import usable_cores
 
 #: Shares of the time for each measurement; the rest goes to starting up, and to batches that are waited for.
@@ -185,7 +185,7 @@ class Examination:
         dataset, all_there = self._rows, len(self._rows) == len(self._subject.dataset)
         if not all_there or choose("auto", dataset, self._device) != "device":
             return []
-        if resident_nbytes(dataset) > DEVICE_NBYTES:
+        if dataset.nbytes > DEVICE_NBYTES:
             self._note("residency='device'", "it would take too long to copy the split there")
             return []
         return [replace(self._used, residency="device")]

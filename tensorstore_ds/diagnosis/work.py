@@ -15,7 +15,7 @@ from tensorstore_ds.diagnosis.settings import Settings
 from tensorstore_ds.diagnosis.subject import remade
 from tensorstore_ds.format.schema import TableField
 from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.loading.decode import decode_images
+from tensorstore_ds.loading.fields import decode_images
 
 #: Threads that a transform is tried in, at most: more do not tell more.
 MOST_THREADS = 4

@@ -2,56 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils import data
+from torch.utils.data import Dataset
 
-from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, pack_objects
+from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, map_tensors, pack_objects
 from tensorstore_ds.loading.dataset import Batch, StoreDataset
+from tensorstore_ds.loading.fields import as_tuple
 
 
-class IndexBatch(list[int]):
-    """Indices of a batch on their way to a worker, with the (seed, epoch) that random transforms follow from."""
+class TransformsBatches(Protocol):
+    """What `DataLoader` takes as `batch_transform`, such as `Compose`."""
 
-    draw: tuple[int, int] = (0, 0)
-
-
-class IndexBatches:
-    """Batches of indices for torch's own machinery: tagged with (seed, epoch), from a batch on.
-
-    Args:
-        batches: torch's batch sampler, or its sampler where there is no automatic batching.
-        draw: asked at the beginning of an iteration.
-        start: likewise: so many batches are left out.
-    """
-
-    def __init__(self, batches: Any, draw: Callable[[], tuple[int, int]], start: Callable[[], int]) -> None:
-        self._batches = batches
-        self._draw = draw
-        self._start = start
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[Any]:
-        draw, start = self._draw(), self._start()
-        for number, batch in enumerate(self._batches):
-            if number < start:
-                continue
-            if isinstance(batch, list):
-                batch = IndexBatch(batch)
-                batch.draw = draw
-            yield batch
+    def __call__(self, batch: Any, rows: NDArray[np.int64], epoch: int, /) -> Any:
+        """Transform a batch of the samples in `rows` of the split, (B,) int64."""
 
 
 @dataclass(frozen=True)
 class ColumnCollate:
-    """A batch as its columns; from samples one by one, where a transform made them.
+    """A batch as its columns; or of samples one by one, where a transform made them.
 
     Attributes:
         how: the shape of objects.
@@ -72,8 +47,8 @@ class ColumnCollate:
             for name, value in batch.columns.items()
         }
         if self.pinned:
-            columns = {name: _pinned(value) for name, value in columns.items()}
-        return as_tuple(columns, self.dataset) if self.dataset.return_as == "tuple" else columns
+            columns = map_tensors(columns, lambda tensor: tensor if tensor.is_pinned() else tensor.pin_memory())
+        return as_tuple(columns, self.dataset.split.fields) if self.dataset.return_as == "tuple" else columns
 
 
 @dataclass(frozen=True)
@@ -88,28 +63,17 @@ class SampleCollate:
 
 
 @dataclass(frozen=True)
-class WithRows:
-    """A batch and its samples' rows, which batch transforms draw by."""
-
-    collate: Callable[[Any], Any]
-
-    def __call__(self, batch: Batch) -> tuple[Any, NDArray[np.int64]]:
-        """Collate, and keep the rows."""
-        return self.collate(batch), batch.rows
-
-
-@dataclass(frozen=True)
 class Transformed:
-    """What others than our loader find as its `collate_fn` (Accelerate): a batch transform is applied there, too.
+    """What others than our loader see as its `collate_fn` (Accelerate): a batch transform is applied there, too.
 
     Attributes:
         collate: makes the batch.
-        batch_transform: is applied to it, where it was made: on the CPU.
+        batch_transform: is applied to it where it was made: on the CPU.
         sampler: whoever iterates sets its epoch.
     """
 
     collate: Callable[[Any], Any]
-    batch_transform: Callable[..., Any]
+    batch_transform: TransformsBatches
     sampler: Any
 
     def __call__(self, batch: Batch) -> Any:
@@ -117,8 +81,21 @@ class Transformed:
         return self.batch_transform(self.collate(batch), batch.rows, getattr(self.sampler, "epoch", 0))
 
 
+def collate_for(
+    dataset: Dataset[Any], collate_fn: Callable[[Any], Any] | None, how: Collate, *, pinned: bool
+) -> Callable[[Any], Any] | None:
+    """What collates a data set's batches; None: torch's own."""
+    if not isinstance(dataset, StoreDataset):
+        return collate_fn
+    if isinstance(collate_fn, Transformed):  # of a loader that Lightning makes again
+        collate_fn = collate_fn.collate
+    if isinstance(collate_fn, ColumnCollate | SampleCollate):
+        return collate_fn
+    return ColumnCollate(how, dataset, pinned) if collate_fn is None else SampleCollate(collate_fn)
+
+
 def collate_samples(samples: Sequence[Any], how: Collate) -> Any:
-    """Samples one by one to a batch: tensors of one shape are stacked, others listed, objects collated."""
+    """A batch of samples one by one: tensors of one shape are stacked, others listed, objects collated."""
     first = samples[0]
     if isinstance(first, Mapping):
         if {"boxes", "keypoints"} & first.keys():
@@ -129,21 +106,3 @@ def collate_samples(samples: Sequence[Any], how: Collate) -> Any:
     if isinstance(first, str) or (isinstance(first, torch.Tensor) and len({s.shape for s in samples}) > 1):
         return list(samples)
     return data.default_collate(list(samples))
-
-
-def as_tuple(columns: Mapping[str, Any], dataset: StoreDataset) -> tuple[Any, ...]:
-    """A batch as torchvision's: (images, labels), or (images, targets) with objects."""
-    rest = dict(columns)
-    image = rest.pop("image", None)
-    objects = next((name for name in rest if dataset.split.fields[name].kind == "objects"), None)
-    if objects is None:
-        return (image, *rest.values())
-    return image, rest[objects] if len(rest) == 1 else rest
-
-
-def _pinned(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value if value.is_pinned() else value.pin_memory()
-    if isinstance(value, dict):
-        return {name: _pinned(item) for name, item in value.items()}
-    return [_pinned(item) for item in value] if isinstance(value, list) else value

@@ -34,6 +34,8 @@ class BufferPool:
 
     def __init__(self, *, pinned: bool = False) -> None:
         self.pinned = pinned
+        # A deque's own operations are atomic. A lock would be one more thing that a fork could leave held, or that a
+        # finalizer, which runs wherever the last reference dies, could wait for.
         self._free: deque[NDArray[np.uint8]] = deque(maxlen=KEPT)
 
     def empty(self, rows: int, spec: ArraySpec) -> tuple[torch.Tensor, NDArray[Any]]:
@@ -49,11 +51,8 @@ class BufferPool:
         buffer = self._take(nbytes)
         # The tensor keeps this very array alive, and nothing else does: its end is the end of the tensor's storage.
         held = buffer[:nbytes].view(spec.dtype).reshape(shape)
-        weakref.finalize(held, self._give_back, buffer).atexit = False
+        weakref.finalize(held, self._free.append, buffer).atexit = False
         return torch.from_numpy(held), held
-
-    # A deque's own operations are atomic. A lock would be one more thing that a fork could leave held, or that a
-    # finalizer, which runs wherever the last reference dies, could wait for.
 
     def _take(self, nbytes: int) -> NDArray[np.uint8]:
         for _ in range(len(self._free)):
@@ -66,9 +65,6 @@ class BufferPool:
             self._free.append(buffer)
         return np.empty(nbytes, np.uint8)
 
-    def _give_back(self, buffer: NDArray[np.uint8]) -> None:
-        self._free.append(buffer)
-
 
 def torch_dtype(dtype: str) -> torch.dtype:
     """torch's type of the same name.
@@ -76,5 +72,5 @@ def torch_dtype(dtype: str) -> torch.dtype:
     >>> torch_dtype("uint8")
     torch.uint8
     """
-    found: torch.dtype = getattr(torch, dtype)
-    return found
+    of_torch: torch.dtype = getattr(torch, dtype)
+    return of_torch

@@ -5,7 +5,7 @@ All of it is done on whole tensors; nothing here is called once an object.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -58,6 +58,12 @@ class PackedObjects:
         start, stop = self.offsets[sample : sample + 2].tolist()
         return {name: value[start:stop] for name, value in self.values.items()}
 
+    def part(self, start: int, stop: int) -> PackedObjects:
+        """The objects of samples ``[start, stop)``: views, but for the offsets."""
+        first, last = self.offsets[[start, stop]].tolist()
+        values = {name: value[first:last] for name, value in self.values.items()}
+        return PackedObjects(self.offsets[start : stop + 1] - first, values)
+
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         return iter(collate_objects(self, "list"))
 
@@ -78,16 +84,17 @@ class PackedObjects:
         samples = torch.arange(len(self), device=self.offsets.device)
         return torch.repeat_interleave(samples, self.lengths, output_size=self.total)  # the size spares a wait on GPUs
 
+    def map(self, change: Callable[[Tensor], Tensor]) -> PackedObjects:
+        """`change` applied to the offsets and to each of the values."""
+        return PackedObjects(change(self.offsets), {name: change(value) for name, value in self.values.items()})
+
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedObjects:
         """The same on a device; tensors that are there already are not copied."""
-        values = {name: value.to(device, non_blocking=non_blocking) for name, value in self.values.items()}
-        return PackedObjects(self.offsets.to(device, non_blocking=non_blocking), values)
+        return self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> PackedObjects:
         """A copy in page-locked memory; torch's own `DataLoader` calls this for ``pin_memory=True``."""
-        return PackedObjects(
-            self.offsets.pin_memory(), {name: value.pin_memory() for name, value in self.values.items()}
-        )
+        return self.map(Tensor.pin_memory)
 
     def replace(self, **values: Tensor) -> PackedObjects:
         """The same objects with some values exchanged."""
@@ -143,25 +150,22 @@ def collate_objects(packed: PackedObjects, how: Collate) -> Any:
     Raises:
         ValueError: `how` is none of these, or a value has the name of what is added.
     """
+    values = packed.values
     added = {"padded": "mask", "packed": "offsets"}.get(how)
-    if added in packed.values:
+    if added in values:
         raise ValueError(f"{how}: expected no value called {added}, which is added. Rename it.")
     if how == "list":
-        return _listed(packed)
+        lengths = packed.lengths.tolist()
+        columns = {name: torch.split(value, lengths) for name, value in values.items()}
+        return [{name: views[i] for name, views in columns.items()} for i in range(len(packed))]
     if how == "padded":
         return _padded(packed)
     if how == "packed":
-        return {"offsets": packed.offsets, **packed.values}
+        return {"offsets": packed.offsets, **values}
     if how == "nested":
         nest = torch.nested.nested_tensor_from_jagged
-        return {name: nest(value, packed.offsets) for name, value in packed.values.items()}
+        return {name: nest(value, packed.offsets) for name, value in values.items()}
     raise ValueError(f"collate: expected one of {', '.join(COLLATES)}, found {how!r}.")
-
-
-def _listed(packed: PackedObjects) -> list[dict[str, Tensor]]:
-    lengths = packed.lengths.tolist()
-    columns = {name: torch.split(value, lengths) for name, value in packed.values.items()}
-    return [{name: views[i] for name, views in columns.items()} for i in range(len(packed))]
 
 
 def _padded(packed: PackedObjects) -> dict[str, Tensor]:
@@ -174,3 +178,18 @@ def _padded(packed: PackedObjects) -> dict[str, Tensor]:
         padded[name] = value.new_full((len(packed), longest, *value.shape[1:]), fill)
         padded[name][sample, place] = value
     return padded
+
+
+def map_tensors(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A batch with `change` applied to each tensor: in dicts, lists, tuples and `PackedObjects`."""
+    if isinstance(batch, Tensor):
+        return change(batch)
+    if isinstance(batch, PackedObjects):
+        return batch.map(change)
+    if isinstance(batch, Mapping):
+        return {name: map_tensors(value, change) for name, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(map_tensors(value, change) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(map_tensors(value, change) for value in batch)
+    return batch

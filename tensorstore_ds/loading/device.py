@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
-from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.loading.collate import map_tensors
 
 
 class CopyTimer:
@@ -68,7 +68,7 @@ class DevicePrefetcher:
         side: torch.cuda.Stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         queue: deque[tuple[Any, torch.cuda.Event]] = deque()
         for batch in self.loader:
-            began, copied = _event(), _event()
+            began, copied = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             with torch.cuda.stream(side):
                 began.record(side)
                 moved = move(batch, self.device)
@@ -83,36 +83,14 @@ class DevicePrefetcher:
     def _handed_over(self, batch: Any, copied: torch.cuda.Event) -> Any:
         stream = torch.cuda.current_stream(self.device)
         stream.wait_event(copied)
-        record(batch, stream)
-        return batch
 
+        def record(tensor: torch.Tensor) -> torch.Tensor:
+            tensor.record_stream(stream)  # tells the allocator that this stream uses it, too
+            return tensor
 
-def _event() -> torch.cuda.Event:
-    event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    return event
+        return map_tensors(batch, record)
 
 
 def move(batch: Any, device: torch.device) -> Any:
     """A batch with all its tensors on `device`; copies from pinned memory do not wait."""
-    if isinstance(batch, torch.Tensor | PackedObjects):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {name: move(value, device) for name, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(move(value, device) for value in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(move(value, device) for value in batch)
-    return batch
-
-
-def record(batch: Any, stream: torch.cuda.Stream) -> None:
-    """Tell the allocator that `stream` uses the batch's tensors, which were made on another."""
-    if isinstance(batch, torch.Tensor):
-        batch.record_stream(stream)
-    elif isinstance(batch, PackedObjects):
-        record([batch.offsets, *batch.values.values()], stream)
-    elif isinstance(batch, Mapping):
-        record(list(batch.values()), stream)
-    elif isinstance(batch, list | tuple):
-        for value in batch:
-            record(value, stream)
+    return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))

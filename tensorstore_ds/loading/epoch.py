@@ -1,4 +1,4 @@
-"""One iteration of a loader: hands out an epoch's batches, and knows how far it has come."""
+"""One iteration of a loader: it hands out an epoch's batches, and owns the position in it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
-
-from tensorstore_ds.loading.dataset import StoreDataset
 
 if TYPE_CHECKING:
     from tensorstore_ds.loading.loader import DataLoader
@@ -18,13 +16,13 @@ _NO_MORE = object()
 
 
 @dataclass(slots=True)
-class Place:
+class Position:
     """Where an iteration is.
 
     Attributes:
         epoch: counted from 0.
         batch: batches of it that were handed out, or left out because a resumed iteration begins after them.
-        begun: whether an iterator has it; another one then begins with the next epoch.
+        begun: whether an iterator owns it; the next one then begins with the next epoch.
         ended: whether there are no more batches.
     """
 
@@ -34,29 +32,71 @@ class Place:
     ended: bool = False
 
 
+@dataclass(slots=True)
+class LoaderStats:
+    """Where the time of a loader went, in seconds, summed up since it was made.
+
+    >>> before = LoaderStats(batches=10, wait=0.5)
+    >>> (LoaderStats(batches=30, wait=0.6) - before).batches
+    20
+
+    Attributes:
+        batches: handed out.
+        wait: the training script waited for a batch, and for copies that block the host; not for batch transforms.
+        gather: threads gathered, transformed and collated. Several threads may need more than the time that passed.
+        copy: copies to a GPU ran on their stream, beside the model; 0 on other devices.
+        ready: tasks (batches, or groups of small ones) that were done when one was asked for, summed over all requests.
+        requests: how often a task was asked for.
+    """
+
+    batches: int = 0
+    wait: float = 0.0
+    gather: float = 0.0
+    copy: float = 0.0
+    ready: int = 0
+    requests: int = 0
+
+    @property
+    def depth(self) -> float:
+        """The mean depth of the queue: tasks that were ready when one was asked for. Below 1 the threads are late."""
+        return self.ready / self.requests if self.requests else 0.0
+
+    def __sub__(self, earlier: LoaderStats) -> LoaderStats:
+        """What came since: of an epoch, or of a hundred steps."""
+        return LoaderStats(*(getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)))
+
+
 class Epoch(Iterator[Any]):
     """Hands out the batches of one epoch, to one thread at a time, in the process that made it.
 
-    It begins, and learns which epoch it is of, when it is first asked for a batch. Once it has ended, has raised or was
-    closed, every further `next` raises StopIteration and changes nothing.
+    It begins, and gets its position from the loader, when it is first asked for a batch. Once StopIteration or another
+    exception was raised, or it was closed, any subsequent `next` raises StopIteration and changes nothing.
     """
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
         self._process = os.getpid()
         self._busy = threading.Lock()
-        self._place = Place()
+        self._position = Position()
         self._batches: Iterator[Any] | None = None
         self._over = False
 
     def __next__(self) -> Any:
+        """The next batch.
+
+        Raises:
+            StopIteration: there are no more.
+            RuntimeError: this is another process than the one that made it, or another thread is being served.
+        """
         if os.getpid() != self._process:
             raise RuntimeError(
                 f"loader: expected next() in process {self._process}, which made this iterator and has its threads or "
                 f"workers, found process {os.getpid()}. Make an iterator here: iter(loader)."
             )
         if not self._busy.acquire(blocking=False):
-            raise RuntimeError("two threads are asking one loader for batches; give each thread a loader of its own")
+            raise RuntimeError(
+                "loader: expected one thread that asks for batches, found two. Give each thread a loader of its own."
+            )
         try:
             if self._over:
                 raise StopIteration
@@ -74,15 +114,15 @@ class Epoch(Iterator[Any]):
     def _next(self) -> Any:
         loader, began = self._loader, time.perf_counter()
         if self._batches is None:
-            self._place, self._batches = loader._begin()
+            self._position, self._batches = loader._begin()
         batch: Any = next(self._batches, _NO_MORE)
         if batch is _NO_MORE:
-            self._place.ended = True
+            self._position.ended = True
             raise StopIteration
         loader._stats.wait += time.perf_counter() - began
         loader._stats.batches += 1
-        if loader.batch_transform is not None and isinstance(loader.dataset, StoreDataset):
-            made, rows = batch
-            batch = loader.batch_transform(made, rows, self._place.epoch)
-        self._place.batch += 1
+        if loader._transform is not None:
+            collated, rows = batch
+            batch = loader._transform(collated, rows, self._position.epoch)
+        self._position.batch += 1
         return batch

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import ResidencyError
-from tensorstore_ds.format.schema import ArrayField, TableField
+from tensorstore_ds.loading.buffers import torch_dtype
 from tensorstore_ds.loading.collate import PackedObjects
-from tensorstore_ds.loading.dataset import Batch, StoreDataset, Value, value_of
+from tensorstore_ds.loading.dataset import Batch, StoreDataset
+from tensorstore_ds.loading.fields import Value, channels_first, has_fixed_rows
 from tensorstore_ds.machine import memory_limit
+from tensorstore_ds.reading.columns import Column, RaggedColumn
 
 ResidencyChoice = Literal["auto", "page-cache", "locked", "device"]
 CHOICES: tuple[ResidencyChoice, ...] = get_args(ResidencyChoice)
 
 #: `auto` keeps a split on a GPU if it takes at most this share of what is free there.
 AUTO_SHARE = 0.5
-#: Rows are moved to the device in pieces of this size, through page-locked memory once.
+#: Rows are moved to the device in pieces of this size.
 _PIECE_NBYTES = 64 * 1024**2
 
 log = logging.getLogger("tensorstore_ds")
@@ -39,7 +41,7 @@ def choose(wanted: ResidencyChoice, dataset: StoreDataset, device: torch.device 
         raise ValueError(f"residency='device': {obstacle}")
     if wanted != "auto":
         return wanted
-    needed = resident_nbytes(dataset)
+    needed = dataset.nbytes
     if device is not None and device.type == "cuda" and obstacle is None:
         free = free_nbytes(device)
         if needed <= AUTO_SHARE * free:
@@ -54,22 +56,9 @@ def _obstacle(dataset: StoreDataset, device: torch.device | None) -> str | None:
         return "expected a device to keep the split on. Pass device=."
     if dataset.transform is not None:
         return "a transform gets samples on the CPU. Leave it out, and transform batches on the device."
-    tables = (f for n in dataset.fields if isinstance(f := dataset.split.fields[n], TableField))
-    if any(f.kind != "objects" for f in tables):
+    if not all(has_fixed_rows(dataset.split.fields[name]) for name in dataset.fields):
         return "keys and encoded images cannot be kept there. Choose other fields, or another residency."
     return None
-
-
-def resident_nbytes(dataset: StoreDataset) -> int:
-    """Bytes of the data set's fields, of the whole split."""
-    total = 0
-    for name in dataset.fields:
-        column = dataset.split[name]
-        if isinstance(dataset.split.fields[name], ArrayField):
-            total += column.nbytes
-        else:
-            total += column.offsets.nbytes + sum(value.nbytes for value in column.values.values())
-    return total
 
 
 def free_nbytes(device: torch.device) -> int:
@@ -85,7 +74,7 @@ class DeviceSplit:
     """
 
     def __init__(self, dataset: StoreDataset, device: torch.device) -> None:
-        needed, free = resident_nbytes(dataset), free_nbytes(device)
+        needed, free = dataset.nbytes, free_nbytes(device)
         if needed > free:
             raise ResidencyError(
                 f"{dataset.path.name}, {dataset.split_name}: "
@@ -94,24 +83,21 @@ class DeviceSplit:
             )
         self._dataset = dataset
         self._device = device
-        self._columns: dict[str, torch.Tensor | PackedObjects] = {}
-        for name in dataset.fields:
-            column = dataset.split[name]
-            if isinstance(dataset.split.fields[name], ArrayField):
-                self._columns[name] = self._moved(column)
-            else:
-                values = {value: self._moved(array) for value, array in column.values.items()}
-                self._columns[name] = PackedObjects(torch.tensor(column.offsets, device=device), values)
+        self._columns = {name: self._moved(dataset.split[name]) for name in dataset.fields}
 
-    def _moved(self, column: Any) -> torch.Tensor:
+    def _moved(self, column: Column | RaggedColumn) -> torch.Tensor | PackedObjects:
+        if isinstance(column, Column):
+            return self._moved_array(column)
+        values = {name: self._moved_array(array) for name, array in column.values.items()}
+        return PackedObjects(torch.tensor(column.offsets, device=self._device), values)
+
+    def _moved_array(self, column: Column) -> torch.Tensor:
         step = max(1, _PIECE_NBYTES // max(1, column.spec.row_nbytes))
-        whole: torch.Tensor | None = None
+        whole = torch.empty(column.shape, dtype=torch_dtype(column.spec.dtype), device=self._device)
         for start in range(0, len(column), step):
             piece = torch.from_numpy(column[start : start + step].copy())
-            if whole is None:
-                whole = torch.empty((len(column), *piece.shape[1:]), dtype=piece.dtype, device=self._device)
             whole[start : start + len(piece)].copy_(piece)
-        return torch.from_numpy(np.empty(column.shape, column.dtype)).to(self._device) if whole is None else whole
+        return whole
 
     def gather(self, indices: NDArray[np.int64]) -> Batch:
         """A batch on the device."""
@@ -119,12 +105,11 @@ class DeviceSplit:
         on_device = torch.from_numpy(rows).to(self._device, non_blocking=True)
         columns: dict[str, Value] = {}
         for name, column in self._columns.items():
-            field = self._dataset.split.fields[name]
             if isinstance(column, PackedObjects):
                 columns[name] = _take_objects(column, on_device)
-            elif isinstance(field, ArrayField):
-                columns[name] = value_of(field, column[on_device])
-        return Batch(columns, rows, self._dataset.finish)
+            else:
+                columns[name] = channels_first(self._dataset.split.fields[name], column[on_device])
+        return Batch(columns, rows, self._dataset, (0, 0))
 
 
 def _take_objects(packed: PackedObjects, rows: torch.Tensor) -> PackedObjects:

@@ -11,27 +11,37 @@ import itertools
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sized
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import DistributedSampler
 
+from tensorstore_ds.seeding import generator
+
 #: Rows that become Python integers at a time: a list of all of them would be several times the array.
 _CHUNK = 4096
 
 
-def generator(seed: int, epoch: int, *stream: int) -> np.random.Generator:
-    """The random generator of an epoch; `stream` tells apart those that must be independent (of each rank, say).
+class Order(TypedDict, total=False):
+    """Keyword arguments of all samplers.
 
-    The words are mixed by NumPy's SeedSequence, so that neighbouring seeds and epochs have nothing in common.
+    Attributes:
+        seed: the same for all ranks, not negative; 0 if missing.
+        rank: this process, in [0, num_replicas).
+        num_replicas: how many processes share an epoch. Without both, torch.distributed is asked whenever they matter.
+        drop_last: leave a remainder out instead of repeating rows.
     """
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(epoch, *stream))))
+
+    seed: int
+    rank: int | None
+    num_replicas: int | None
+    drop_last: bool
 
 
 class RowSampler(DistributedSampler[int], ABC):
-    """Base of the samplers here: an epoch of `size` rows, divided among ranks of equal length.
+    """Base of all samplers: an epoch of `size` rows, divided among ranks of equal length.
 
     If the number of ranks does not divide `size`, every rank has one row more than ``size // num_replicas``, and those
     that are missing are repeated from the beginning of the order; with `drop_last` the remainder is left out of this
@@ -40,37 +50,53 @@ class RowSampler(DistributedSampler[int], ABC):
     It is one, too: Lightning, Fabric and others leave a DistributedSampler alone, and would divide any other sampler's
     rows among the ranks once more. Accelerate does so with every sampler: our `DataLoader` shows it an undivided one.
 
-    Attributes:
+    Args:
         size: rows of an epoch, all ranks together.
-        seed: not negative.
-        epoch: not negative; 0 until `set_epoch`.
-        drop_last: whether a remainder is left out.
+        seed, rank, num_replicas, drop_last: see `Order`.
+
+    Raises:
+        ValueError: a number is out of its range, or only one of `rank` and `num_replicas` was passed.
     """
 
-    def __init__(self, size: int, *, seed: int, rank: int | None, num_replicas: int | None, drop_last: bool) -> None:
-        """Store what is given; DistributedSampler's own constructor wants a data set and asks for the rank at once.
-
-        Raises:
-            ValueError: a number is out of its range, or one of `rank` and `num_replicas` is given without the other.
-        """
+    def __init__(
+        self,
+        size: int,
+        *,
+        seed: int = 0,
+        rank: int | None = None,
+        num_replicas: int | None = None,
+        drop_last: bool = False,
+    ) -> None:
+        # Not DistributedSampler's own constructor, which wants a data set and asks for the rank at once.
         self.size = at_least(0, size, "size")
         self.seed = at_least(0, seed, "seed")
-        self.epoch = 0
         self.drop_last = drop_last
+        self._state = {"epoch": 0}
         if (rank is None) != (num_replicas is None):
             raise ValueError(
                 f"rank: expected with num_replicas, found {rank} and {num_replicas}. Give both or neither."
             )
         if rank is not None and num_replicas is not None and not 0 <= rank < num_replicas:
             raise ValueError(f"rank: expected in [0, {num_replicas}), found {rank}.")
-        self._given = None if rank is None or num_replicas is None else (rank, num_replicas)
+        self._ranks = None if rank is None or num_replicas is None else (rank, num_replicas)
 
-    @abstractmethod
     def rows(self) -> NDArray[np.int64]:
         """This rank's rows of this epoch, in order: (len(self),) int64, a new array.
 
-        Made anew by each call, in time and memory O(size), whatever was visited before.
+        Each call makes them anew, in time and memory O(size), whatever was visited before.
         """
+        return self._deal(self._order())
+
+    @abstractmethod
+    def _order(self) -> NDArray[np.int64]:
+        """The rows of all ranks in this epoch, (size,), a new array."""
+
+    def _deal(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Every `num_replicas`-th of the rows of all ranks, from `rank`; `order` itself if there is one rank."""
+        rank, replicas = self._place()
+        if replicas == 1:
+            return order
+        return order.take(np.arange(rank, len(self) * replicas, replicas), mode="wrap")
 
     def __iter__(self) -> Iterator[int]:
         rows = self.rows()
@@ -80,17 +106,23 @@ class RowSampler(DistributedSampler[int], ABC):
         """Rows of this rank in an epoch, the same for all ranks."""
         return self.size // self.num_replicas if self.drop_last else -(-self.size // self.num_replicas)
 
-    # As torch.distributed has it whenever it is asked for: a sampler is often made before the process group is, and
-    # one that had settled for "alone" then would show every row to every rank.
+    def _place(self) -> tuple[int, int]:
+        """(rank, number of ranks), as they are now: a sampler is often made before the process group is.
+
+        One that had settled for "alone" then would show every row to every rank.
+        """
+        if self._ranks is None and dist.is_available() and dist.is_initialized():
+            return dist.get_rank(), dist.get_world_size()
+        return self._ranks or (0, 1)
 
     @property
     def rank(self) -> int:  # type: ignore[override]
-        """As given, else torch.distributed's as soon as it is initialised, else 0."""
+        """As passed, else torch.distributed's as soon as it is initialised, else 0."""
         return self._place()[0]
 
     @property
     def num_replicas(self) -> int:  # type: ignore[override]
-        """As given, else torch.distributed's world size as soon as it is initialised, else 1."""
+        """As passed, else torch.distributed's world size as soon as it is initialised, else 1."""
         return self._place()[1]
 
     @property
@@ -104,46 +136,33 @@ class RowSampler(DistributedSampler[int], ABC):
         return len(self) * self.num_replicas
 
     def undivided(self) -> Self:
-        """A copy of this sampler that has one rank: the rows of all."""
+        """A copy that has one rank, and so the rows of all. Both have one epoch: to set it for one sets it for both."""
         alone = copy.copy(self)
-        alone._given = (0, 1)
+        alone._ranks = (0, 1)
         return alone
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose rows come next; an iteration that has begun is not touched.
+    @property
+    def epoch(self) -> int:
+        """Not negative; 0 until `set_epoch`."""
+        return self._state["epoch"]
 
-        Raises:
-            ValueError: `epoch` is negative.
-        """
-        self.epoch = at_least(0, epoch, "epoch")
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self.set_epoch(epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch, 0 or more, whose rows come next; an iteration that has begun does not change."""
+        self._state["epoch"] = at_least(0, epoch, "epoch")
 
     def state_dict(self) -> dict[str, Any]:
         """``{"epoch": epoch}``: all that changes. How far an epoch has come is for the loader to count."""
-        return {"epoch": self.epoch}
+        return dict(self._state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to the epoch of a `state_dict`.
-
-        Raises:
-            ValueError: it holds no epoch.
-        """
+        """Go to the epoch of a `state_dict`; raises `ValueError` if it holds none."""
         if "epoch" not in state:
             raise ValueError(f"state: expected the member epoch, found {', '.join(map(str, state)) or 'none'}.")
         self.set_epoch(state["epoch"])
-
-    def _place(self) -> tuple[int, int]:
-        if self._given is not None:
-            return self._given
-        if dist.is_available() and dist.is_initialized():
-            return dist.get_rank(), dist.get_world_size()
-        return 0, 1
-
-    def _deal(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Every `num_replicas`-th of the rows of all ranks, from `rank`; `order` itself if there is one rank."""
-        rank, replicas = self._place()
-        if replicas == 1:
-            return order
-        return order.take(np.arange(rank, len(self) * replicas, replicas), mode="wrap")
 
 
 class ShuffleSampler(RowSampler):
@@ -167,32 +186,15 @@ class ShuffleSampler(RowSampler):
 
     Args:
         data: a number of rows, or a data set, whose length is taken now; the data set itself is not kept.
-        seed: the same for all ranks.
         shuffle: if False, rows in their stored order, in every epoch.
-        rank: this process, in [0, num_replicas).
-        num_replicas: how many processes share an epoch. Neither given: as torch.distributed has them when asked.
-        drop_last: leave a remainder out instead of repeating rows.
+        order: `seed`, `rank`, `num_replicas` and `drop_last`: see `Order`.
     """
 
-    def __init__(
-        self,
-        data: int | Sized,
-        *,
-        seed: int = 0,
-        shuffle: bool = True,
-        rank: int | None = None,
-        num_replicas: int | None = None,
-        drop_last: bool = False,
-    ) -> None:
-        super().__init__(length(data), seed=seed, rank=rank, num_replicas=num_replicas, drop_last=drop_last)
+    def __init__(self, data: int | Sized, *, shuffle: bool = True, **order: Unpack[Order]) -> None:
+        super().__init__(length(data), **order)
         self.shuffle = shuffle
 
-    def rows(self) -> NDArray[np.int64]:
-        """This rank's rows of this epoch, in order: (len(self),) int64, a new array."""
-        return self._deal(self._order())
-
     def _order(self) -> NDArray[np.int64]:
-        """The rows of all ranks, (size,), a new array."""
         order = np.arange(self.size, dtype=np.int64)
         if self.shuffle:
             generator(self.seed, self.epoch).shuffle(order)
@@ -200,7 +202,7 @@ class ShuffleSampler(RowSampler):
 
 
 class SubsetSampler(ShuffleSampler):
-    """The given rows once in an epoch, in random order; a row given twice comes twice.
+    """Some rows once in an epoch, in random order; a row that is listed twice comes twice.
 
     ::
 
@@ -213,42 +215,27 @@ class SubsetSampler(ShuffleSampler):
 
     Args:
         rows: (m,) integers, not negative. Copied.
-        shuffle: if False, rows in the order given.
-        seed: of the order, as are `rank`, `num_replicas` and `drop_last` those of `ShuffleSampler`.
+        shuffle: if False, rows in the order of `rows`.
+        order: `seed`, `rank`, `num_replicas` and `drop_last`: see `Order`.
 
     Raises:
         TypeError: `rows` are no integers; a mask, for one.
         ValueError: `rows` have another shape than (m,), or one is negative.
     """
 
-    def __init__(
-        self,
-        rows: ArrayLike,
-        *,
-        shuffle: bool = True,
-        seed: int = 0,
-        rank: int | None = None,
-        num_replicas: int | None = None,
-        drop_last: bool = False,
-    ) -> None:
-        self._rows = _checked_rows(rows)
-        super().__init__(
-            len(self._rows), seed=seed, shuffle=shuffle, rank=rank, num_replicas=num_replicas, drop_last=drop_last
-        )
+    def __init__(self, rows: ArrayLike, *, shuffle: bool = True, **order: Unpack[Order]) -> None:
+        array = np.asarray(rows)
+        if array.ndim != 1:
+            raise ValueError(f"rows: expected shape (m,), found {array.shape}.")
+        if array.size and array.dtype.kind not in "iu":
+            raise TypeError(f"rows: expected integers, found {array.dtype}. For a mask use numpy.flatnonzero(mask).")
+        if array.size and array.min() < 0:
+            raise ValueError(f"rows: expected 0 or more, found {array.min()}.")
+        self._rows = array.astype(np.int64)
+        super().__init__(len(array), shuffle=shuffle, **order)
 
     def _order(self) -> NDArray[np.int64]:
         return self._rows[super()._order()]
-
-
-def _checked_rows(rows: ArrayLike) -> NDArray[np.int64]:
-    array = np.asarray(rows)
-    if array.ndim != 1:
-        raise ValueError(f"rows: expected shape (m,), found {array.shape}.")
-    if array.size and array.dtype.kind not in "iu":
-        raise TypeError(f"rows: expected integers, found {array.dtype}. For a mask use numpy.flatnonzero(mask).")
-    if array.size and array.min() < 0:
-        raise ValueError(f"rows: expected 0 or more, found {array.min()}.")
-    return array.astype(np.int64)
 
 
 def length(data: int | Sized) -> int:

@@ -1,12 +1,19 @@
-"""Sampling by weight, over any number of ranks and weights."""
+"""Sampling by weight, over any number of ranks; and weights that follow from labels and tables, not from images."""
 
 from __future__ import annotations
+
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tensorstore_ds.loading.samplers import RowSampler, at_least, generator
-from tensorstore_ds.loading.weights import checked_weights
+from tensorstore_ds.errors import FormatError, OptionError, Problem
+from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
+from tensorstore_ds.reading.columns import Column, RaggedColumn
+from tensorstore_ds.reading.store import Split
+from tensorstore_ds.seeding import generator
+
+ADVICE = "Any array of one weight a row can be given to WeightedSampler."
 
 
 class WeightedSampler(RowSampler):
@@ -37,10 +44,8 @@ class WeightedSampler(RowSampler):
         num_samples: draws in an epoch, all ranks together; by default n, or as many weights as are positive if drawn
             without replacement. (The attribute `num_samples` is this rank's share, as DistributedSampler has it.)
         replacement: whether a row can be drawn more than once in an epoch.
-        seed: the same for all ranks.
-        rank: this process, in [0, num_replicas).
-        num_replicas: how many processes share an epoch. Neither given: as torch.distributed has them when asked.
-        drop_last: leave a remainder out instead of repeating the first draws, which also happens without replacement.
+        order: `seed`, `rank`, `num_replicas` and `drop_last`: see `Order`. A remainder repeats the first draws, also
+            without replacement.
 
     Raises:
         ValueError: a weight is negative or not finite, none is positive, or fewer are positive than rows wanted without
@@ -53,10 +58,7 @@ class WeightedSampler(RowSampler):
         num_samples: int | None = None,
         *,
         replacement: bool = True,
-        seed: int = 0,
-        rank: int | None = None,
-        num_replicas: int | None = None,
-        drop_last: bool = False,
+        **order: Unpack[Order],
     ) -> None:
         self.weights = checked_weights(weights)
         self.replacement = replacement
@@ -67,12 +69,11 @@ class WeightedSampler(RowSampler):
                 f"num_samples: expected at most {possible}, as many as weights are positive, found {size}. "
                 f"Ask for fewer, or for replacement=True."
             )
-        super().__init__(size, seed=seed, rank=rank, num_replicas=num_replicas, drop_last=drop_last)
+        super().__init__(size, **order)
 
-    def rows(self) -> NDArray[np.int64]:
-        """This rank's rows of this epoch, in order: (len(self),) int64, a new array."""
+    def _order(self) -> NDArray[np.int64]:
         random = generator(self.seed, self.epoch)
-        return self._deal(self._with_replacement(random) if self.replacement else self._without(random))
+        return self._with_replacement(random) if self.replacement else self._without(random)
 
     def _with_replacement(self, random: np.random.Generator) -> NDArray[np.int64]:
         cumulated = np.cumsum(self.weights, dtype=np.float64)
@@ -93,3 +94,126 @@ class WeightedSampler(RowSampler):
             smallest = np.argpartition(keys, self.size - 1)[: self.size]
             rows, keys = rows[smallest], keys[smallest]
         return rows[np.argsort(keys)].astype(np.int64, copy=False)
+
+
+def class_balanced_weights(
+    split: Split, *, field: str = "label", method: Literal["inverse", "effective"] = "inverse", beta: float = 0.999
+) -> NDArray[np.float64]:
+    """A weight for every sample, by how rare its class is: (n,) float64 in (0, 1].
+
+    ``inverse`` is 1 / n, where n is the number of samples of the class: all classes are then drawn equally often.
+    ``effective`` is (1 - beta) / (1 - beta ** n), the inverse of the effective number of samples (Cui et al., Class-
+    Balanced Loss Based on Effective Number of Samples, CVPR 2019, proposition 1): beta = 0 weighs all samples alike,
+    beta near 1 does as ``inverse`` does. Samples are counted in the labels: statistics are optional in a store.
+
+    Args:
+        split: with a field of kind ``label``.
+        field: its name.
+        method: ``inverse`` or ``effective``.
+        beta: in [0, 1), for ``effective``.
+
+    Raises:
+        OptionError: the split has no such field, or an argument is out of its range.
+        FormatError: a label is not the index of a class.
+    """
+    if method not in ("inverse", "effective"):
+        raise OptionError(f"method: expected inverse or effective, found {method!r}.")
+    if not 0 <= beta < 1:
+        raise OptionError(f"beta: expected in [0, 1), found {beta}.")
+    _check_field(split, field, "label")
+    labels = _labels(split[field], len(split.fields[field].classes), f"{split.name}/{field}")
+    counts = np.bincount(labels, minlength=1).clip(1)  # a class without samples has a weight that nobody asks for
+    weights = 1 / counts if method == "inverse" else (1 - beta) / (1 - beta**counts)
+    return np.asarray(weights[labels])
+
+
+def repeat_factors(split: Split, *, threshold: float, field: str = "objects") -> NDArray[np.float64]:
+    """How often to show every sample, by the rarest class among its objects: (n,) float64, 1 or more.
+
+    A class c that is in a share f_c of the samples has r_c = max(1, sqrt(threshold / f_c)); a sample has the greatest
+    r_c of its objects, and 1 if it has none (Gupta et al., LVIS, CVPR 2019). So samples with a class that fewer than
+    `threshold` of all have are shown more often; LVIS has 0.001.
+
+    ``WeightedSampler(factors, round(factors.sum()))`` shows each sample so often in the mean of epochs.
+
+    Args:
+        split: with a field of kind ``objects`` whose objects have labels.
+        threshold: a share of the samples, in (0, 1].
+        field: the field's name.
+
+    Raises:
+        OptionError: the split has no such field, or `threshold` is out of its range.
+        FormatError: a label is not the index of a class, or the table's offsets are damaged.
+    """
+    if not 0 < threshold <= 1:
+        raise OptionError(f"threshold: expected in (0, 1], found {threshold}.")
+    _check_field(split, field, "objects")
+    table: RaggedColumn = split[field]
+    if "labels" not in table.values:
+        raise OptionError(
+            f"split {split.name!r}: expected objects with labels, found {', '.join(table.values)}. {ADVICE}"
+        )
+    rows, classes = len(split), len(table.field.classes)
+    labels = _labels(table["labels"], classes, f"{split.name}/{field}/labels")
+    owners = np.repeat(np.arange(rows), np.diff(table.offsets))
+    present = np.unique(owners * classes + labels)  # each class of a sample once
+    share = np.bincount(present % max(1, classes), minlength=classes) / max(1, rows)
+    of_class = np.sqrt(np.maximum(1, threshold / np.where(share > 0, share, 1)))
+    factors = np.ones(rows)
+    np.maximum.at(factors, owners, of_class[labels])
+    return factors
+
+
+def weights_from_column(split: Split, name: str) -> NDArray[np.float64]:
+    """The field `name` of the split, of one number for each row, as weights: (n,) float64, a copy.
+
+    Raises:
+        OptionError: there is no such field, or it holds more than a number for each row.
+        ValueError: a weight is negative or not finite, or none is positive.
+    """
+    if name not in split.fields:
+        raise OptionError(_missing(split, f"a field {name!r}"))
+    column = split[name]
+    if not isinstance(column, Column) or column.spec.shape:
+        found = f"rows of shape {column.spec.shape}" if isinstance(column, Column) else "a table"
+        raise OptionError(f"{split.name}/{name}: expected one number a row, found {found}. {ADVICE}")
+    return checked_weights(column, f"{split.name}/{name}").astype(np.float64)
+
+
+def checked_weights(weights: ArrayLike, where: str = "weights") -> NDArray[Any]:
+    """`weights` as an array of its own dtype, not copied if it is one.
+
+    Raises:
+        ValueError: they are not (n,) numbers, one is negative or not finite, or none is positive.
+    """
+    array = np.asarray(weights)
+    if array.ndim != 1 or array.dtype.kind not in "buif":
+        raise ValueError(f"{where}: expected numbers of shape (n,), found {array.dtype} of shape {array.shape}.")
+    with np.errstate(over="ignore"):
+        total = array.sum(dtype=np.float64)  # NaN and infinity stay what they are in a sum
+    if array.size and not (array.min() >= 0 and np.isfinite(total)):
+        bad = np.flatnonzero(~((array >= 0) & np.isfinite(array)))
+        found = f"{array[bad[0]]} in row {bad[0]}" if bad.size else "a sum that is not"
+        raise ValueError(f"{where}: expected numbers that are finite and not negative, found {found}.")
+    if not total > 0:
+        raise ValueError(f"{where}: expected one positive number or more, found none in {array.size}.")
+    return array
+
+
+def _check_field(split: Split, name: str, kind: str) -> None:
+    if name not in split.fields or split.fields[name].kind != kind:
+        raise OptionError(_missing(split, f"a field {name!r} of kind {kind}"))
+
+
+def _missing(split: Split, expected: str) -> str:
+    found = ", ".join(f"{name} ({field.kind})" for name, field in split.fields.items())
+    return f"split {split.name!r}: expected {expected}, found {found or 'none'}. {ADVICE}"
+
+
+def _labels(column: Column, classes: int, where: str) -> NDArray[np.int64]:
+    """All labels of a column, each the index of a class: `open` does not look at them, and indexing would wrap."""
+    labels = np.asarray(column)
+    if labels.size and not 0 <= labels.min() <= labels.max() < classes:
+        message = f"expected labels in [0, {classes}), found {labels.min()} to {labels.max()}."
+        raise FormatError(Problem(where, "label-range", message), "Convert again.")
+    return labels

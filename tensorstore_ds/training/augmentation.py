@@ -12,16 +12,11 @@ from torchvision.transforms.v2 import functional
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.schema import TableField
 from tensorstore_ds.format.statistics import channel_moments
-from tensorstore_ds.loading.augment.base import Keys, Params, Rows
-from tensorstore_ds.loading.augment.compose import (
-    ColorJitter,
-    Compose,
-    Normalize,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-)
+from tensorstore_ds.loading.augment.base import Compose, Params, Rows
+from tensorstore_ds.loading.augment.color import ColorJitter, Normalize
+from tensorstore_ds.loading.augment.geometry import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from tensorstore_ds.reading.store import Split
+from tensorstore_ds.seeding import Bits
 from tensorstore_ds.training.options import TrainOptions, ViTOptions
 
 #: Sides of an image to each pixel of `light`'s shift: 3 pixels of 28, 28 of 224.
@@ -59,7 +54,7 @@ class Resize(nn.Module):
 class RandomStretchedCrop(RandomResizedCrop):
     """`RandomResizedCrop` whose `ratio` is relative to the image's own: `Resize` stretches whole images, too."""
 
-    def make_params(self, keys: Keys, size: tuple[int, int] | torch.Size) -> Params:
+    def make_params(self, keys: Bits, size: tuple[int, int] | torch.Size) -> Params:
         """As `RandomResizedCrop`."""
         aspect = size[1] / size[0]
         ratio = (self.ratio[0] * aspect, self.ratio[1] * aspect)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tensorstore_ds.errors import TsdsError
-from tensorstore_ds.loading.augment.compose import Compose
+from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.batches import ColumnCollate
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import move

@@ -11,12 +11,11 @@ from torch.utils.data import Sampler
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.schema import ArrayField
-from tensorstore_ds.loading.augment.compose import Compose
+from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.loader import DataLoader
-from tensorstore_ds.loading.weighted import WeightedSampler
-from tensorstore_ds.loading.weights import class_balanced_weights, repeat_factors
+from tensorstore_ds.loading.weighted import WeightedSampler, class_balanced_weights, repeat_factors
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.page_cache.residency import fits, requirement
 from tensorstore_ds.reading.store import Split, Store

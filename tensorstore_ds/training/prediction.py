@@ -14,7 +14,8 @@ import torch
 from tensorstore_ds.errors import Problem, SourceError, TrainingError
 from tensorstore_ds.imaging.codecs import Color, decode_image, resize
 from tensorstore_ds.imaging.placement import Placement, place
-from tensorstore_ds.loading.augment.compose import Compose, Normalize
+from tensorstore_ds.loading.augment.base import Compose
+from tensorstore_ds.loading.augment.color import Normalize
 from tensorstore_ds.regular_files import read_file
 from tensorstore_ds.training.augmentation import Resize
 from tensorstore_ds.training.card import ModelCard

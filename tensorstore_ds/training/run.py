@@ -13,9 +13,9 @@ import torch
 
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
 from tensorstore_ds.imaging.placement import FITS, Fit
-from tensorstore_ds.loading.augment.base import fold
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.reading.store import Split, Store
+from tensorstore_ds.seeding import torch_seeds
 from tensorstore_ds.training.augmentation import eval_transform, normalize, train_transform
 from tensorstore_ds.training.batch_fit import is_out_of_memory
 from tensorstore_ds.training.card import ModelCard
@@ -337,7 +337,7 @@ def _card(store: Store, split: Split, vit: ViTOptions, task: Task) -> ModelCard:
 
 def _seed(*words: int) -> int:
     """A seed for what a step draws: a function of where it is, so that a resumed run draws the same."""
-    return int(fold(*words)[0] >> 1)
+    return torch_seeds(*words)[0]
 
 
 def _device_memory(device: torch.device) -> int | None:

@@ -1,10 +1,14 @@
-"""What batch transforms have in common: random numbers that are a function of the sample, and batches in and out."""
+"""Augmentation of whole batches, on the device that they are on: what all batch transforms have in common.
+
+The names are those of `torchvision.transforms.v2`, the results too. But every sample has parameters of its own, which
+follow from (seed, epoch, row), and a few batched operations apply them all.
+"""
 
 from __future__ import annotations
 
 import zlib
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,21 +17,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.seeding import Bits, fold
 
-Keys = NDArray[np.uint64]
 Params = dict[str, Tensor]
+Size = tuple[int, int] | torch.Size  # (height, width)
 Rows = Tensor | NDArray[np.int64]
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_LOW64 = (1 << 64) - 1
 
 
 class BatchTransform(nn.Module):
     """A random transform of a whole batch, with parameters of its own for every sample.
 
-    They are a function of (seed, kind of transform, epoch, row): not of the batch that a sample is in, its place there,
-    the device, or what was drawn before. Whoever resumes a run sees the same augmentation. They are drawn on the CPU,
-    since no two devices round alike, and follow the batch to its device without waiting for it.
+    They follow from (seed, kind of transform, epoch, row), whatever the batch, the device, and what was drawn before:
+    a run that is resumed sees the same augmentation. They are drawn on the CPU, since no two devices round alike, and
+    follow the batch to its device without waiting for it.
 
     Args:
         seed: two transforms of one kind with the same seed draw the same numbers, unless `Compose` holds them.
@@ -44,45 +46,76 @@ class BatchTransform(nn.Module):
             batch: ``image``: (B, C, H, W) uint8, or floating-point in [0, 1], in any memory format, which is kept;
                 ``objects``, if there: `PackedObjects`, or the dict that ``collate="packed"`` makes of them. Its tensors
                 are not changed.
-            rows: (B,) integers, a tensor or an array, that name the samples, such as their rows in the split. On
-                the CPU, or this waits for the device. If None, parameters come from torch's
-                global generator, as torchvision's do.
+            rows: (B,) integers that name the samples, such as their rows in the split; a tensor on a GPU is waited
+                for. If None, parameters come from torch's global generator, as torchvision's do.
             epoch: goes with `rows`.
 
         Raises:
-            ValueError: the batch is not as above, or only one of `rows` and `epoch` is given.
+            ValueError: the batch is not as above, or only one of `rows` and `epoch` was passed.
         """
         images = check_images(batch)
         objects = batch.get("objects")
-        packed = _unpacked(objects, len(images))
+        packed = _packed(objects, len(images))
         params = self.make_params(self.keys(check_rows(rows, epoch, len(images)), epoch or 0), images.shape[-2:])
-        image, moved = self.transform(images, packed, params)
-        result = {**batch, "image": image}
-        if moved is not None:
-            result["objects"] = (
-                moved if isinstance(objects, PackedObjects) else {"offsets": moved.offsets, **moved.values}
-            )
+        result = {**batch, "image": self.transform_images(images, params)}
+        if packed is not None:
+            moved = self.transform_objects(packed, params, images.shape[-2:])
+            is_packed = isinstance(objects, PackedObjects)
+            result["objects"] = moved if is_packed else {"offsets": moved.offsets, **moved.values}
         return result
 
-    def keys(self, rows: Rows, epoch: int) -> Keys:
+    def keys(self, rows: Rows, epoch: int) -> Bits:
         """(B,) 64 random bits for each of `rows`, from which its parameters are drawn."""
         kind = zlib.crc32(type(self).__name__.encode())
         return fold(self.seed, kind, epoch, check_rows(rows, epoch, len(rows)).view(np.uint64))
 
     @abstractmethod
-    def make_params(self, keys: Keys, size: tuple[int, int] | torch.Size) -> Params:
+    def make_params(self, keys: Bits, size: Size) -> Params:
         """Parameters by name, each (B, ...) on the CPU, for samples with `keys` and images of (height, width)."""
 
     @abstractmethod
-    def transform(
-        self, images: Tensor, objects: PackedObjects | None, params: Params
-    ) -> tuple[Tensor, PackedObjects | None]:
-        """Images and objects after the transform with these parameters."""
+    def transform_images(self, images: Tensor, params: Params) -> Tensor:
+        """Images (B, C, H, W) after the transform: new memory."""
+
+    def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
+        """Objects after the transform of images of (height, width) `size`; as they are, where nothing moves."""
+        return objects
 
     def extra_repr(self) -> str:
-        """What it was made with."""
+        """The arguments."""
         shown = {k: v for k, v in self.__dict__.items() if not k.startswith("_") and k != "training"}
         return ", ".join(f"{name}={value!r}" for name, value in shown.items())
+
+
+class Compose(nn.Module):
+    """One batch transform after the other.
+
+    Each gets other rows, made of (seed, place in the list, row), so that two of one kind draw different numbers.
+
+    >>> import tensorstore_ds as tsds
+    >>> steps = [tsds.RandomCrop(28, padding=2), tsds.RandomHorizontalFlip(), tsds.Normalize([0.5], [0.25])]
+    >>> batch = {"image": torch.zeros(2, 1, 28, 28, dtype=torch.uint8), "label": torch.tensor([3, 7])}
+    >>> Compose(steps, seed=1)(batch, rows=torch.tensor([40, 41]), epoch=0)["image"].dtype
+    torch.float32
+
+    Args:
+        transforms: modules called as `BatchTransform.forward` is.
+        seed: of all of them; their own seeds count too.
+    """
+
+    def __init__(self, transforms: Sequence[nn.Module], *, seed: int = 0) -> None:
+        super().__init__()
+        self.transforms = nn.ModuleList(transforms)
+        self.seed = seed
+
+    def forward(self, batch: Mapping[str, Any], rows: Rows | None = None, epoch: int | None = None) -> dict[str, Any]:
+        """Transform a batch, as `BatchTransform.forward`."""
+        numbers = check_rows(rows, epoch, len(check_images(batch)))
+        result = dict(batch)
+        for place, transform in enumerate(self.transforms):
+            keys = fold(self.seed, place, numbers.view(np.uint64)).view(np.int64)
+            result = transform(result, keys, epoch or 0)
+        return result
 
 
 def check_images(batch: Mapping[str, Any]) -> Tensor:
@@ -99,7 +132,7 @@ def check_images(batch: Mapping[str, Any]) -> Tensor:
 
 
 def check_rows(rows: Rows | None, epoch: int | None, samples: int) -> NDArray[np.int64]:
-    """`rows` as an array, or random ones where there are neither rows nor an epoch."""
+    """`rows` as an array, or random ones if there are neither rows nor an epoch."""
     if (rows is None) != (epoch is None):
         raise ValueError(
             "rows and epoch: expected both, or neither, found one. Rows alone would get the same augmentation in every "
@@ -107,13 +140,15 @@ def check_rows(rows: Rows | None, epoch: int | None, samples: int) -> NDArray[np
         )
     if rows is None:
         return torch.randint(-(2**63), 2**63 - 1, (samples,)).numpy()
-    found = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
-    if found.shape != (samples,) or found.dtype.kind not in "iu":
-        raise ValueError(f"rows: expected ({samples},) integers, found {found.shape} {found.dtype}. Pass one a sample.")
-    return found.astype(np.int64, copy=False)
+    array = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
+    if array.shape != (samples,) or array.dtype.kind not in "iu":
+        raise ValueError(
+            f"rows: expected ({samples},) integers, found {array.shape} {array.dtype}. Pass one for each sample."
+        )
+    return array.astype(np.int64, copy=False)
 
 
-def _unpacked(objects: Any, samples: int) -> PackedObjects | None:
+def _packed(objects: Any, samples: int) -> PackedObjects | None:
     if objects is None:
         return None
     if isinstance(objects, Mapping) and "offsets" in objects:
@@ -130,35 +165,6 @@ def _unpacked(objects: Any, samples: int) -> PackedObjects | None:
     return objects
 
 
-# --- random numbers ---------------------------------------------------------------------------------------------
-
-
-def splitmix64(state: Keys) -> Keys:
-    """The output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014; constants: Stafford's variant 13).
-
-    A one-to-one map of 64 bits, of which every bit depends on every bit. The generator's n-th output from a seed is
-    that of ``seed + n * 0x9E3779B97F4A7C15``.
-    """
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
-
-
-def fold(*words: int | Keys) -> Keys:
-    """64 random bits for each tuple of words: integers, modulo 2^64, or arrays of them that broadcast."""
-    state = np.zeros(1, np.uint64)
-    for word in words:
-        state = splitmix64(state + _GOLDEN + (np.uint64(word & _LOW64) if isinstance(word, int) else word))
-    return state
-
-
-def uniforms(keys: Keys, count: int) -> NDArray[np.float64]:
-    """(B, count) numbers in [0, 1), 53 bits each, from keys (B,)."""
-    steps = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
-    bits: Keys = splitmix64(keys[:, None] + steps) >> np.uint64(11)
-    return bits.astype(np.float64) * 2.0**-53
-
-
 def on_device(params: Tensor, device: torch.device) -> Tensor:
-    """Parameters moved to the batch's device, without a wait: CUDA copies pageable memory before the call returns."""
+    """Parameters on the batch's device, without a wait: CUDA copies pageable memory before the call returns."""
     return params.to(device, non_blocking=device.type == "cuda")

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.statistics import channel_moments
-from tensorstore_ds.loading.augment.base import BatchTransform, Keys, Params, Rows, check_images, on_device, uniforms
-from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.loading.augment.base import BatchTransform, Params, Rows, Size, check_images, on_device
 from tensorstore_ds.reading.store import Split
+from tensorstore_ds.seeding import Bits, uniforms
 
 BRIGHTNESS, CONTRAST, SATURATION = range(3)
 #: Red, green and blue in the brightness that we see (ITU-R BT.601, as Pillow and torchvision round it).
@@ -49,25 +49,18 @@ class ColorJitter(BatchTransform):
         self.contrast = _range("contrast", contrast)
         self.saturation = _range("saturation", saturation)
 
-    def make_params(self, keys: Keys, size: tuple[int, int] | torch.Size) -> Params:
+    def make_params(self, keys: Bits, size: Size) -> Params:
         """What is done to each sample, in turn: `order` (B, n) int64 which blend, `factors` (B, n) float64."""
         ranges = dict(enumerate((self.brightness, self.contrast, self.saturation)))
         used = {which: limits for which, limits in ranges.items() if limits is not None}
         low, high = np.array(list(used.values())).reshape(-1, 2).T
         drawn = uniforms(keys, 2 * len(used))
-        factors = low + drawn[:, : len(used)] * (high - low)
         order = drawn[:, len(used) :].argsort(1)
-        factors = np.take_along_axis(factors, order, 1)
+        factors = np.take_along_axis(low + drawn[:, : len(used)] * (high - low), order, 1)
         return {"order": torch.tensor(list(used), dtype=torch.int64)[order], "factors": torch.from_numpy(factors)}
 
-    def transform(
-        self, images: Tensor, objects: PackedObjects | None, params: Params
-    ) -> tuple[Tensor, PackedObjects | None]:
-        """Images in the colours of the parameters; objects as they are.
-
-        Raises:
-            ValueError: images have neither one channel nor three.
-        """
+    def transform_images(self, images: Tensor, params: Params) -> Tensor:
+        """Images in other colours, of the same dtype; raises `ValueError` if they have neither 1 channel nor 3."""
         if images.shape[1] not in (1, 3):
             raise ValueError(f"ColorJitter: expected images of 1 or 3 channels, found {images.shape[1]}.")
         order, factors = params["order"], params["factors"]
@@ -83,7 +76,7 @@ class ColorJitter(BatchTransform):
             values.mul_(shares[:, turn]).add_(grays * rests[:, turn]).clamp_(0, 255 if whole else 1)
             if whole:
                 values.floor_()
-        return values.to(images.dtype), objects
+        return values.to(images.dtype)
 
 
 class Normalize(nn.Module):
@@ -107,7 +100,7 @@ class Normalize(nn.Module):
         self.dtype = dtype
         if len(self.mean) != len(self.std) or not self.mean or not min(self.std) > 0:
             raise ValueError(
-                f"Normalize: expected a mean and a positive std a channel, found {self.mean} and {self.std}."
+                f"Normalize: expected a mean and a positive std for each channel, found {self.mean} and {self.std}."
             )
 
     @classmethod
@@ -115,7 +108,7 @@ class Normalize(nn.Module):
         """With the statistics that the store keeps of the split.
 
         Raises:
-            OptionError: it keeps none, because its images have different numbers of channels, or a channel is constant.
+            OptionError: it keeps none, because its images have different numbers of channels; or a channel is constant.
         """
         channels = channel_moments(split.statistics)
         if channels is None or not min(channels[1]) > 0:
@@ -126,30 +119,22 @@ class Normalize(nn.Module):
         return cls(channels[0], channels[1], dtype=dtype)
 
     def forward(self, batch: Mapping[str, Any], rows: Rows | None = None, epoch: int | None = None) -> dict[str, Any]:
-        """The batch with its image normalised; `rows` and `epoch` are not needed.
-
-        Raises:
-            ValueError: the images are not (B, C, H, W) with as many channels as mean and std.
-        """
+        """The batch with other images (B, C, H, W), of `dtype`; `rows` and `epoch` are not needed."""
         images = check_images(batch)
         if images.shape[1] != len(self.mean):
             raise ValueError(f"Normalize: expected images of {len(self.mean)} channels, found {images.shape[1]}.")
         largest = 255 if images.dtype == torch.uint8 else 1
         mean, std = (torch.tensor(values, dtype=torch.float64)[:, None, None] for values in (self.mean, self.std))
-        scale = on_device((1 / (std * largest)).to(torch.float32), images.device)
-        shift = on_device((-mean / std).to(torch.float32), images.device)
-        return {**batch, "image": _scaled(images, scale, shift, self.dtype)}
+        scale, shift = (on_device(t.to(torch.float32), images.device) for t in (1 / (std * largest), -mean / std))
+        if images.is_cuda:  # one kernel, that converts as it reads and writes
+            scaled = torch.addcmul(shift, images, scale, out=torch.empty_like(images, dtype=self.dtype))
+        else:  # on a CPU it would convert through copies of its own: half as quick for float32, a third for bfloat16
+            scaled = images.to(torch.float32, copy=True).mul_(scale).add_(shift).to(self.dtype)
+        return {**batch, "image": scaled}
 
     def extra_repr(self) -> str:
-        """What it was made with."""
+        """The arguments."""
         return f"mean={self.mean}, std={self.std}, dtype={self.dtype}"
-
-
-def _scaled(images: Tensor, scale: Tensor, shift: Tensor, dtype: torch.dtype) -> Tensor:
-    if images.is_cuda:  # one kernel, that converts as it reads and writes
-        return torch.addcmul(shift, images, scale, out=torch.empty_like(images, dtype=dtype))
-    # On a CPU addcmul would convert through copies of its own: half as quick for float32, a third for bfloat16.
-    return images.to(torch.float32, copy=True).mul_(scale).add_(shift).to(dtype)
 
 
 def _grays(values: Tensor, which: Tensor, *, whole: bool) -> Tensor:

@@ -1,9 +1,9 @@
-"""Batch transforms that move pixels: crops and mirroring, with boxes and landmarks.
+"""Batch transforms that move pixels: crops and mirroring, with boxes and keypoints.
 
 Coordinates are those of the store: (0, 0) is the outer corner of the upper left pixel, (W, H) that of the lower right.
 Boxes are clipped to the crop, and an object whose box is left without area is dropped, with all of its values;
-landmarks are moved, never clipped, and absent ones stay NaN. To drop objects on a GPU is to wait for it: how many are
-left is known only there.
+keypoints are moved, never clipped, and absent ones stay NaN. To drop objects on a GPU is to wait for it: only the GPU
+knows how many are left.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from torch import Tensor
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.schema import TableField
-from tensorstore_ds.loading.augment.base import BatchTransform, Keys, Params, on_device, uniforms
+from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, on_device
 from tensorstore_ds.loading.augment.pixels import PaddingMode, crop, mirror, pad, resized_crop
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.reading.store import Split
+from tensorstore_ds.seeding import Bits, uniforms
 
 #: How often a resized crop is drawn until it fits into the image, as in torchvision.
 ATTEMPTS = 10
@@ -53,12 +54,11 @@ class RandomCrop(BatchTransform):
         self.padding = _sides(padding)
         self.fill = fill
         self.padding_mode = padding_mode
-        if padding_mode not in get_args(PaddingMode):
-            raise ValueError(
-                f"padding_mode: expected one of {', '.join(get_args(PaddingMode))}, found {padding_mode!r}."
-            )
+        modes = get_args(PaddingMode)
+        if padding_mode not in modes:
+            raise ValueError(f"padding_mode: expected one of {', '.join(modes)}, found {padding_mode!r}.")
 
-    def make_params(self, keys: Keys, size: tuple[int, int] | torch.Size) -> Params:
+    def make_params(self, keys: Bits, size: Size) -> Params:
         """`top` and `left` (B,) int64: the crop's corner in the padded image.
 
         Raises:
@@ -68,23 +68,22 @@ class RandomCrop(BatchTransform):
         room = np.array([size[0] + top + bottom - self.size[0], size[1] + left + right - self.size[1]])
         if room.min() < 0:
             raise ValueError(
-                f"RandomCrop: expected images of at least {_text(self.size)} with their padding, found {_text(size)} "
-                f"and padding {self.padding}. Make size smaller or padding larger."
+                f"RandomCrop: expected images of at least {self.size[0]}x{self.size[1]} with their padding, found "
+                f"{size[0]}x{size[1]} and padding {self.padding}. Make size smaller or padding larger."
             )
-        corner = (uniforms(keys, 2) * (room + 1)).astype(np.int64)
-        return {"top": torch.from_numpy(corner[:, 0].copy()), "left": torch.from_numpy(corner[:, 1].copy())}
+        corner = torch.from_numpy((uniforms(keys, 2) * (room + 1)).astype(np.int64))
+        return {"top": corner[:, 0], "left": corner[:, 1]}
 
-    def transform(
-        self, images: Tensor, objects: PackedObjects | None, params: Params
-    ) -> tuple[Tensor, PackedObjects | None]:
-        """Images of `size` and the objects in them."""
-        top, left = params["top"], params["left"]
+    def transform_images(self, images: Tensor, params: Params) -> Tensor:
+        """Parts (B, C, *size)."""
         if any(self.padding):
             images = pad(images, self.padding, self.padding_mode, self.fill)
-        if objects is not None:
-            origin = torch.stack([left - self.padding[0], top - self.padding[1]], 1)
-            objects = move_objects(objects, origin, torch.ones(len(origin), 2), self.size)
-        return crop(images, top, left, self.size), objects
+        return crop(images, params["top"], params["left"], self.size)
+
+    def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
+        """The objects in the parts."""
+        origin = torch.stack([params["left"] - self.padding[0], params["top"] - self.padding[1]], 1)
+        return move_objects(objects, origin, torch.ones(len(origin), 2), self.size)
 
 
 class RandomResizedCrop(BatchTransform):
@@ -116,7 +115,7 @@ class RandomResizedCrop(BatchTransform):
             if not 0 < low <= high:
                 raise ValueError(f"{name}: expected two positive numbers, the smaller first, found {(low, high)}.")
 
-    def make_params(self, keys: Keys, size: tuple[int, int] | torch.Size) -> Params:
+    def make_params(self, keys: Bits, size: Size) -> Params:
         """`boxes` (B, 4) int64: top, left, height and width of the part.
 
         Drawn as torchvision does: the first of ten draws that fits into the image, else the largest part in the middle
@@ -136,34 +135,29 @@ class RandomResizedCrop(BatchTransform):
         return {"boxes": torch.from_numpy(boxes)}
 
     def _middle(self, height: int, width: int) -> tuple[int, int, int, int]:
-        part_h, part_w = height, width
-        if width / height < self.ratio[0]:
-            part_h = max(1, round(width / self.ratio[0]))
-        elif width / height > self.ratio[1]:
-            part_w = max(1, round(height * self.ratio[1]))
+        part_h = min(height, max(1, round(width / self.ratio[0])))
+        part_w = min(width, max(1, round(height * self.ratio[1])))
         return (height - part_h) // 2, (width - part_w) // 2, part_h, part_w
 
-    def transform(
-        self, images: Tensor, objects: PackedObjects | None, params: Params
-    ) -> tuple[Tensor, PackedObjects | None]:
-        """Images of `size` and the objects in them."""
-        boxes = params["boxes"]
-        if objects is not None:
-            zoom = torch.tensor(self.size, dtype=torch.float64) / boxes[:, 2:]
-            objects = move_objects(objects, boxes[:, :2].flip(1), zoom.flip(1), self.size)
-        return resized_crop(images, boxes, self.size), objects
+    def transform_images(self, images: Tensor, params: Params) -> Tensor:
+        """Parts, resized: (B, C, *size)."""
+        return resized_crop(images, params["boxes"], self.size)
+
+    def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
+        """The objects in the parts."""
+        zoom = torch.tensor(self.size, dtype=torch.float64) / params["boxes"][:, 2:]
+        return move_objects(objects, params["boxes"][:, :2].flip(1), zoom.flip(1), self.size)
 
 
 class RandomHorizontalFlip(BatchTransform):
     """Mirror images left to right, each with probability `p`: torchvision's `RandomHorizontalFlip`.
 
-    Landmarks of the left and the right side change places, which torchvision leaves to the user; and x becomes W - x,
+    Keypoints of the left and the right side change places, which torchvision leaves to the user; and x becomes W - x,
     since coordinates are those of pixel edges, where torchvision's `KeyPoints` counts pixels, W - 1 - x.
 
     Args:
         p: probability.
-        flip_pairs: pairs of landmarks that change places; empty if none do. Needed where objects have
-            more than one landmark.
+        flip_pairs: pairs of keypoints that change places; empty if none do. Needed if objects have several keypoints.
         seed: see `BatchTransform`.
     """
 
@@ -176,11 +170,7 @@ class RandomHorizontalFlip(BatchTransform):
 
     @classmethod
     def from_split(cls, split: Split, p: float = 0.5, *, seed: int = 0) -> RandomHorizontalFlip:
-        """With the pairs that the store keeps.
-
-        Raises:
-            OptionError: the split has no objects.
-        """
+        """With the pairs that the store keeps; raises `OptionError` if the split has no objects."""
         field = split.fields.get("objects")
         if not isinstance(field, TableField):
             raise OptionError(
@@ -188,37 +178,35 @@ class RandomHorizontalFlip(BatchTransform):
             )
         return cls(p, field.flip_pairs, seed=seed)
 
-    def make_params(self, keys: Keys, size: tuple[int, int] | torch.Size) -> Params:
+    def make_params(self, keys: Bits, size: Size) -> Params:
         """`flip` (B,) bool."""
         return {"flip": torch.from_numpy(uniforms(keys, 1)[:, 0] < self.p)}
 
-    def transform(
-        self, images: Tensor, objects: PackedObjects | None, params: Params
-    ) -> tuple[Tensor, PackedObjects | None]:
-        """Images, boxes and landmarks, mirrored where `flip` is true."""
-        flip = params["flip"]
-        if objects is not None:
-            moved = {}
-            flipped = on_device(flip, objects.offsets.device)[objects.image_index]
-            if "boxes" in objects.values:
-                boxes = objects.values["boxes"]
-                x1, y1, x2, y2 = boxes.unbind(1)
-                mirrored = torch.stack([images.shape[3] - x2, y1, images.shape[3] - x1, y2], 1)
-                moved["boxes"] = torch.where(flipped[:, None], mirrored, boxes)
-            if "keypoints" in objects.values:
-                points = objects.values["keypoints"]
-                mirrored = torch.stack([images.shape[3] - points[..., 0], points[..., 1]], 2)
-                mirrored = mirrored[:, on_device(self._order(points.shape[1]), points.device)]
-                moved["keypoints"] = torch.where(flipped[:, None, None], mirrored, points)
-            objects = objects.replace(**moved)
-        return mirror(images, flip), objects
+    def transform_images(self, images: Tensor, params: Params) -> Tensor:
+        """The images, mirrored where `flip` is true."""
+        return mirror(images, params["flip"])
+
+    def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
+        """Boxes and keypoints, mirrored where `flip` is true."""
+        width, moved = size[1], {}
+        flip = on_device(params["flip"], objects.offsets.device)[objects.image_index][:, None]
+        if "boxes" in objects.values:
+            boxes = objects.values["boxes"]
+            x1, y1, x2, y2 = boxes.unbind(1)
+            moved["boxes"] = torch.where(flip, torch.stack([width - x2, y1, width - x1, y2], 1), boxes)
+        if "keypoints" in objects.values:
+            keypoints = objects.values["keypoints"]
+            mirrored = torch.stack([width - keypoints[..., 0], keypoints[..., 1]], 2)
+            mirrored = mirrored[:, on_device(self._order(keypoints.shape[1]), keypoints.device)]
+            moved["keypoints"] = torch.where(flip[..., None], mirrored, keypoints)
+        return objects.replace(**moved)
 
     def _order(self, keypoints: int) -> Tensor:
-        """(K,) int64: which landmark comes to each place."""
+        """(K,) int64: which keypoint comes to each place."""
         if self.flip_pairs is None and keypoints > 1:
             raise ValueError(
-                "RandomHorizontalFlip: expected flip_pairs for objects with landmarks, found none. Use "
-                "RandomHorizontalFlip.from_split(split), or flip_pairs=() if no landmarks change places."
+                "RandomHorizontalFlip: expected flip_pairs for objects with keypoints, found none. Use "
+                "RandomHorizontalFlip.from_split(split), or flip_pairs=() if no keypoints change places."
             )
         order = list(range(keypoints))
         for a, b in self.flip_pairs or ():
@@ -229,16 +217,13 @@ class RandomHorizontalFlip(BatchTransform):
 
 
 def move_objects(objects: PackedObjects, origin: Tensor, zoom: Tensor, size: tuple[int, int]) -> PackedObjects:
-    """Move objects into a part of their image.
+    """Move objects into a part of their image: a copy, without objects whose box has no area there.
 
     Args:
-        objects: of B samples; boxes (M, 4) and landmarks (M, K, 2) are replaced, nothing is written to.
+        objects: of B samples.
         origin: (B, 2) x y on the CPU: the part's upper left corner, in pixels of the image.
         zoom: (B, 2) x y on the CPU: by how much the part is enlarged afterwards.
         size: (height, width) of the result, to which boxes are clipped.
-
-    Returns:
-        A copy, without objects whose box has no area there.
     """
     device, sample = objects.offsets.device, objects.image_index
     origin, zoom = (on_device(t.to(torch.float32), device)[sample][:, None] for t in (origin, zoom))  # (M, 1, 2)
@@ -255,20 +240,16 @@ def move_objects(objects: PackedObjects, origin: Tensor, zoom: Tensor, size: tup
 
 def _size(size: int | Sequence[int]) -> tuple[int, int]:
     """(height, width) of one number or two."""
-    found = (size, size) if isinstance(size, int) else tuple(size)
-    if len(found) != 2 or min(found) < 1:
+    height_width = (size, size) if isinstance(size, int) else tuple(size)
+    if len(height_width) != 2 or min(height_width) < 1:
         raise ValueError(f"size: expected a positive number or (height, width), found {size}.")
-    return found
+    return height_width
 
 
 def _sides(padding: int | Sequence[int]) -> tuple[int, int, int, int]:
     """(left, top, right, bottom) of one number, two or four."""
-    found = (padding,) if isinstance(padding, int) else tuple(padding)
-    if len(found) not in (1, 2, 4) or min(found) < 0:
+    sides = (padding,) if isinstance(padding, int) else tuple(padding)
+    if len(sides) not in (1, 2, 4) or min(sides) < 0:
         raise ValueError(f"padding: expected one, two or four numbers of at least 0, found {padding}.")
-    left, top, right, bottom = found * (4 // len(found))
+    left, top, right, bottom = sides * (4 // len(sides))
     return left, top, right, bottom
-
-
-def _text(size: tuple[int, int] | torch.Size) -> str:
-    return f"{size[0]}x{size[1]}"

@@ -1,11 +1,10 @@
 """Cut, resize, mirror and pad the images of a batch, each at a place of its own.
 
-Two ways to the same pixels. On a GPU one batched operation, because many small ones would leave it idle. On a CPU a
-copy for each image, because torch's gathers go byte by byte there: 224x224 crops of 256x256 images at 44,500 a second
-and core against 2,350, resized crops at 5,400 against 310.
+On a GPU one batched operation does it, because many small ones would leave it idle. On a CPU each image is copied,
+because torch's gathers go byte by byte there: 224x224 crops of 256x256 images at 44,500 a second and core against
+2,350, resized crops at 5,400 against 310. The pixels are the same.
 
-All take and return (B, C, H, W) images of any dtype in channels-last or contiguous memory, and keep both. The results
-are new memory.
+All take (B, C, H, W) images of any dtype in channels-last or contiguous memory, and return new memory in both of them.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ def crop_batched(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int
 def resized_crop(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
     """Cut a box from each image and resize it to (height, width) `size`: bilinear, antialiased.
 
-    Antialiased always, as Pillow, and torchvision by default: without, a crop that is made smaller keeps only some of
-    its pixels. uint8 is rounded to the nearest; on a CPU torch's own integer arithmetic rounds once more in between.
+    Antialiased always, as Pillow does, and torchvision by default: otherwise a crop that is made smaller keeps only a
+    few of its pixels. uint8 is rounded to the nearest; on a CPU torch's integer arithmetic rounds once more in between.
 
     Args:
         images: uint8 or floating-point.
-        boxes: (B, 4) int64 on the CPU: top, left, height, width; inside of the images, at least 1 x 1.
+        boxes: (B, 4) int64 on the CPU: top, left, height, width; inside the images, at least 1 x 1.
         size: of the results.
     """
     # torch 2.15 on a CPU fills results of width 1 with their first row where images are floating-point and contiguous.
@@ -87,11 +86,7 @@ def resize_weights(start: Tensor, extent: Tensor, length: int, size: int) -> Ten
 
     The triangle filter of Pillow and of torch's antialiased `interpolate` (ATen, UpSampleKernel.cpp,
     `_compute_indices_weights_aa`): centred at ``(i + 0.5) * scale``, reaching ``max(scale, 1)`` to both sides, cut off
-    at the ends of the part, its weights adding up to 1.
-
-    Args:
-        start: (B,) floating-point, whole numbers: where the part begins.
-        extent: (B,) of the part, at least 1.
+    at the ends of the part. The parts begin at `start` and have `extent` pixels: (B,) floating-point, whole numbers.
     """
     scale = (extent / size)[:, None, None]
     targets = torch.arange(size, device=start.device, dtype=start.dtype)[:, None]
@@ -135,5 +130,4 @@ def _format(images: Tensor) -> torch.memory_format:
 
 
 def _empty(images: Tensor, size: tuple[int, int]) -> Tensor:
-    shape = (*images.shape[:2], *size)
-    return torch.empty(shape, dtype=images.dtype, device=images.device, memory_format=_format(images))
+    return torch.empty((*images.shape[:2], *size), dtype=images.dtype, memory_format=_format(images))

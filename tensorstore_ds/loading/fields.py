@@ -1,0 +1,160 @@
+"""What torch gets of each kind of field. No other module here asks what kind a field is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torchvision import tv_tensors
+
+from tensorstore_ds.format.schema import ArrayField, Field, TableField
+from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
+from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.reading.columns import Column, RaggedColumn
+from tensorstore_ds.reading.store import Split
+from tensorstore_ds.reading.stored_images import decode_stored
+
+ReturnAs = Literal["dict", "tuple"]
+#: What a batch holds of a field: a tensor with a row for each sample; objects; or a list, of keys or of images that
+#: have different sizes.
+Value = torch.Tensor | PackedObjects | list[str] | list[torch.Tensor]
+
+
+def is_objects(field: Field) -> bool:
+    """Whether a batch holds `PackedObjects` of it."""
+    return field.kind == "objects"
+
+
+def is_decoded(field: Field) -> bool:
+    """Whether its rows are image files, which take long to decode."""
+    return field.kind == "image" and isinstance(field, TableField)
+
+
+def has_fixed_rows(field: Field) -> bool:
+    """Whether it is kept as numbers that a device can hold and gather: not as keys or image files."""
+    return isinstance(field, ArrayField) or is_objects(field)
+
+
+def classes_of(fields: Mapping[str, Field]) -> tuple[str, ...]:
+    """Class names of the labels, or of the objects; none if there are neither."""
+    return next(
+        (field.classes for field in fields.values() if field.kind in ("label", "objects") and field.classes), ()
+    )
+
+
+# --- from columns to batches ----------------------------------------------------------------------------------------
+
+
+def gather_field(split: Split, name: str, rows: NDArray[np.int64], pool: BufferPool) -> Value:
+    """Some rows of a field, copied into memory of `pool` by one gather.
+
+    Returns:
+        Images (B, C, H, W) in channels-last memory, or a list of (C, H, W) where their sizes differ; `PackedObjects`;
+        keys as a list of str; everything else as it is stored, (B, ...).
+
+    Raises:
+        SourceError: a stored image file is damaged. It is named by its key.
+    """
+    field, column = split.fields[name], split[name]
+    if isinstance(field, ArrayField):
+        tensor, array = pool.empty(len(rows), field.spec)
+        column.take(rows, out=array)
+        return channels_first(field, tensor)
+    if field.kind == "objects":
+        ragged = column.take(rows)
+        values = {value: torch.from_numpy(array) for value, array in ragged.values.items()}
+        return PackedObjects(torch.from_numpy(ragged.offsets), values)
+    if field.kind == "key":
+        return [column[row] for row in rows.tolist()]
+    return decode_images([column[row] for row in rows.tolist()], [key_of(split, row) for row in rows.tolist()])
+
+
+def view_field(split: Split, name: str, row: int) -> torch.Tensor | None:
+    """One row as a view of the read-only map, which must not be written to; None where there is nothing to view."""
+    field = split.fields[name]
+    if not isinstance(field, ArrayField) or not field.spec.shape:
+        return None
+    flat = torch.frombuffer(split[name][row], dtype=torch_dtype(field.spec.dtype))
+    return channels_first(field, flat.view(1, *field.spec.shape))[0]
+
+
+def arrays_of(column: Column | RaggedColumn) -> list[Column]:
+    """The arrays that hold a field."""
+    return [column.offset_column, *column.values.values()] if isinstance(column, RaggedColumn) else [column]
+
+
+def channels_first(field: Field, rows: torch.Tensor) -> torch.Tensor:
+    """Images (B, H, W, C) as (B, C, H, W): a view, so that their memory is channels-last. Other fields as they are."""
+    return rows.permute(0, 3, 1, 2) if field.kind == "image" else rows
+
+
+def decode_images(files: list[bytes], keys: list[str]) -> torch.Tensor | list[torch.Tensor]:
+    """Decode image files, orientation applied; Pillow does it without holding the GIL.
+
+    Args:
+        files: their bytes.
+        keys: names for errors.
+
+    Returns:
+        (B, C, H, W) in channels-last memory if all images have one shape, else a list of (C, H, W).
+
+    Raises:
+        SourceError: an image is damaged. It is named by its key.
+    """
+    arrays = [decode_stored(file, key=key) for file, key in zip(files, keys, strict=True)]
+    if arrays and len({(array.shape, array.dtype) for array in arrays}) == 1:
+        return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)
+    return [torch.from_numpy(array.copy()).permute(2, 0, 1) for array in arrays]
+
+
+def key_of(split: Split, row: int) -> str:
+    """What the sample of a row is called in its source."""
+    return str(split["key"][row]) if "key" in split.fields else f"row {row}"
+
+
+# --- as a training script wants them --------------------------------------------------------------------------------
+
+
+def as_sample(sample: dict[str, Any], fields: Mapping[str, Field], return_as: ReturnAs, *, wrap: bool) -> Any:
+    """One sample as it is returned.
+
+    Args:
+        sample: field to value: image (C, H, W), label (), objects a dict of (m, ...). It may be changed.
+        fields: of the store.
+        return_as: ``dict``: the fields; ``tuple``: (image, label), or (image, target) if there are objects.
+        wrap: image, boxes and keypoints become torchvision's tv_tensors, so that ``torchvision.transforms.v2`` moves
+            boxes and keypoints together with the image.
+    """
+    objects = next((name for name in sample if is_objects(fields[name])), None)
+    if objects is not None and (wrap or return_as == "tuple"):
+        canvas = tuple(sample["image"].shape[-2:]) if "image" in sample else (0, 0)
+        sample[objects] = _wrap_objects(sample[objects], canvas)
+    if wrap and "image" in sample:
+        sample["image"] = tv_tensors.Image(sample["image"])
+    if return_as == "dict":
+        return sample
+    image = sample.pop("image", None)
+    if objects is not None:
+        return image, {**sample.pop(objects), **sample}
+    return (image, *sample.values()) if image is not None else tuple(sample.values())
+
+
+def _wrap_objects(objects: Mapping[str, torch.Tensor], canvas: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    wrapped = dict(objects)
+    if "boxes" in wrapped:
+        wrapped["boxes"] = tv_tensors.BoundingBoxes(wrapped["boxes"], format="XYXY", canvas_size=canvas)
+    if "keypoints" in wrapped and hasattr(tv_tensors, "KeyPoints"):
+        wrapped["keypoints"] = tv_tensors.KeyPoints(wrapped["keypoints"], canvas_size=canvas)
+    return wrapped
+
+
+def as_tuple(columns: dict[str, Any], fields: Mapping[str, Field]) -> tuple[Any, ...]:
+    """A batch as torchvision's: (images, labels), or (images, targets) if there are objects. `columns` is used up."""
+    image = columns.pop("image", None)
+    objects = next((name for name in columns if is_objects(fields[name])), None)
+    if objects is None:
+        return (image, *columns.values())
+    return image, columns[objects] if len(columns) == 1 else columns

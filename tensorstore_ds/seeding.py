@@ -1,0 +1,60 @@
+"""The one derivation of random numbers: all that is drawn follows from a seed and from where it is drawn.
+
+Nothing is drawn "next": an order follows from (seed, epoch), an augmentation from (seed, epoch, row). So a run that is
+resumed draws what it would have drawn, with any number of threads, processes and batches.
+
+There are two ways. `generator` makes one NumPy generator for a whole sequence, such as the order of an epoch. `fold`
+hashes words to 64 bits for many places at once, such as every row of a batch, without a generator for each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bits = NDArray[np.uint64]
+
+#: The step of SplitMix64: 2^64 divided by the golden ratio, odd.
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_LOW64 = (1 << 64) - 1
+
+
+def generator(seed: int, epoch: int, *stream: int) -> np.random.Generator:
+    """The generator of an epoch; `stream` separates generators that must be independent, such as those of ranks.
+
+    NumPy's SeedSequence mixes the words, so that neighbouring seeds and epochs have nothing in common (O'Neill,
+    Developing a seed_seq alternative, 2015; PCG64 is the generator).
+    """
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(epoch, *stream))))
+
+
+def fold(*words: int | Bits) -> Bits:
+    """64 random bits for each tuple of words: integers, modulo 2^64, or arrays of them that broadcast."""
+    state = np.zeros(1, np.uint64)
+    for word in words:
+        state = splitmix64(state + GOLDEN + (np.uint64(word & _LOW64) if isinstance(word, int) else word))
+    return state
+
+
+def torch_seeds(*words: int | Bits) -> list[int]:
+    """`fold` as seeds that `torch.manual_seed` takes: 63 bits, not negative."""
+    seeds: list[int] = (fold(*words) >> np.uint64(1)).tolist()
+    return seeds
+
+
+def uniforms(keys: Bits, count: int) -> NDArray[np.float64]:
+    """(B, count) numbers in [0, 1), of 53 bits each, from keys (B,) of `fold`."""
+    steps = np.arange(1, count + 1, dtype=np.uint64) * GOLDEN
+    bits: Bits = splitmix64(keys[:, None] + steps) >> np.uint64(11)
+    return bits.astype(np.float64) * 2.0**-53
+
+
+def splitmix64(state: Bits) -> Bits:
+    """The output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014; constants: Stafford's variant 13).
+
+    A one-to-one map of 64 bits, in which every bit depends on every bit. The n-th output of that generator from a seed
+    is that of ``seed + n * GOLDEN``.
+    """
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
