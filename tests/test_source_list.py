@@ -12,7 +12,7 @@ from hypothesis import example, given, strategies as st
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.base import Contents, Sample, Source, SourceOptions
-from tensorstore_ds.sources.list import ListSource
+from tensorstore_ds.sources.list.source import ListSource
 
 
 def write(root: Path, name: str, text: str | bytes) -> Path:

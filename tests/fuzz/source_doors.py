@@ -23,7 +23,7 @@ from tensorstore_ds.conversion.encode import ImageOptions, encode_sample
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size, own_pixel_limit
-from tensorstore_ds.sources import open_source, registry
+from tensorstore_ds.sources import FORMATS, open_source
 from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.sources.classes import read_classes
 from tensorstore_ds.sources.keypoints import read_keypoints
@@ -58,8 +58,8 @@ class SourceFile(Door):
 
     def enter(self, data: bytes) -> None:
         self._file.write_bytes(data)
-        for source in registry().values():
-            source.detect(self._path)
+        for each in FORMATS.values():
+            each.load().detect(self._path)
         scan_and_read(self._path, self._format)
 
 

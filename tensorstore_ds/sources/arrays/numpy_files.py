@@ -16,10 +16,11 @@ from typing import Any, ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError, TsdsError
 from tensorstore_ds.regular_files import check_machine, open_file, unreadable
-from tensorstore_ds.sources.array_files import NPY_HEAD, ArrayFile, bad_file, parse_npy
-from tensorstore_ds.sources.array_source import ArraySource
+from tensorstore_ds.sources.arrays.files import NPY_HEAD, ArrayFile, bad_file, parse_npy
+from tensorstore_ds.sources.arrays.source import ArraySource
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, SourceOptions
-from tensorstore_ds.sources.files import SPLIT_NAMES, glance, split_name, walk_files
+from tensorstore_ds.sources.files import glance, walk_files
+from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name
 
 #: Names of arrays, in lower case, that are read as the images and as the labels.
 IMAGE_NAMES = frozenset({"image", "images", "img", "imgs", "x", "data"})

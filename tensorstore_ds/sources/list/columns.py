@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.schema import Keypoints
-from tensorstore_ds.sources.list_lines import PATH_NAMES, Table, column_name
+from tensorstore_ds.sources.list.lines import PATH_NAMES, Table, column_name
 
 LABEL_NAMES = frozenset(["label", "labels", "class", "class_name", "class_id", "category", "target"])
 SPLIT_COLUMN_NAMES = frozenset({"split", "subset"})

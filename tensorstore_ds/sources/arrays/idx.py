@@ -15,8 +15,8 @@ import numpy as np
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import open_file, unreadable
-from tensorstore_ds.sources.array_files import ArrayFile, Scratch, Stream, bad_shape
-from tensorstore_ds.sources.array_source import ArraySource
+from tensorstore_ds.sources.arrays.files import ArrayFile, Scratch, Stream, bad_shape
+from tensorstore_ds.sources.arrays.source import ArraySource
 
 #: The third byte of a file: its type, big-endian. http://yann.lecun.com/exdb/mnist/, "the IDX file format".
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

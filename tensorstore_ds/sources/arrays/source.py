@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.schema import ArrayField, ArraySpec, Field, label_field
-from tensorstore_ds.sources.array_files import ArrayFile, Scratch, bad_shape
+from tensorstore_ds.sources.arrays.files import ArrayFile, Scratch, bad_shape
 from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.classes import number_classes
 

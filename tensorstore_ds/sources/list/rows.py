@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.sources.files import PackedStrings
-from tensorstore_ds.sources.list_columns import unpack
-from tensorstore_ds.sources.unions import find_unions
+from tensorstore_ds.sources.list.columns import unpack
+from tensorstore_ds.sources.splits import find_unions
 
 
 class Rows:

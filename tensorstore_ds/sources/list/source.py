@@ -14,11 +14,12 @@ from tensorstore_ds.format.schema import Field, label_field, objects_field
 from tensorstore_ds.regular_files import unreadable
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.classes import number_classes, order_classes
-from tensorstore_ds.sources.files import SPLIT_NAMES, glance, split_name, split_names, walk_files
+from tensorstore_ds.sources.files import glance, walk_files
 from tensorstore_ds.sources.keypoints import flip_pairs
-from tensorstore_ds.sources.list_columns import Columns, RowError, read_columns, unpack
-from tensorstore_ds.sources.list_lines import LIST_SUFFIXES, Table, names_images, open_table
-from tensorstore_ds.sources.list_rows import Rows
+from tensorstore_ds.sources.list.columns import Columns, RowError, read_columns, unpack
+from tensorstore_ds.sources.list.lines import LIST_SUFFIXES, Table, names_images, open_table
+from tensorstore_ds.sources.list.rows import Rows
+from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name, split_names
 
 #: Names of lists that may stand beside the usual ones of splits: unions of them, which are left out.
 _UNION_NAMES = frozenset({"all", "trainval"})
