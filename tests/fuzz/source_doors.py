@@ -227,7 +227,7 @@ def mutate_npz(random: Random, data: bytes) -> bytes:
 
 
 class NamesFile(Door):
-    """A file of class or landmark names, given by option."""
+    """A file of class or keypoint names, which an option names."""
 
     def __init__(self, folder: Path, read: Callable[[Path], object], goods: Sequence[bytes]) -> None:
         super().__init__(folder, goods)
@@ -243,13 +243,13 @@ class NamesFile(Door):
 
 
 CLASSES = (b"cat\ndog\n# x\n", b"cat\r\n\r\n dog \r\n", "\ufeffK\u00e4tzchen\n".encode(), b"0\n1\n10\n")
-LANDMARKS = (
+KEYPOINTS = (
     *(b"left_eye\nright_eye\nnose\n", b"a\tb\nb\ta\nc\n", b"l1,r1\nr1\nm,m\n", b"LShoulder\nRShoulder\n"),
     b"\n".join(b"%d" % i for i in range(1, 69)),
 )
 
 classes = partial(NamesFile, read=read_classes, goods=CLASSES)
-landmarks = partial(NamesFile, read=read_keypoints, goods=LANDMARKS)
+keypoints = partial(NamesFile, read=read_keypoints, goods=KEYPOINTS)
 
 
 class FileNames(Door):
