@@ -15,7 +15,7 @@ from tensorstore_ds.conversion.options import OnError
 from tensorstore_ds.format.schema import ENCODINGS, LAYOUTS
 from tensorstore_ds.imaging.codecs import COLORS
 from tensorstore_ds.imaging.placement import FITS
-from tensorstore_ds.sources import registry
+from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.version import __version__
 from tsds_cli.main import COMMANDS, cli
 
@@ -71,7 +71,7 @@ def test_choices_and_defaults_are_those_of_the_library() -> None:
         assert isinstance(found[name].type, click.Choice)
         return set(found[name].type.choices)
 
-    assert choices("format") == {"auto", *registry()}
+    assert choices("format") == {"auto", *FORMATS}
     assert choices("layout") == set(LAYOUTS)
     assert choices("encoding") == set(ENCODINGS)
     assert choices("fit") == set(FITS)

@@ -6,13 +6,13 @@ from hypothesis import given, strategies as st
 
 from tensorstore_ds.conversion.plan import BLOCK_ROWS, PlannedSplit, plan_blocks, plan_shards, plan_splits
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.sources.arrays import ArraysSource
+from tensorstore_ds.sources.arrays.numpy_files import ArraysSource
 from tensorstore_ds.sources.base import Contents, SourceOptions
 from tensorstore_ds.sources.folders import FolderSource
-from tensorstore_ds.sources.imglab import ImglabSource
-from tensorstore_ds.sources.list import ListSource
+from tensorstore_ds.sources.imglab.source import ImglabSource
+from tensorstore_ds.sources.list.source import ListSource
 from tensorstore_ds.sources.sequence import SequenceSource
-from tensorstore_ds.sources.voc import VocSource
+from tensorstore_ds.sources.voc.source import VocSource
 
 
 def contents(n, labels=None, name="train", **others):

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.schema import ArraySpec
-from tensorstore_ds.sources.array_files import NPY_HEAD, parse_npy
-from tensorstore_ds.sources.arrays import ArraysSource
+from tensorstore_ds.sources.arrays.files import NPY_HEAD, ArrayFile, read_npy_header
+from tensorstore_ds.sources.arrays.numpy_files import ArraysSource
 from tensorstore_ds.sources.base import Contents, Source, SourceOptions
 
 GRAY = np.arange(6 * 5 * 7, dtype=np.uint8).reshape(6, 5, 7)
@@ -266,22 +266,42 @@ def test_headers_are_parsed_as_numpy_does(array: NDArray[Any], version: tuple[in
     stream = io.BytesIO()
     np.lib.format.write_array(stream, np.asfortranarray(array) if fortran else array, version, allow_pickle=False)
     try:
-        dtype, shape, order, offset = parse_npy(stream.getvalue()[:NPY_HEAD], "x.npy")
+        header = read_npy_header(stream.getvalue()[:NPY_HEAD], "x.npy", Path("x.npy"))
     except SourceError:
         assert array.dtype.kind not in "biuf" or array.dtype.itemsize > 8
         return
     stream.seek(0)
     loaded = np.load(stream, allow_pickle=False)
-    assert (np.dtype(dtype), shape) == (loaded.dtype, loaded.shape)
-    assert len(stream.getvalue()) - offset == loaded.nbytes
-    flat = np.frombuffer(stream.getvalue(), dtype, offset=offset) if loaded.size else np.empty(0, dtype)
-    np.testing.assert_array_equal(flat.reshape(shape, order="F" if order else "C"), loaded)
+    assert (np.dtype(header.dtype), header.shape) == (loaded.dtype, loaded.shape)
+    assert len(stream.getvalue()) - header.offset == loaded.nbytes == header.nbytes
+    flat = np.frombuffer(stream.getvalue()[header.offset :], header.dtype)
+    np.testing.assert_array_equal(flat.reshape(header.shape, order="F" if header.fortran else "C"), loaded)
 
 
 def test_a_header_of_python_2_is_read() -> None:
     text = b"{'descr': '<i4', 'fortran_order': False, 'shape': (2L, 3L), }\n"
     head = b"\x93NUMPY\x01\0" + len(text).to_bytes(2, "little") + text
-    assert parse_npy(head, "x") == ("<i4", (2, 3), False, len(head))
+    assert read_npy_header(head, "x", Path("x")) == ArrayFile("x", Path("x"), "<i4", (2, 3), len(head))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"-" * 3900 + b"1",
+        b"1+" * 1900 + b"1",
+        b"[1," * 1000,
+        b"{" * 3900,
+        b"{'descr': (), 'fortran_order': False, 'shape': (1,)}",
+        b"{'descr': ('<i4', (9999999999, 9999999)), 'fortran_order': False, 'shape': (1,)}",
+        b"{'descr': '<i4', 'fortran_order': False, 'shape': (" + b"1," * 33 + b")}",
+        b"{'descr': '<i4', 'fortran_order': False, 'shape': (-1, 0)}",
+        b"{'descr': '<i4', 'fortran_order': False, 'shape': (0, 1000000000000000000)}",
+    ],
+)
+def test_hostile_headers_are_refused(text: bytes) -> None:
+    with pytest.raises(SourceError) as error:
+        read_npy_header(b"\x93NUMPY\x01\0" + len(text).to_bytes(2, "little") + text, "x", Path("x"))
+    assert error.value.reason == "array-file"
 
 
 @given(st.integers(0, 200), st.binary(min_size=1, max_size=8), st.sampled_from(["npy", "npz"]))

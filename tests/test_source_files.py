@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
 
 from tensorstore_ds.errors import OptionError, SourceError
-from tensorstore_ds.sources import files, registry
+from tensorstore_ds.sources import FORMATS, files
 from tensorstore_ds.sources.classes import number_classes, order_classes, read_classes
 from tensorstore_ds.sources.files import (
     PackedStrings,
     encoding_problem,
     glance,
-    split_name,
-    split_names,
     walk_files,
 )
+from tensorstore_ds.sources.splits import split_name, split_names
 
 PNG = frozenset({".png"})
 
@@ -255,13 +256,27 @@ EXAMPLES: dict[str, tuple[str, dict[str, bytes]]] = {
 }
 
 
+def recognised(path: Path) -> list[str]:
+    return [name for name, format in FORMATS.items() if format.load().detect(path)]
+
+
+def test_formats_have_the_names_that_their_sources_have() -> None:
+    assert {name: format.load().name for name, format in FORMATS.items()} == {name: name for name in FORMATS}
+
+
+def test_the_list_of_formats_costs_nothing() -> None:
+    code = "import sys, tensorstore_ds.sources as s; print(*s.FORMATS, 'numpy' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == [*FORMATS, "False"]
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_each_format_is_detected_by_its_own_source_alone(tmp_path: Path, example: str) -> None:
     format, content = EXAMPLES[example]
     for name, data in content.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
-    assert [name for name, source in registry().items() if source.detect(tmp_path)] == [format]
+    assert recognised(tmp_path) == [format]
 
 
 @pytest.mark.parametrize(
@@ -277,9 +292,9 @@ def test_each_format_is_detected_by_its_own_source_alone(tmp_path: Path, example
 def test_each_file_is_detected_by_its_own_source_alone(tmp_path: Path, name: str, data: bytes, format: str) -> None:
     file = tmp_path / name
     file.write_bytes(data)
-    assert [name for name, source in registry().items() if source.detect(file)] == [format]
+    assert recognised(file) == [format]
 
 
 def test_nothing_is_detected_where_nothing_is(tmp_path: Path) -> None:
     touch(tmp_path, "a.md", "sub/b.txt")
-    assert [name for name, source in registry().items() if source.detect(tmp_path)] == []
+    assert recognised(tmp_path) == []

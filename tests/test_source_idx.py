@@ -15,9 +15,9 @@ from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import ConversionError, SourceError
-from tensorstore_ds.sources import array_files
+from tensorstore_ds.sources.arrays import files as array_files
+from tensorstore_ds.sources.arrays.idx import IdxSource
 from tensorstore_ds.sources.base import Contents, Source, SourceOptions
-from tensorstore_ds.sources.idx import IdxSource
 
 IMAGES = np.arange(5 * 3 * 4, dtype=np.uint8).reshape(5, 3, 4)
 LABELS = np.array([2, 0, 1, 1, 2], np.uint8)

@@ -1,4 +1,4 @@
-"""Landmarks: order, flip partners, lists."""
+"""Keypoints: order, flip partners, lists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.keypoints import (
     absent_keypoints,
-    as_place,
     choose_keypoints,
     flip_pairs,
     order_keypoints,
@@ -98,7 +97,7 @@ def test_the_users_list_decides() -> None:
     wanted = Keypoints(("b", "a", "c"), ((0, 1),))
     assert choose_keypoints({"a"}, wanted, "x") is wanted
     assert choose_keypoints({"l", "r"}, None, "x") == Keypoints(("l", "r"), ((0, 1),))
-    with pytest.raises(SourceError, match=r"x: expected only the 3 landmarks .* found also d") as caught:
+    with pytest.raises(SourceError, match=r"x: expected only the 3 names of the keypoint list, found also d") as caught:
         choose_keypoints({"d"}, wanted, "x")
     assert caught.value.reason == "unknown-keypoint"
 
@@ -116,8 +115,8 @@ def test_lists(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "at least one landmark name"),
-        ("a\nb\na\n", "line 3: expected each landmark once, found a twice"),
+        ("", "at least one keypoint name"),
+        ("a\nb\na\n", "line 3: expected each keypoint once, found a twice"),
         ("a,b\n", "expected the partner of a to be in the list, found b"),
         ("a,b\nb,c\nc\n", "b and c do not"),
         ("a,c\nb,c\nc\n", "b and c do not"),
@@ -140,12 +139,7 @@ def test_lists_that_cannot_be_read(tmp_path: Path) -> None:
         read_keypoints(tmp_path / "points.txt")
 
 
-def test_places_and_limits() -> None:
-    nan = float("nan")
-    assert as_place(1.5, -2) == (1.5, -2)
-    assert as_place(float("inf"), 0) is None
-    assert as_place(0, -1e10) is None
-    assert all(value != value for value in as_place(nan, 3) or ())
+def test_keypoints_of_a_sample_are_limited() -> None:
     assert absent_keypoints(2, 3, "x").shape == (2, 3, 2)
     with pytest.raises(SourceError) as caught:
         absent_keypoints(1 << 12, (1 << 10) + 1, "x")

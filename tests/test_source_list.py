@@ -12,7 +12,7 @@ from hypothesis import example, given, strategies as st
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.base import Contents, Sample, Source, SourceOptions
-from tensorstore_ds.sources.list import ListSource
+from tensorstore_ds.sources.list.source import ListSource
 
 
 def write(root: Path, name: str, text: str | bytes) -> Path:
@@ -70,7 +70,7 @@ def test_separators_and_headers(tmp_path: Path, name: str, text: str) -> None:
     read = samples(source, contents)
     assert [(sample.key, sample.label) for sample in read] == EXPECTED
     assert [Path(sample.image) for sample in read] == [tmp_path / key for key, _ in EXPECTED]
-    assert source.files(contents.splits["train"][1]) == (tmp_path / "sub/图.jpg",)
+    assert source.files(contents.splits["train"][1]) == (f"{tmp_path}/sub/图.jpg",)
     assert all(sample.objects is None for sample in read)
 
 
@@ -106,7 +106,7 @@ def test_numbers_with_gaps_are_refused(tmp_path: Path, lines: str) -> None:
     assert error.value.reason == "unknown-class"
 
 
-# --- boxes and landmarks ------------------------------------------------------------------------------------------
+# --- boxes and keypoints ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_boxes(tmp_path: Path, text: str) -> None:
     assert (first.label, second.label) == (1, 0)
 
 
-def test_landmarks(tmp_path: Path) -> None:
+def test_keypoints(tmp_path: Path) -> None:
     header = "path,left_eye_x,left_eye_y,right_eye_x,right_eye_y,Nose_X,Nose_Y"
     text = f"{header}\na.png,1,2,3,4,5,6\nb.png,1,2,,,5,6\nc.png,,,,,,\n"
     source, contents = scan(write(tmp_path, "l.csv", text))
@@ -152,7 +152,7 @@ def test_landmarks(tmp_path: Path) -> None:
     assert error.value.reason == "keypoint-count"
 
 
-def test_box_and_landmarks_together(tmp_path: Path) -> None:
+def test_box_and_keypoints_together(tmp_path: Path) -> None:
     text = "path,x1,y1,x2,y2,n_x,n_y\na.png,0,0,9,9,,\nb.png,0,0,9,9,4,5\nc.png,,,,,4,5\nd.png,nan,nan,nan,nan,,\n"
     source, contents = scan(write(tmp_path, "l.csv", text))
     a, b, d = (sample.objects for sample in samples(source, contents))
@@ -246,7 +246,7 @@ def test_bad_boxes_are_problems(tmp_path: Path, cells: str) -> None:
     assert found(contents) == [("l.csv:3", "list-line")]
 
 
-def test_half_a_landmark_is_a_problem(tmp_path: Path) -> None:
+def test_half_a_keypoint_is_a_problem(tmp_path: Path) -> None:
     _, contents = scan(write(tmp_path, "l.csv", "path,n_x,n_y\na.png,1,2\nb.png,1,\n"))
     assert found(contents) == [("l.csv:3", "list-line")]
 

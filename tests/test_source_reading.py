@@ -30,7 +30,7 @@ from tensorstore_ds.sources.base import Sample
 from tensorstore_ds.sources.classes import read_classes
 from tensorstore_ds.sources.files import glance, walk_files
 from tensorstore_ds.sources.keypoints import read_keypoints
-from tensorstore_ds.sources.list_lines import names_images, open_table
+from tensorstore_ds.sources.list.lines import names_images, open_table
 from tensorstore_ds.sources.xml import file_root, read_tree
 
 SKIP = ConvertOptions(workers=0, on_error="skip")
@@ -89,9 +89,9 @@ def test_annotations_and_arrays_that_are_no_files_are_refused(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("read", [read_classes, read_keypoints])
-def test_class_and_landmark_lists_are_files(tmp_path: Path, kind: str, read: Callable[[Path], Any]) -> None:
+def test_class_and_keypoint_lists_are_files(tmp_path: Path, kind: str, read: Callable[[Path], Any]) -> None:
     special(tmp_path / "names.txt", kind)
-    with pytest.raises(OptionError, match=r"names\.txt: the (class|landmark) list cannot be used: (expected a|cannot)"):
+    with pytest.raises(OptionError, match=r"names\.txt: the (class|keypoint) list cannot be used: (expected a|cannot)"):
         read(tmp_path / "names.txt")
 
 

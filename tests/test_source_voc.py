@@ -1,4 +1,4 @@
-"""Pascal VOC: layouts, images, splits, objects, landmarks, and every refusal."""
+"""Pascal VOC: layouts, images, splits, objects, keypoints, and every refusal."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.schema import Keypoints, TableField
 from tensorstore_ds.sources.base import Contents, Objects, Source, SourceOptions
-from tensorstore_ds.sources.imglab import ImglabSource
-from tensorstore_ds.sources.voc import VocSource
+from tensorstore_ds.sources.imglab.source import ImglabSource
+from tensorstore_ds.sources.voc.source import VocSource
 
 FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -102,12 +102,12 @@ def test_fields_sizes_and_files(tmp_path: Path) -> None:
     assert (contents.labels, contents.problems, contents.left_out) == (None, (), ())
     source = pickle.loads(pickle.dumps(source))  # noqa: S301  as it travels to a worker process
     a, b = (source.read("train", reference) for reference in contents.splits["train"])
-    assert (a.annotated_size, b.annotated_size, a.image) == ((480, 640), None, tmp_path / "a.jpg")
+    assert (a.annotated_size, b.annotated_size, a.image) == ((480, 640), None, f"{tmp_path}/a.jpg")
     assert a.objects is not None and b.objects is not None
     assert a.objects.difficult is not None and a.objects.difficult.dtype == np.uint8
     assert b.objects.boxes is not None and b.objects.boxes.shape == (0, 4)  # an image that shows no object
     assert b.objects.occluded is not None and b.objects.occluded.shape == (0,)
-    assert source.files(contents.splits["train"][0]) == (tmp_path / "a.xml", tmp_path / "a.jpg")
+    assert source.files(contents.splits["train"][0]) == (f"{tmp_path}/a.xml", f"{tmp_path}/a.jpg")
     assert isinstance(source, Source)
 
 
@@ -127,7 +127,7 @@ def test_flags(tmp_path: Path) -> None:
         "<part><name>b</name><x>1</x><y>2</y></part><point><name>a</name><x>3.5</x><y>4</y></point>",
     ],
 )
-def test_named_landmarks(tmp_path: Path, points: str) -> None:
+def test_named_keypoints(tmp_path: Path, points: str) -> None:
     absent = "<keypoints><point name='b' visible='0'/><point name='a' x='nan' y='1'/></keypoints>"
     found = objects(tmp_path, obj(more=points), obj(more=absent), obj())
     expected = np.full((3, 2, 2), np.nan)
@@ -135,7 +135,7 @@ def test_named_landmarks(tmp_path: Path, points: str) -> None:
     np.testing.assert_array_equal(found.keypoints, expected)
 
 
-def test_wider_faces_landmarks(tmp_path: Path) -> None:
+def test_wider_faces_keypoints(tmp_path: Path) -> None:
     lm = "<lm><x1>10</x1><y1>11</y1><x2>-1</x2><y2>-1</y2><x10>5</x10><y10>6</y10><visible>1</visible></lm>"
     faces = [obj("face", more=f"{lm}<has_lm>{has}</has_lm>") for has in (1, 0)]
     source, contents = scan(write(tmp_path, {"a.xml": annotation("a.jpg", *faces), "a.jpg": ""}))
@@ -146,7 +146,7 @@ def test_wider_faces_landmarks(tmp_path: Path) -> None:
     np.testing.assert_array_equal(result.keypoints, [[[10, 11], nan, [5, 6]], [nan] * 3])
 
 
-def test_parts_with_boxes_and_points_without_name_are_no_landmarks(tmp_path: Path) -> None:
+def test_parts_with_boxes_and_points_without_name_are_no_keypoints(tmp_path: Path) -> None:
     part = "<part><name>head</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></part>"
     assert objects(tmp_path, obj("person", more=part + "<point><x>1</x><y>2</y></point>")).keypoints is None
 
@@ -187,11 +187,11 @@ def test_class_order_and_options(tmp_path: Path) -> None:
             "annotation",
             "expected difficult to be 0 or 1",
         ),
-        (annotation("x.jpg", obj(more="<part name='n' x='1'/>")), "annotation", "y of landmark n"),
-        (annotation("x.jpg", obj(more="<part x='1' y='1'/>")), "annotation", "a landmark's name"),
+        (annotation("x.jpg", obj(more="<part name='n' x='1'/>")), "annotation", "y of keypoint n"),
+        (annotation("x.jpg", obj(more="<part x='1' y='1'/>")), "annotation", "a keypoint's name"),
         (annotation("x.jpg", obj(more="<part name='n' x='inf' y='1'/>")), "annotation", "within a billion"),
         (annotation("x.jpg", obj(more="<part name='n' x='1' y='1'/>" * 2)), "annotation", "found n twice"),
-        (annotation("x.jpg", obj(more="<lm><x1>1</x1></lm>")), "annotation", "expected y1"),
+        (annotation("x.jpg", obj(more="<lm><x1>1</x1></lm>")), "annotation", "expected y of keypoint 1"),
         ("<annotations/>", "annotation", "expected the root element <annotation>, found <annotations>"),
         ("<annotation>", "xml-syntax", "line 1"),
         ("", "xml-syntax", "line 1"),
@@ -289,7 +289,7 @@ def test_images_in_a_folder_apart(tmp_path: Path) -> None:
     source, contents = scan(tmp_path / "voc", images=tmp_path / "photos")
     assert keys(source, contents) == {"train": ["deep/b.jpg", "x/a.jpg"]}
     assert reasons(contents) == [("y/a.jpg", "no-annotation")]
-    assert source.files(contents.splits["train"][0])[1] == tmp_path / "photos/deep/b.jpg"
+    assert source.files(contents.splits["train"][0])[1] == f"{tmp_path}/photos/deep/b.jpg"
 
 
 def test_images_that_cannot_be_told(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,17 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.sources import xml
-from tensorstore_ds.sources.xml import file_root, flag, folder_roots, iterate_elements, number, pixels, read_tree
+from tensorstore_ds.sources.xml import (
+    ElementError,
+    file_root,
+    flag,
+    folder_roots,
+    iterate_elements,
+    number,
+    pixels,
+    place,
+    read_tree,
+)
 
 FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -176,17 +187,45 @@ def test_roots_are_told_from_first_bytes(tmp_path: Path) -> None:
     assert file_root(tmp_path / "c.xml") is None
 
 
+def value(read: Callable[..., object], *texts: str | None) -> object:
+    try:
+        return read(*texts)
+    except ElementError:
+        return None
+
+
 def test_values() -> None:
-    assert number("nan") != number("nan")
-    assert [number(text) for text in ("inf", "1e3", "-1", "", "1,5", "0x10", "1_0")] == [
-        float("inf"), 1000, -1, None, None, None, None,
+    assert number("nan", "x") != number("nan", "x")
+    assert [value(number, text, "x") for text in ("inf", "1e3", "-1", "", "1,5", "0x10", "1_0", None)] == [
+        float("inf"), 1000, -1, None, None, None, None, None,
     ]  # fmt: skip
     assert [pixels(text) for text in (None, "640", "640.0", "0", "-3", "nan", "inf", "1e300")] == [0, 640, 640] + [
         0
     ] * 5
-    assert [flag(text) for text in (None, "0", "Unspecified", "TRUE", "yes", "-1", "nan", "x")] == [
+    assert [value(flag, text, "x") for text in (None, "0", "Unspecified", "TRUE", "yes", "-1", "nan", "x")] == [
         0, 0, 0, 1, 1, 1, None, None,
     ]  # fmt: skip
+
+
+def test_places() -> None:
+    assert place("1.5", "-2", "nose") == (1.5, -2)
+    assert all(coordinate != coordinate for coordinate in place("nan", "3", "nose"))
+    assert [value(place, *xy, "nose") for xy in (("inf", "0"), ("0", "-1e10"), ("1", None), ("x", "1"))] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (lambda: number("4,5", "ymax"), "expected ymax, a number, found '4,5'"),
+        (lambda: flag("9" * 41 + "x", "difficult"), f"expected difficult to be 0 or 1, found '{'9' * 40}...'"),
+        (lambda: place("1", None, "nose"), "expected y of keypoint nose, a number, found none"),
+        (lambda: place("1e10", "0", "nose"), "expected keypoint nose within a billion pixels, found 10000000000.0 0.0"),
+    ],
+)
+def test_what_is_wrong_with_a_value(read: Callable[[], object], message: str) -> None:
+    with pytest.raises(ElementError) as caught:
+        read()
+    assert str(caught.value) == message
 
 
 @FUZZ

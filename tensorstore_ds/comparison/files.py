@@ -19,7 +19,7 @@ from torchvision.transforms import v2
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.imaging.codecs import FORMATS
 from tensorstore_ds.reading.store import Split, Store
-from tensorstore_ds.sources.voc_layout import find_layout
+from tensorstore_ds.sources.voc.layout import find_layout
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 #: The lists of `VOCDetection`.

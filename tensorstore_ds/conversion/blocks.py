@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -112,12 +113,12 @@ def convert_block(
     return BlockResult(len(kept), tables, statistics, tuple(skipped), bytes(files))
 
 
-def identities(paths: Iterable[Path]) -> bytes:
+def identities(paths: Iterable[str | Path]) -> bytes:
     """What tells that a file is still the same: its inode, size, and times of change in nanoseconds; zeros if gone."""
     numbers = array("q")
     for path in paths:
         try:
-            status = path.stat()
+            status = os.stat(path)  # noqa: PTH116  # most paths are strings
             inode = status.st_ino & 0x7FFF_FFFF_FFFF_FFFF  # some file systems use all 64 bits
             numbers.extend((inode, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
         except OSError:  # reading it will say why

@@ -1,27 +1,46 @@
-"""One module per source format, found by being here; the protocol is in `base`."""
+"""Data sets in the formats of others: `FORMATS` lists them, `open_source` opens one, `base` says what a source is.
+
+No format is imported before it is used, so that the list itself costs nothing.
+"""
 
 from __future__ import annotations
 
-import functools
 import importlib
-import pkgutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import unreadable
-from tensorstore_ds.sources.base import Source, SourceOptions
+
+if TYPE_CHECKING:
+    from tensorstore_ds.sources.base import Source, SourceOptions
 
 
-@functools.cache
-def registry() -> Mapping[str, type[Source]]:
-    """Every source format by its name: the modules of this package that set ``SOURCE``."""
-    found: dict[str, type[Source]] = {}
-    for module in sorted(pkgutil.iter_modules(__path__), key=lambda m: m.name):
-        source = getattr(importlib.import_module(f"{__name__}.{module.name}"), "SOURCE", None)
-        if source is not None:
-            found[source.name] = source
-    return found
+@dataclass(frozen=True, slots=True)
+class Format:
+    """Where a format's source is: a module below this package and a class in it; and what the format is."""
+
+    module: str
+    source: str
+    description: str
+
+    def load(self) -> type[Source]:
+        """The class, imported."""
+        found: type[Source] = getattr(importlib.import_module(f"{__name__}.{self.module}"), self.source)
+        return found
+
+
+#: Every format that is read from a path, by its name; a page in ``formats/sources/`` describes each.
+FORMATS: Mapping[str, Format] = {
+    "arrays": Format("arrays.numpy_files", "ArraysSource", "NumPy's .npy and .npz files"),
+    "folders": Format("folders", "FolderSource", "images in class folders, or without labels"),
+    "idx": Format("arrays.idx", "IdxSource", "MNIST's files"),
+    "imglab": Format("imglab.source", "ImglabSource", "dlib's XML: boxes and keypoints"),
+    "list": Format("list.source", "ListSource", "a text or CSV file with a line for each image"),
+    "voc": Format("voc.source", "VocSource", "Pascal VOC: an XML file for each image"),
+}
 
 
 def open_source(path: Path, format: str = "auto", options: SourceOptions | None = None) -> Source:
@@ -31,22 +50,19 @@ def open_source(path: Path, format: str = "auto", options: SourceOptions | None 
         SourceError: `no-such-source`, `unreadable-file`, `unknown-format`, or `ambiguous-format` when several
             recognise it.
     """
-    options = options or SourceOptions()
+    from tensorstore_ds.sources.base import SourceOptions  # imports NumPy, which the list of formats does not need
+
     try:
         exists = path.exists()
     except OSError as error:  # such as a name that is too long
         raise SourceError(unreadable(str(path), error)) from error
     if not exists:
         raise SourceError(Problem(str(path), "no-such-source", "there is no such file or folder."))
-    formats = registry()
-    if format != "auto":
-        return formats[format](path, options)
-    matches = [name for name, source in formats.items() if source.detect(path)]
-    if len(matches) == 1:
-        return formats[matches[0]](path, options)
-    names = ", ".join(sorted(formats))
-    if not matches:
-        found = Problem(str(path), "unknown-format", "no known data set format was recognised here.")
-        raise SourceError(found, f"Name the format with --format ({names}).")
-    found = Problem(str(path), "ambiguous-format", f"this could be {' or '.join(matches)}.")
-    raise SourceError(found, "Name the format with --format.")
+    names = [format] if format != "auto" else [n for n, each in FORMATS.items() if each.load().detect(path)]
+    if len(names) == 1:
+        return FORMATS[names[0]].load()(path, options or SourceOptions())
+    if names:
+        problem = Problem(str(path), "ambiguous-format", f"this could be {' or '.join(names)}.")
+        raise SourceError(problem, "Name the format with `format`.")
+    problem = Problem(str(path), "unknown-format", "no known data set format was recognised.")
+    raise SourceError(problem, f"Name the format with `format` ({', '.join(FORMATS)}).")

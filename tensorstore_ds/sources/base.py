@@ -1,7 +1,7 @@
 """What a source is: something that lists samples, and reads each of them in a worker process.
 
-A format is one module of this package that sets ``SOURCE`` to a class like `Source`, and one page in
-``formats/sources/``. Nothing else is needed: `tensorstore_ds.sources` finds the module.
+A new format is a class derived from `Source`, in a module or a package beside this one; its line in `FORMATS` of
+`tensorstore_ds.sources`; and its page in ``formats/sources/``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from tensorstore_ds.format.schema import Field, Keypoints
 
 #: What a source hands to its own `read`: a path, a row number. It must be small: a data set has millions.
 Reference = str | int
+#: What is wrong with an object beside its box: flags of VOC's and dlib's.
+FLAGS = ("difficult", "truncated", "occluded")
 
 #: Files that are taken for images, by their suffix in lower case.
 IMAGE_SUFFIXES = frozenset(
@@ -31,8 +33,8 @@ class SourceOptions:
     """What the user may say about a source.
 
     Attributes:
-        classes: the class names in their order; None for alphabetic order of what is found.
-        keypoints: landmark names in their order and flip pairs; None to derive them.
+        classes: the class names in their order; None for those that occur, in alphabetic order.
+        keypoints: keypoint names in their order and flip pairs; None to derive them.
         images: a folder to look for images in, for annotations that lie apart from their images.
     """
 
@@ -48,7 +50,7 @@ class Objects:
     Attributes:
         boxes: (M, 4) float64, x1 y1 x2 y2 in pixels, x2 and y2 exclusive; unchecked.
         labels: (M,) int64 class indices.
-        keypoints: (M, K, 2) float64, x y in pixels; NaN where a point is absent.
+        keypoints: (M, K, 2) float64, x y in pixels; NaN where a keypoint is absent.
         difficult, truncated, occluded: (M,) uint8 flags.
     """
 
@@ -69,7 +71,7 @@ class Sample:
         image: a file's path (as a string too: quicker, and it shows for small images), or pixels (H, W) or (H, W, C),
             or a PIL image.
         label: class index.
-        objects: boxes and landmarks, in the pixels of the image as it is shown (orientation applied).
+        objects: boxes and keypoints, in the pixels of the image as it is shown (orientation applied).
         arrays: further fields, one array each.
         annotated_size: (height, width) that the annotation gives; it is compared with the image.
     """
@@ -84,13 +86,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a scan finds.
+    """The result of a scan.
 
     Attributes:
         fields: all fields but the image, its size and its key.
         splits: for each split the references of its samples, in stored order. Names match `schema.NAME`.
         labels: for each split the labels, (n,) int64, where the source knows them without reading the samples.
-        problems: what is bad; a conversion stops at it, or leaves it out if told so.
+        problems: what is bad; a conversion stops at it, or leaves it out if `on_error` says so.
         left_out: what the source itself does not take in: a photograph not listed, a split that is a union.
     """
 
@@ -105,15 +107,17 @@ class Contents:
 class Source(Protocol):
     """A data set in somebody else's format. Instances travel to worker processes once.
 
-    ``Source(path, options)`` only stores its arguments. What is wrong with a file is a `SourceError` with a reason
-    code; a disk that fails and memory that is short are a `ConversionError`, for no sample is bad then. Files are
-    opened by `reading.open_file` and `reading.read_file`, which see to both.
+    What is wrong with a file is a `SourceError` with a reason code; a disk that fails and memory that is short are a
+    `ConversionError`, for no sample is bad then. `regular_files.open_file` and `read_file` see to both.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str]  # of the format
     path: Path
+    options: SourceOptions
 
-    def __init__(self, path: Path, options: SourceOptions) -> None: ...
+    def __init__(self, path: Path, options: SourceOptions) -> None:
+        self.path = path
+        self.options = options
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -128,13 +132,15 @@ class Source(Protocol):
     def read(self, split: str, reference: Reference) -> Sample:
         """One sample; called in worker processes, on a copy of this object as it was after `scan`."""
 
-    def files(self, reference: Reference) -> tuple[Path, ...]:
+    def files(self, reference: Reference) -> tuple[str | Path, ...]:
         """The files that only this sample is made from, such as its image; none where samples share all files."""
+        return ()
 
-    def common_files(self) -> tuple[Path, ...]:
+    def common_files(self) -> tuple[str | Path, ...]:
         """The files that samples share and whose content their references do not hold; known after `scan`.
 
         A finished shard of an interrupted conversion is used again if its references are the same and neither its
         samples' own files nor these have changed. A list whose lines are the references is none of these: a line more
         changes no other sample. A source without any file, own or common, is always converted anew.
         """
+        return ()

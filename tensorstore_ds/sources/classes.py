@@ -9,14 +9,14 @@ from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.regular_files import read_lines
 
 
-def order_classes(found: Iterable[str], wanted: tuple[str, ...] | None, where: str) -> tuple[str, ...]:
-    """The class names in their stored order: `wanted` as it is, else those found, by code point.
+def order_classes(names: Iterable[str], wanted: tuple[str, ...] | None, where: str) -> tuple[str, ...]:
+    """The class names in their stored order: `wanted` as it is, else those that occur, by code point.
 
     >>> order_classes(["dog", "cat", "dog"], None, "photos")
     ('cat', 'dog')
 
     Args:
-        found: the names that occur; repetitions do not matter.
+        names: the names that occur; repetitions do not matter.
         wanted: the user's list, which may name classes that do not occur.
         where: what an error names: the source, or the file with the annotations.
 
@@ -25,26 +25,34 @@ def order_classes(found: Iterable[str], wanted: tuple[str, ...] | None, where: s
             a name that `wanted` has not.
         OptionError: `wanted` is empty or names a class twice.
     """
-    names = sorted(set(found))
+    ordered = tuple(sorted(set(names)))
     listed = set(_checked(wanted, "classes")) if wanted is not None else set()
     folded: dict[str, str] = {}
-    for name in names:
+    for name in ordered:
         other = folded.setdefault(name.casefold(), name)
         if other != name and not {name, other} <= listed:
             message = f"expected classes that differ in more than case, found {other} and {name}."
-            advice = "Rename one, or name both in a class list (--classes FILE)."
-            raise SourceError(Problem(where, "class-case", message), advice)
+            raise SourceError(Problem(where, "class-case", message), "Rename one, or name both with `classes`.")
     if wanted is None:
-        return tuple(names)
-    unknown = [name for name in names if name not in listed]
-    if unknown:
-        some = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
-        message = f"expected only the {len(wanted)} classes of the class list, found also {some}."
-        raise SourceError(Problem(where, "unknown-class", message), "Add it to the list, or correct the source.")
+        return ordered
+    check_listed(ordered, wanted, "class", where)
     return wanted
 
 
-def number_classes(found: Iterable[int], wanted: tuple[str, ...] | None, where: str) -> tuple[str, ...]:
+def check_listed(names: Iterable[str], wanted: tuple[str, ...], what: str, where: str) -> None:
+    """Refuse names that the user's list of classes or keypoints (`what`: ``class``, ``keypoint``) has not.
+
+    Raises:
+        SourceError: `unknown-class` or `unknown-keypoint`.
+    """
+    unknown = sorted(set(names).difference(wanted))
+    if unknown:
+        some = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+        message = f"expected only the {len(wanted)} names of the {what} list, found also {some}."
+        raise SourceError(Problem(where, f"unknown-{what}", message), "Add it to the list, or correct the source.")
+
+
+def number_classes(labels: Iterable[int], wanted: tuple[str, ...] | None, where: str) -> tuple[str, ...]:
     """The class names of labels that are numbers already: `wanted`, whose n-th name (from 0) is that of label n, else
     the numbers themselves, which must then be 0 to n - 1 without a gap.
 
@@ -55,7 +63,7 @@ def number_classes(found: Iterable[int], wanted: tuple[str, ...] | None, where: 
         SourceError: `unknown-class` for a negative number, a gap, or a number that has no name in `wanted`.
         OptionError: `wanted` is empty or names a class twice.
     """
-    numbers = sorted(set(found))
+    numbers = sorted(set(labels))
     n = len(numbers) if wanted is None else len(_checked(wanted, "classes"))
     wrong = next((number for number in numbers if not 0 <= number < n), None)
     if wrong is None:
@@ -65,11 +73,11 @@ def number_classes(found: Iterable[int], wanted: tuple[str, ...] | None, where: 
         raise SourceError(Problem(where, "unknown-class", message), "Correct the list: its first name is label 0.")
     gap = f"but never {next(i for i in range(n) if i not in numbers)}" if numbers[0] >= 0 else "some of them negative"
     message = f"expected labels from 0 up without a gap, found labels from {numbers[0]} to {numbers[-1]}, {gap}."
-    raise SourceError(Problem(where, "unknown-class", message), "Name all classes, label 0 first (--classes FILE).")
+    raise SourceError(Problem(where, "unknown-class", message), "Name all classes with `classes`, label 0 first.")
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
-    """The class names in a text file, one a line, in this order; blank lines and white space around do not count.
+    """The class names in a text file, one per line, in this order; blank lines and white space around do not count.
 
     Raises:
         OptionError: the file cannot be read, is not UTF-8, names no class, or names one twice.
@@ -80,7 +88,7 @@ def read_classes(path: Path) -> tuple[str, ...]:
 
 def _checked(names: tuple[str, ...], where: str) -> tuple[str, ...]:
     if not names:
-        raise OptionError(f"{where}: expected at least one class name, found none. Write one a line.")
+        raise OptionError(f"{where}: expected at least one class name, found none. Write one per line.")
     seen: set[str] = set()
     for name in names:
         if name in seen:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, islice, pairwise
@@ -12,14 +11,10 @@ from pathlib import Path
 from typing import overload
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.schema import NAME
 from tensorstore_ds.regular_files import check_machine, unreadable
 
 #: What operating systems and archive programs leave behind; hidden names (``.DS_Store``) are passed over anyway.
 LITTER = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini"})
-
-#: Names that mean a split, in lower case, of a folder, a list or an array. Others are read as class names and the like.
-SPLIT_NAMES = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
 
 _GLANCE_FOLDER = 1_000  # entries of one folder below the root, and of all, that `glance` looks at
 _GLANCE_ALL = 10_000
@@ -51,8 +46,8 @@ def _walk(
     names: list[str] = []
     try:
         status = Path(root, prefix).stat()
-        here = (status.st_dev, status.st_ino)
-        if here in above:
+        identity = (status.st_dev, status.st_ino)
+        if identity in above:
             raise _loop(prefix)
         with os.scandir(f"{root}/{prefix}") as entries:
             for entry in entries:
@@ -75,7 +70,7 @@ def _walk(
         if name[-1] == "/":
             yield run
             run = []
-            yield from _walk(root, prefix + name, (*above, here), suffixes, others)
+            yield from _walk(root, prefix + name, (*above, identity), suffixes, others)
         else:
             run.append(prefix + name)
     yield run
@@ -87,16 +82,16 @@ def glance(root: Path) -> list[str]:
     The widest view first, and never more than some ten thousand. A folder that cannot be read is passed over: the scan
     reports it.
     """
-    found: list[str] = []
-    level = [""]
+    files: list[str] = []
+    folders = [""]
     for depth in range(3):
         below: list[str] = []
-        for prefix in level:
-            limit = min(_GLANCE_ALL - len(found), _GLANCE_FOLDER if depth else _GLANCE_ALL)
+        for prefix in folders:
+            limit = min(_GLANCE_ALL - len(files), _GLANCE_FOLDER if depth else _GLANCE_ALL)
             for name, is_folder in _entries(f"{root}/{prefix}", limit):
-                (below if is_folder else found).append(f"{prefix}{name}/" if is_folder else prefix + name)
-        level = sorted(below)
-    return found
+                (below if is_folder else files).append(f"{prefix}{name}/" if is_folder else prefix + name)
+        folders = sorted(below)
+    return files
 
 
 def _entries(folder: str, limit: int) -> list[tuple[str, bool]]:
@@ -128,35 +123,6 @@ def encoding_problem(path: str) -> Problem | None:
     except UnicodeEncodeError:
         return Problem(path, "name-encoding", "expected a file name in UTF-8, found other bytes. Rename the file.")
     return None
-
-
-def split_name(text: str) -> str:
-    """The name of a split as a store allows it: lower case, with ``_`` for all other characters.
-
-    >>> split_name("Train 2012")
-    'train_2012'
-
-    Raises:
-        SourceError: `split-name` when no letter or digit is left, or more than 64 characters are.
-    """
-    name = re.sub(r"[^a-z0-9_-]", "_", text.lower())
-    if NAME.fullmatch(name) and re.search(r"[a-z0-9]", name):
-        return name
-    message = "expected a split's name with letters a-z or digits, 64 characters at most."
-    raise SourceError(Problem(text or '""', "split-name", message), "Rename the split.")
-
-
-def split_names(texts: Iterable[str]) -> dict[str, str]:
-    """`split_name` of each text; two that get the same name are a `SourceError` `split-name`."""
-    names: dict[str, str] = {}
-    for text in texts:
-        name = split_name(text)
-        other = next((t for t, n in names.items() if n == name and t != text), None)
-        if other is not None:
-            message = f"expected splits whose names differ, found {other} too: both would be named {name}."
-            raise SourceError(Problem(text, "split-name", message), "Rename or merge one of them.")
-        names[text] = name
-    return names
 
 
 class PackedStrings(Sequence[str]):

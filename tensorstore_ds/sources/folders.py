@@ -2,52 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterable, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.schema import label_field
 from tensorstore_ds.regular_files import unreadable
-from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, SourceOptions
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.classes import order_classes
-from tensorstore_ds.sources.files import (
-    LITTER,
-    SPLIT_NAMES,
-    PackedStrings,
-    encoding_problem,
-    glance,
-    split_names,
-    walk_files,
-)
-from tensorstore_ds.sources.list_lines import names_images
+from tensorstore_ds.sources.files import LITTER, PackedStrings, encoding_problem, glance, walk_files
+from tensorstore_ds.sources.list.lines import names_images
+from tensorstore_ds.sources.splits import SPLIT_NAMES, split_names
 
 _SUFFIXES = tuple(IMAGE_SUFFIXES)
 #: Files beside the images that nobody would take for data: passed over without a word.
 _DOCUMENTS = ("readme", "license", "licence", "copying", "citation", "changelog")
 
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Images ``[start, stop)`` of the walk, which lie in one folder; `parts` are the names on the way to it."""
-
-    parts: tuple[str, ...]
-    start: int
-    stop: int
+_Names = tuple[str, ...]  # of the folders on the way to an image, from the top
 
 
-class FolderSource:
+class FolderSource(Source):
     """A reference is an image's path; its class is the name of the folder at the level of classes."""
 
     name: ClassVar[str] = "folders"
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
-        self.path = path
-        self.options = options
+        super().__init__(path, options)
         self._level = 0  # how many folders lie above the class folders
         self._labels: dict[str, int] = {}  # class name -> index; empty when there are no classes
 
@@ -56,44 +41,65 @@ class FolderSource:
         """Whether there are images, and neither XML files nor a list that names images."""
         if not path.is_dir():
             return False
-        found = glance(path)
-        names = [file.lower() for file in found]
+        files = glance(path)
+        names = [file.lower() for file in files]
         images = any(name.endswith(_SUFFIXES) for name in names)
-        lists = (path / file for file in found if "/" not in file)
+        lists = (path / file for file in files if "/" not in file)
         return images and not any(name.endswith(".xml") for name in names) and not any(map(names_images, lists))
 
     def scan(self) -> Contents:
         """List the images; the labels follow from their paths."""
         others: list[str] = []
-        found = PackedStrings(walk_files(self.path, IMAGE_SUFFIXES, others=others))
-        if not found:
+        images = PackedStrings(walk_files(self.path, IMAGE_SUFFIXES, others=others))
+        if not images:
             message = f"expected images, found none in this folder or below ({len(others)} other files)."
             raise SourceError(Problem(str(self.path), "empty-source", message), "Name a folder that holds images.")
-        runs = list(_runs(found))
-        tops = list(dict.fromkeys(run.parts[0] for run in runs if run.parts))
+        folders = {folder: tuple(folder.split("/")[:-1]) for folder in dict.fromkeys(map(_folder, images))}
+        tops = list(dict.fromkeys(names[0] for names in folders.values() if names))
         self._level = int(bool(tops) and all(top.lower() in SPLIT_NAMES for top in tops))
-        self._check_level(tops, runs)
-        labelled = any(len(run.parts) > self._level for run in runs)
+        self._check_level(tops, folders.values())
+        labelled = any(len(names) > self._level for names in folders.values())
+        if labelled:
+            names = self._class_names(folders.values(), tops, others)
+            classes = order_classes(names, self.options.classes, str(self.path))
+            self._labels = {name: i for i, name in enumerate(classes)}
+        left_out = tuple(_not_an_image(other) for other in others if not _is_document(other))
+        return self._divide(images, folders, split_names(tops) if self._level else {}, left_out)
 
+    def _divide(
+        self,
+        images: PackedStrings,
+        folders: Mapping[str, _Names],
+        split_of: Mapping[str, str],
+        left_out: tuple[Problem, ...],
+    ) -> Contents:
+        """The images of each split, with their labels.
+
+        Args:
+            images: the paths of all, in string order.
+            folders: for each folder with images the names of the folders on the way to it.
+            split_of: for each top folder the name of its split; empty without split folders.
+            left_out: as in `Contents`.
+        """
         problems: list[Problem] = []
-        names = split_names(tops) if self._level else {}
-        by_split: dict[str, list[_Run]] = {}
-        for run in runs:
-            if len(run.parts) < self._level + labelled:
-                problems += _misplaced(found[run.start : run.stop], "class" if labelled else "split")
-            else:
-                by_split.setdefault(names[run.parts[0]] if self._level else "train", []).append(run)
-        kept = {split: _keep(found, runs, problems) for split, runs in by_split.items()}
-        splits = {split: paths for split, (paths, _) in kept.items() if paths}
+        depth = self._level + bool(self._labels)  # of the folders that images lie in or below
+        splits: dict[str, PackedStrings] = {}
+        labels: dict[str, array[int]] = {}
+        for folder, paths in groupby(images, _folder):
+            names = folders[folder]
+            if len(names) < depth:
+                problems += [_misplaced(path, "class" if self._labels else "split") for path in paths]
+            elif kept := _encodable(paths, problems):
+                split = split_of[names[0]] if self._level else "train"
+                splits.setdefault(split, PackedStrings()).extend(kept)
+                label = self._labels[names[self._level]] if self._labels else 0
+                labels.setdefault(split, array("q")).extend([label] * len(kept))
         if not splits:
             raise SourceError(problems)
-        left_out = tuple(_not_an_image(other) for other in others if not _is_document(other))
-        if not labelled:
+        if not self._labels:
             return Contents({}, splits, problems=tuple(problems), left_out=left_out)
-        classes = order_classes(self._class_names(runs, tops, others), self.options.classes, str(self.path))
-        self._labels = {name: i for i, name in enumerate(classes)}
-        labels = {split: self._split_labels(by_split[split], kept[split][1]) for split in splits}
-        return Contents({"label": label_field(classes)}, splits, labels, tuple(problems), left_out)
+        arrays = {split: np.asarray(values, np.int64) for split, values in labels.items()}
+        return Contents({"label": label_field(tuple(self._labels))}, splits, arrays, tuple(problems), left_out)
 
     def read(self, split: str, reference: Reference) -> Sample:
         """The path and the label that follows from it."""
@@ -105,30 +111,27 @@ class FolderSource:
         """The image's path."""
         return str(reference)
 
-    def files(self, reference: Reference) -> tuple[Path, ...]:
+    def files(self, reference: Reference) -> tuple[str, ...]:
         """The image."""
-        return (self.path / str(reference),)
+        return (f"{self.path}/{reference}",)
 
-    def common_files(self) -> tuple[Path, ...]:
-        """None."""
-        return ()
-
-    def _check_level(self, tops: list[str], runs: list[_Run]) -> None:
+    def _check_level(self, tops: list[str], folders: Iterable[_Names]) -> None:
         """Refuse what would give classes that nobody means: split folders beside others, a folder around it all."""
-        deep = {run.parts[0] for run in runs if len(run.parts) > 1}
+        if self._level or not tops:
+            return
+        deep = {names[0] for names in folders if len(names) > 1}
         splits = [top for top in tops if top.lower() in SPLIT_NAMES and top in deep]
-        if splits and not self._level:
+        if splits:
             other = next(top for top in tops if top.lower() not in SPLIT_NAMES)
             message = f"expected split folders alone or class folders alone, found {splits[0]} beside {other}."
             raise SourceError(Problem(str(self.path), "split-name", message), f"Move {other} away, or rename it.")
-        flat = {run.parts[0] if run.parts else "" for run in runs if len(run.parts) < 2}
-        if len(tops) == 1 and not self._level and not flat:
+        if len(tops) == 1 and all(len(names) > 1 for names in folders):
             message = f"expected class folders or split folders, found one folder around them: {tops[0]}."
             raise SourceError(Problem(str(self.path), "unknown-format", message), f"Convert {self.path / tops[0]}.")
 
-    def _class_names(self, runs: list[_Run], tops: list[str], others: list[str]) -> set[str]:
+    def _class_names(self, folders: Iterable[_Names], tops: list[str], others: list[str]) -> set[str]:
         """The folders at the level of classes that hold images, or nothing at all."""
-        names = {run.parts[self._level] for run in runs if len(run.parts) > self._level}
+        classes = {names[self._level] for names in folders if len(names) > self._level}
         filled = {"/".join(other.split("/")[: self._level + 1]) for other in others}
         for above in [f"{top}/" for top in tops] if self._level else [""]:
             folder = self.path / above
@@ -137,46 +140,28 @@ class FolderSource:
             except OSError as error:
                 raise SourceError(unreadable(above or str(folder), error)) from error
             shown = (name for name in below if name[0] != "." and name.lower() not in LITTER)
-            names.update(name for name in shown if above + name not in filled)
-        return {name for name in names if encoding_problem(name) is None}
-
-    def _split_labels(self, runs: list[_Run], counts: list[int]) -> NDArray[np.int64]:
-        # a folder whose name is not UTF-8 is no class: all its images are problems, so that its count is 0
-        labels = [self._labels.get(run.parts[self._level], -1) for run in runs]
-        return np.repeat(np.asarray(labels, np.int64), counts)
+            classes.update(name for name in shown if above + name not in filled)
+        return {name for name in classes if encoding_problem(name) is None}
 
 
-def _runs(paths: Iterable[str]) -> Iterator[_Run]:
-    """Neighbours of the walk that lie in the same folder."""
-    start, i, folder = 0, -1, None
-    for i, path in enumerate(paths):
-        here = path[: path.rfind("/") + 1]
-        if here != folder:
-            if folder is not None:
-                yield _Run(tuple(folder.split("/")[:-1]), start, i)
-            start, folder = i, here
-    if folder is not None:
-        yield _Run(tuple(folder.split("/")[:-1]), start, i + 1)
+def _folder(path: str) -> str:
+    return path[: path.rfind("/") + 1]
 
 
-def _keep(found: PackedStrings, runs: list[_Run], problems: list[Problem]) -> tuple[PackedStrings, list[int]]:
-    """The paths of some runs without those that cannot be stored, and how many of each run there are."""
-    counts: list[int] = []
-
-    def paths() -> Iterator[str]:
-        for run in runs:
-            names = found[run.start : run.stop]
-            bad = {name: problem for name in names if (problem := encoding_problem(name))}
-            problems.extend(bad.values())
-            counts.append(len(names) - len(bad))
-            yield from (name for name in names if name not in bad) if bad else names
-
-    return PackedStrings(paths()), counts
+def _encodable(paths: Iterable[str], problems: list[Problem]) -> list[str]:
+    """The paths that can be stored; `problems` receives the others."""
+    kept = []
+    for path in paths:
+        if problem := encoding_problem(path):
+            problems.append(problem)
+        else:
+            kept.append(path)
+    return kept
 
 
-def _misplaced(paths: list[str], kind: str) -> list[Problem]:
+def _misplaced(path: str, kind: str) -> Problem:
     message = f"expected images inside the {kind} folders, found one beside or above them. Move it away."
-    return [Problem(path, "no-annotation", message) for path in paths]
+    return Problem(path, "no-annotation", message)
 
 
 def _not_an_image(path: str) -> Problem:
@@ -185,6 +170,3 @@ def _not_an_image(path: str) -> Problem:
 
 def _is_document(path: str) -> bool:
     return path.rpartition("/")[2].lower().split(".")[0] in _DOCUMENTS
-
-
-SOURCE = FolderSource

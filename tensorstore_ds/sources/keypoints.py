@@ -1,8 +1,7 @@
-"""Landmarks: their order, their left-right partners, and the file in which a user gives both."""
+"""Keypoint names: their order, their left-right partners, and the file in which a user gives both."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.regular_files import read_lines
+from tensorstore_ds.sources.classes import check_listed
 
 #: Partners in the 68-point scheme of iBUG, numbered from 0; the nine points not named lie on the middle line. The
 #: scheme: Sagonas, Tzimiropoulos, Zafeiriou, Pantic: "300 Faces in-the-Wild Challenge: The first facial landmark
@@ -26,11 +26,7 @@ IBUG_68 = (
     *((60, 64), (61, 63), (65, 67)),  # the lips, inside; 62 and 66 are their middle
 )
 
-Place = tuple[float, float]
-
-ABSENT: Place = (math.nan, math.nan)
-LIMIT = 1e9  # pixels; larger numbers lose their meaning in the float32 of a store
-POINTS_LIMIT = 1 << 22  # landmarks of a sample: 64 MB
+KEYPOINTS_LIMIT = 1 << 22  # of a sample: 64 MB
 
 _SIDES = {"left": "right", "l": "r"}
 _SIDES.update({right: left for left, right in _SIDES.items()})
@@ -41,51 +37,38 @@ _SIDE = re.compile(
 )
 
 
-def as_place(x: float, y: float) -> Place | None:
-    """A landmark's place: `ABSENT` where a coordinate is NaN, None where one is beyond any picture (`LIMIT`)."""
-    if math.isnan(x) or math.isnan(y):
-        return ABSENT
-    return (x, y) if abs(x) <= LIMIT and abs(y) <= LIMIT else None
-
-
 def absent_keypoints(objects: int, names: int, where: str) -> NDArray[np.float64]:
-    """A new array (objects, names, 2) of NaN, to be filled with the landmarks that are there.
+    """A new array (objects, names, 2) of NaN, to be filled with the keypoints that there are.
 
     Raises:
-        SourceError: `keypoint-count` for more than `POINTS_LIMIT` landmarks in one sample.
+        SourceError: `keypoint-count` for more than `KEYPOINTS_LIMIT` keypoints in one sample.
     """
-    if objects * names > POINTS_LIMIT:
-        message = f"expected at most {POINTS_LIMIT} landmarks in a sample, found {objects} objects of {names}."
+    if objects * names > KEYPOINTS_LIMIT:
+        message = f"expected at most {KEYPOINTS_LIMIT} keypoints in a sample, found {objects} objects of {names}."
         raise SourceError(Problem(where, "keypoint-count", message))
     return np.full((objects, names, 2), np.nan)
 
 
 def order_keypoints(names: Iterable[str]) -> tuple[str, ...]:
-    """Landmark names, each once: by number when all are whole numbers, else by code point.
+    """Keypoint names, each once: by number when all are whole numbers, else by code point.
 
     >>> order_keypoints(["10", "9", "10"]), order_keypoints(["nose", "10", "9"])
     (('9', '10'), ('10', '9', 'nose'))
     """
-    found = set(names)
-    if all(map(_is_number, found)):
-        return tuple(sorted(found, key=_magnitude))
-    return tuple(sorted(found))
+    each = set(names)
+    return tuple(sorted(each, key=_magnitude if all(map(_is_number, each)) else None))
 
 
-def choose_keypoints(found: Iterable[str], wanted: Keypoints | None, where: str) -> Keypoints:
-    """The landmarks as the user lists them, else those found, in order and with the partners that the names tell.
+def choose_keypoints(names: Iterable[str], wanted: Keypoints | None, where: str) -> Keypoints:
+    """The keypoints as the user lists them, else those that occur, in order and with the partners that the names tell.
 
     Raises:
-        SourceError: `unknown-keypoint` for one found that the user's list has not.
+        SourceError: `unknown-keypoint` for one that occurs and that the user's list has not.
     """
-    names = order_keypoints(found)
-    if wanted is None:
-        return Keypoints(names, flip_pairs(names))
-    unknown = sorted(set(names).difference(wanted.names))
-    if unknown:
-        some = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
-        message = f"expected only the {len(wanted.names)} landmarks of the landmark list, found also {some}."
-        raise SourceError(Problem(where, "unknown-keypoint", message), "Add it to the list, or correct the source.")
+    ordered = order_keypoints(names)
+    if wanted is None or not ordered:
+        return Keypoints(ordered, flip_pairs(ordered))
+    check_listed(ordered, wanted.names, "keypoint", where)
     return wanted
 
 
@@ -110,14 +93,14 @@ def flip_pairs(names: Sequence[str]) -> tuple[tuple[int, int], ...]:
 
 
 def read_keypoints(path: Path) -> Keypoints:
-    """The landmarks in a text file: a name a line, in this order, and after a tab or comma that of its flip partner.
+    """The keypoints in a text file: a name per line, in this order, and after a tab or comma that of its flip partner.
 
     One of two partners may leave the other out. Without any partner in the file they follow from the names.
 
     Raises:
-        OptionError: the file cannot be read, is not UTF-8, names no landmark, one twice, or partners that do not match.
+        OptionError: the file cannot be read, is not UTF-8, names no keypoint, one twice, or partners that do not match.
     """
-    lines = read_lines(path, "landmark list")
+    lines = read_lines(path, "keypoint list")
     partners: dict[str, str] = {}
     for i, line in enumerate(lines, 1):
         if not line.strip():
@@ -127,10 +110,10 @@ def read_keypoints(path: Path) -> Keypoints:
         if not name or len(others) > 1:
             raise OptionError(f"{where}: expected a name, or a name, a tab and its partner's name, found {line!r}.")
         if name in partners:
-            raise OptionError(f"{where}: expected each landmark once, found {name} twice. Remove one.")
+            raise OptionError(f"{where}: expected each keypoint once, found {name} twice. Remove one.")
         partners[name] = others[0] if others else ""
     if not partners:
-        raise OptionError(f"{path}: expected at least one landmark name, found none. Write one a line.")
+        raise OptionError(f"{path}: expected at least one keypoint name, found none. Write one per line.")
     names = tuple(partners)
     return Keypoints(names, _listed_pairs(partners, str(path)) if any(partners.values()) else flip_pairs(names))
 
@@ -145,9 +128,8 @@ def _listed_pairs(partners: dict[str, str], where: str) -> tuple[tuple[int, int]
             raise OptionError(f"{where}: expected the partner of {name} to be in the list, found {partner}. Add it.")
         a, b = index[name], index[partner]
         if pairs.setdefault(a, b) != b or pairs.setdefault(b, a) != a:
-            raise OptionError(
-                f"{where}: expected partners to name each other, {name} and {partner} do not. Correct it."
-            )
+            message = f"expected partners to name each other, {name} and {partner} do not. Correct it."
+            raise OptionError(f"{where}: {message}")
     return tuple(sorted((a, b) for a, b in pairs.items() if a < b))
 
 

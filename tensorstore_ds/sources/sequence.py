@@ -19,9 +19,9 @@ from tensorstore_ds.format.schema import OBJECT_VALUES, ArrayField, ArraySpec, F
 from tensorstore_ds.regular_files import check_machine
 from tensorstore_ds.sources.base import Contents, Objects, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.classes import number_classes
-from tensorstore_ds.sources.files import split_names
 from tensorstore_ds.sources.keypoints import flip_pairs
 from tensorstore_ds.sources.samples import Parts, as_array, read_parts
+from tensorstore_ds.sources.splits import split_names
 
 
 @runtime_checkable

@@ -2,7 +2,8 @@
 
 The parser is expat. A document type declaration is refused where it begins, and with it every entity declaration and
 every reference to another file, since those need one. Size, depth and the number of elements are bounded, so that no
-file, however made, costs more than some hundred megabytes or never ends.
+file, however made, costs more than some hundred megabytes or never ends. (defusedxml refuses declarations too, but
+bounds nothing, gives no line numbers, and takes half as much time again for a small file.)
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
@@ -34,22 +34,24 @@ _NO = frozenset({"", "0", "false", "no", "unspecified"})
 _YES = frozenset({"1", "true", "yes"})
 _SAMPLE = 8  # XML files whose beginning tells the format of a folder
 _HEAD = 4096
+_PLACE_LIMIT = 1e9  # pixels; larger numbers lose their meaning in the float32 of a store
+
+Place = tuple[float, float]  # x y; NaN NaN where a keypoint is absent
+ABSENT: Place = (math.nan, math.nan)
+
+
+class ElementError(Exception):
+    """An element that does not say what it must; the message says what was expected and found, but not where."""
 
 
 def read_tree(path: Path, where: str) -> Element:
-    """The root element of a small XML file.
-
-    Args:
-        path: the file.
-        where: its name in errors.
+    """The root element of a small XML file, which errors name `where`.
 
     Raises:
         SourceError: `unreadable-file`, `xml-size`, `xml-doctype`, `xml-encoding`, `xml-syntax`.
     """
-    parser = _Parser(where, None)
-    for _ in parser.run(_chunks(path, where, FILE_LIMIT)):
-        pass
-    return parser.elements[0][1]
+    ((_, root),) = _elements(path, FILE_LIMIT, _Parser(where, None, None))
+    return root
 
 
 def iterate_elements(path: Path, where: str, root: str, tag: str) -> Iterator[tuple[int, Element]]:
@@ -58,48 +60,184 @@ def iterate_elements(path: Path, where: str, root: str, tag: str) -> Iterator[tu
     Raises:
         SourceError: as `read_tree` does; `annotation` when the file's root is not `root`.
     """
-    parser = _Parser(where, tag, root)
-    for _ in parser.run(_chunks(path, where, STREAM_LIMIT)):
-        yield from parser.elements
-        parser.elements.clear()
+    return _elements(path, STREAM_LIMIT, _Parser(where, root, tag))
 
 
-def number(text: str | None) -> float | None:
-    """The number that a text is; None when it is none. ``nan`` and ``inf`` are numbers.
-
-    >>> number(" 12.5\\n"), number("1_000"), number(None)
-    (12.5, None, None)
-    """
-    if text is None or "_" in text:
-        return None
+def _elements(path: Path, limit: int, parser: _Parser) -> Iterator[tuple[int, Element]]:
     try:
-        return float(text)
+        with open_file(path, parser.where, 0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > limit:
+                raise parser.too_large(f"at most {limit >> 20} MiB", f"{size} bytes")
+            while limit > 0 and (data := file.read(min(_CHUNK, limit))):
+                limit -= len(data)
+                yield from parser.parse(data)
+        yield from parser.parse(b"", final=True)
+    except OSError as error:
+        raise SourceError(unreadable(parser.where, error)) from error
+    finally:
+        parser.close()
+
+
+class _Parser:
+    """Builds a tree of each element named `tag` (of the root where that is None), and keeps nothing else."""
+
+    def __init__(self, where: str, root: str | None, tag: str | None) -> None:
+        self.where = where
+        self._root, self._tag = root, tag
+        self._finished: list[tuple[int, Element]] = []  # trees, each with the line of its beginning
+        self._builder = TreeBuilder()
+        self._depth = 0  # of the open element in the document
+        self._inside = 0  # of the open element in the tree being built; 0 when none is
+        self._line = self._begin = self._count = 0  # of the tree being built: first line and byte, elements so far
+        self._fed = 0  # bytes given to expat before the chunk that it has now
+        self._since = 0  # bytes given to it since it last reported a tag or a comment
+        self._expat = expat.ParserCreate()
+        self._expat.buffer_text = True
+        self._expat.StartDoctypeDeclHandler = self._doctype
+        self._expat.StartElementHandler = self._start
+        self._expat.EndElementHandler = self._end
+        self._expat.CommentHandler = self._comment
+
+    def close(self) -> None:
+        """Let go of expat, which holds methods of this object: a cycle that only a garbage collection would end."""
+        del self._expat
+
+    def parse(self, data: bytes, *, final: bool = False) -> list[tuple[int, Element]]:
+        """The trees that end in this chunk."""
+        self._finished = []
+        self._since += len(data)
+        try:
+            self._expat.Parse(data, final)
+        except expat.ExpatError as error:
+            raise SourceError(self._problem(error, data)) from error
+        except SourceError:  # a ValueError too, but ours
+            raise
+        except (LookupError, ValueError) as error:  # pyexpat's words for an encoding that Python does not have
+            message = f"expected an encoding of XML, such as UTF-8, found {error}. Save the file as UTF-8."
+            raise SourceError(Problem(self.where, "xml-encoding", message)) from error
+        self._fed += len(data)
+        if self._since > _TOKEN_LIMIT:
+            raise self.too_large(f"tags and texts of at most {_TOKEN_LIMIT >> 20} MiB")
+        if self._inside and self._fed - self._begin > FILE_LIMIT:
+            raise self.too_large(f"elements of at most {FILE_LIMIT >> 20} MiB")
+        return self._finished
+
+    def too_large(self, expected: str, found: str = "more") -> SourceError:
+        """The error `xml-size`."""
+        return SourceError(Problem(self.where, "xml-size", f"expected {expected}, found {found}."))
+
+    def _problem(self, error: expat.ExpatError, data: bytes) -> Problem:
+        reason, message = "xml-syntax", f"expected well-formed XML, found: {expat.ErrorString(error.code)}."
+        # XML that says nothing of its encoding is UTF-8; a byte that is not shows that it was written as another
+        i = self._expat.ErrorByteIndex - self._fed
+        if error.code in _SYNTAX_ENCODING:
+            reason, message = "xml-encoding", f"{expat.ErrorString(error.code)}. Save the file as UTF-8."
+        elif error.code == _INVALID_TOKEN and 0 <= i < len(data) and data[i] >= 0x80:
+            expected = "expected text in the encoding declared (UTF-8 if none is), found other bytes."
+            reason, message = "xml-encoding", f"{expected} Save the file as UTF-8."
+        return Problem(self.where, reason, f"line {error.lineno}: {message}")
+
+    def _doctype(self, *_: object) -> None:
+        message = "expected plain XML, found a document type declaration (DOCTYPE). Remove it."
+        raise SourceError(Problem(self.where, "xml-doctype", message))
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        self._since = 0
+        self._depth += 1
+        if self._depth > DEPTH_LIMIT:
+            raise self.too_large(f"at most {DEPTH_LIMIT} elements within one another")
+        if self._depth == 1 and self._root not in (None, tag):
+            message = f"expected the root element <{self._root}>, found <{tag}>."
+            raise SourceError(Problem(self.where, "annotation", message))
+        if not self._inside:
+            if self._tag not in (None, tag):
+                return
+            self._line, self._begin = self._expat.CurrentLineNumber, self._expat.CurrentByteIndex
+            self._count = 0
+            self._expat.CharacterDataHandler = self._builder.data  # C calls C: most calls are for white space
+        self._inside += 1
+        self._count += 1
+        if self._count > TREE_LIMIT:
+            raise self.too_large(f"at most {TREE_LIMIT} elements")
+        self._builder.start(tag, attributes)
+
+    def _end(self, tag: str) -> None:
+        self._since = 0
+        self._depth -= 1
+        if not self._inside:
+            return
+        self._builder.end(tag)
+        self._inside -= 1
+        if not self._inside:
+            self._expat.CharacterDataHandler = None
+            self._finished.append((self._line, self._builder.close()))
+            self._builder = TreeBuilder()
+
+    def _comment(self, _: str) -> None:
+        self._since = 0
+
+
+# --- values -------------------------------------------------------------------------------------------------------
+
+
+def number(text: str | None, name: str) -> float:
+    """The number that a text is; ``nan`` and ``inf`` are numbers. Any other text is an `ElementError`.
+
+    >>> number(" 12.5\\n", "xmin")
+    12.5
+    """
+    try:
+        if text is not None and "_" not in text:  # float() would take it
+            return float(text)
     except ValueError:
-        return None
+        pass
+    raise ElementError(f"expected {name}, a number, found {shown(text)}")
 
 
 def pixels(text: str | None) -> int:
     """A width or height as a whole number of pixels; 0 when it is missing or no positive number."""
-    value = number(text)
-    return int(value) if value is not None and 0 < value < 2**31 else 0
+    try:
+        value = number(text, "")
+    except ElementError:
+        return 0
+    return int(value) if 0 < value < 2**31 else 0
 
 
-def flag(text: str | None) -> int | None:
-    """0 or 1 for what programs write for no and yes; None for anything else. Nothing, or ``Unspecified``, is no.
+def flag(text: str | None, name: str) -> int:
+    """0 or 1 for what programs write for no and yes; nothing, or ``Unspecified``, is no. Else an `ElementError`.
 
-    >>> flag("1"), flag("true"), flag("2"), flag(" "), flag("maybe")
-    (1, 1, 1, 0, None)
+    >>> [flag(text, "difficult") for text in ("1", "true", "2", " ")]
+    [1, 1, 1, 0]
     """
     word = (text or "").strip().lower()
-    if word in _NO:
-        return 0
-    value = 1.0 if word in _YES else number(word)
-    return None if value is None or math.isnan(value) else int(value != 0)
+    if word in _NO or word in _YES:
+        return int(word in _YES)
+    try:
+        value = number(word, name)
+    except ElementError:
+        value = math.nan
+    if math.isnan(value):
+        raise ElementError(f"expected {name} to be 0 or 1, found {shown(text)}")
+    return int(value != 0)
+
+
+def place(x: str | None, y: str | None, name: str) -> Place:
+    """Where a keypoint lies: `ABSENT` where a coordinate is ``nan``; an `ElementError` beyond any picture."""
+    found = number(x, f"x of keypoint {name}"), number(y, f"y of keypoint {name}")
+    if any(map(math.isnan, found)):
+        return ABSENT
+    if max(map(abs, found)) > _PLACE_LIMIT:
+        raise ElementError(f"expected keypoint {name} within a billion pixels, found {found[0]} {found[1]}")
+    return found
 
 
 def shown(text: str | None) -> str:
     """A text as an error message quotes it."""
     return "none" if text is None else repr(text if len(text) <= 40 else f"{text[:40]}...")
+
+
+# --- what a file seems to be --------------------------------------------------------------------------------------
 
 
 def folder_roots(path: Path) -> set[str]:
@@ -120,121 +258,3 @@ def file_root(path: Path) -> str | None:
         return None
     match = _ROOT.search(head.replace(b"\0", b""))  # UTF-16 has a zero byte in each ASCII character
     return match[1].decode() if match else None
-
-
-def _chunks(path: Path, where: str, limit: int) -> Iterator[bytes]:
-    try:
-        with open_file(path, where, 0) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > limit:
-                _refuse(where, f"expected at most {limit >> 20} MiB, found {size} bytes.")
-            left = limit
-            while left > 0 and (data := file.read(min(_CHUNK, left))):
-                left -= len(data)
-                yield data
-    except OSError as error:
-        raise SourceError(unreadable(where, error)) from error
-
-
-def _refuse(where: str, message: str) -> NoReturn:
-    raise SourceError(Problem(where, "xml-size", message))
-
-
-class _Parser:
-    """Builds a tree of each element named `tag` (of the root where that is None), and keeps nothing else."""
-
-    def __init__(self, where: str, tag: str | None, root: str | None = None) -> None:
-        self.elements: list[tuple[int, Element]] = []  # finished trees, each with the line of its beginning
-        self._where, self._tag, self._root = where, tag, root
-        self._builder = TreeBuilder()
-        self._depth = 0  # of the open element in the document
-        self._inside = 0  # of the open element in the tree being built; 0 when none is
-        self._line = self._begin = self._count = 0  # of the tree being built: first line and byte, elements so far
-        self._fed = 0  # bytes given to expat before the chunk that it has now
-        self._since = 0  # bytes given to it since it last reported a tag or a comment
-        self._expat = expat.ParserCreate()
-        self._expat.buffer_text = True
-        self._expat.StartDoctypeDeclHandler = self._doctype
-        self._expat.StartElementHandler = self._start
-        self._expat.EndElementHandler = self._end
-        self._expat.CommentHandler = self._comment
-
-    def run(self, chunks: Iterable[bytes]) -> Iterator[None]:
-        """Parse the chunks; stops after each, for the caller to take `elements`."""
-        try:
-            for chunk in chunks:
-                self._since += len(chunk)
-                self._parse(chunk, False)
-                self._fed += len(chunk)
-                if self._since > _TOKEN_LIMIT:
-                    _refuse(self._where, f"expected tags and texts of at most {_TOKEN_LIMIT >> 20} MiB, found more.")
-                if self._inside and self._fed - self._begin > FILE_LIMIT:
-                    _refuse(self._where, f"expected elements of at most {FILE_LIMIT >> 20} MiB, found more.")
-                yield
-            self._parse(b"", True)
-            yield
-        finally:
-            del self._expat  # it holds methods of this object: a cycle, which would live on until a garbage collection
-
-    def _parse(self, data: bytes, final: bool) -> None:
-        try:
-            self._expat.Parse(data, final)
-        except expat.ExpatError as error:
-            raise SourceError(self._problem(error, data)) from error
-        except SourceError:  # a ValueError too, but ours
-            raise
-        except (LookupError, ValueError) as error:  # pyexpat's words for an encoding that Python does not have
-            message = f"expected an encoding of XML, such as UTF-8, found {error}. Save the file as UTF-8."
-            raise SourceError(Problem(self._where, "xml-encoding", message)) from error
-
-    def _problem(self, error: expat.ExpatError, data: bytes) -> Problem:
-        place = f"line {error.lineno}"
-        if error.code in _SYNTAX_ENCODING:
-            message = f"{place}: {expat.ErrorString(error.code)}. Save the file as UTF-8."
-            return Problem(self._where, "xml-encoding", message)
-        # XML that says nothing of its encoding is UTF-8; a byte that is not shows that it was written as another
-        at = self._expat.ErrorByteIndex - self._fed
-        if error.code == _INVALID_TOKEN and 0 <= at < len(data) and data[at] >= 0x80:
-            message = f"{place}: expected text in the encoding declared (UTF-8 if none is), found other bytes."
-            return Problem(self._where, "xml-encoding", f"{message} Save the file as UTF-8.")
-        message = f"{place}: expected well-formed XML, found: {expat.ErrorString(error.code)}."
-        return Problem(self._where, "xml-syntax", message)
-
-    def _doctype(self, *_: object) -> None:
-        message = "expected plain XML, found a document type declaration (DOCTYPE). Remove it."
-        raise SourceError(Problem(self._where, "xml-doctype", message))
-
-    def _start(self, tag: str, attributes: dict[str, str]) -> None:
-        self._since = 0
-        self._depth += 1
-        if self._depth > DEPTH_LIMIT:
-            _refuse(self._where, f"expected at most {DEPTH_LIMIT} elements within one another, found more.")
-        if self._depth == 1 and self._root not in (None, tag):
-            message = f"expected the root element <{self._root}>, found <{tag}>."
-            raise SourceError(Problem(self._where, "annotation", message))
-        if not self._inside:
-            if self._tag not in (None, tag):
-                return
-            self._line, self._begin = self._expat.CurrentLineNumber, self._expat.CurrentByteIndex
-            self._count = 0
-            self._expat.CharacterDataHandler = self._builder.data  # C calls C: most calls are for white space
-        self._inside += 1
-        self._count += 1
-        if self._count > TREE_LIMIT:
-            _refuse(self._where, f"expected at most {TREE_LIMIT} elements, found more.")
-        self._builder.start(tag, attributes)
-
-    def _end(self, tag: str) -> None:
-        self._since = 0
-        self._depth -= 1
-        if not self._inside:
-            return
-        self._builder.end(tag)
-        self._inside -= 1
-        if not self._inside:
-            self._expat.CharacterDataHandler = None
-            self.elements.append((self._line, self._builder.close()))
-            self._builder = TreeBuilder()
-
-    def _comment(self, _: str) -> None:
-        self._since = 0

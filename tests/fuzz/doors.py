@@ -41,7 +41,7 @@ DOORS: Mapping[str, Callable[[Path], Door]] = {
     "npy": sources.npy,
     "npz": sources.npz,
     "classes": sources.classes,
-    "landmarks": sources.landmarks,
+    "keypoints": sources.keypoints,
     "file-names": sources.FileNames,
     "image": sources.ImageFile,
     "plan": partial(WorkFile, file="plan.json"),

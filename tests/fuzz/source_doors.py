@@ -23,7 +23,7 @@ from tensorstore_ds.conversion.encode import ImageOptions, encode_sample
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size, own_pixel_limit
-from tensorstore_ds.sources import open_source, registry
+from tensorstore_ds.sources import FORMATS, open_source
 from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.sources.classes import read_classes
 from tensorstore_ds.sources.keypoints import read_keypoints
@@ -58,8 +58,8 @@ class SourceFile(Door):
 
     def enter(self, data: bytes) -> None:
         self._file.write_bytes(data)
-        for source in registry().values():
-            source.detect(self._path)
+        for each in FORMATS.values():
+            each.load().detect(self._path)
         scan_and_read(self._path, self._format)
 
 
@@ -227,7 +227,7 @@ def mutate_npz(random: Random, data: bytes) -> bytes:
 
 
 class NamesFile(Door):
-    """A file of class or landmark names, given by option."""
+    """A file of class or keypoint names, which an option names."""
 
     def __init__(self, folder: Path, read: Callable[[Path], object], goods: Sequence[bytes]) -> None:
         super().__init__(folder, goods)
@@ -243,13 +243,13 @@ class NamesFile(Door):
 
 
 CLASSES = (b"cat\ndog\n# x\n", b"cat\r\n\r\n dog \r\n", "\ufeffK\u00e4tzchen\n".encode(), b"0\n1\n10\n")
-LANDMARKS = (
+KEYPOINTS = (
     *(b"left_eye\nright_eye\nnose\n", b"a\tb\nb\ta\nc\n", b"l1,r1\nr1\nm,m\n", b"LShoulder\nRShoulder\n"),
     b"\n".join(b"%d" % i for i in range(1, 69)),
 )
 
 classes = partial(NamesFile, read=read_classes, goods=CLASSES)
-landmarks = partial(NamesFile, read=read_keypoints, goods=LANDMARKS)
+keypoints = partial(NamesFile, read=read_keypoints, goods=KEYPOINTS)
 
 
 class FileNames(Door):

@@ -1,32 +1,34 @@
-"""Arrays that lie in files: their headers are parsed, their data mapped, and decompressed first where needed."""
+"""Arrays that lie in files: their headers are read, their data mapped, and decompressed first where needed."""
 
 from __future__ import annotations
 
+import io
 import math
 import os
-import re
 import shutil
 import tempfile
+import warnings
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import ConversionError, Problem, SourceError
 from tensorstore_ds.regular_files import open_file, unreadable
 
-#: Enough for the header of a .npy file: NumPy itself writes 128 bytes for all but the oddest arrays.
-NPY_HEAD = 16384
+if TYPE_CHECKING:
+    from _typeshed import SupportsRead
+
+#: Bytes at the beginning of a .npy file that hold its header: NumPy writes 128 for all but the oddest arrays.
+NPY_HEAD = 4096
 
 _COPY = 1 << 20
-_ENTRY = re.compile(
-    r"""['"](descr|fortran_order|shape)['"]\s*:\s*('[^']*'|"[^"]*"|True|False|\([0-9,\sL]*\))""", re.ASCII
-)
-_DTYPE = re.compile(r"[<>=|]?(b1|[iu][1248]|f[248])")
-_SHAPE = re.compile(r"\((?:\s*[0-9]{1,18}L?\s*,)*\s*(?:[0-9]{1,18}L?\s*)?\)", re.ASCII)
+_AXES_LIMIT = 32
+_AXIS_LIMIT = 10**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,12 @@ class ArrayFile:
         dtype = np.dtype(self.dtype).newbyteorder("=")
         return np.dtype(np.uint8) if dtype == np.bool_ else dtype
 
+    def check_nbytes(self, file_nbytes: int) -> None:
+        """Refuse, with `array-file`, a file that is longer or shorter than its header says."""
+        if file_nbytes != self.offset + self.nbytes:
+            message = f"expected {self.offset + self.nbytes:,} bytes, found {file_nbytes:,}."
+            raise bad_file(self.where, message)
+
     def map(self) -> NDArray[Any]:
         """The array, mapped read-only.
 
@@ -67,22 +75,13 @@ class ArrayFile:
         """
         try:
             with open_file(self.path, self.where) as file:
-                size = os.fstat(file.fileno()).st_size
-                if size < self.offset + self.nbytes:
-                    raise bad_file(self.where, f"expected {self.offset + self.nbytes:,} bytes, found {size:,}.")
+                self.check_nbytes(os.fstat(file.fileno()).st_size)
                 if not self.nbytes:
                     return np.empty(self.shape, self.dtype)
                 order: Literal["C", "F"] = "F" if self.fortran else "C"
                 return np.asarray(np.memmap(file, self.dtype, "r", self.offset, self.shape, order))
         except OSError as error:
             raise SourceError(unreadable(self.where, error)) from error
-
-
-class Stream(Protocol):
-    """What bytes are read from."""
-
-    def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; none at the end."""
 
 
 class Scratch:
@@ -92,33 +91,35 @@ class Scratch:
         try:
             self._folder = Path(tempfile.mkdtemp(prefix="tsds-"))
         except OSError as error:
-            raise ConversionError(
-                f"{tempfile.gettempdir()}: {error.strerror}. Set TMPDIR to another folder."
-            ) from error
+            message = f"{tempfile.gettempdir()}: {error.strerror}. Set TMPDIR to another folder."
+            raise ConversionError(message) from error
         self._files = 0
         weakref.finalize(self, _remove, self._folder, os.getpid())
 
-    def keep(self, stream: Stream, nbytes: int) -> Path:
-        """Copy exactly `nbytes` from `stream`, or as many as it has, into a file of its own.
+    def unpack(self, stream: SupportsRead[bytes], array: ArrayFile) -> ArrayFile:
+        """The array in a file of its own, copied from `stream`, which must hold nothing else from here on.
 
         Raises:
+            SourceError: `array-file` when the stream is longer or shorter than the array.
             ConversionError: the disk is full.
         """
         free = shutil.disk_usage(self._folder).free
-        if nbytes > free:
-            message = f"{nbytes:,} bytes are needed to decompress an array, {free:,} are free."
+        if array.nbytes > free:
+            message = f"{array.nbytes:,} bytes are needed to decompress an array, {free:,} are free."
             raise ConversionError(f"{self._folder}: {message} Make room, or set TMPDIR to a larger disk.")
         path = self._folder / str(self._files)
         self._files += 1
+        remaining = array.nbytes
         with path.open("xb") as file:
-            while nbytes and (data := stream.read(min(_COPY, nbytes))):
-                nbytes -= len(data)
+            while remaining and (data := stream.read(min(_COPY, remaining))):
+                remaining -= len(data)
                 try:
                     file.write(data)
                     file.flush()
                 except OSError as error:  # it is not the source that fails here
                     raise ConversionError(f"{path}: {error.strerror}. Set TMPDIR to a larger disk.") from error
-        return path
+        array.check_nbytes(array.offset + array.nbytes - remaining + len(stream.read(1)))
+        return replace(array, path=path, offset=0)
 
 
 def _remove(folder: Path, owner: int) -> None:
@@ -126,41 +127,39 @@ def _remove(folder: Path, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def parse_npy(head: bytes, where: str) -> tuple[str, tuple[int, ...], bool, int]:
-    """The header of a .npy file: dtype, shape, whether in Fortran order, and where the data begin.
-
-    Nothing is evaluated, and no pickled object is read. The format:
-    https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+def read_npy_header(head: bytes, where: str, path: Path) -> ArrayFile:
+    """The array in a .npy file, from its header, which NumPy reads; no pickled object is read.
 
     Args:
         head: the first `NPY_HEAD` bytes of the file.
         where: how messages name it.
+        path: the file.
 
     Raises:
         SourceError: `array-file`.
     """
-    if head[:6] != b"\x93NUMPY" or len(head) < 12 or head[6] not in (1, 2, 3):
-        raise bad_file(where, "expected a .npy file of version 1, 2 or 3, found something else.")
-    width = 2 if head[6] == 1 else 4
-    start = 8 + width
-    offset = start + int.from_bytes(head[8:start], "little")
-    if offset > len(head):
-        raise bad_file(where, f"expected a header of {offset:,} bytes, found {len(head):,}.")
-    text = head[start:offset].decode("latin-1")
-    found: dict[str, str] = dict(_ENTRY.findall(text))
-    descr = found.get("descr", "").strip("'\"")
-    if "O" in descr:
+    stream = io.BytesIO(head)  # not the file: NumPy takes as much memory as a header says that it is long
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what NumPy says of files of Python 2
+            version, _ = npy.read_magic(stream)
+            # 3 differs from 2 in the names of records alone, and records are refused
+            readers = {1: npy.read_array_header_1_0, 2: npy.read_array_header_2_0, 3: npy.read_array_header_2_0}
+            shape, fortran, dtype = readers[version](stream, max_header_size=NPY_HEAD)
+    except Exception as error:  # a header may be any Python literal: nearly anything is raised for a damaged one
+        raise bad_file(where, f"expected a .npy file of version 1, 2 or 3, found {head[:60]!r}.") from error
+    if dtype.hasobject:
         raise bad_file(where, "expected numbers, found Python objects, which are pickled and so never read.")
-    shape = _SHAPE.fullmatch(found.get("shape", ""))
-    if not _DTYPE.fullmatch(descr) or shape is None or found.get("fortran_order") not in ("True", "False"):
-        raise bad_file(where, f"expected an array of numbers, found the header {text.strip()[:80]}.")
-    sizes = tuple(map(int, re.findall("[0-9]+", shape[0])))
-    return descr, sizes, found["fortran_order"] == "True", offset
+    if dtype.kind not in "biuf" or dtype.itemsize > 8:
+        raise bad_file(where, f"expected numbers of at most 64 bits, found {str(dtype)[:80]}.")
+    if len(shape) > _AXES_LIMIT or not all(0 <= n < _AXIS_LIMIT for n in shape):
+        raise bad_file(where, f"expected the shape of an array, found {str(shape)[:80]}.")
+    return ArrayFile(where, path, dtype.str, tuple(map(int, shape)), stream.tell(), fortran)
 
 
 def bad_file(where: str, message: str) -> SourceError:
     """The error `array-file`."""
-    return SourceError(Problem(where, "array-file", message), "Save it again with numpy.save or numpy.savez.")
+    return SourceError(Problem(where, "array-file", message), "Save it again, or download it again.")
 
 
 def bad_shape(where: str, message: str, advice: str = "") -> SourceError:

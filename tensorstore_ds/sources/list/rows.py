@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.sources.files import PackedStrings
-from tensorstore_ds.sources.list_columns import unpack
-from tensorstore_ds.sources.unions import find_unions
+from tensorstore_ds.sources.list.columns import unpack
+from tensorstore_ds.sources.splits import find_unions
 
 
 class Rows:
@@ -26,16 +26,17 @@ class Rows:
         self.packed = PackedStrings()
         self.splits: dict[str, int] = {}
         self.labels: dict[str, int] = {}
-        self._split, self._label, self._hash, self._table, self._line = (array("q") for _ in range(5))
+        self._lists: dict[str, int] = {}
+        self._split, self._label, self._hash, self._list, self._line = (array("q") for _ in range(5))
 
-    def add(self, packed: str, *, split: str, table: int, line: int) -> None:
-        """Add a row that stands on a line (from 1) of the list number `table`."""
+    def add(self, packed: str, split: str, where: str, line: int) -> None:
+        """Add a row that stands on a line (from 1) of the list `where`."""
         path, label = packed.split("\0", 2)[:2]
         self.packed.extend((packed,))
         self._split.append(self.splits.setdefault(split, len(self.splits)))
         self._label.append(self.labels.setdefault(label, len(self.labels)))
         self._hash.append(hash(path))
-        self._table.append(table)
+        self._list.append(self._lists.setdefault(where, len(self._lists)))
         self._line.append(line)
 
     def in_split(self, split: str) -> NDArray[np.bool_]:
@@ -58,19 +59,19 @@ class Rows:
         splits, hashes = np.asarray(self._split), np.asarray(self._hash)
         return list(find_unions({name: hashes[splits == i] for name, i in self.splits.items()}))
 
-    def repeated(self, keep: NDArray[np.bool_], tables: Sequence[str]) -> list[tuple[int, Problem]]:
+    def repeated(self, keep: NDArray[np.bool_]) -> list[tuple[int, Problem]]:
         """The rows, of those kept, whose path an earlier one has, each with its problem `duplicate-key`."""
         rows = np.flatnonzero(keep)
         hashes = np.asarray(self._hash)[rows]
         order = np.argsort(hashes, kind="stable")
         same = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
-        found: list[tuple[int, Problem]] = []
+        repeated: list[tuple[int, Problem]] = []
         for first, second in sorted((int(rows[order[i]]), int(rows[order[i + 1]])) for i in same):
             path = unpack(self.packed[second])[0]
             if path == unpack(self.packed[first])[0]:  # and not only its hash
-                message = f"expected each image once, found {path} in {self._place(first, tables)} already."
-                found.append((second, Problem(self._place(second, tables), "duplicate-key", message)))
-        return found
+                message = f"expected each image once, found {path} in {self._place(first)} already."
+                repeated.append((second, Problem(self._place(second), "duplicate-key", message)))
+        return repeated
 
-    def _place(self, row: int, tables: Sequence[str]) -> str:
-        return f"{tables[self._table[row]]}:{self._line[row]}"
+    def _place(self, row: int) -> str:
+        return f"{list(self._lists)[self._list[row]]}:{self._line[row]}"

@@ -1,4 +1,4 @@
-"""The lines of a list as rows of cells: separators, headers and encoding. What the columns mean: `list_columns`."""
+"""The lines of a list as rows of cells: separators, headers and encoding. What the columns mean, `columns` says."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Table:
     where: str
     quoted: bool
     separator: str | None
-    header: tuple[str, ...]
-    width: int
+    header: tuple[str, ...] = ()
+    width: int = 1
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """The number of the line (from 1) and the cells, without white space around, of each row that is not blank.
@@ -58,22 +58,20 @@ class Table:
 
     def _plain_rows(self) -> Iterator[tuple[int, list[str]]]:
         for number, line in _lines(self.file, self.where):
-            if text := line.strip():
-                yield number, [cell.strip() for cell in text.rsplit(self.separator, self.width - 1)]
+            yield number, [cell.strip() for cell in line.strip().rsplit(self.separator, self.width - 1)]
 
     def _quoted_rows(self) -> Iterator[tuple[int, list[str]]]:
-        lines = (line for _, line in _lines(self.file, self.where))
+        lines = (line for _, line in _lines(self.file, self.where, blank=True))
         reader = csv.reader(lines, delimiter=self.separator or ",", strict=True, skipinitialspace=True)
-        while True:
-            number = reader.line_num + 1
-            try:
-                cells = [cell.strip() for cell in next(reader)]
-            except StopIteration:
-                return
-            except csv.Error as error:
-                raise _bad_line(self.where, number, f"cannot be read as CSV: {error}.") from error
-            if any(cells):
-                yield number, cells
+        number = 1
+        try:
+            for row in reader:
+                cells = [cell.strip() for cell in row]
+                if any(cells):
+                    yield number, cells
+                number = reader.line_num + 1
+        except csv.Error as error:
+            raise _bad_line(self.where, number, f"cannot be read as CSV: {error}.") from error
 
 
 def open_table(file: Path, where: str) -> Table:
@@ -82,35 +80,29 @@ def open_table(file: Path, where: str) -> Table:
     Raises:
         SourceError: `empty-source`, `unreadable-file`, or `list-line` for a first line that makes no sense.
     """
-    return _open_text(file, where) if file.suffix.lower() == ".txt" else _open_csv(file, where)
-
-
-def _open_csv(file: Path, where: str) -> Table:
-    first = next((line for _, line in _lines(file, where) if line.strip()), "")
+    number, first = next(_lines(file, where), (0, ""))
+    if file.suffix.lower() == ".txt" and first:
+        return _open_text(file, where, number, first.strip())
     separator = "\t" if file.suffix.lower() == ".tsv" else ";" if ";" in first and "," not in first else ","
-    number, cells = next(Table(file, where, True, separator, (), 1)._quoted_rows(), (0, []))
-    if not cells:
-        raise _no_lines(where)
+    number, cells = next(Table(file, where, True, separator).rows(), (0, []))
     if not PATH_NAMES.isdisjoint(map(column_name, cells)):
         return Table(file, where, True, separator, tuple(cells), len(cells))
+    if not cells:
+        raise SourceError(Problem(where, "empty-source", "expected lines that name images, found none."))
     if len(cells) <= 2:
         return Table(file, where, True, separator, (), len(cells))
     message = f"expected a path and a label, or a header with a column named path, found {len(cells)} columns."
     raise _bad_line(where, number, message)
 
 
-def _open_text(file: Path, where: str) -> Table:
-    lines = ((number, line.strip()) for number, line in _lines(file, where))
-    number, first = next(((number, line) for number, line in lines if line), (0, ""))
-    if not first:
-        raise _no_lines(where)
+def _open_text(file: Path, where: str, number: int, first: str) -> Table:
     separators = (*(separator for separator in "\t,;" if separator in first), None)
     for separator in separators:
         header = tuple(cell.strip() for cell in first.split(separator))
         if not PATH_NAMES.isdisjoint(map(column_name, header)):
             return Table(file, where, separator is not None, separator, header, len(header))
     if first.lower().endswith(_SUFFIXES):
-        return Table(file, where, False, None, (), 1)
+        return Table(file, where, False, None)
     for separator in separators:
         if first.rsplit(separator, 1)[0].strip().lower().endswith(_SUFFIXES):
             return Table(file, where, False, separator, (), 2)
@@ -139,29 +131,25 @@ def names_images(file: Path) -> bool:
     except OSError as error:
         check_machine(file.name, error)
         return False
-    first = [line for line in lines if line.strip()][:6]
-    named = [bool(_NAMES_IMAGE.search(line)) for line in first]
+    named = [bool(_NAMES_IMAGE.search(line)) for line in lines if line.strip()][:6]
     return any(named) and all(named[1:-1])  # the first may be a header, and the last was perhaps cut
 
 
-def _lines(file: Path, where: str) -> Iterator[tuple[int, str]]:
-    """Numbered lines with their ends; a line without end does not fill the memory."""
+def _lines(file: Path, where: str, *, blank: bool = False) -> Iterator[tuple[int, str]]:
+    """Numbered lines with their ends, those that are blank only if asked for; none may fill the memory."""
     number = 1
     try:
         with io.TextIOWrapper(open_file(file, where), "utf-8-sig", newline="") as stream:
             while line := stream.readline(_MAX_LINE + 1):
                 if len(line) > _MAX_LINE:
                     raise _bad_line(where, number, f"expected a line of at most {_MAX_LINE:,} characters.")
-                yield number, line
+                if blank or line.strip():
+                    yield number, line
                 number += 1
     except UnicodeDecodeError as error:
-        raise _bad_line(where, number, "expected UTF-8, found other bytes here or soon after.") from error
+        raise _bad_line(where, number, "expected UTF-8, found other bytes in this line or soon after.") from error
     except OSError as error:
         raise SourceError(unreadable(where, error)) from error
-
-
-def _no_lines(where: str) -> SourceError:
-    return SourceError(Problem(where, "empty-source", "expected lines that name images, found none."))
 
 
 def _bad_line(where: str, number: int, message: str) -> SourceError:

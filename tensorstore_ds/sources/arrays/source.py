@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.schema import ArrayField, ArraySpec, Field, label_field
-from tensorstore_ds.sources.array_files import ArrayFile, Scratch, bad_shape
-from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions
+from tensorstore_ds.sources.arrays.files import ArrayFile, Scratch, bad_shape
+from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.classes import number_classes
 
 
-class ArraySource:
+class ArraySource(Source):
     """Samples are rows of arrays, one array a field; a reference is a row's number.
 
     A format derives from this, and its `find` says which arrays there are. `image` and `label` have a meaning;
@@ -24,8 +24,7 @@ class ArraySource:
     """
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
-        self.path = path
-        self.options = options
+        super().__init__(path, options)
         self._splits: dict[str, dict[str, ArrayFile]] = {}
         self._left_out: list[Problem] = []
         self._maps: dict[str, dict[str, NDArray[Any]]] = {}
@@ -45,15 +44,14 @@ class ArraySource:
         for arrays in self._splits.values():
             _check(arrays, first)
         fields: dict[str, Field] = {
-            name: ArrayField("array", ArraySpec(array.native.name, array.shape[1:]))
-            for name, array in first.items()
-            if name not in ("image", "label")
+            name: ArrayField("array", ArraySpec(array.native.name, array.shape[1:])) for name, array in _others(first)
         }
         labels = None
         if "label" in first:
-            labels = {split: self._read_labels(arrays["label"]) for split, arrays in self._splits.items()}
-            found = {int(label) for array in labels.values() for label in np.unique(array)}
-            fields = {"label": label_field(number_classes(found, self.options.classes, first["label"].where)), **fields}
+            labels = {split: _read_labels(arrays["label"]) for split, arrays in self._splits.items()}
+            numbers = {int(label) for array in labels.values() for label in np.unique(array)}
+            classes = number_classes(numbers, self.options.classes, first["label"].where)
+            fields = {"label": label_field(classes), **fields}
         splits = {split: range(arrays["image"].shape[0]) for split, arrays in self._splits.items()}
         return Contents(fields, splits, labels, left_out=tuple(self._left_out))
 
@@ -62,11 +60,8 @@ class ArraySource:
         maps = self._maps.get(split) or self._map(split)
         row = int(reference)
         label = int(maps["label"][row].item()) if "label" in maps else None
-        arrays = self._splits[split]
         others = {
-            name: np.asarray(array[row], arrays[name].native, order="C")
-            for name, array in maps.items()
-            if name not in ("image", "label")
+            name: np.asarray(maps[name][row], array.native, order="C") for name, array in _others(self._splits[split])
         }
         return Sample(self.key(split, row), maps["image"][row], label, arrays=others)
 
@@ -74,12 +69,8 @@ class ArraySource:
         """The split and the row's number."""
         return f"{split}/{int(reference):05d}"
 
-    def files(self, reference: Reference) -> tuple[Path, ...]:
-        """None: all rows share the files."""
-        return ()
-
     def common_files(self) -> tuple[Path, ...]:
-        """The arrays' files."""
+        """The arrays' files: all rows share them."""
         return self._files
 
     def scratch(self) -> Scratch:
@@ -87,54 +78,57 @@ class ArraySource:
         self._scratch = self._scratch or Scratch()
         return self._scratch
 
+    def leave_out(self, where: str, why: str) -> None:
+        """Report something that is not read."""
+        self._left_out.append(Problem(where, "not-listed", f"not read: {why}."))
+
     def _map(self, split: str) -> dict[str, NDArray[Any]]:
         maps = {name: array.map() for name, array in self._splits[split].items()}
-        if channels_first(self._splits[split]["image"].shape):
+        shape = maps["image"].shape
+        if len(shape) == 4 and shape[3] not in (1, 2, 3, 4):
             maps["image"] = maps["image"].transpose(0, 2, 3, 1)
         self._maps[split] = maps
         return maps
-
-    def _read_labels(self, array: ArrayFile) -> NDArray[np.int64]:
-        values = array.map().reshape(-1)
-        if array.native == np.uint64 and values.max() > np.iinfo(np.int64).max:
-            raise bad_shape(array.where, f"expected labels below 2^63, found {values.max()}.")
-        return values.astype(np.int64)
 
     def __getstate__(self) -> Mapping[str, Any]:
         # maps would be pickled with all their data, and the temporary folder belongs to the process that made it
         return {**self.__dict__, "_maps": {}, "_scratch": None}
 
 
-def channels_first(shape: tuple[int, ...]) -> bool:
-    """Whether images of this shape are (N, C, H, W)."""
-    return len(shape) == 4 and shape[3] not in (1, 2, 3, 4)
+def _others(arrays: Mapping[str, ArrayFile]) -> list[tuple[str, ArrayFile]]:
+    """The arrays that are neither the images nor the labels."""
+    return [(name, array) for name, array in arrays.items() if name not in ("image", "label")]
 
 
-def check_images(array: ArrayFile) -> None:
-    """Refuse what is not (N, H, W), (N, H, W, C) with 1 to 4 channels, or (N, C, H, W) with 1, 3 or 4.
+def _read_labels(array: ArrayFile) -> NDArray[np.int64]:
+    values = array.map().reshape(-1)
+    if array.native == np.uint64 and values.max() > np.iinfo(np.int64).max:
+        raise bad_shape(array.where, f"expected labels below 2^63, found {values.max()}.")
+    return values.astype(np.int64)
 
-    Raises:
-        SourceError: `array-shape`.
-    """
+
+def _check_images(array: ArrayFile) -> None:
+    """Refuse what is not (N, H, W), (N, H, W, C) with 1 to 4 channels, or (N, C, H, W) with 1, 3 or 4."""
     shape = array.shape
-    found = f"found {shape}."
     if len(shape) not in (3, 4) or 0 in shape[1:]:
-        raise bad_shape(array.where, f"expected images (N, H, W) or (N, H, W, C), {found}", "Reshape the array.")
+        message = f"expected images (N, H, W) or (N, H, W, C), found {shape}."
+        raise bad_shape(array.where, message, "Reshape the array.")
     if len(shape) == 3:
         return
     last, second = shape[3] in (1, 2, 3, 4), shape[1] in (1, 3, 4)
     if last and second:
-        message = f"expected it to be clear which axis holds the channels, {found}"
+        message = f"expected it to be clear which axis holds the channels, found {shape}."
         advice = "Pass the images to tensorstore_ds.convert as a sequence of arrays (H, W, C)."
         raise bad_shape(array.where, message, advice)
     if not last and not second:
-        raise bad_shape(array.where, f"expected 1 to 4 channels in the last axis, or 1, 3 or 4 in the second, {found}")
+        message = f"expected 1 to 4 channels in the last axis, or 1, 3 or 4 in the second, found {shape}."
+        raise bad_shape(array.where, message)
 
 
 def _check(arrays: Mapping[str, ArrayFile], first: Mapping[str, ArrayFile]) -> None:
     """Refuse fields whose rows are not as many as the images, or not as in the first split."""
     image = arrays["image"]
-    check_images(image)
+    _check_images(image)
     missing = next((name for name in first if name not in arrays), None)
     if missing is not None:
         message = f"expected an array for {missing} beside it, as {first[missing].where} is in another split."
@@ -145,9 +139,9 @@ def _check(arrays: Mapping[str, ArrayFile], first: Mapping[str, ArrayFile]) -> N
             raise bad_shape(array.where, message)
         if name not in first:
             raise bad_shape(array.where, "expected the same arrays in all splits, found this one only here.")
-        one, other = first[name], array
-        if name not in ("image", "label") and (one.native, one.shape[1:]) != (other.native, other.shape[1:]):
-            message = f"expected rows of {one.native} {one.shape[1:]}, as in {one.where}, "
-            raise bad_shape(other.where, f"{message}found {other.native} {other.shape[1:]}.")
         if name != "image" and 0 in array.shape[1:]:
             raise bad_shape(array.where, f"expected rows that hold numbers, found the shape {array.shape}.")
+    for name, array in _others(arrays):
+        expected, row = (f"{each.native} {each.shape[1:]}" for each in (first[name], array))
+        if row != expected:
+            raise bad_shape(array.where, f"expected rows of {expected}, as in {first[name].where}, found {row}.")

@@ -9,17 +9,18 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError, TsdsError
 from tensorstore_ds.regular_files import check_machine, open_file, unreadable
-from tensorstore_ds.sources.array_files import NPY_HEAD, ArrayFile, bad_file, parse_npy
-from tensorstore_ds.sources.array_source import ArraySource
+from tensorstore_ds.sources.arrays.files import NPY_HEAD, ArrayFile, bad_file, read_npy_header
+from tensorstore_ds.sources.arrays.source import ArraySource
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, SourceOptions
-from tensorstore_ds.sources.files import SPLIT_NAMES, glance, split_name, walk_files
+from tensorstore_ds.sources.files import glance, walk_files
+from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name
 
 #: Names of arrays, in lower case, that are read as the images and as the labels.
 IMAGE_NAMES = frozenset({"image", "images", "img", "imgs", "x", "data"})
@@ -70,7 +71,7 @@ class ArraysSource(ArraySource):
         splits: dict[str, dict[str, ArrayFile]] = {}
         for item in named:
             if has_splits and item.split is None:
-                self._leave_out(item.array.where, "its name says no split, as others do")
+                self.leave_out(item.array.where, "its name says no split, as others do")
                 continue
             arrays = splits.setdefault(item.split or "train", {})
             if item.field in arrays:
@@ -79,7 +80,9 @@ class ArraysSource(ArraySource):
             arrays[item.field] = item.array
         for arrays in splits.values():
             self._choose(arrays)
-        return {split: {name: self._unpack(a) for name, a in arrays.items()} for split, arrays in splits.items()}
+        unpacked = {split: {name: self._unpack(a) for name, a in arrays.items()} for split, arrays in splits.items()}
+        self._packed.clear()  # nothing that workers would need
+        return unpacked
 
     def _named(self) -> Iterator[_Named]:
         """Every array with what its name and its folder say."""
@@ -89,7 +92,7 @@ class ArraysSource(ArraySource):
         for name, file in zip(relative, self._files, strict=True):
             *folders, _ = name.split("/")
             if len(folders) > 1 or (folders and folders[0].lower() not in SPLIT_NAMES):
-                self._leave_out(name, "its folder is not named after a split")
+                self.leave_out(name, "its folder is not named after a split")
                 continue
             hint = folders[0] if folders else file.stem if file.suffix.lower() == ".npz" else ""
             split = split_name(hint) if hint.lower() in SPLIT_NAMES else None
@@ -97,7 +100,7 @@ class ArraysSource(ArraySource):
                 for member, array in self._members(file, name):
                     yield _name(array, member, split)
             elif file.suffix.lower() == ".npy":
-                item = _name(open_npy(file, name), file.stem, split)
+                item = _name(_open_npy(file, name), file.stem, split)
                 alone = self.path.is_file()  # whatever its name, it can only be the images
                 yield _Named(item.array, item.split, "image") if alone else item
             else:
@@ -109,13 +112,11 @@ class ArraysSource(ArraySource):
             for info in archive.infolist():
                 place = f"{where}:{info.filename}"
                 if not info.filename.endswith(".npy"):
-                    self._leave_out(place, "it is no array")
+                    self.leave_out(place, "it is no array")
                     continue
                 with archive.open(info) as stream:
-                    dtype, shape, fortran, offset = parse_npy(stream.read(NPY_HEAD), place)
-                array = ArrayFile(place, file, dtype, shape, offset, fortran)
-                if info.file_size != offset + array.nbytes:
-                    raise bad_file(place, f"expected {offset + array.nbytes:,} bytes, found {info.file_size:,}.")
+                    array = read_npy_header(stream.read(NPY_HEAD), place, file)
+                array.check_nbytes(info.file_size)
                 self._packed[array] = info
                 yield info.filename.removesuffix(".npy"), array
 
@@ -131,11 +132,7 @@ class ArraysSource(ArraySource):
             archive.open(info) as stream,
         ):
             stream.read(array.offset)
-            path = self.scratch().keep(stream, array.nbytes)
-            found = path.stat().st_size + len(stream.read(1))  # at the end zipfile compares the checksum
-            if found != array.nbytes:
-                raise bad_file(array.where, f"expected {array.nbytes:,} bytes after the header, found {found:,}.")
-        return replace(array, path=path, offset=0)
+            return self.scratch().unpack(stream, array)  # at the end zipfile compares the checksum
 
     def _choose(self, arrays: dict[str, ArrayFile]) -> None:
         """Leave the arrays that can be fields."""
@@ -146,31 +143,18 @@ class ArraysSource(ArraySource):
         image = arrays["image"]
         for name, array in list(arrays.items()):
             if name not in ("image", "label") and array.shape[:1] != image.shape[:1]:
-                self._leave_out(array.where, f"its shape is {array.shape}, that of the images {image.shape}")
+                self.leave_out(array.where, f"its shape is {array.shape}, that of the images {image.shape}")
                 del arrays[name]
 
-    def _leave_out(self, where: str, why: str) -> None:
-        self._left_out.append(Problem(where, "not-listed", f"not read: {why}."))
 
-    def __getstate__(self) -> Mapping[str, Any]:
-        return {**super().__getstate__(), "_packed": {}}
-
-
-def open_npy(file: Path, where: str) -> ArrayFile:
-    """The array in a .npy file, from its header.
-
-    Raises:
-        SourceError: `array-file` when it holds anything but one array of numbers; `unreadable-file`.
-    """
+def _open_npy(file: Path, where: str) -> ArrayFile:
+    """The array in a .npy file, from its header."""
     try:
         with open_file(file, where) as stream:
-            dtype, shape, fortran, offset = parse_npy(stream.read(NPY_HEAD), where)
-            size = os.fstat(stream.fileno()).st_size
+            array = read_npy_header(stream.read(NPY_HEAD), where, file)
+            array.check_nbytes(os.fstat(stream.fileno()).st_size)
     except OSError as error:
         raise SourceError(unreadable(where, error)) from error
-    array = ArrayFile(where, file, dtype, shape, offset, fortran)
-    if size != offset + array.nbytes:
-        raise bad_file(where, f"expected {offset + array.nbytes:,} bytes, found {size:,}.")
     return array
 
 
@@ -206,6 +190,3 @@ def _zip_errors(where: str) -> Iterator[None]:
         raise bad_file(where, f"cannot be read as a .npz file: {error}.") from error
     except OSError as error:
         raise SourceError(unreadable(where, error)) from error
-
-
-SOURCE = ArraysSource

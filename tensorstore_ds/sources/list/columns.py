@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.schema import Keypoints
-from tensorstore_ds.sources.list_lines import PATH_NAMES, Table, column_name
+from tensorstore_ds.sources.list.lines import PATH_NAMES, Table, column_name
 
 LABEL_NAMES = frozenset(["label", "labels", "class", "class_name", "class_id", "category", "target"])
 SPLIT_COLUMN_NAMES = frozenset({"split", "subset"})
@@ -38,7 +38,7 @@ class Columns:
         path, label, split: their places; None where there is no such column.
         box: four places, or none.
         sized: the box is a corner and a size, not two corners.
-        points: names of landmarks and the places of their x and y.
+        keypoints: names of keypoints and the places of their x and y.
         ignored: columns that are not read.
     """
 
@@ -48,16 +48,16 @@ class Columns:
     split: int | None = None
     box: tuple[int, ...] = ()
     sized: bool = False
-    points: tuple[tuple[str, int, int], ...] = ()
+    keypoints: tuple[tuple[str, int, int], ...] = ()
     ignored: tuple[str, ...] = ()
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Places of the box and of the landmarks, in this order."""
-        return (*self.box, *(place for _, x, y in self.points for place in (x, y)))
+        """Places of the box and of the keypoints, in this order."""
+        return (*self.box, *(place for _, x, y in self.keypoints for place in (x, y)))
 
     def pack(self, cells: Sequence[str]) -> str:
-        """Path, label, box (always two corners) and landmarks as one string, for `unpack`.
+        """Path, label, box (always two corners) and keypoints as one string, for `unpack`.
 
         It holds all that is known of the sample: nothing of the header is needed to read it.
 
@@ -71,8 +71,7 @@ class Columns:
         if self.label is not None and not label:
             raise RowError("expected a label, found an empty cell.")
         numbers = [cells[place] for place in self.numbers]
-        if numbers:
-            self._check(numbers)
+        self._check(numbers)
         if self.sized and numbers[0]:
             x, y, width, height = map(float, numbers[:4])
             numbers[2:4] = repr(x + width), repr(y + height)
@@ -83,22 +82,30 @@ class Columns:
 
     def _check(self, numbers: list[str]) -> None:
         for text in numbers:
-            _check_number(text)
-        given = [bool(text) for text in numbers]
-        box, points = given[: len(self.box)], given[len(self.box) :]
+            if text and not _is_number(text):
+                raise RowError(f"expected a number, found {text}.")
+        box, keypoints = numbers[: len(self.box)], numbers[len(self.box) :]
         if box and any(box) != all(box):
             raise RowError("expected all four cells of a box or none, found some of them empty.")
-        if box and any(points) and not any(box):
-            raise RowError("expected a box for the landmarks, found its cells empty.")
-        for i, (name, _, _) in enumerate(self.points):
-            if points[2 * i] != points[2 * i + 1]:
+        if box and any(keypoints) and not any(box):
+            raise RowError("expected a box for the keypoints, found its cells empty.")
+        for (name, _, _), x, y in zip(self.keypoints, keypoints[::2], keypoints[1::2], strict=True):
+            if bool(x) != bool(y):
                 raise RowError(f"expected x and y of {name} or neither, found one of them empty.")
 
 
-def unpack(row: str) -> tuple[str, str, list[str]]:
-    """Path, label, and the cells of box and landmarks in the order of `Columns.numbers`.
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text  # which float() would take
 
-    >>> unpack(Columns(4, 0, 1, points=(("nose", 2, 3),)).pack(["a.png", "cat", "1", "2.5"]))
+
+def unpack(row: str) -> tuple[str, str, list[str]]:
+    """Path, label, and the cells of box and keypoints in the order of `Columns.numbers`.
+
+    >>> unpack(Columns(4, 0, 1, keypoints=(("nose", 2, 3),)).pack(["a.png", "cat", "1", "2.5"]))
     ('a.png', 'cat', ['1', '2.5'])
     """
     path, label, *numbers = row.split(_MARK)
@@ -116,6 +123,9 @@ def _clean_path(text: str) -> str:
     return "/".join(parts)
 
 
+# --- headers ------------------------------------------------------------------------------------------------------
+
+
 def read_columns(table: Table, keypoints: Keypoints | None) -> Columns:
     """What the header of a list says; without one, a path and perhaps a label.
 
@@ -126,22 +136,21 @@ def read_columns(table: Table, keypoints: Keypoints | None) -> Columns:
     if not table.header:
         return Columns(table.width, 0, 1 if table.width == 2 else None)
     names = [column_name(cell) for cell in table.header]
-    box, sized = _box(names)
-    points = tuple(_order(_points(table, names, set(box)), keypoints, table.where))
+    box = next((box for box in (*CORNERS, *SIZED) if set(box) <= set(names)), ())
+    places = tuple(map(names.index, box))
     columns = Columns(
         len(names),
         _one(table, names, PATH_NAMES) or 0,
         _one(table, names, LABEL_NAMES),
         _one(table, names, SPLIT_COLUMN_NAMES),
-        box,
-        sized,
-        points,
+        places,
+        box in SIZED,
+        _keypoints(table, [(i, name) for i, name in enumerate(names) if i not in places], keypoints),
     )
     if not table.quoted and columns.path != 0:
         raise _bad_header(table, "expected the path in the first column, for it may hold spaces")
     used = {columns.path, columns.label, columns.split, *columns.numbers}
-    ignored = tuple(name for i, name in enumerate(table.header) if i not in used)
-    return Columns(len(names), columns.path, columns.label, columns.split, box, sized, points, ignored)
+    return replace(columns, ignored=tuple(name for i, name in enumerate(table.header) if i not in used))
 
 
 def _one(table: Table, names: list[str], wanted: frozenset[str]) -> int | None:
@@ -152,45 +161,24 @@ def _one(table: Table, names: list[str], wanted: frozenset[str]) -> int | None:
     return places[0] if places else None
 
 
-def _box(names: list[str]) -> tuple[tuple[int, ...], bool]:
-    for box in (*CORNERS, *SIZED):
-        if all(name in names for name in box):
-            return tuple(names.index(name) for name in box), box in SIZED
-    return (), False
-
-
-def _points(table: Table, names: list[str], taken: set[int]) -> list[tuple[str, int, int]]:
-    """Pairs of columns NAME_x and NAME_y, in the order of the header."""
-    found: dict[str, dict[str, int]] = {}
-    for i, name in enumerate(names):
-        if i not in taken and name.endswith(("_x", "_y")) and len(name) > 2:
-            places = found.setdefault(table.header[i].strip()[:-2], {})
-            if name[-1] in places:
+def _keypoints(
+    table: Table, columns: list[tuple[int, str]], wanted: Keypoints | None
+) -> tuple[tuple[str, int, int], ...]:
+    """Pairs of columns NAME_x and NAME_y, in the order of the header, or in that of `wanted`."""
+    places: dict[str, dict[str, int]] = {}
+    for i, name in columns:
+        if name.endswith(("_x", "_y")) and len(name) > 2:
+            pair = places.setdefault(table.header[i].strip()[:-2], {})
+            if pair.setdefault(name[-1], i) != i:
                 raise _bad_header(table, f"expected each column once, found {table.header[i]} twice")
-            places[name[-1]] = i
-    for name, places in found.items():
-        if len(places) < 2:
+    for name, pair in places.items():
+        if len(pair) < 2:
             raise _bad_header(table, f"expected {name}_x and {name}_y, found only one of them")
-    return [(name, places["x"], places["y"]) for name, places in found.items()]
-
-
-def _order(points: list[tuple[str, int, int]], keypoints: Keypoints | None, where: str) -> list[tuple[str, int, int]]:
-    if keypoints is None or not points:
-        return points
-    by_name = {point[0]: point for point in points}
-    if sorted(by_name) != sorted(keypoints.names):
-        message = f"expected the landmarks {', '.join(keypoints.names)}, found {', '.join(by_name)}."
-        raise SourceError(Problem(where, "keypoint-count", message), "Correct the header or the list of landmarks.")
-    return [by_name[name] for name in keypoints.names]
-
-
-def _check_number(text: str) -> None:
-    if "_" in text:  # float() would take it
-        raise RowError(f"expected a number, found {text}.")
-    try:
-        float(text or "nan")
-    except ValueError:
-        raise RowError(f"expected a number, found {text}.") from None
+    if wanted is not None and places and sorted(places) != sorted(wanted.names):
+        message = f"expected the keypoints {', '.join(wanted.names)}, found {', '.join(places)}."
+        raise SourceError(Problem(table.where, "keypoint-count", message), "Correct the header or the keypoint list.")
+    order = wanted.names if wanted is not None and places else places
+    return tuple((name, places[name]["x"], places[name]["y"]) for name in order)
 
 
 def _bad_header(table: Table, message: str) -> SourceError:

@@ -1,4 +1,4 @@
-"""Lists in text or CSV files, a line per image: formats/sources/list.md."""
+"""Lists in text or CSV files, a line for each image: formats/sources/list.md."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.schema import Field, label_field, objects_field
 from tensorstore_ds.regular_files import unreadable
-from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, SourceOptions
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.classes import number_classes, order_classes
-from tensorstore_ds.sources.files import SPLIT_NAMES, glance, split_name, split_names, walk_files
+from tensorstore_ds.sources.files import glance, walk_files
 from tensorstore_ds.sources.keypoints import flip_pairs
-from tensorstore_ds.sources.list_columns import Columns, RowError, read_columns, unpack
-from tensorstore_ds.sources.list_lines import LIST_SUFFIXES, Table, names_images, open_table
-from tensorstore_ds.sources.list_rows import Rows
+from tensorstore_ds.sources.list.columns import Columns, RowError, read_columns, unpack
+from tensorstore_ds.sources.list.lines import LIST_SUFFIXES, Table, names_images, open_table
+from tensorstore_ds.sources.list.rows import Rows
+from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name, split_names
 
 #: Names of lists that may stand beside the usual ones of splits: unions of them, which are left out.
 _UNION_NAMES = frozenset({"all", "trainval"})
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
-class ListSource:
+class ListSource(Source):
     """A reference is a row as `Columns.pack` makes it: the workers need no list."""
 
     name: ClassVar[str] = "list"
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
-        self.path = path
-        self.options = options
+        super().__init__(path, options)
         self._images = path  # the folder that paths start from
         self._columns = Columns(1)
         self._labels: dict[str, int] = {}  # the text in the list -> class index
@@ -42,26 +42,26 @@ class ListSource:
         """Whether this is a list, or a folder with one at its top and no XML files."""
         if path.is_file():
             return names_images(path)
-        found = glance(path) if path.is_dir() else []
-        listed = any(names_images(path / file) for file in found if "/" not in file)
-        return listed and not any(file.lower().endswith(".xml") for file in found)
+        files = glance(path) if path.is_dir() else []
+        listed = any(names_images(path / file) for file in files if "/" not in file)
+        return listed and not any(file.lower().endswith(".xml") for file in files)
 
     def scan(self) -> Contents:
         """Read all lines; no image is opened or looked for."""
         self._images = self.options.images or (self.path if self.path.is_dir() else self.path.parent)
-        tables = [(open_table(file, file.name), split) for file, split in self._lists().items()]
-        names = [table.where for table, _ in tables]
-        self._columns = self._agreed_columns([table for table, _ in tables])
+        splits = self._lists()
+        tables = [open_table(file, file.name) for file in splits]
+        self._columns = self._agreed_columns(tables)
         rows, problems = Rows(), list[Problem]()
-        for i, (table, split) in enumerate(tables):
-            self._read_table(table, split, i, rows, problems)
+        for table, split in zip(tables, splits.values(), strict=True):
+            self._read_table(table, split, rows, problems)
 
         keep = np.ones(len(rows.packed), np.bool_)
-        left_out = [Problem(f"{names[0]}: {c}", "not-listed", "not read.") for c in self._columns.ignored]
+        left_out = [Problem(f"{tables[0].where}: {c}", "not-listed", "not read.") for c in self._columns.ignored]
         for split in rows.unions() if len(tables) > 1 else []:
             keep &= ~rows.in_split(split)
             left_out.append(Problem(split, "split-union", "not stored: it is the union of other lists."))
-        for row, problem in rows.repeated(keep, names):
+        for row, problem in rows.repeated(keep):
             keep[row] = False
             problems.append(problem)
         if not keep.any():
@@ -79,13 +79,9 @@ class ListSource:
         """The image's path, without the label and the numbers that stand beside it."""
         return unpack(str(reference))[0]
 
-    def files(self, reference: Reference) -> tuple[Path, ...]:
-        """The image."""
-        return (self._images / self.key("", reference),)
-
-    def common_files(self) -> tuple[Path, ...]:
-        """None: a reference holds all that the list says of its sample."""
-        return ()
+    def files(self, reference: Reference) -> tuple[str, ...]:
+        """The image. The list itself is not a common file: a reference holds all that it says of its sample."""
+        return (f"{self._images}/{self.key('', reference)}",)
 
     def _lists(self) -> dict[Path, str]:
         """The lists, each with the name of its split."""
@@ -101,8 +97,7 @@ class ListSource:
             return {files[0]: split_name(stems[0]) if stems[0].lower() in SPLIT_NAMES else "train"}
         if len(set(stems)) == len(stems) and all(stem.lower() in SPLIT_NAMES | _UNION_NAMES for stem in stems):
             return dict(zip(files, split_names(stems).values(), strict=True))
-        found = ", ".join(file.name for file in files)
-        message = f"expected one list, or lists named train, val and test, found {found}."
+        message = f"expected one list, or lists named train, val and test, found {', '.join(f.name for f in files)}."
         raise SourceError(Problem(str(self.path), "ambiguous-format", message), "Name one of them, or rename them.")
 
     def _agreed_columns(self, tables: list[Table]) -> Columns:
@@ -113,7 +108,7 @@ class ListSource:
                 raise SourceError(Problem(f"{table.where}:1", "list-line", message), "Give all lists the same columns.")
         return first
 
-    def _read_table(self, table: Table, split: str, number: int, rows: Rows, problems: list[Problem]) -> None:
+    def _read_table(self, table: Table, split: str, rows: Rows, problems: list[Problem]) -> None:
         place = self._columns.split
         names: dict[str, str] = {}  # the text in the list -> the split's name
         for line, cells in table.rows():
@@ -126,31 +121,30 @@ class ListSource:
                 if cells[place] not in names:
                     names = split_names([*names, cells[place]])
                 split = names[cells[place]]
-            rows.add(packed, split=split, table=number, line=line)
+            rows.add(packed, split, table.where, line)
 
     def _not_listed(self, rows: Rows) -> list[Problem]:
-        """The images of the folder that no line names; not looked for when only a file was given."""
+        """The images of the folder that no line names; not looked for where the source is a file."""
         if not self.path.is_dir():
             return []
-        found = list(walk_files(self._images, IMAGE_SUFFIXES))
-        unnamed = np.flatnonzero(~rows.names(found))
-        return [Problem(found[int(i)], "not-listed", "no line of the list names this image.") for i in unnamed]
+        images = list(walk_files(self._images, IMAGE_SUFFIXES))
+        unnamed = np.flatnonzero(~rows.names(images))
+        return [Problem(images[int(i)], "not-listed", "no line of the list names this image.") for i in unnamed]
 
     def _contents(self, rows: Rows, keep: NDArray[np.bool_], problems: list[Problem], left: list[Problem]) -> Contents:
         fields: dict[str, Field] = {}
-        place = np.zeros(len(rows.labels), np.int64)  # from the order of occurrence to the class index
+        classes = np.zeros(len(rows.labels), np.int64)  # from the order of occurrence to the class index
         if self._columns.label is not None:
-            classes = self._classes(list(rows.labels))
-            fields["label"] = label_field(classes)
-            place[:] = [self._labels[text] for text in rows.labels]
+            fields["label"] = label_field(self._class_names(list(rows.labels)))
+            classes[:] = [self._labels[text] for text in rows.labels]
         if self._columns.numbers:
             fields["objects"] = self._objects_field()
-        found = {split: rows.of_split(split, keep) for split in rows.splits}
-        splits = {split: packed for split, (packed, _) in found.items() if packed}
-        labels = {split: place[found[split][1]] for split in splits} if "label" in fields else None
+        selected = {split: rows.of_split(split, keep) for split in rows.splits}
+        splits = {split: packed for split, (packed, _) in selected.items() if packed}
+        labels = {split: classes[selected[split][1]] for split in splits} if "label" in fields else None
         return Contents(fields, splits, labels, tuple(problems), tuple(left))
 
-    def _classes(self, texts: list[str]) -> tuple[str, ...]:
+    def _class_names(self, texts: list[str]) -> tuple[str, ...]:
         """The class names, and `_labels`: numbers are class indices, unless the class list has them as names."""
         wanted, where = self.options.classes, str(self.path)
         if all(map(_NUMBER.fullmatch, texts)) and not set(texts) <= set(wanted or ()):
@@ -161,22 +155,16 @@ class ListSource:
         return classes
 
     def _objects_field(self) -> Field:
-        names = tuple(name for name, _, _ in self._columns.points)
+        names = tuple(name for name, _, _ in self._columns.keypoints)
         values = ["boxes"] * bool(self._columns.box) + ["keypoints"] * bool(names)
-        chosen = self.options.keypoints
-        pairs = chosen.flip_pairs if chosen is not None else flip_pairs(names)
+        wanted = self.options.keypoints
+        pairs = wanted.flip_pairs if wanted is not None else flip_pairs(names)
         return objects_field(*values, keypoints=names, flip_pairs=pairs if names else ())
 
     def _object(self, cells: list[str]) -> Objects:
         """The one object of a line; none where all its cells are empty."""
-        rows = 1 if any(cells) else 0
-        values = np.array([float(text or "nan") for text in cells] if rows else [], np.float64).reshape(
-            rows, len(cells)
-        )
-        n = len(self._columns.box)
-        boxes, points = values[:, :n], values[:, n:]
-        keypoints = points.reshape(rows, len(self._columns.points), 2)
-        return Objects(boxes=boxes if n else None, keypoints=keypoints if self._columns.points else None)
-
-
-SOURCE = ListSource
+        numbers = [[float(text or "nan") for text in cells]] if any(cells) else []
+        values = np.array(numbers, np.float64).reshape(len(numbers), len(cells))
+        n, k = len(self._columns.box), len(self._columns.keypoints)
+        keypoints = values[:, n:].reshape(len(values), k, 2)
+        return Objects(boxes=values[:, :n] if n else None, keypoints=keypoints if k else None)

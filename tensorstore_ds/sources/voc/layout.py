@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import TEXT_LIMIT, read_file, unreadable
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
-from tensorstore_ds.sources.files import SPLIT_NAMES, split_names
-from tensorstore_ds.sources.unions import find_unions
+from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, split_names
 
 _ANNOTATIONS, _IMAGES = "Annotations", "JPEGImages"
 _CLASS_LINE = re.compile(r"\S.*?\s+(-1|0|1)")  # of aeroplane_train.txt: an id, and whether the class is in the image
@@ -37,24 +36,6 @@ class Layout:
     lists: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class Splits:
-    """The splits, as numbers of XML files, and what was found on the way.
-
-    Attributes:
-        rows: for each split the numbers of its XML files, (n,) int64, in stored order.
-        listed: whether lists name the samples; otherwise all XML files are samples.
-        missing: XML files that a list wants and that are not there.
-        problems, left_out: as in `Contents`.
-    """
-
-    rows: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    listed: bool = False
-    missing: list[str] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    left_out: list[Problem] = field(default_factory=list)
-
-
 def find_layout(root: Path) -> Layout:
     """Find the parts of a data set: a VOCdevkit, one of the data sets in it, or XML files anywhere.
 
@@ -66,13 +47,11 @@ def find_layout(root: Path) -> Layout:
         if base is None:
             return Layout()
         images = f"{base}{_IMAGES}/" if (root / base / _IMAGES).is_dir() else base
-        for folder in (f"{base}ImageSets/Main/", f"{base}ImageSets/"):
-            if (root / folder).is_dir():
-                lists = sorted(entry.name for entry in (root / folder).iterdir() if _is_list(entry))
-                return Layout(f"{base}{_ANNOTATIONS}/", images, tuple(folder + name for name in lists))
+        folder = next((f for f in (f"{base}ImageSets/Main/", f"{base}ImageSets/") if (root / f).is_dir()), None)
+        lists = sorted(entry.name for entry in (root / folder).iterdir() if _is_list(entry)) if folder else []
     except OSError as error:
         raise SourceError(unreadable(str(root), error)) from error
-    return Layout(f"{base}{_ANNOTATIONS}/", images)
+    return Layout(f"{base}{_ANNOTATIONS}/", images, tuple(f"{folder}{name}" for name in lists))
 
 
 def _base(root: Path) -> str | None:
@@ -80,8 +59,8 @@ def _base(root: Path) -> str | None:
         return ""
     names: list[str] = []
     for pattern in (f"*/{_ANNOTATIONS}", f"*/*/{_ANNOTATIONS}"):  # in VOCdevkit, and in the folder around it
-        found = (path.parent for path in root.glob(pattern) if path.is_dir())
-        names = names or sorted(folder.relative_to(root).as_posix() for folder in found)
+        folders = (path.parent for path in root.glob(pattern) if path.is_dir())
+        names = names or sorted(folder.relative_to(root).as_posix() for folder in folders)
     if not names or all(name.split("/")[0].lower() in SPLIT_NAMES for name in names):
         return None
     if len(names) > 1:
@@ -111,6 +90,24 @@ def image_folders(xml: str) -> tuple[str, ...]:
 # --- splits -----------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class Splits:
+    """The splits, as numbers of XML files, and what was noticed on the way.
+
+    Attributes:
+        rows: for each split the numbers of its XML files, (n,) int64, in stored order.
+        listed: whether lists name the samples; otherwise all XML files are samples.
+        missing: XML files that a list wants and that are not there.
+        problems, left_out: as in `Contents`.
+    """
+
+    rows: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    listed: bool = False
+    missing: dict[str, None] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    left_out: list[Problem] = field(default_factory=list)
+
+
 def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> Splits:
     """The splits that the lists say, or else those that the folders say, or else `train`.
 
@@ -124,7 +121,6 @@ def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> Splits:
     """
     lists = {PurePosixPath(path).stem: (path, _lines(root, path)) for path in layout.lists}
     splits = Splits()
-    found: dict[str, NDArray[np.int64]] = {}
     for name, (path, lines) in lists.items():
         rows = [_row(line, layout.annotations, xmls) for line in lines]
         if lines and all(row < 0 and _CLASS_LINE.fullmatch(line) for row, line in zip(rows, lines, strict=True)):
@@ -134,19 +130,21 @@ def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> Splits:
             message = f"not stored: by its name it lists the images of one class in {whole}."
             splits.left_out.append(Problem(path, "class-list", message))
         elif lines:
-            found[name] = _listed(path, lines, rows, layout.annotations, xmls, splits)
+            missing = (f"{layout.annotations}{line}.xml" for line in lines)
+            wanted = [xmls[row] if row >= 0 else xml for row, xml in zip(rows, missing, strict=True)]
+            splits.rows[name] = _listed(path, wanted, rows, splits)
         else:
             splits.left_out.append(Problem(path, "empty-split", "not stored: it lists nothing."))
-    if not found:
+    if not splits.rows:
         splits.rows = _folder_splits(layout.annotations, xmls, str(root))
         return splits
     splits.listed = True
-    unions = find_unions(found)
+    unions = find_unions(splits.rows)
     for name, parts in unions.items():
         message = f"not stored twice: it is the union of {', '.join(parts)}."
         splits.left_out.append(Problem(lists[name][0], "split-union", message))
-    names = split_names(name for name in found if name not in unions)
-    splits.rows = {short: found[name] for name, short in names.items()}
+    names = split_names(name for name in splits.rows if name not in unions)
+    splits.rows = {short: splits.rows[name] for name, short in names.items()}
     return splits
 
 
@@ -167,23 +165,19 @@ def _row(line: str, folder: str, xmls: Sequence[str]) -> int:
     return -1
 
 
-def _listed(
-    path: str, lines: list[str], rows: list[int], folder: str, xmls: Sequence[str], splits: Splits
-) -> NDArray[np.int64]:
+def _listed(path: str, wanted: Sequence[str], rows: Sequence[int], splits: Splits) -> NDArray[np.int64]:
+    """The rows of one list, each once; what is wrong with the others goes to `splits`."""
     kept: dict[int, None] = {}
-    known = set(splits.missing)
-    for line, row in zip(lines, rows, strict=True):
-        xml = f"{folder}{line}.xml"
+    for xml, row in zip(wanted, rows, strict=True):
         if row >= 0 and row not in kept:
             kept[row] = None
         elif row >= 0:
             message = f"expected it once in {path}, found it again. Remove the line."
-            splits.problems.append(Problem(xmls[row], "duplicate-key", message))
-        elif xml not in known:
+            splits.problems.append(Problem(xml, "duplicate-key", message))
+        elif xml not in splits.missing:
             message = f"expected this annotation, which {path} lists, found none. Add it, or remove the line."
             splits.problems.append(Problem(xml, "no-annotation", message))
-            splits.missing.append(xml)
-            known.add(xml)
+            splits.missing[xml] = None
     return np.fromiter(kept, np.int64, len(kept))
 
 

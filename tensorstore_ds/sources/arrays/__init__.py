@@ -1,0 +1,1 @@
+"""Sources whose samples are rows of arrays: NumPy's files and MNIST's."""

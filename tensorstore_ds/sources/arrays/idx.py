@@ -1,0 +1,133 @@
+"""IDX files, the format of MNIST: formats/sources/idx.md."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.regular_files import open_file, unreadable
+from tensorstore_ds.sources.arrays.files import ArrayFile, bad_file, bad_shape
+from tensorstore_ds.sources.arrays.source import ArraySource
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsRead
+
+#: The third byte of a file: its type, big-endian. http://yann.lecun.com/exdb/mnist/, "the IDX file format".
+TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+#: ``train-images-idx3-ubyte``, ``t10k-labels.idx1-ubyte.gz``, ``emnist-letters-test-images-idx3-ubyte.gz``
+_NAME = re.compile(
+    r"(?:(?P<prefix>.+)[-._])?(?P<split>train|val|valid|validation|test|t10k)[-._](?P<what>images|labels)"
+    r"[-._]idx[1-4](?:[-._][a-z]+)?(?P<gz>\.gz)?",
+    re.IGNORECASE,
+)
+_MAX_DIMENSIONS = 4
+#: No deflate stream expands further: 258 bytes from 2 bits. Headers that claim more are not believed.
+_GZIP_RATIO = 1032
+
+
+class IdxSource(ArraySource):
+    """Images and labels of MNIST and its kin, compressed or not."""
+
+    name: ClassVar[str] = "idx"
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        """Whether the folder, or its folder ``raw``, has files with the names of MNIST's."""
+        return path.is_dir() and any(
+            match["what"].lower() == "images" for folder in (path, path / "raw") for match, _ in _named(folder)
+        )
+
+    def find(self) -> dict[str, dict[str, ArrayFile]]:
+        """The images of each split and, unless there are none at all, their labels."""
+        folder = self.path if _named(self.path) else self.path / "raw"
+        chosen: dict[tuple[str, str], Path] = {}
+        prefixes: set[str] = set()
+        for match, file in _named(folder):  # files that are not compressed come first
+            split = match["split"].lower()
+            prefixes.add(match["prefix"] or "")
+            field = "image" if match["what"].lower() == "images" else "label"
+            first = chosen.setdefault(("test" if split == "t10k" else split, field), file)
+            if first != file:
+                self.leave_out(file.name, f"{first.name} stands for the same")
+        if len(prefixes) > 1:
+            message = f"expected the files of one data set, found {' and '.join(sorted(prefixes))}."
+            raise SourceError(Problem(str(folder), "ambiguous-format", message), "Give each a folder of its own.")
+        if not chosen:
+            message = "expected files such as train-images-idx3-ubyte, found none."
+            raise SourceError(Problem(str(self.path), "unknown-format", message), "Name the folder that holds them.")
+        _check_pairs(chosen)
+        self._files = tuple(chosen.values())
+        splits: dict[str, dict[str, ArrayFile]] = {}
+        for (split, field), file in chosen.items():
+            splits.setdefault(split, {})[field] = self._open(file)
+        for labels in (arrays["label"] for arrays in splits.values() if "label" in arrays):
+            if len(labels.shape) != 1 or labels.native.kind not in "iu":
+                message = f"expected whole numbers in one dimension, found {labels.native} {labels.shape}."
+                raise bad_shape(labels.where, message)
+        return splits
+
+    def _open(self, file: Path) -> ArrayFile:
+        """The array in an IDX file, from its header; what is compressed is decompressed.
+
+        Raises:
+            SourceError: `array-file` when it is no IDX file, or not of the size that its header says;
+                `unreadable-file`.
+        """
+        compressed = file.suffix.lower() == ".gz"
+        try:
+            with open_file(file, file.name) as raw, gzip.open(raw) if compressed else raw as stream:
+                nbytes = os.fstat(raw.fileno()).st_size
+                array = _read_header(stream, file)
+                if not compressed:
+                    array.check_nbytes(nbytes)
+                    return array
+                if array.nbytes > nbytes * _GZIP_RATIO:
+                    array.check_nbytes(nbytes * _GZIP_RATIO)
+                return self.scratch().unpack(stream, array)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise bad_file(file.name, f"cannot be decompressed: {error}.") from error
+        except OSError as error:
+            raise SourceError(unreadable(file.name, error)) from error
+
+
+def _check_pairs(chosen: Mapping[tuple[str, str], Path]) -> None:
+    """Refuse labels without images, and images without labels where another split has some."""
+    labelled = any(field == "label" for _, field in chosen)
+    for (split, field), file in chosen.items():
+        if field == "label" and (split, "image") not in chosen:
+            message = "expected a file of images with these labels, found none."
+            raise SourceError(Problem(file.name, "no-image", message))
+        if field == "image" and labelled and (split, "label") not in chosen:
+            message = "expected a file of labels with these images, as another split has, found none."
+            raise SourceError(Problem(file.name, "no-annotation", message))
+
+
+def _read_header(stream: SupportsRead[bytes], file: Path) -> ArrayFile:
+    """dtype and shape: two zero bytes, a type, the number of dimensions, and each of them as a big-endian uint32."""
+    magic = stream.read(4)
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in TYPES or not 1 <= magic[3] <= _MAX_DIMENSIONS:
+        raise bad_file(file.name, f"expected an IDX file of 1 to {_MAX_DIMENSIONS} dimensions, found {magic.hex()}.")
+    sizes = stream.read(4 * magic[3])
+    if len(sizes) < 4 * magic[3]:
+        raise bad_file(file.name, f"expected {magic[3]} dimensions, found the end of the file.")
+    shape = tuple(int.from_bytes(sizes[i : i + 4], "big") for i in range(0, len(sizes), 4))
+    return ArrayFile(file.name, file, TYPES[magic[2]], shape, 4 + len(sizes))
+
+
+def _named(folder: Path) -> list[tuple[re.Match[str], Path]]:
+    """The files of a folder that are named like MNIST's, those that are not compressed first."""
+    try:
+        files = sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise SourceError(unreadable(str(folder), error)) from error
+    named = [(match, file) for file in files if (match := _NAME.fullmatch(file.name)) and file.is_file()]
+    return sorted(named, key=lambda item: item[0]["gz"] is not None)

@@ -1,0 +1,1 @@
+"""dlib's imglab: formats/sources/imglab.md."""

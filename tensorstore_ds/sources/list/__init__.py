@@ -1,0 +1,1 @@
+"""Lists of images in text or CSV files: formats/sources/list.md."""

@@ -1,0 +1,69 @@
+"""Splits: how their names look in a store, and which of them hold nothing of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.format.schema import NAME
+
+#: Names that mean a split, in lower case, of a folder, a list or an array. Others are read as class names and the like.
+SPLIT_NAMES = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
+
+
+def split_name(text: str) -> str:
+    """The name of a split as a store allows it: lower case, with ``_`` for all other characters.
+
+    >>> split_name("Train 2012")
+    'train_2012'
+
+    Raises:
+        SourceError: `split-name` when no letter or digit is left, or more than 64 characters are.
+    """
+    name = re.sub(r"[^a-z0-9_-]", "_", text.lower())
+    if NAME.fullmatch(name) and re.search(r"[a-z0-9]", name):
+        return name
+    message = "expected a split's name with letters a-z or digits, 64 characters at most."
+    raise SourceError(Problem(text or '""', "split-name", message), "Rename the split.")
+
+
+def split_names(texts: Iterable[str]) -> dict[str, str]:
+    """`split_name` of each text; two that get the same name are a `SourceError` `split-name`."""
+    texts_by_name: dict[str, str] = {}
+    for text in texts:
+        name = split_name(text)
+        other = texts_by_name.setdefault(name, text)
+        if other != text:
+            message = f"expected splits whose names differ, found {other} too: both would be named {name}."
+            raise SourceError(Problem(text, "split-name", message), "Rename or merge one of them.")
+    return {text: name for name, text in texts_by_name.items()}
+
+
+def find_unions(splits: Mapping[str, NDArray[np.int64]]) -> dict[str, tuple[str, ...]]:
+    """The splits that are exactly what smaller splits hold together, such as ``trainval``, each with those splits.
+
+    Two equal splits are no unions of each other: both stay.
+
+    >>> rows = {"trainval": [1, 2, 3], "train": [1, 2], "val": [3], "test": [4]}
+    >>> find_unions({name: np.array(n) for name, n in rows.items()})
+    {'trainval': ('train', 'val')}
+
+    Args:
+        splits: the sample numbers of each split, (n,) int64, in any order.
+    """
+    sets = {name: np.unique(rows) for name, rows in splits.items()}
+    unions: dict[str, tuple[str, ...]] = {}
+    for name in sorted(sets, key=lambda n: (-len(sets[n]), n)):
+        whole = sets[name]
+        parts = tuple(n for n, part in sets.items() if n not in unions and _is_part(part, whole))
+        if parts and np.array_equal(np.unique(np.concatenate([sets[n] for n in parts])), whole):
+            unions[name] = parts
+    return unions
+
+
+def _is_part(part: NDArray[np.int64], whole: NDArray[np.int64]) -> bool:
+    return 0 < len(part) < len(whole) and bool(np.isin(part, whole, assume_unique=True).all())
