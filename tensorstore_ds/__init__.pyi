@@ -14,6 +14,7 @@ from .errors import (
     ConversionError as ConversionError,
     FormatError as FormatError,
     OptionError as OptionError,
+    OutputError as OutputError,
     Problem as Problem,
     ResidencyError as ResidencyError,
     SourceError as SourceError,
@@ -52,13 +53,12 @@ from .reading.columns import Column as Column, Ragged as Ragged, RaggedColumn as
 from .reading.store import Split as Split, Store as Store, open as open
 from .reading.verification import verify as verify
 from .training.checkpoint import load_model as load_model
-from .training.epoch_record import EpochRecord as EpochRecord
 from .training.learner import Learner as Learner
-from .training.listeners import Listeners as Listeners, TrainProgress as TrainProgress
 from .training.options import TrainOptions as TrainOptions, ViTOptions as ViTOptions
 from .training.prediction import Prediction as Prediction, predict as predict
+from .training.records import EpochRecord as EpochRecord, Listeners as Listeners, TrainProgress as TrainProgress
 from .training.report import TrainReport as TrainReport
 from .training.tasks import task_of as task_of
-from .training.trainer import train as train
+from .training.train import train as train
 from .training.vit import ViT as ViT
 from .version import __version__ as __version__

@@ -24,7 +24,7 @@ from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.reading.verification import verify
 
 if TYPE_CHECKING:
-    from tensorstore_ds.training.listeners import Listeners
+    from tensorstore_ds.training.records import Listeners
     from tensorstore_ds.training.report import TrainReport
 
 SCENES = 200
@@ -85,7 +85,7 @@ def train_digits(out: Path, listeners: Listeners | None = None, **changes: Any) 
         ModuleNotFoundError: torch or torchvision is not installed.
     """
     from tensorstore_ds.training.options import TrainOptions
-    from tensorstore_ds.training.trainer import train
+    from tensorstore_ds.training.train import train
 
     options = TrainOptions(**{**TRAINING, **changes})
     return train(out / "digits.tsds", options, out=out / "digits.run", listeners=listeners)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from tensorstore_ds.errors import TrainingError
+from tensorstore_ds.errors import OutputError
 
 try:
     import fcntl
@@ -87,7 +87,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     It is on disk when the block is over: the file is synced before the rename, and its folder after it.
 
     Raises:
-        TrainingError: it could not be written: a full disk, a folder that is missing or may not be written to.
+        OutputError: it could not be written: a full disk, a folder that is missing or may not be written to.
     """
     path = Path(path)
     partial = partial_of(path)
@@ -119,10 +119,10 @@ def write_all(file: BinaryIO, data: bytes) -> None:
         rest = rest[file.write(rest) :]
 
 
-def unwritable(path: Path, error: OSError) -> TrainingError:
+def unwritable(path: Path, error: OSError) -> OutputError:
     """What to raise when the system refuses to write a file."""
     reason = error.strerror or str(error)
-    return TrainingError(f"{path}: expected to write it, found: {reason}. Make room or choose another folder.")
+    return OutputError(f"{path}: expected to write it, found: {reason}. Make room or choose another folder.")
 
 
 def _system_error(error: BaseException, before: BaseException | None) -> OSError | None:

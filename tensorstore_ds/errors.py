@@ -10,6 +10,7 @@
     ├── ResidencyError      bytes that cannot be held, locked or dropped here       (also a RuntimeError)
     ├── TrainingError       a run that cannot go on: loss, memory, checkpoint       (also a RuntimeError)
     │   └── TrainingStopped  a run that was asked to stop, and kept what it had
+    ├── OutputError         a checkpoint, report or picture that cannot be written  (also a RuntimeError)
     └── StoreExistsError    the target of a conversion is already there              (also a FileExistsError)
 
 A message is one line: where, what was expected and what was found, and what to do.
@@ -83,7 +84,7 @@ class ResidencyError(TsdsError, RuntimeError):
 
 
 class TrainingError(TsdsError, RuntimeError):
-    """A training run that cannot go on: the loss is no number, memory or disk is full, a checkpoint is damaged."""
+    """A training run that cannot go on: the loss is no number, memory is full, a checkpoint is damaged."""
 
 
 class TrainingStopped(TrainingError):
@@ -99,6 +100,10 @@ class TrainingStopped(TrainingError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class OutputError(TsdsError, RuntimeError):
+    """A checkpoint, a report or a picture that cannot be written: a full disk, a folder that is missing."""
 
 
 class StoreExistsError(TsdsError, FileExistsError):

@@ -20,17 +20,16 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from tensorstore_ds.errors import TrainingError
-from tensorstore_ds.training.card import ModelCard
-from tensorstore_ds.training.checkpoint import load, load_model, save
+from tensorstore_ds.training.checkpoint import ModelCard, load, load_model, save
 from tensorstore_ds.training.options import ViTOptions
 from tensorstore_ds.training.prediction import predict
-from tensorstore_ds.training.tasks import ClassificationLandmarks
+from tensorstore_ds.training.tasks import ClassificationKeypoints
 from tensorstore_ds.training.vit import ViT
 from training_stores import labelled, names, one_line, small
 
 CARD = ModelCard(
     ViTOptions((8, 12), channels=3, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, dropout=0.1),
-    ClassificationLandmarks(("ant", "bee"), ("left", "right"), "label", "objects"),
+    ClassificationKeypoints(("ant", "bee"), ("left", "right"), "label", "objects"),
     mean=(0.5, 0.25, 1 / 3),
     std=(0.2, 0.1, 0.3),
     stored=(16, 20),
@@ -43,7 +42,7 @@ import resource, sys
 import torch
 from pathlib import Path
 import tensorstore_ds as tsds
-from tensorstore_ds.errors import TrainingError
+from tensorstore_ds.errors import OutputError
 from tensorstore_ds.training.checkpoint import load, save
 path = Path(sys.argv[1])
 card, content = load(path)
@@ -51,7 +50,7 @@ for size in (0, 1000, 100_000):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
     try:
         save(path, card, {"weights": torch.zeros(10**6)})
-    except TrainingError as error:
+    except OutputError as error:
         print(error)
 """
 
@@ -317,7 +316,7 @@ def test_a_card_that_lies_is_refused_or_predicts(written: Path, image: Path, cha
     except TrainingError as error:
         assert one_line(error).startswith(f"{path}: expected ")
     else:
-        assert set(said.says) >= {"class", "points"}
+        assert set(said.says) >= {"class", "keypoints"}
         assert all(math.isfinite(entry["probability"]) for entry in said.says["best"])
 
 

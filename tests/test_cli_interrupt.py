@@ -136,7 +136,7 @@ def test_verify(store: Path, moment: float) -> None:
 @pytest.mark.parametrize("moment", [0.0, 0.5])
 def test_train(store: Path, tmp_path: Path, moment: float) -> None:
     words = ("train", store, "--out", tmp_path / "run", "--epochs", 1000, "--device", "cpu", "--model", "seed")
-    status, error = interrupted(words, "tensorstore_ds.training.trainer", moment)
+    status, error = interrupted(words, "tensorstore_ds.training.train", moment)
     assert status == 130
     assert re.fullmatch(r"tsds: (interrupted|stopped in epoch)[^\n]*\n", error), error
     assert not list(tmp_path.rglob("*.partial"))

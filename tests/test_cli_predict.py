@@ -43,14 +43,14 @@ def test_lines(run: Path) -> None:
     assert re.fullmatch(rf"{image}: [abc] {share} \([abc] {share}, [abc] {share}\)\n", done.stdout)
 
 
-def test_landmarks_and_several_labels(tmp_path: Path) -> None:
+def test_keypoints_and_several_labels(tmp_path: Path) -> None:
     store = annotated(tmp_path / "s.tsds")
     image = tmp_path / "image.png"
     Image.new("L", (32, 16)).save(image)
     for task, pattern in (
-        ("landmarks", r"(\w+=\(-?\d+\.\d, -?\d+\.\d\) ?){2}"),
+        ("keypoints", r"(\w+=\(-?\d+\.\d, -?\d+\.\d\) ?){2}"),
         ("multilabel", r"none|(small|large) .*"),
-        ("classification+landmarks", r"(small|large) \d+\.\d% .*; (\w+=\(.*\) ?){2}"),
+        ("classification+keypoints", r"(small|large) \d+\.\d% .*; (\w+=\(.*\) ?){2}"),
     ):
         tensorstore_ds.train(store, small(task=task, epochs=1), out=tmp_path / task)
         done = tsds("predict", tmp_path / task / "best.pt", image)

@@ -203,13 +203,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-TASK = small(task="classification+landmarks", batch_size=2, epochs=1)
+TASK = small(task="classification+keypoints", batch_size=2, epochs=1)
 
 
 @pytest.mark.slow
 def test_every_string_of_a_checkpoint(trained: Path) -> None:
     whole = torch.load(trained / "run" / "last.pt", weights_only=True)
-    flags = ("--task", "classification+landmarks", "--model", "seed", "--image-size", "12x12", "--patch-size", 4)
+    flags = ("--task", "classification+keypoints", "--model", "seed", "--image-size", "12x12", "--patch-size", 4)
     flags += ("--width", 16, "--depth", 2, "--heads", 2, "--mlp-width", 32, "--epochs", 1, "--batch-size", 2)
     flags += ("--device", "cpu", "--threads", 1, "--resume")
     trees = {name: value for name, value in whole.items() if name not in ("weights", "learner", "tally")}

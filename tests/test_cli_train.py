@@ -192,14 +192,15 @@ def test_no_room_in_memory(tmp_path: Path) -> None:
     """A step of 4096 images does not fit beside the libraries; one of some hundreds does."""
     store = labelled(tmp_path, train=4096, test=3)
     before = (
-        "import re, resource, torch, torchvision.transforms.v2, tensorstore_ds.training.trainer\n"
+        "import re, resource, torch, torchvision.transforms.v2, tensorstore_ds.training.train\n"
         "now = int(re.search(r'VmSize:\\s+(\\d+)', open('/proc/self/status').read())[1]) * 1024\n"
         "resource.setrlimit(resource.RLIMIT_AS, (now + 400_000_000,) * 2)"
     )
     words = ("train", store, "--out", tmp_path / "run", "--epochs", 1, *FLAGS, "--batch-size", 4096)
     error = one_error(started(*words, "--width", 128, "--mlp-width", 512, before=before))
     found = re.search(
-        r"expected memory for batches of 4,096, found too little\. --batch-size (\d+) --accumulate (\d+)", error
+        r"expected memory for batches of 4,096, found too little\. `batch_size=(\d+)` with `accumulate=(\d+)` fits",
+        error,
     )
     assert found is not None, error
     assert int(found[1]) * int(found[2]) == 4096

@@ -31,7 +31,7 @@ NOT_RUN = {
     "docs/quickstart.md: photos/": "a folder tree",
     "docs/ddp.md: torchrun --nproc-per-node 2 -m tsds_cli": "test_train_ranks.py starts two ranks",
     "docs/ddp.md: torchrun --nproc-per-node 2 examples/ddp.py": "test_examples.py starts two ranks",
-    "docs/landmarks.md: faces/": "a folder tree",
+    "docs/keypoints.md: faces/": "a folder tree",
     "docs/plain-reading.md: photos.tsds/": "a folder tree",
     "docs/resuming.md: #SBATCH": "a job for Slurm; its last line is run above it on the page",
     "README.md: make demo": "installs",
@@ -97,7 +97,7 @@ def write_faces(root: Path) -> None:
 def context() -> Iterator[ForkServerContext]:
     """Makes processes that have torch loaded: to load it takes longer than most commands do."""
     found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(["doc_pages", "tensorstore_ds.training.trainer", "matplotlib.figure"])
+    found.set_forkserver_preload(["doc_pages", "tensorstore_ds.training.train", "matplotlib.figure"])
     yield found
     forkserver._forkserver._stop()
 

@@ -205,7 +205,7 @@ def test_a_step_of_ones_own(photos):
 @pytest.mark.parametrize(
     ("samples", "classes", "reason"),
     [
-        ([{"image": np.zeros((9, 9, 3), np.uint8)}] * 5, [], "expected labels, landmarks or objects"),
+        ([{"image": np.zeros((9, 9, 3), np.uint8)}] * 5, [], "expected labels, keypoints or objects"),
         (noise(5, (9, 9, 3)), ["ant"], "labels of one class"),
     ],
 )

@@ -81,7 +81,7 @@ def test_detection_takes_lists_of_targets(example: Example, tmp_path: Path, monk
     assert line.endswith("after 2 steps, of loss_box_reg, loss_classifier, loss_objectness, loss_rpn_box_reg")
 
 
-def test_landmarks_are_found_though_some_are_absent(example: Example, tmp_path: Path) -> None:
+def test_keypoints_are_learned_though_some_are_absent(example: Example, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     samples = []
     for row in range(96):
@@ -94,9 +94,9 @@ def test_landmarks_are_found_though_some_are_absent(example: Example, tmp_path: 
         none = {name: value[:0] for name, value in objects.items()}
         samples.append({"image": image, **(none if row % 12 == 11 else objects)})
     store_of(tmp_path / "points.tsds", samples, classes=["square"])
-    first = example("landmarks.py", tmp_path / "points.tsds", "--epochs", 1)
-    line = example("landmarks.py", tmp_path / "points.tsds", "--epochs", 12)
-    assert line.endswith("pixels, 120 landmarks after 12 epochs")  # 88 samples with one, 32 of them with a second
+    first = example("keypoints.py", tmp_path / "points.tsds", "--epochs", 1)
+    line = example("keypoints.py", tmp_path / "points.tsds", "--epochs", 12)
+    assert line.endswith("pixels, 120 keypoints after 12 epochs")  # 88 samples with one, 32 of them with a second
     assert number(line, "distance") < 0.5 * number(first, "distance")
 
 

@@ -16,8 +16,8 @@ from learners import RATE, TASK, VIT, batch, expected_loss, gradients, learner, 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.training.learner import MIX_ALPHA, Learner, precision_of, schedule
 from tensorstore_ds.training.options import TrainOptions, ViTOptions
-from tensorstore_ds.training.tally import Tally
-from tensorstore_ds.training.tasks import ClassificationLandmarks, Landmarks, MultiLabel
+from tensorstore_ds.training.ranks import Tally
+from tensorstore_ds.training.tasks import ClassificationKeypoints, Keypoints, MultiLabel
 from training_stores import one_line
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -184,7 +184,7 @@ def test_mixing_is_torchvisions(mix: Any, torchvisions: Any) -> None:
     torch.testing.assert_close(given_batch, batch(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("task", [MultiLabel(("a", "b")), Landmarks(points=("a",))], ids=["multilabel", "landmarks"])
+@pytest.mark.parametrize("task", [MultiLabel(("a", "b")), Keypoints(keypoints=("a",))], ids=["multilabel", "keypoints"])
 def test_mixing_is_for_classification_alone(task: Any) -> None:
     with pytest.raises(OptionError) as error:
         Learner(VIT, task, TrainOptions(mix="mixup"), device="cpu", steps=1)
@@ -222,12 +222,12 @@ def test_going_on_from_a_state_is_the_same_bit_for_bit(options: dict[str, Any]) 
 
 @needs_gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("name", ["classification", "multilabel", "classification+landmarks"])
+@pytest.mark.parametrize("name", ["classification", "multilabel", "classification+keypoints"])
 def test_no_step_waits_for_the_gpu(precision: str, name: str) -> None:
     tasks = {
         "classification": TASK,
         "multilabel": MultiLabel(TASK.classes, objects_field="objects"),
-        "classification+landmarks": ClassificationLandmarks(TASK.classes, ("a",), "", "objects"),
+        "classification+keypoints": ClassificationKeypoints(TASK.classes, ("a",), "", "objects"),
     }
     objects = {
         "offsets": torch.tensor([0, 1, 1, 3]),

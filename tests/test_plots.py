@@ -18,11 +18,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image, ImageColor
 
-from tensorstore_ds.errors import OptionError, TrainingError
+from tensorstore_ds.errors import OptionError, OutputError
 from tensorstore_ds.pictures import sheet as drawing
-from tensorstore_ds.training import confusion, plots
-from tensorstore_ds.training.epoch_record import EpochRecord
-from tensorstore_ds.training.plots import draw_confusion, draw_curves, draw_point_errors, plots_available
+from tensorstore_ds.pictures.sheet import plots_available
+from tensorstore_ds.training import plots
+from tensorstore_ds.training.plots import draw_confusion, draw_curves, draw_keypoint_errors
+from tensorstore_ds.training.records import EpochRecord
 
 
 @pytest.fixture
@@ -37,7 +38,6 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
         seen.append(figure)
 
     monkeypatch.setattr(plots, "sheet", sheet)
-    monkeypatch.setattr(confusion, "sheet", sheet)
     return seen
 
 
@@ -149,9 +149,9 @@ def test_a_loss_of_many_decades_is_drawn_on_a_logarithmic_scale(tmp_path: Path, 
 
 
 def test_what_cannot_be_written_is_one_line_and_the_old_picture_stays(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"curves\.png: expected to write it, found: No such file"):
+    with pytest.raises(OutputError, match=r"curves\.png: expected to write it, found: No such file"):
         draw_curves(run(2), tmp_path / "missing" / "curves.png", metric="accuracy")
-    path = tmp_path / "points.png"
+    path = tmp_path / "keypoints.png"
     path.write_bytes(b"old")
     with pytest.raises(KeyError), drawing.sheet(path, 4, 3):
         raise KeyError
@@ -270,13 +270,13 @@ def test_shapes_that_do_not_agree_are_refused(tmp_path: Path, shape: tuple[int, 
     assert not (tmp_path / "confusion.png").exists()
 
 
-# --- the error of each landmark
+# --- the error of each keypoint
 
 
 def test_points_are_shown_with_the_worst_first(tmp_path: Path, figures: list[Figure]) -> None:
     errors = np.array([0.02, math.nan, 0.07, 0.03])
-    draw_point_errors(errors, ["nose", "ear", "chin", "eye"], tmp_path / "points.png")
-    assert count(pixels(tmp_path / "points.png"), drawing.TRAIN) > 1000
+    draw_keypoint_errors(errors, ["nose", "ear", "chin", "eye"], tmp_path / "keypoints.png")
+    assert count(pixels(tmp_path / "keypoints.png"), drawing.TRAIN) > 1000
     axes = figures[0].axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["chin", "eye", "nose", "ear"]
     assert axes.yaxis_inverted()
@@ -286,17 +286,17 @@ def test_points_are_shown_with_the_worst_first(tmp_path: Path, figures: list[Fig
 
 
 def test_of_many_points_the_worst_are_shown(tmp_path: Path, figures: list[Figure]) -> None:
-    draw_point_errors(np.arange(300) / 1000, [str(i) for i in range(300)], tmp_path / "points.png")
+    draw_keypoint_errors(np.arange(300) / 1000, [str(i) for i in range(300)], tmp_path / "keypoints.png")
     axes = figures[0].axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == [str(i) for i in range(299, 199, -1)]
-    assert axes.get_title(loc="left") == "error of each landmark, the 100 largest of 300"
-    assert pixels(tmp_path / "points.png").shape[0] < 3500
+    assert axes.get_title(loc="left") == "error of each keypoint, the 100 largest of 300"
+    assert pixels(tmp_path / "keypoints.png").shape[0] < 3500
 
 
-def test_points_that_are_never_there(tmp_path: Path) -> None:
-    assert draw_point_errors(np.full(2, math.nan), ["nose", "ear"], tmp_path / "points.png")
-    with pytest.raises(OptionError, match=r"point errors: expected one a name, 1, found shape \(2,\)"):
-        draw_point_errors(np.zeros(2), ["nose"], tmp_path / "points.png")
+def test_keypoints_that_are_never_there(tmp_path: Path) -> None:
+    assert draw_keypoint_errors(np.full(2, math.nan), ["nose", "ear"], tmp_path / "keypoints.png")
+    with pytest.raises(OptionError, match=r"keypoint errors: expected one per name, 1, found shape \(2,\)"):
+        draw_keypoint_errors(np.zeros(2), ["nose"], tmp_path / "keypoints.png")
 
 
 # --- matplotlib
@@ -316,16 +316,17 @@ def test_the_users_own_style_is_put_aside_and_comes_back(tmp_path: Path) -> None
 DRAW = """
 import sys
 import numpy as np
+from tensorstore_ds.pictures.sheet import plots_available
 from tensorstore_ds.training import plots
-from tensorstore_ds.training.epoch_record import EpochRecord
+from tensorstore_ds.training.records import EpochRecord
 assert not {"matplotlib", "torch"} & set(sys.modules)
 records = [EpochRecord(1, 1.0, 0.1, {"loss": 0.5}, None, 1.0, 0.0)]
 drawn = [
     plots.draw_curves(records, sys.argv[1] + "/curves.png", metric="f1"),
     plots.draw_confusion(np.eye(2), ["ant", "bee"], sys.argv[1] + "/confusion.png"),
-    plots.draw_point_errors(np.ones(1), ["nose"], sys.argv[1] + "/points.png"),
+    plots.draw_keypoint_errors(np.ones(1), ["nose"], sys.argv[1] + "/keypoints.png"),
 ]
-print(plots.plots_available(), *drawn, *sorted({"matplotlib.pyplot", "torch"} & set(sys.modules)))
+print(plots_available(), *drawn, *sorted({"matplotlib.pyplot", "torch"} & set(sys.modules)))
 """
 BLOCKED = """
 import sys

@@ -17,16 +17,15 @@ import tensorstore_ds as tsds
 from stores import Samples, png_bytes
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import OptionError, SourceError, TrainingError
-from tensorstore_ds.format.schema import Keypoints
+from tensorstore_ds.format.schema import Keypoints as Names
 from tensorstore_ds.imaging.codecs import Color
 from tensorstore_ds.imaging.placement import FITS, Fit
 from tensorstore_ds.training import prediction
 from tensorstore_ds.training.augmentation import eval_transform, normalize
-from tensorstore_ds.training.card import ModelCard
-from tensorstore_ds.training.checkpoint import save
+from tensorstore_ds.training.checkpoint import ModelCard, save
 from tensorstore_ds.training.options import TrainOptions, ViTOptions
 from tensorstore_ds.training.prediction import Prediction, predict
-from tensorstore_ds.training.tasks import Classification, Landmarks, task_of
+from tensorstore_ds.training.tasks import Classification, Keypoints, task_of
 from tensorstore_ds.training.vit import ViT
 from training_stores import one_line
 
@@ -154,7 +153,7 @@ def test_any_number_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert list(predict(checkpoint, [])) == []
 
 
-# --- landmarks ---------------------------------------------------------------------------------------------------
+# --- keypoints ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fit", FITS)
@@ -167,18 +166,18 @@ def test_points_come_back_to_where_they_are_in_the_file(tmp_path: Path, fit: Fit
         {"image": np.asarray(Image.open(path)), "keypoints": points, "boxes": np.array([[0.0, 0, w, h]])}
         for path, points, (h, w) in zip(paths, truth, SIZES, strict=True)
     ]
-    options = ConvertOptions(workers=0, size=STORED, fit=fit, keypoints=Keypoints(("left", "right")))
+    options = ConvertOptions(workers=0, size=STORED, fit=fit, keypoints=Names(("left", "right")))
     tsds.convert(Samples(samples), tmp_path / "s.tsds", options)
     store = tsds.open(tmp_path / "s.tsds")
-    assert isinstance(task_of(store["train"]), Landmarks)
+    assert isinstance(task_of(store["train"]), Keypoints)
     for row, (path, points) in enumerate(zip(paths, truth, strict=True)):
         made = ViT(shape(size), 4)
         stored = store["train"]["objects"][row]["keypoints"][0]
         torch.nn.init.zeros_(made.heads.head.weight)
         made.heads.head.bias.data = torch.from_numpy(stored / (STORED[1], STORED[0]) - 0.5).float().flatten()
         (said,) = predict(kept(tmp_path / "best.pt", made, store, fit), [path])
-        assert list(said.says["points"]) == ["left", "right"]
-        np.testing.assert_allclose(list(said.says["points"].values()), points[0], atol=1e-3)
+        assert list(said.says["keypoints"]) == ["left", "right"]
+        np.testing.assert_allclose(list(said.says["keypoints"].values()), points[0], atol=1e-3)
 
 
 # --- what cannot be predicted ------------------------------------------------------------------------------------

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from tensorstore_ds.durable import replacing
-from tensorstore_ds.errors import TrainingError
+from tensorstore_ds.errors import OutputError
 
 #: Runs in a process of its own: files may have 1000 bytes, as if the disk were full.
 FULL = """
 import resource, sys
-from tensorstore_ds.errors import TrainingError
+from tensorstore_ds.errors import OutputError
 from tensorstore_ds.durable import replacing
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 try:
     with replacing(sys.argv[1]) as file:
         {}
-except TrainingError as error:
+except OutputError as error:
     print(error)
 """
 
@@ -57,7 +57,7 @@ def test_an_error_that_is_being_handled_is_not_taken_for_the_disks(path: Path) -
     except OSError:
         with pytest.raises(RuntimeError, match="a defect") as raised, replacing(path):
             raise RuntimeError("a defect")  # noqa: B904
-    assert not isinstance(raised.value, TrainingError)
+    assert not isinstance(raised.value, OutputError)
 
 
 @pytest.mark.parametrize(
@@ -76,5 +76,5 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_one(path: Path, line: str) -
 
 def test_a_folder_that_is_missing_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "file"
-    with pytest.raises(TrainingError, match=r"missing/file: expected to write it, found: No such file or directory\."):
+    with pytest.raises(OutputError, match=r"missing/file: expected to write it, found: No such file or directory\."):
         replacing(path).__enter__()

@@ -32,9 +32,9 @@ def samples_with(*names: str, rows: int = 6) -> list[dict[str, Any]]:
 CASES: list[tuple[tuple[str, ...], str, list[str]]] = [
     (("label",), "classification", ["classification"]),
     (("boxes", "labels"), "multilabel", ["multilabel"]),
-    (("boxes", "keypoints"), "landmarks", ["landmarks"]),
-    (("boxes", "labels", "keypoints"), "landmarks", ["landmarks", "multilabel", "classification+landmarks"]),
-    (("label", "boxes", "keypoints"), "classification", ["classification", "landmarks", "classification+landmarks"]),
+    (("boxes", "keypoints"), "keypoints", ["keypoints"]),
+    (("boxes", "labels", "keypoints"), "keypoints", ["keypoints", "multilabel", "classification+keypoints"]),
+    (("label", "boxes", "keypoints"), "classification", ["classification", "keypoints", "classification+keypoints"]),
 ]
 
 
@@ -55,8 +55,8 @@ def test_what_a_store_is_good_for(tmp_path: Path, names: tuple[str, ...], chosen
             continue
         with pytest.raises(OptionError) as error:
             task_of(split, name)  # type: ignore[arg-type]
-        assert f"for --task {name}, found image (image)" in one_line(error.value)
-        assert f"Use --task {' or '.join(possible)}." in str(error.value)
+        assert f"for `task={name}`, found image (image)" in one_line(error.value)
+        assert f"Use {' or '.join(f'`task={name}`' for name in possible)}." in str(error.value)
 
 
 def labels_and_objects(path: Path) -> tsds.Store:
@@ -91,14 +91,14 @@ def test_objects_that_transforms_do_not_move_are_not_learned_from(tmp_path: Path
 @pytest.mark.parametrize(
     ("samples", "classes", "message"),
     [
-        (samples_with(), (), "expected labels, landmarks or objects with classes to learn from, found image (image)"),
+        (samples_with(), (), "expected labels, keypoints or objects with classes to learn from, found image (image)"),
         (
             [{**s, "label": 0} for s in samples_with()],
             ("ant",),
             "expected two classes or more to tell apart, found one",
         ),
         ([{**s, "labels": s["labels"] * 0} for s in samples_with("boxes", "labels")], ("ant",), "found one, 'ant'"),
-        (samples_with("boxes"), (), "expected labels, landmarks or objects with classes to learn from, found image"),
+        (samples_with("boxes"), (), "expected labels, keypoints or objects with classes to learn from, found image"),
     ],
 )
 def test_nothing_to_learn_is_one_line(tmp_path: Path, samples: Any, classes: Any, message: str) -> None:
@@ -108,15 +108,15 @@ def test_nothing_to_learn_is_one_line(tmp_path: Path, samples: Any, classes: Any
     assert message in one_line(error.value)
 
 
-def test_one_class_and_landmarks(tmp_path: Path) -> None:
+def test_one_class_and_keypoints(tmp_path: Path) -> None:
     """Its accuracy is 1 from the first epoch on, which would be kept as the best."""
     samples = [{**s, "labels": s["labels"] * 0} for s in samples_with("boxes", "labels", "keypoints")]
     split = store_of(tmp_path / "s.tsds", samples, ("face",))["train"]
-    assert task_of(split).name == "landmarks"
+    assert task_of(split).name == "keypoints"
     with pytest.raises(OptionError) as error:
-        task_of(split, "classification+landmarks")
+        task_of(split, "classification+keypoints")
     assert one_line(error.value).endswith(
-        "found one, 'face'. Convert samples of other classes, too, or use --task landmarks."
+        "found one, 'face'. Convert samples of other classes, too, or use `task=keypoints`."
     )
 
 

@@ -16,17 +16,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from tensorstore_ds.loading.collate import PackedObjects, pack_objects
-from tensorstore_ds.training import tasks
-from tensorstore_ds.training.task_base import Task, largest, pick
-from tensorstore_ds.training.tasks import (
-    ABSENT,
-    SMOOTH,
-    Classification,
-    ClassificationLandmarks,
-    Landmarks,
-    MultiLabel,
-    task_from_data,
-)
+from tensorstore_ds.training.tasks import classification, task_from_data
+from tensorstore_ds.training.tasks.base import Task, largest, pick
+from tensorstore_ds.training.tasks.classification import ABSENT, Classification
+from tensorstore_ds.training.tasks.classification_keypoints import ClassificationKeypoints
+from tensorstore_ds.training.tasks.keypoints import SMOOTH, Keypoints
+from tensorstore_ds.training.tasks.multilabel import MultiLabel
 
 quick = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**32)
@@ -35,8 +30,8 @@ CLASSES = ("ant", "bee", "cat")
 POINTS = ("left", "right", "tip", "tail")
 LABELS = Classification(CLASSES, label_field="label")
 SEVERAL = MultiLabel(CLASSES, objects_field="objects")
-PLACES = Landmarks(points=POINTS, objects_field="objects")
-BOTH = ClassificationLandmarks(CLASSES, POINTS, "", "objects")
+PLACES = Keypoints(keypoints=POINTS, objects_field="objects")
+BOTH = ClassificationKeypoints(CLASSES, POINTS, "", "objects")
 ALL = pytest.mark.parametrize("task", [LABELS, SEVERAL, PLACES, BOTH], ids=lambda task: str(task.name))
 
 
@@ -165,7 +160,7 @@ def test_accuracies_equal_scikit_learns_whatever_the_batches(drawn: Any) -> None
 def test_no_confusion_matrix_of_very_many_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "confusion" in LABELS.sums(torch.zeros(2, 3), torch.tensor([0, 1]), detailed=True)
     assert "confusion" not in LABELS.sums(torch.zeros(2, 3), torch.tensor([0, 1]))
-    monkeypatch.setattr(tasks, "MAX_CONFUSION", 2)
+    monkeypatch.setattr(classification, "MAX_CONFUSION", 2)
     sums = LABELS.sums(torch.zeros(2, 3), torch.tensor([0, 1]), detailed=True)
     assert LABELS.metrics(sums) == {"accuracy": 0.5}
 
@@ -208,12 +203,12 @@ def test_f1_equals_scikit_learns_whatever_the_batches(drawn: Any) -> None:
     same(found, expected)
 
 
-# --- landmarks ---------------------------------------------------------------------------------------------------
+# --- keypoints ---------------------------------------------------------------------------------------------------
 
 
 @quick
 @given(batches(), st.booleans())
-def test_landmarks_are_torchs_smooth_l1_and_the_error_that_of_the_formula(drawn: Any, boxes: bool) -> None:
+def test_keypoints_are_torchs_smooth_l1_and_the_error_that_of_the_formula(drawn: Any, boxes: bool) -> None:
     rng, samples, labels, cuts = drawn
     if not boxes:
         samples = [{k: v for k, v in sample.items() if k != "boxes"} for sample in samples]
@@ -251,14 +246,14 @@ def test_predicted_points_are_the_targets_in_pixels() -> None:
     for sample in samples:
         sample["keypoints"] = sample["keypoints"].nan_to_num(3.0)
     targets = PLACES.targets(batch_of(samples))
-    said = PLACES.predictions(targets["points"].flatten(1), SIZE)
-    assert PLACES.metrics(PLACES.sums(targets["points"].flatten(1), targets)) == {"nme": 0}
+    said = PLACES.predictions(targets["keypoints"].flatten(1), SIZE)
+    assert PLACES.metrics(PLACES.sums(targets["keypoints"].flatten(1), targets)) == {"nme": 0}
     for one, sample in zip(said, samples, strict=True):
-        assert tuple(one["points"]) == POINTS
-        np.testing.assert_allclose(list(one["points"].values()), sample["keypoints"][0], atol=1e-5)
-    (doubled,) = PLACES.predictions(targets["points"][:1].flatten(1), (2 * SIZE[0], SIZE[1]))
+        assert tuple(one["keypoints"]) == POINTS
+        np.testing.assert_allclose(list(one["keypoints"].values()), sample["keypoints"][0], atol=1e-5)
+    (doubled,) = PLACES.predictions(targets["keypoints"][:1].flatten(1), (2 * SIZE[0], SIZE[1]))
     np.testing.assert_allclose(
-        list(doubled["points"].values()), samples[0]["keypoints"][0] * torch.tensor([1, 2]), atol=1e-5
+        list(doubled["keypoints"].values()), samples[0]["keypoints"][0] * torch.tensor([1, 2]), atol=1e-5
     )
 
 
@@ -312,7 +307,7 @@ def test_what_predictions_say() -> None:
     chances = outputs[0, :3].softmax(0).tolist()
     assert said["class"] == "bee" and said["probability"] == pytest.approx(chances[1])
     assert [one["class"] for one in said["best"]] == ["bee", "cat", "ant"]
-    assert said["points"]["left"] == pytest.approx((20, 12)) and said["points"]["tip"] == pytest.approx((10, 6))
+    assert said["keypoints"]["left"] == pytest.approx((20, 12)) and said["keypoints"]["tip"] == pytest.approx((10, 6))
     (said,) = SEVERAL.predictions(torch.tensor([[1.0, -1, 2]]), SIZE)
     assert said["classes"] == ["ant", "cat"] and tuple(said["probabilities"]) == CLASSES
     assert said["probabilities"]["bee"] == pytest.approx(1 / (1 + math.e))

@@ -157,7 +157,7 @@ def uninterrupted(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_a_stopped_run_goes_on_to_the_same_bits(store: Path, tmp_path: Path, uninterrupted: Path, number: int) -> None:
     out = tmp_path / "run"
     listeners = tsds.Listeners(epoch=Stop(1, number))
-    with pytest.raises(TrainingStopped, match=r"stopped in epoch 2 after 3 of 8 batches.*--resume") as stopped:
+    with pytest.raises(TrainingStopped, match=r"stopped in epoch 2 after 3 of 8 batches.*`resume`") as stopped:
         tsds.train(store, small(**BUSY), out=out, listeners=listeners)
     assert stopped.value.signal == number
     assert state(out)["batch"] == 3
@@ -213,7 +213,7 @@ def test_resume_without_a_run_begins_one(store: Path, tmp_path: Path) -> None:
 def test_a_run_is_not_overwritten(store: Path, tmp_path: Path) -> None:
     tsds.train(store, small(epochs=1), out=tmp_path / "run")
     before = (tmp_path / "run" / "last.pt").read_bytes()
-    with pytest.raises(OptionError, match=r"found a run. Go on with --resume, or choose another --out") as error:
+    with pytest.raises(OptionError, match=r"found a run. Go on with `resume`, or choose another `out`") as error:
         tsds.train(store, small(epochs=1), out=tmp_path / "run")
     one_line(error.value)
     assert (tmp_path / "run" / "last.pt").read_bytes() == before
@@ -230,7 +230,7 @@ def test_a_run_is_not_overwritten(store: Path, tmp_path: Path) -> None:
 )
 def test_another_runs_checkpoint_is_refused(store: Path, tmp_path: Path, changes: Any, message: str) -> None:
     tsds.train(store, small(epochs=1), out=tmp_path / "run")
-    with pytest.raises(TrainingError, match="Use the same store and options, or another --out") as error:
+    with pytest.raises(TrainingError, match="Use the same store and options, or another `out`") as error:
         tsds.train(store, small(**{"epochs": 1, **changes}), out=tmp_path / "run", resume=True)
     assert message in one_line(error.value)
 
@@ -259,8 +259,8 @@ def test_a_damaged_checkpoint_is_named(store: Path, tmp_path: Path, damage: byte
     ("task", "metric", "better"),
     [
         ("multilabel", "f1", 0.8),
-        ("landmarks", "nme", -0.75),
-        ("classification+landmarks", "accuracy", 0.8),
+        ("keypoints", "nme", -0.75),
+        ("classification+keypoints", "accuracy", 0.8),
         ("auto", "nme", -0.75),
     ],
 )
@@ -271,8 +271,8 @@ def test_tasks_of_objects(tmp_path: Path, task: Any, metric: str, better: float)
     assert report is not None and report.metric == metric
     value = report.best[metric]
     assert (value if better > 0 else -value) > better
-    if "landmarks" in report.task:
-        assert [p["samples"] for p in report.points] == [24, 24]
+    if "keypoints" in report.task:
+        assert [p["samples"] for p in report.keypoints] == [24, 24]
 
 
 def test_without_a_split_to_evaluate_on(tmp_path: Path) -> None:
@@ -298,9 +298,9 @@ def refused(store: Path, out: Path, **changes: Any) -> str:
     ("changes", "message"),
     [
         ({"batch_size": 61}, "batch_size: expected at most 60, the samples of the split train, found 61."),
-        ({"train_split": "val"}, "--train-split: expected one of train, test, found val."),
-        ({"eval_split": "val"}, "--eval-split: expected one of train, test, found val."),
-        ({"task": "landmarks"}, "train: expected objects with landmarks for --task landmarks, found"),
+        ({"train_split": "val"}, "train_split: expected one of train, test, found val."),
+        ({"eval_split": "val"}, "eval_split: expected one of train, test, found val."),
+        ({"task": "keypoints"}, "train: expected objects with keypoints for `task=keypoints`, found"),
         ({"balance": "repeat"}, "balance: expected inverse or effective for classification, found repeat."),
         ({"device": "nonsense"}, "device: expected one that this machine has, found nonsense"),
         ({"precision": "tf32"}, "precision: expected fp32, bf16 or fp16 on cpu, found tf32"),
@@ -315,14 +315,14 @@ def test_options_that_cannot_be(store: Path, tmp_path: Path, changes: Any, messa
 def test_no_gpu_where_one_was_asked_for(store: Path, tmp_path: Path) -> None:
     message = refused(store, tmp_path / "run", device="cuda")
     assert message.startswith("device: expected one that this machine has, found cuda")
-    assert message.endswith("Use --device cpu.")
+    assert message.endswith("Use `device=cpu`.")
 
 
 def test_a_store_without_labels(tmp_path: Path) -> None:
     image = patterns_image()
     tsds.convert(Samples([{"image": image}] * 9), tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
     message = refused(tmp_path / "s.tsds", tmp_path / "run")
-    assert message.startswith("train: expected labels, landmarks or objects with classes to learn from, found image")
+    assert message.startswith("train: expected labels, keypoints or objects with classes to learn from, found image")
 
 
 def test_a_store_with_one_class(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_a_store_with_images_of_many_sizes(tmp_path: Path) -> None:
     options = tsds.ConvertOptions(workers=0, encoding="jpeg")
     tsds.convert(Samples(samples, ("a", "b")), tmp_path / "s.tsds", options)
     message = refused(tmp_path / "s.tsds", tmp_path / "run")
-    assert message.startswith("train/image: expected images of one size, found") and message.endswith("--size.")
+    assert message.startswith("train/image: expected images of one size, found") and message.endswith("`size`.")
 
 
 def test_a_class_that_is_only_tested_is_named(tmp_path: Path) -> None:
@@ -354,7 +354,10 @@ def test_a_class_that_is_only_tested_is_named(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_no_number(store: Path, tmp_path: Path) -> None:
     message = refused(store, tmp_path / "run", learning_rate=1e30, clip=0.0, warmup=0.0)
-    assert "epoch 1: expected a loss that is a number, found nan" in message and "Try a smaller --lr" in message
+    assert (
+        "epoch 1: expected a loss that is a number, found nan" in message
+        and "Try `learning_rate=1e+29` or less" in message
+    )
 
 
 def patterns_image(size: int = 12) -> Any:

@@ -166,7 +166,7 @@ def test_statistics_of_a_stranger(tmp_path: Path) -> None:
         eval_transform(tsds.open(path)["train"], options(), vit((4, 4), 3))
 
 
-# --- boxes and landmarks -----------------------------------------------------------------------------------------
+# --- boxes and keypoints -----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=25, deadline=None)
@@ -194,7 +194,7 @@ def test_resize_is_torchvisions(seed: int, size: tuple[int, int], to: tuple[int,
 
 
 def squares(path: Path, *, flip_pairs: tuple[tuple[int, int], ...] = ((0, 1),), rows: int = 40) -> tsds.Store:
-    """A bright square an image: its box, and the middle of its left and right side as landmarks."""
+    """A bright square an image: its box, and the middle of its left and right side as keypoints."""
     rng = np.random.default_rng(0)
     samples = []
     for _ in range(rows):

@@ -87,10 +87,10 @@ def test_which_split_is_evaluated_on(tmp_path: Path) -> None:
     assert eval_split_of(numbered(tmp_path / "t.tsds", train=some, other=some), small()) is None
     assert eval_split_of(numbered(tmp_path / "v.tsds", train=some, test=some, val=some), small()).name == "val"  # type: ignore[union-attr]
     text = refused(lambda: chosen(eval_split="valid"))
-    assert text == "--eval-split: expected a split with samples, found valid with none."
-    text = refused(lambda: split_of(store, "tset", "--train-split"))
-    assert text == "--train-split: expected one of test, validation, valid, train, other, found tset."
-    assert split_of(store, "train", "--train-split").name == "train"
+    assert text == "eval_split: expected a split with samples, found valid with none."
+    text = refused(lambda: split_of(store, "tset", "train_split"))
+    assert text == "train_split: expected one of test, validation, valid, train, other, found tset."
+    assert split_of(store, "train", "train_split").name == "train"
 
 
 # --- images ------------------------------------------------------------------------------------------------------
@@ -138,9 +138,9 @@ def test_the_shape_of_files_that_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sizes", "found"),
     [
-        ([(7, 5), (5, 7)], "found 5x7, 7x5. Convert with --size."),
-        ([(n + 1, 5) for n in range(5)], "found 1x5, 2x5, 3x5 and others. Convert with --size."),
-        ([(n + 1, 5) for n in range(20)], "found many sizes. Convert with --size."),
+        ([(7, 5), (5, 7)], "found 5x7, 7x5. Convert with `size`."),
+        ([(n + 1, 5) for n in range(5)], "found 1x5, 2x5, 3x5 and others. Convert with `size`."),
+        ([(n + 1, 5) for n in range(20)], "found many sizes. Convert with `size`."),
     ],
 )
 def test_images_of_several_sizes(tmp_path: Path, sizes: list[tuple[int, int]], found: str) -> None:
@@ -223,12 +223,12 @@ def test_batches_pass_through_the_transform_with_their_rows(store: tsds.Store) -
 def test_a_batch_that_is_larger_than_the_split(store: tsds.Store) -> None:
     assert len(loader_of(store, batch_size=40)[0]) == 1
     text = refused(lambda: loader_of(store, batch_size=41))
-    expected = "batch_size: expected at most 40, the samples of the split train, found 41. Use --batch-size 40 or less."
+    expected = "batch_size: expected at most 40, the samples of the split train, found 41. Use `batch_size=40` or less."
     assert text == expected
     text = refused(lambda: train_loader(store, TASK, small(batch_size=14), identity(), alone(1, 3)))
     assert "expected at most 13, the samples of the split train for each of 3 ranks, found 14." in text
     text = refused(lambda: train_loader(store, TASK, small(batch_size=1, train_split="few"), identity(), alone(2, 3)))
-    assert "expected at most 0" in text and "--batch-size 1 or less" in text
+    assert "expected at most 0" in text and "`batch_size=1` or less" in text
 
 
 @pytest.mark.parametrize("rows", [4, 2])
@@ -290,17 +290,17 @@ def test_images_with_rare_classes_are_drawn_more_often(tmp_path: Path) -> None:
     [
         ("classification", "label", "repeat", "inverse or effective"),
         ("multilabel", "", "inverse", "repeat"),
-        ("landmarks", "", "effective", "none"),
-        ("landmarks", "", "repeat", "none"),
-        ("classification+landmarks", "", "inverse", "repeat"),
-        ("classification+landmarks", "label", "repeat", "inverse or effective"),
+        ("keypoints", "", "effective", "none"),
+        ("keypoints", "", "repeat", "none"),
+        ("classification+keypoints", "", "inverse", "repeat"),
+        ("classification+keypoints", "label", "repeat", "inverse or effective"),
     ],
 )
 def test_a_balance_that_is_not_for_the_task(
     tmp_path: Path, name: str, labels: str, balance: Balance, possible: str
 ) -> None:
     store = tsds.open(annotated(tmp_path / "s.tsds"))
-    classes = () if name == "landmarks" else ("small", "large")
+    classes = () if name == "keypoints" else ("small", "large")
     task = TASKS[name](classes, ("a", "b"), labels, "objects")
     text = refused(lambda: balance_weights(store["train"], task, balance))
     assert text == f"balance: expected {possible} for {name}, found {balance}."
@@ -314,5 +314,5 @@ def test_classes_that_nothing_is_learned_about(tmp_path: Path, store: tsds.Store
     assert list(unseen_classes(TASK, found["train"], found["test"])) == ["ant", "cat"]
     assert list(unseen_classes(TASK, found["train"], found["val"])) == []
     assert list(unseen_classes(TASK, found["test"], found["train"])) == []
-    landmarks = TASKS["landmarks"]((), ("a",), "", "objects")
-    assert list(unseen_classes(landmarks, found["train"], found["test"])) == []
+    keypoints = TASKS["keypoints"]((), ("a",), "", "objects")
+    assert list(unseen_classes(keypoints, found["train"], found["test"])) == []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def predict(checkpoint: Path, images: tuple[Path, ...], device: str | None, as_json: bool) -> None:
     """Say what the model of a CHECKPOINT sees in IMAGES.
 
-    Images are brought to the size and the colours of the store that the model was trained on. Landmarks are printed in
+    Images are brought to the size and the colours of the store that the model was trained on. Keypoints are printed in
     pixels of the image.
 
     \b
@@ -49,6 +49,6 @@ def _line(prediction: Prediction) -> str:
         parts.append(f"{says['class']} {says['probability']:.1%}" + (f" ({others})" if others else ""))
     if "classes" in says:
         parts.append(", ".join(f"{name} {says['probabilities'][name]:.1%}" for name in says["classes"]) or "none")
-    if "points" in says:
-        parts.append(" ".join(f"{name}=({x:.1f}, {y:.1f})" for name, (x, y) in says["points"].items()))
+    if "keypoints" in says:
+        parts.append(" ".join(f"{name}=({x:.1f}, {y:.1f})" for name, (x, y) in says["keypoints"].items()))
     return "; ".join(parts)

@@ -15,7 +15,7 @@ from tsds_cli.progress import ProgressBar
 if TYPE_CHECKING:
     from tensorstore_ds import EpochRecord, TrainReport
 
-_TASKS = ("auto", "classification", "multilabel", "landmarks", "classification+landmarks")
+_TASKS = ("auto", "classification", "multilabel", "keypoints", "classification+keypoints")
 _MODELS = ("auto", "seed", "tiny", "small", "base")
 
 
@@ -78,14 +78,14 @@ _MODELS = ("auto", "seed", "tiny", "small", "base")
 def train(store: Path, out: Path | None, resume: bool, compile_: bool, as_json: bool, **given: Any) -> None:
     """Train a vision transformer on a STORE.
 
-    Classes, landmarks or both, whatever the store has; its normalisation and its classes are used. The run's folder
+    Classes, keypoints or both, whatever the store has; its normalisation and its classes are used. The run's folder
     gets history.jsonl, curves.png, confusion.png, report.json, and the checkpoints last.pt and best.pt. SIGTERM and
     Ctrl-C end a run with a checkpoint. Under torchrun each process is a rank.
 
     \b
     Examples:
       tsds train digits.tsds --epochs 30 --batch-size 32 --lr 2e-3
-      tsds train faces.tsds --task landmarks --model tiny --image-size 224 --out runs/faces
+      tsds train faces.tsds --task keypoints --model tiny --image-size 224 --out runs/faces
       tsds train photos.tsds --out runs/photos --resume
       torchrun --nproc-per-node 8 -m tsds_cli train photos.tsds --model small
     """

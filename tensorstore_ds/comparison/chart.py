@@ -37,7 +37,7 @@ def draw_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> boo
         Whether it was drawn: False without matplotlib.
 
     Raises:
-        TrainingError: the file could not be written.
+        OutputError: the file could not be written.
     """
     if not plots_available():
         return False

@@ -20,7 +20,7 @@ from tensorstore_ds.diagnosis.verdicts import judge
 from tensorstore_ds.errors import TsdsError
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.reading.store import Store
-from tensorstore_ds.training.random_state import random_state_kept
+from tensorstore_ds.training.process import random_state_kept
 from tensorstore_ds.training.ranks import ranks
 
 #: A gain that is less is not told from chance: the settings in use stay.

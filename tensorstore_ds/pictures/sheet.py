@@ -75,7 +75,7 @@ def sheet(path: str | os.PathLike[str], width: float, height: float) -> Iterator
     """A white sheet of some inches, written to `path` as PNG when the block ends well.
 
     Raises:
-        TrainingError: the file could not be written.
+        OutputError: the file could not be written.
     """
     from matplotlib import style
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -24,7 +24,7 @@ SHIFT = 8
 
 
 class Resize(nn.Module):
-    """Batches brought to one size, bilinear and antialiased, with boxes and landmarks.
+    """Batches brought to one size, bilinear and antialiased, with boxes and keypoints.
 
     Args:
         size: (height, width).
@@ -109,7 +109,7 @@ def normalize(split: Split) -> Normalize:
     if channels is None:
         raise OptionError(
             f"{split.name}: expected images of one number of channels, found none in the statistics. "
-            "Convert with --color gray or --color rgb."
+            "Convert with `color=gray` or `color=rgb`."
         )
     mean, std, _ = channels
     return Normalize(mean, [deviation or 1.0 for deviation in std])

@@ -1,8 +1,9 @@
-"""When a step does not fit in memory: which batch size does."""
+"""When a step does not fit in memory: which batch size does, found by trying."""
 
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -13,7 +14,13 @@ from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.batches import ColumnCollate
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import move
+from tensorstore_ds.reading.store import Store
+from tensorstore_ds.training.augmentation import train_transform
+from tensorstore_ds.training.data import image_shape, split_of
 from tensorstore_ds.training.learner import Learner
+from tensorstore_ds.training.options import TrainOptions
+from tensorstore_ds.training.ranks import Ranks
+from tensorstore_ds.training.tasks import task_of
 
 #: What errors of torch on a CPU, of C++, of oneDNN and of CUDA's libraries say.
 _FULL = (
@@ -28,6 +35,31 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     foreign = isinstance(error, RuntimeError) and not isinstance(error, TsdsError)
     return foreign and any(text in str(error) for text in _FULL)
+
+
+def memory_advice(store: Store, options: TrainOptions, ranks: Ranks) -> str:
+    """What to say about a full memory, with a batch size that fits, if one does."""
+    split = split_of(store, options.train_split, "train_split")
+    task = task_of(split, options.task)
+    height, width, channels = image_shape(store, split)
+    vit = options.vit((height, width), channels)
+    fitting = 0
+    if ranks.size == 1:  # ranks would wait for each other
+        fitting = fitting_batch_size(
+            lambda: Learner(vit, task, options, device=ranks.device, steps=2),
+            StoreDataset(store.path, split.name, fields=task.fields),
+            train_transform(split, options, vit),
+            ranks.device,
+            too_large=options.batch_size,
+        )
+    way = "Use a smaller `batch_size` or `model`"
+    if fitting:
+        accumulate = options.accumulate * math.ceil(options.batch_size / fitting)
+        way = f"`batch_size={fitting}` with `accumulate={accumulate}` fits"
+    return (
+        f"{ranks.device}: expected memory for batches of {options.batch_size:,}, found too little. {way}; "
+        "`grad_checkpointing` needs less."
+    )
 
 
 def fitting_batch_size(

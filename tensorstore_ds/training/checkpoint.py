@@ -1,11 +1,16 @@
-"""Checkpoints: plain values and tensors in torch's file format, loaded without executing anything."""
+"""Checkpoints: plain values and tensors in torch's file format, loaded without executing anything.
+
+A checkpoint may come from anywhere: nothing in it is believed before it was looked at.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,8 +18,12 @@ import torch
 from torch import Tensor
 
 from tensorstore_ds.durable import replacing
-from tensorstore_ds.errors import TrainingError
-from tensorstore_ds.training.card import ModelCard
+from tensorstore_ds.errors import TrainingError, one_line
+from tensorstore_ds.imaging.codecs import MAX_PIXELS
+from tensorstore_ds.imaging.placement import FITS, Fit
+from tensorstore_ds.training.options import ViTOptions
+from tensorstore_ds.training.tasks import task_from_data
+from tensorstore_ds.training.tasks.base import Task
 from tensorstore_ds.training.vit import ViT
 
 #: What a checkpoint says that it is; the number changes when older ones can no longer be read.
@@ -24,11 +33,52 @@ FORMAT = ("tensorstore-ds checkpoint", 1)
 _FOLDER = 0x10
 
 
+@dataclass(frozen=True)
+class ModelCard:
+    """All that is needed to use a trained model.
+
+    Attributes:
+        vit: its shape.
+        task: what it has learned.
+        mean, std: of each channel, by which images are normalised; of values in [0, 1] for uint8.
+        stored: (height, width) of the images in the store; the model's own size may be another.
+        fit: how images were brought to that size: ``pad``, ``crop`` or ``stretch``.
+    """
+
+    vit: ViTOptions
+    task: Task
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    stored: tuple[int, int]
+    fit: Fit = "pad"
+
+    def as_data(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**dataclasses.asdict(self), "task": self.task.as_data()}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> ModelCard:
+        """The inverse of `as_data`.
+
+        Raises:
+            ValueError, TypeError, KeyError, OverflowError: it describes no model.
+        """
+        vit = _vit(data["vit"])
+        mean, std = (_numbers(name, data[name], vit.channels) for name in ("mean", "std"))
+        _expect(min(std) > 0, "std", "more than 0", std)
+        height, width = (_integer("stored", side) for side in data["stored"])
+        small = min(height, width) >= 1 and height * width <= MAX_PIXELS
+        _expect(small, "stored", f"1 to {MAX_PIXELS} pixels", (height, width))
+        fits = [fit for fit in FITS if isinstance(data["fit"], str) and fit == data["fit"]]
+        _expect(bool(fits), "fit", f"one of {', '.join(FITS)}", data["fit"])
+        return cls(vit, task_from_data(data["task"]), mean, std, (height, width), fits[0])
+
+
 def save(path: Path, card: ModelCard, content: Mapping[str, Any]) -> None:
     """Write a checkpoint beside `path` and rename it: at no moment is there half a one.
 
     Raises:
-        TrainingError: it cannot be written; what was at `path` is as it was.
+        OutputError: it cannot be written; what was at `path` is as it was.
     """
     with replacing(path) as file:
         torch.save({"format": list(FORMAT), "card": card.as_data(), **content}, file)
@@ -54,7 +104,7 @@ def load(path: Path, *, device: torch.device | str = "cpu") -> tuple[ModelCard, 
 
 def unusable(path: Path, error: Exception) -> TrainingError:
     """What to raise about a checkpoint that cannot be used, with what was stumbled over."""
-    reason = str(error).splitlines()[0].rstrip(".")[:120] if str(error) else type(error).__name__
+    reason = one_line(str(error).splitlines()[0].rstrip(".")[:120]) if str(error) else type(error).__name__
     return TrainingError(
         f"{path}: expected a checkpoint of tsds train, found something else or a damaged one ({reason}). "
         "Use another checkpoint, best.pt or last.pt of a run."
@@ -115,3 +165,27 @@ def _shapes(card: ModelCard) -> dict[str, torch.Size]:
     for name, shape in [item for item in shapes.items() if item[0].startswith(first)]:
         shapes.update((name.replace("_0.", f"_{i}.", 1), shape) for i in range(card.vit.depth))
     return shapes
+
+
+def _vit(data: Mapping[str, Any]) -> ViTOptions:
+    numbers = {name: _integer(name, value) for name, value in data.items() if name not in ("image_size", "dropout")}
+    height, width = (_integer("image_size", side) for side in data["image_size"])
+    (dropout,) = _numbers("dropout", [data["dropout"]], 1)
+    return ViTOptions(image_size=(height, width), dropout=dropout, **numbers)
+
+
+def _integer(name: str, value: object) -> int:
+    _expect(type(value) is int, name, "a whole number", value)
+    return value  # type: ignore[return-value]  # as just seen
+
+
+def _numbers(name: str, values: Any, count: int) -> tuple[float, ...]:
+    plain = isinstance(values, list | tuple) and all(type(value) in (int, float) for value in values)
+    _expect(plain and len(values) == count and all(map(math.isfinite, values)), name, f"{count} numbers", values)
+    return tuple(values)
+
+
+def _expect(valid: bool, name: str, expected: str, found: object) -> None:
+    if not valid:
+        plain = isinstance(found, str | int | float | tuple) and len(repr(found)) <= 60
+        raise ValueError(f"{name}: expected {expected}, found {repr(found) if plain else type(found).__name__}")

@@ -21,8 +21,8 @@ from tensorstore_ds.page_cache.residency import fits, requirement
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.training.options import Balance, TrainOptions
 from tensorstore_ds.training.ranks import Ranks
-from tensorstore_ds.training.task_base import Task
 from tensorstore_ds.training.tasks import class_counts
+from tensorstore_ds.training.tasks.base import Task
 
 #: Names of the split to evaluate on, in the order in which they are looked for.
 EVAL_SPLITS = ("val", "valid", "validation", "test")
@@ -48,7 +48,7 @@ def split_of(store: Store, name: str, option: str) -> Split:
 def eval_split_of(store: Store, options: TrainOptions) -> Split | None:
     """The split to evaluate on, if there is one."""
     if options.eval_split is not None:
-        return split_of(store, options.eval_split, "--eval-split")
+        return split_of(store, options.eval_split, "eval_split")
     others = (name for name in EVAL_SPLITS if name in store and name != options.train_split and len(store[name]))
     found = next(others, None)
     return None if found is None else store[found]
@@ -76,7 +76,7 @@ def image_shape(store: Store, split: Split) -> tuple[int, int, int]:
         shown = ", ".join(list(sizes)[:3]) or "many sizes"
         raise OptionError(
             f"{split.name}/image: expected images of one size, found {shown}{' and others' if len(sizes) > 3 else ''}. "
-            "Convert with --size."
+            "Convert with `size`."
         )
     channels, height, width = StoreDataset(store.path, split.name, fields=("image",))[0]["image"].shape
     return height, width, channels
@@ -96,7 +96,7 @@ def train_loader(
         of_rank = f" for each of {ranks.size} ranks" if ranks.size > 1 else ""
         raise OptionError(
             f"batch_size: expected at most {share:,}, the samples of the split {options.train_split}{of_rank}, found "
-            f"{options.batch_size:,}. Use --batch-size {max(1, share)} or less."
+            f"{options.batch_size:,}. Use `batch_size={max(1, share)}` or less."
         )
     sampler, order = _sampler(store, dataset, task, options)
     loader = DataLoader(
@@ -114,8 +114,10 @@ def train_loader(
     return loader, order
 
 
-def eval_loader(dataset: StoreDataset, options: TrainOptions, ranks: Ranks) -> tuple[DataLoader, int]:
-    """Every sample of a split once, divided among the ranks; in order, on the device, not transformed.
+def eval_loader(
+    dataset: StoreDataset, options: TrainOptions, ranks: Ranks, *, transform: Compose | None = None
+) -> tuple[DataLoader, int]:
+    """This rank's batches of a split, in order: each sample comes once, on one of the ranks.
 
     Returns:
         The loader, and what its samples count: 1, or 0 where there are more ranks than samples, and this one has got
@@ -128,6 +130,7 @@ def eval_loader(dataset: StoreDataset, options: TrainOptions, ranks: Ranks) -> t
         collate="packed",
         device=ranks.device,
         num_threads=options.num_threads,
+        batch_transform=transform,
     )
     return loader, min(1, len(rows))
 
@@ -167,4 +170,4 @@ def unseen_classes(task: Task, train: Split, evaluated: Split) -> Sequence[str]:
 
 def crowded_samples(task: Task, split: Split) -> int:
     """How many samples have more than one object, where a task is about one."""
-    return int((np.diff(split[task.objects_field].offsets) > 1).sum()) if task.points else 0
+    return int((np.diff(split[task.objects_field].offsets) > 1).sum()) if task.keypoints else 0

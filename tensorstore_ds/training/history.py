@@ -1,24 +1,19 @@
-"""What a training run leaves behind in figures: a line an epoch in `history.jsonl`, TensorBoard's files, a report."""
+"""The epochs of a run: a line each in `history.jsonl`, and TensorBoard's files."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from tensorstore_ds.conversion.shard_writer import sync
-from tensorstore_ds.durable import replacing, unwritable, write_all
+from tensorstore_ds.durable import replacing, sync, unwritable, write_all
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.training.epoch_record import EpochRecord, best_record, dump_record, parse_record, plain, scalars
-from tensorstore_ds.training.tensorboard_events import EventFile, tensorboard_available
-
-__all__ = ["EpochRecord", "History", "best_record", "load_history", "write_report"]
+from tensorstore_ds.training.records import EpochRecord, dump_record, parse_record, scalars
 
 HISTORY = "history.jsonl"
-REPORT = "report.json"
 TENSORBOARD = "tensorboard"
 
 
@@ -39,70 +34,80 @@ class History:
 
     Raises:
         OptionError: a line of `history.jsonl` is no record (when the block begins).
-        TrainingError: a file cannot be written.
+        OutputError: a file cannot be written.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, keep_epochs: int = 0) -> None:
         self.folder = Path(folder)
+        self.path = self.folder / HISTORY
         self.keep_epochs = keep_epochs
         self.records: list[EpochRecord] = []
         self._file: BinaryIO | None = None
-        self._board: EventFile | None = None
-        self._opened = ExitStack()
-
-    @property
-    def path(self) -> Path:
-        """Of `history.jsonl`."""
-        return self.folder / HISTORY
+        self._board: Any = None
 
     def __enter__(self) -> Self:
-        with ExitStack() as opened:
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                self._take_up()
-                self._file = opened.enter_context(open(self.path, "ab", buffering=0))
-                sync(self.folder)
-            except OSError as error:
-                raise unwritable(self.path, error) from error
+        with _writing(self.path), ExitStack() as opened:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._take_up()
+            self._file = opened.enter_context(open(self.path, "ab", buffering=0))
+            sync(self.folder)
             if tensorboard_available():
-                board = EventFile(self.folder / TENSORBOARD, first_step=self.keep_epochs + 1)
-                self._board = opened.enter_context(board)
-            self._opened = opened.pop_all()
+                from torch.utils.tensorboard import SummaryWriter
+
+                with _writing(self.folder / TENSORBOARD):  # epochs of other files that are trained again are hidden
+                    self._board = SummaryWriter(self.folder / TENSORBOARD, purge_step=self.keep_epochs + 1)
+            opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file = self._board = None
-        self._opened.close()
+        if self._file is not None:
+            self._file.close()
+        board, self._file, self._board = self._board, None, None
+        if board is not None:
+            with _writing(self.folder / TENSORBOARD):
+                board.close()
 
     def add(self, record: EpochRecord) -> None:
         """Append an epoch: its line is on disk when this returns.
 
         Raises:
             OptionError: its number does not follow those before.
-            TrainingError: it could not be written.
+            OutputError: it could not be written.
             ValueError: the block has ended, or not begun.
         """
         if self._file is None:
             raise ValueError("History: expected to add inside of its `with` block, found it closed.")
         _check_order(self.path.name, self.records, record)
-        try:
-            write_all(self._file, _encoded(dump_record(record) + "\n"))
+        with _writing(self.path):
+            write_all(self._file, encoded(dump_record(record) + "\n"))
             os.fsync(self._file.fileno())
-        except OSError as error:
-            raise unwritable(self.path, error) from error
         self.records.append(record)
-        if self._board is not None:
-            self._board.add(scalars(record), record.epoch)
+        board, self._board = self._board, None  # one that fails would fail again when it is closed
+        if board is not None:
+            with _writing(self.folder / TENSORBOARD):
+                for name, value in scalars(record).items():
+                    board.add_scalar(name, value, record.epoch)
+                board.flush()
+            self._board = board
 
     def _take_up(self) -> None:
         """Keep the lines of the first epochs, as they are; the file is replaced only if others are in it."""
-        found = self.path.read_bytes() if self.path.exists() else b""
-        kept = [(line, record) for line, record in _lines(found, self.path) if record.epoch <= self.keep_epochs]
+        content = self.path.read_bytes() if self.path.exists() else b""
+        kept = [(line, record) for line, record in _lines(content, self.path) if record.epoch <= self.keep_epochs]
         wanted = b"".join(line + b"\n" for line, _ in kept)
-        if wanted != found:
+        if wanted != content:
             with replacing(self.path) as file:
                 file.write(wanted)
         self.records = [record for _, record in kept]
+
+
+def tensorboard_available() -> bool:
+    """Whether the package tensorboard can be imported."""
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def load_history(path: str | os.PathLike[str]) -> list[EpochRecord]:
@@ -123,20 +128,9 @@ def load_history(path: str | os.PathLike[str]) -> list[EpochRecord]:
     return [record for _, record in _lines(path.read_bytes(), path)]
 
 
-def write_report(folder: str | os.PathLike[str], data: Mapping[str, Any]) -> Path:
-    """Write `report.json`, indented, in the order of `data`; see `plain` for what may be in it.
-
-    Returns:
-        Its path. A report that is there is replaced in one step.
-
-    Raises:
-        TrainingError: it could not be written.
-    """
-    path = Path(folder) / REPORT
-    text = json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False)
-    with replacing(path) as file:
-        file.write(_encoded(text + "\n"))
-    return path
+def encoded(text: str) -> bytes:
+    """UTF-8; half of a surrogate pair, which has none, as JSON's own escape."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _lines(content: bytes, path: Path) -> list[tuple[bytes, EpochRecord]]:
@@ -161,6 +155,10 @@ def _check_order(where: str, before: Sequence[EpochRecord], record: EpochRecord)
         raise OptionError(f"{where}: expected an epoch after {before[-1].epoch}, found {record.epoch}")
 
 
-def _encoded(text: str) -> bytes:
-    """UTF-8; half of a surrogate pair, which has none, as JSON's own escape."""
-    return text.encode("utf-8", "backslashreplace")
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """An `OutputError` about `path` where the system refuses to write."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error) from error

@@ -1,4 +1,4 @@
-"""A model that learns: precision, gradients, optimiser, schedule and moving average of one training step."""
+"""A model that learns: one training step, with its precision, schedule and moving average."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.training.options import Precision, TrainOptions, ViTOptions
-from tensorstore_ds.training.task_base import Batch, Sums, Task
+from tensorstore_ds.training.tasks.base import Batch, Sums, Task
 from tensorstore_ds.training.vit import ViT
 
 #: Strength of the blends: of torchvision's reference training for mixup and cutmix.
@@ -24,6 +24,8 @@ MIX_ALPHA = {"mixup": 0.2, "cutmix": 1.0}
 
 class Learner:
     """A vision transformer and all that changes it.
+
+    A step is `backward`, of each batch whose gradients are added up, and `update`.
 
     Args:
         vit: the model's shape.
@@ -53,9 +55,8 @@ class Learner:
         self.device = torch.device(device)
         self.precision = precision_of(options.precision, self.device)
         torch.manual_seed(options.seed)
-        self.module: ViT = ViT(vit, task.outputs, grad_checkpointing=options.grad_checkpointing).to(self.device)
-        self.module.train()
-        self.optimizer = _adamw(self.module, options, self.device)
+        self.module = ViT(vit, task.outputs, grad_checkpointing=options.grad_checkpointing).to(self.device).train()
+        self.optimizer = adamw(self.module, options)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.average: ViT | None = copy.deepcopy(self.module) if options.ema else None
         self.step = 0
@@ -63,8 +64,6 @@ class Learner:
         self._parallel = DistributedDataParallel(self.module) if distributed else None
         model = self._parallel or self.module
         self._model: nn.Module = torch.compile(model) if options.compile else model  # type: ignore[assignment]
-
-    # --- a step
 
     def train_batch(self, batch: Batch) -> Tensor:
         """One whole step on a batch: the loss, a scalar that was not waited for."""
@@ -77,7 +76,7 @@ class Learner:
 
         Args:
             batch: that went through `train_transform`, on the device.
-            share: of the step's samples that are in this batch.
+            share: of the step's samples that is in this batch.
             last: whether `update` comes next: only then are gradients averaged over the ranks.
 
         Returns:
@@ -86,8 +85,7 @@ class Learner:
         images, targets = batch["image"], self.task.targets(batch)
         if self._mix is not None:
             images, targets = self._mix(images, targets)
-        waiting = self._parallel.no_sync() if self._parallel is not None and not last else contextlib.nullcontext()
-        with waiting:
+        with contextlib.nullcontext() if last or self._parallel is None else self._parallel.no_sync():
             with self.autocast():
                 outputs = self._model(images)
             loss = self.task.loss(outputs, targets, label_smoothing=self.options.label_smoothing)
@@ -97,27 +95,18 @@ class Learner:
 
     def update(self) -> None:
         """Change the weights by the gradients, which are dropped."""
-        rate = self.options.learning_rate * schedule(self.step, self.steps, warmup=self.options.warmup)
+        options = self.options
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        if self.options.clip:
+            group["lr"] = options.learning_rate * schedule(self.step, self.steps, warmup=options.warmup)
+        if options.clip:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.module.parameters(), self.options.clip)
+            nn.utils.clip_grad_norm_(self.module.parameters(), options.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
         if self.average is not None:
-            self._follow(self.average)
+            move_average(self.average, self.module, decay=options.ema, step=self.step)
         self.step += 1
-
-    @torch.no_grad()
-    def _follow(self, average: ViT) -> None:
-        """Move the average towards the weights. torch's `AveragedModel` would wait for the GPU in every step."""
-        # A young average follows quickly: it would keep the first, random weights for 1 / (1 - ema) steps.
-        decay = min(self.options.ema, (1 + self.step) / (10 + self.step)) if self.step else 0.0
-        torch._foreach_lerp_(list(average.parameters()), list(self.module.parameters()), 1 - decay)
-
-    # --- an evaluation
 
     @property
     def best_weights(self) -> ViT:
@@ -139,8 +128,6 @@ class Learner:
         """Matrix products in 16 bits, where that was asked for."""
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.precision)
         return torch.autocast(self.device.type, dtype, enabled=dtype is not None)
-
-    # --- state
 
     def state_dict(self) -> dict[str, Any]:
         """All that a run goes on with."""
@@ -198,36 +185,23 @@ def precision_of(asked: Precision, device: torch.device) -> Precision:
     return asked
 
 
-@contextlib.contextmanager
-def matrix_precision(precision: Precision) -> Iterator[None]:
-    """float32 products in TF32 for the time being, where ``tf32`` was asked for."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+def move_average(average: nn.Module, model: nn.Module, *, decay: float, step: int) -> None:
+    """Move an average of weights towards a model's. torch's `AveragedModel` would wait for the GPU in every step."""
+    # A young average follows quickly: it would keep the first, random weights for 1 / (1 - decay) steps.
+    decay = min(decay, (1 + step) / (10 + step)) if step else 0.0
+    with torch.no_grad():
+        torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
 
 
-@contextlib.contextmanager
-def computing_threads(number: int | None) -> Iterator[None]:
-    """torch's threads on the CPU for the time being; None: as many as there are."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _adamw(model: nn.Module, options: TrainOptions, device: torch.device) -> torch.optim.AdamW:
+def adamw(model: nn.Module, options: TrainOptions) -> torch.optim.AdamW:
+    """AdamW, which decays matrices: biases, norms, class token and positions have no decay."""
     decayed: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for name, weights in model.named_parameters():
         plain = weights.ndim < 2 or name in ("class_token", "encoder.pos_embedding")
         (others if plain else decayed).append(weights)
     groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    fused = device.type in ("cuda", "cpu", "mps")
+    fused = next(model.parameters()).device.type in ("cuda", "cpu", "mps")
     return torch.optim.AdamW(groups, options.learning_rate, betas=(0.9, 0.95), fused=fused)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from tensorstore_ds.errors import OptionError
 
-Task = Literal["auto", "classification", "multilabel", "landmarks", "classification+landmarks"]
+Task = Literal["auto", "classification", "multilabel", "keypoints", "classification+keypoints"]
 Preset = Literal["auto", "seed", "tiny", "small", "base"]
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
 Balance = Literal["none", "inverse", "effective", "repeat"]
@@ -103,7 +103,7 @@ class TrainOptions:
     """What a run is to do.
 
     Attributes:
-        task: what is learned; ``auto``: labels if there are any, else landmarks, else the classes of objects.
+        task: what is learned; ``auto``: labels if there are any, else keypoints, else the classes of objects.
         train_split, eval_split: names; None: `val`, `valid`, `validation` or `test`, the first that there is.
         model: a name of `PRESETS`, or ``auto``, by the images' size.
         image_size: (height, width) that images are resized to on the device; None: the preset's, or as they are stored.

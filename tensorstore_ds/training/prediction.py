@@ -18,8 +18,7 @@ from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.augment.color import Normalize
 from tensorstore_ds.regular_files import read_file
 from tensorstore_ds.training.augmentation import Resize
-from tensorstore_ds.training.card import ModelCard
-from tensorstore_ds.training.checkpoint import load_model
+from tensorstore_ds.training.checkpoint import ModelCard, load_model
 from tensorstore_ds.training.ranks import device_of
 
 #: Images that are predicted together.
@@ -34,7 +33,7 @@ class Prediction:
     Attributes:
         path: of the image's file.
         says: of a classification: `class`, `probability` and the `best` five; of several labels: `classes` and
-            `probabilities`; of landmarks: `points`, x and y by name, in pixels of the image as it is shown.
+            `probabilities`; of keypoints: `keypoints`, x and y by name, in pixels of the image as it is shown.
     """
 
     path: Path
@@ -97,12 +96,12 @@ def _read(path: Path, card: ModelCard) -> tuple[np.ndarray[Any, np.dtype[np.uint
 
 
 def _placed_back(said: Mapping[str, Any], placement: Placement) -> dict[str, Any]:
-    """Points in pixels of the image, where they were in pixels of the stored one: `Placement.move` backwards."""
-    if "points" not in said:
+    """Keypoints in pixels of the image, where they were in pixels of the stored one: `Placement.move` backwards."""
+    if "keypoints" not in said:
         return dict(said)
     left, top, right, bottom = placement.box
     zoom = np.array([(right - left) / placement.resized[1], (bottom - top) / placement.resized[0]])
-    names: Sequence[str] = list(said["points"])
-    stored = np.array(list(said["points"].values()), np.float64).reshape(-1, 2)
+    names: Sequence[str] = list(said["keypoints"])
+    stored = np.array(list(said["keypoints"].values()), np.float64).reshape(-1, 2)
     points = (stored - placement.offset[::-1]) * zoom + (left, top)
-    return {**said, "points": dict(zip(names, points.tolist(), strict=True))}
+    return {**said, "keypoints": dict(zip(names, points.tolist(), strict=True))}

@@ -1,4 +1,4 @@
-"""The processes of a run: one, or those that torchrun started."""
+"""The processes of a run, one or those that torchrun started, and sums over their batches."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tensorstore_ds.errors import OptionError
+from tensorstore_ds.training.tasks.base import Sums, Task
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,10 @@ class Ranks:
         largest = torch.tensor(number)
         dist.all_reduce(largest, dist.ReduceOp.MAX, group=self._host_group)
         return int(largest)
+
+    def device_memory(self) -> int | None:
+        """Bytes of a GPU's memory that were taken at most; None elsewhere."""
+        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
 
     def wait(self) -> None:
         """Until all ranks are here."""
@@ -100,8 +105,34 @@ def device_of(name: str | None, rank: int = 0) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise OptionError(
-            f"device: expected one that this machine has, found {name} ({reason}). Use --device cpu."
+            f"device: expected one that this machine has, found {name} ({reason}). Use `device=cpu`."
         ) from error
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", rank % torch.cuda.device_count())
     return device
+
+
+class Tally:
+    """Losses and metrics of an epoch, added up on the device: nobody waits for it until they are asked for.
+
+    Attributes:
+        sums: by name, on the device: `loss` times samples, `samples`, and what the task adds up.
+    """
+
+    def __init__(self, sums: Mapping[str, Tensor] | None = None) -> None:
+        self.sums: Sums = dict(sums or {})
+
+    def add(self, loss: Tensor, samples: int, sums: Mapping[str, Tensor], *, weight: int = 1) -> None:
+        """Add a batch; with a weight of 0 only its names, so that ranks without samples have them."""
+        counted = loss.new_full((), float(samples))
+        for name, value in {"loss": loss.float() * counted, "samples": counted, **sums}.items():
+            value = value * weight
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def metrics(self, task: Task) -> dict[str, float]:
+        """The mean loss and the task's metrics so far, of this rank; waits for the device."""
+        return {"loss": float(self.sums["loss"] / self.sums["samples"]), **task.metrics(self.sums)}
+
+    def over_ranks(self, ranks: Ranks) -> Tally:
+        """The sums of all ranks, on the CPU; every rank must ask, and waits for the others."""
+        return Tally(ranks.add({name: value.clone() for name, value in self.sums.items()}))

@@ -1,22 +1,36 @@
-"""What a run came to: `report.json`, and pictures of it."""
+"""What the first rank of a run tells and writes: notes, progress, epochs, pictures and the report of all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import torch
 from torch import Tensor
 
+from tensorstore_ds.durable import replacing
+from tensorstore_ds.errors import TrainingError
+from tensorstore_ds.pictures.sheet import plots_available
 from tensorstore_ds.training import checkpoint
-from tensorstore_ds.training.epoch_record import EpochRecord, best_record
-from tensorstore_ds.training.history import write_report
-from tensorstore_ds.training.options import TrainOptions
-from tensorstore_ds.training.plots import draw_confusion, draw_curves, draw_point_errors, plots_available
-from tensorstore_ds.training.run_folder import RunFolder
-from tensorstore_ds.training.task_base import Task
+from tensorstore_ds.training.data import crowded_samples, unseen_classes
+from tensorstore_ds.training.history import History, encoded, tensorboard_available
+from tensorstore_ds.training.plots import draw_confusion, draw_curves, draw_keypoint_errors
+from tensorstore_ds.training.ranks import Tally
+from tensorstore_ds.training.records import EpochRecord, Listeners, TrainProgress, best_record, plain
+from tensorstore_ds.training.run import Run
+from tensorstore_ds.training.tasks.base import Task
 from tensorstore_ds.version import __version__
+
+#: Seconds between two looks at the loss, each of which waits for the device.
+LOOK = 0.5
+#: Seconds between two drawings of the curves.
+DRAW = 30.0
 
 
 @dataclass(frozen=True)
@@ -36,7 +50,7 @@ class TrainReport:
         wait_share: of the time, in [0, 1], in which steps waited for data.
         facts: of the model, the machine and the data.
         classes: of a classification, by class: its name, samples and share of right answers, in the best epoch.
-        points: of landmarks, by point: its name and mean error, likewise.
+        keypoints: by keypoint: its name, samples and mean error, likewise.
         pictures: that were drawn, by file name.
     """
 
@@ -52,37 +66,127 @@ class TrainReport:
     wait_share: float
     facts: Mapping[str, Any]
     classes: Sequence[Mapping[str, Any]]
-    points: Sequence[Mapping[str, Any]]
+    keypoints: Sequence[Mapping[str, Any]]
     pictures: Sequence[str]
 
 
-def finish(
-    folder: RunFolder, records: Sequence[EpochRecord], task: Task, options: TrainOptions, facts: Mapping[str, Any]
-) -> TrainReport:
-    """Draw and write what a run came to."""
-    _, best_state = checkpoint.load(folder.best)
-    sums: Mapping[str, Tensor] = best_state["sums"]
-    best = best_record(records, task.metric, higher_is_better=task.higher_is_better)
-    seconds = sum(record.seconds for record in records)
-    report = TrainReport(
-        folder=folder.path,
-        task=task.name,
-        metric=task.metric,
-        best_epoch=None if best is None else best.epoch,
-        best={} if best is None or best.eval is None else dict(best.eval),
-        last=dict(records[-1].eval or records[-1].train),
-        epochs=len(records),
-        seconds=seconds,
-        samples_per_second=sum(r.samples_per_second * r.seconds for r in records) / seconds if seconds else 0.0,
-        wait_share=sum(r.wait_share * r.seconds for r in records) / seconds if seconds else 0.0,
-        facts=facts,
-        classes=_classes(task, sums),
-        points=_points(task, sums),
-        pictures=[path.name for path in draw(folder.path, records, task, sums)],
-    )
-    data = {name: getattr(report, name) for name in report.__dataclass_fields__}
-    write_report(folder.path, {"tensorstore_ds": __version__, **data, "options": options.as_data()})
-    return report
+class Reports:
+    """Tells listeners how a run goes, and keeps its records; on other ranks than the first it is silent.
+
+    A context manager: what the run is about is told when the block begins.
+    """
+
+    def __init__(self, run: Run, listeners: Listeners) -> None:
+        self.run, self.listeners = run, listeners
+        self._history: History | None = None
+        self._opened = ExitStack()
+        self._looked = self._drawn = time.monotonic()
+
+    def __enter__(self) -> Self:
+        run = self.run
+        if not run.ranks.first:
+            return self
+        for line in _notes(run):
+            self.listeners.note(line)
+        with ExitStack() as opened:
+            self._history = opened.enter_context(History(run.folder.path, keep_epochs=run.position.epoch))
+            run.folder.check_space(run.learner)
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def progress(self) -> None:
+        """Look at the loss twice a second, tell where the run is, and end it if the loss is no number."""
+        run, position = self.run, self.run.position
+        if time.monotonic() - self._looked < LOOK and position.batch < len(run.loader):
+            return
+        self._looked = time.monotonic()
+        metrics = position.tally.metrics(run.task)
+        if not math.isfinite(metrics["loss"]):
+            raise TrainingError(
+                f"epoch {position.epoch + 1}: expected a loss that is a number, found {metrics['loss']} after "
+                f"{position.batch:,} batches. Try `learning_rate={run.options.learning_rate / 10:g}` or less, `clip=1` "
+                "or `precision=fp32`; the checkpoint of the epoch before is kept."
+            )
+        if not run.ranks.first:
+            return
+        rate = position.batch / position.seconds
+        batches_left = (run.options.epochs - position.epoch) * len(run.loader) - position.batch
+        self.listeners.progress(
+            TrainProgress(
+                epoch=position.epoch + 1,
+                epochs=run.options.epochs,
+                batch=position.batch,
+                batches=len(run.loader),
+                metrics=metrics,
+                samples_per_second=rate * run.options.batch_size * run.ranks.size,
+                wait_share=position.wait_share,
+                seconds_left=batches_left / rate,
+                device_memory=run.ranks.device_memory(),
+            )
+        )
+
+    def epoch(self, record: EpochRecord, evaluation: Tally | None) -> None:
+        """Write down an epoch, and its model if it is the best so far, or there is nothing to tell by."""
+        if self._history is None:
+            return
+        before = self._best()
+        self._history.add(record)
+        if before is None or self._best() is not before:
+            self.run.folder.save_best(self.run.learner, record, {} if evaluation is None else evaluation.sums)
+        self.listeners.epoch(record)
+        if time.monotonic() - self._drawn > DRAW:
+            draw(self.run.folder.path, self._history.records, self.run.task)
+            self._drawn = time.monotonic()
+
+    def finish(self) -> TrainReport | None:
+        """Draw and write what the run came to; None on other ranks than the first."""
+        if self._history is None:
+            return None
+        run, records, best = self.run, self._history.records, self._best()
+        _, best_state = checkpoint.load(run.folder.best)
+        sums: Mapping[str, Tensor] = best_state["sums"]
+        seconds = sum(record.seconds for record in records)
+        report = TrainReport(
+            folder=run.folder.path,
+            task=run.task.name,
+            metric=run.task.metric,
+            best_epoch=None if best is None else best.epoch,
+            best={} if best is None or best.eval is None else dict(best.eval),
+            last=dict(records[-1].eval or records[-1].train),
+            epochs=len(records),
+            seconds=seconds,
+            samples_per_second=sum(r.samples_per_second * r.seconds for r in records) / seconds if seconds else 0.0,
+            wait_share=sum(r.wait_share * r.seconds for r in records) / seconds if seconds else 0.0,
+            facts=_facts(run),
+            classes=_classes(run.task, sums),
+            keypoints=_keypoints(run.task, sums),
+            pictures=[path.name for path in draw(run.folder.path, records, run.task, sums)],
+        )
+        write_report(run.folder.path, {"tensorstore_ds": __version__, **vars(report), "options": run.options.as_data()})
+        return report
+
+    def _best(self) -> EpochRecord | None:
+        task, records = self.run.task, self._history.records if self._history else []
+        return best_record(records, task.metric, higher_is_better=task.higher_is_better)
+
+
+def write_report(folder: Path, data: Mapping[str, Any]) -> Path:
+    """Write `report.json`, indented, in the order of `data`; see `plain` for what may be in it.
+
+    Returns:
+        Its path. A report that is there is replaced in one step.
+
+    Raises:
+        OutputError: it could not be written.
+    """
+    path = folder / "report.json"
+    text = json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False)
+    with replacing(path) as file:
+        file.write(encoded(text + "\n"))
+    return path
 
 
 def draw(
@@ -102,10 +206,58 @@ def draw(
         drawn.append(folder / "confusion.png")
         draw_confusion(sums["confusion"].numpy(), task.classes, drawn[-1])
     if "distances" in sums:
-        drawn.append(folder / "points.png")
-        errors = (sums["distances"] / sums["present"]).numpy()
-        draw_point_errors(errors, task.points, drawn[-1])
+        drawn.append(folder / "keypoints.png")
+        draw_keypoint_errors((sums["distances"] / sums["present"]).numpy(), task.keypoints, drawn[-1])
     return drawn
+
+
+def _notes(run: Run) -> Iterator[str]:
+    """What a run is about, in lines."""
+    evaluated = f"evaluated on {len(run.eval_split):,} of {run.eval_split.name}" if run.eval_split else "no evaluation"
+    yield (
+        f"{run.task.name}: {len(run.split):,} samples of {run.split.name}, {run.order}, rows from the "
+        f"{run.loader.residency.replace('-', ' ')}; {evaluated}"
+    )
+    vit, ranks = run.vit, f", {run.ranks.size} ranks" if run.ranks.size > 1 else ""
+    yield (
+        f"ViT of {_parameters(run) / 1e6:.2f} million weights, {'x'.join(map(str, vit.grid))} patches of "
+        f"{vit.patch_size} pixels, images of {'x'.join(map(str, vit.image_size))}; {run.learner.precision} on "
+        f"{run.ranks.device.type}{ranks}"
+    )
+    if crowded := crowded_samples(run.task, run.split):
+        yield f"{crowded:,} samples have several objects: the keypoints of the one with the largest box are learned"
+    if run.eval_split is None:
+        yield "there is no split to evaluate on (val or test): make one with tsds convert --split train=0.9,val=0.1"
+    elif unseen := unseen_classes(run.task, run.split, run.eval_split):
+        names = ", ".join(unseen[:3]) + (f" and {len(unseen) - 3} more" if len(unseen) > 3 else "")
+        yield (
+            f"{run.eval_split.name} has samples of classes that {run.split.name} has none of: {names}. "
+            "They count as wrong; divide the data again with tsds convert --split"
+        )
+    if not tensorboard_available():
+        yield "no files for TensorBoard, it is not installed: pip install 'tensorstore-ds[tensorboard]'"
+    if run.resumed:
+        position = run.position
+        yield f"goes on in epoch {position.epoch + 1} after {position.batch:,} of {len(run.loader):,} batches"
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    device = run.ranks.device
+    return {
+        "store": str(run.store.path),
+        "parameters": _parameters(run),
+        "precision": run.learner.precision,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "ranks": run.ranks.size,
+        "residency": run.loader.residency,
+        "train_samples": len(run.split),
+        "eval_split": None if run.eval_split is None else run.eval_split.name,
+        "eval_samples": 0 if run.eval_split is None else len(run.eval_split),
+    }
+
+
+def _parameters(run: Run) -> int:
+    return sum(weights.numel() for weights in run.learner.module.parameters())
 
 
 def _classes(task: Task, sums: Mapping[str, Tensor]) -> list[dict[str, Any]]:
@@ -118,11 +270,11 @@ def _classes(task: Task, sums: Mapping[str, Tensor]) -> list[dict[str, Any]]:
     ]
 
 
-def _points(task: Task, sums: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+def _keypoints(task: Task, sums: Mapping[str, Tensor]) -> list[dict[str, Any]]:
     if "distances" not in sums:
         return []
     distances, present = sums["distances"].tolist(), sums["present"].tolist()
     return [
-        {"point": name, "samples": n, "error": d / n if n else None}
-        for name, d, n in zip(task.points, distances, present, strict=True)
+        {"keypoint": name, "samples": n, "error": d / n if n else None}
+        for name, d, n in zip(task.keypoints, distances, present, strict=True)
     ]

@@ -10,11 +10,11 @@ from typing import Any
 from tensorstore_ds.durable import partial_of
 from tensorstore_ds.errors import OptionError, TrainingError
 from tensorstore_ds.training import checkpoint
-from tensorstore_ds.training.card import ModelCard
-from tensorstore_ds.training.epoch_record import EpochRecord, dump_record
+from tensorstore_ds.training.checkpoint import ModelCard
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import FREE_TO_CHANGE, TrainOptions
-from tensorstore_ds.training.task_base import Sums
+from tensorstore_ds.training.records import EpochRecord, dump_record
+from tensorstore_ds.training.tasks.base import Sums
 
 
 class RunFolder:
@@ -47,14 +47,14 @@ class RunFolder:
             return None
         if not resume:
             raise OptionError(
-                f"{self.path}: expected a new folder, found a run. Go on with --resume, or choose another --out."
+                f"{self.path}: expected a new folder, found a run. Go on with `resume`, or choose another `out`."
             )
         self._clean()
         card, state = checkpoint.load(self.last)
         _check_state(self.last, state)
-        differences = [*_differences(card.as_data(), self.card.as_data()), *self._other_options(state)]
-        if differences:
-            raise TrainingError(f"{self.last}: {differences[0]}. Use the same store and options, or another --out.")
+        difference = _difference(card.as_data(), self.card.as_data()) or self._other_option(state)
+        if difference:
+            raise TrainingError(f"{self.last}: {difference}. Use the same store and options, or another `out`.")
         if state["batch"] and state["ranks"] != ranks:
             raise TrainingError(
                 f"{self.last}: expected {state['ranks']} ranks to go on within an epoch, found {ranks}. "
@@ -67,10 +67,9 @@ class RunFolder:
         for path in (self.last, self.best):
             partial_of(path).unlink(missing_ok=True)
 
-    def _other_options(self, state: Mapping[str, Any]) -> list[str]:
-        before, now = state["options"], _plain(self.options.as_data())
-        kept = [name for name in now if name not in FREE_TO_CHANGE]
-        return _differences({n: before.get(n) for n in kept}, {n: now[n] for n in kept})
+    def _other_option(self, state: Mapping[str, Any]) -> str:
+        now = self.options.as_data()
+        return _difference(state["options"], {name: now[name] for name in now if name not in FREE_TO_CHANGE})
 
     def check_space(self, learner: Learner) -> None:
         """Raise a `TrainingError` if the disk has no room for the checkpoints of a run."""
@@ -81,7 +80,7 @@ class RunFolder:
         if free < needed:
             raise TrainingError(
                 f"{self.path}: expected {needed / 1e6:,.0f} MB of free disk for checkpoints, found "
-                f"{free / 1e6:,.0f} MB. Make room, or choose another --out."
+                f"{free / 1e6:,.0f} MB. Make room, or choose another `out`."
             )
 
     def save_last(self, learner: Learner, position: Mapping[str, Any]) -> None:
@@ -125,16 +124,16 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> list[str]:
-    """What differs between two trees of plain values, in words."""
-    found = []
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> str:
+    """What differs first between two trees of plain values, in words; empty where nothing does."""
     for name in now:
         a, b = _plain(before.get(name)), _plain(now[name])
         if isinstance(a, dict) and isinstance(b, dict):
-            found += _differences(a, b, f"{where}{name}.")
+            if inner := _difference(a, b, f"{where}{name}."):
+                return inner
         elif a != b:
-            found.append(f"{where}{name}: expected {_brief(a)} as in the checkpoint, found {_brief(b)}")
-    return found
+            return f"{where}{name}: expected {_brief(a)} as in the checkpoint, found {_brief(b)}"
+    return ""
 
 
 def _brief(value: Any) -> str:

@@ -36,14 +36,14 @@ def save_checkpoints(argv: Sequence[str]) -> None:
     import torch
 
     from faults.checkpoints import CARD
-    from tensorstore_ds.errors import TrainingError
+    from tensorstore_ds.errors import OutputError
     from tensorstore_ds.training import checkpoint
 
     try:
         for value in argv[1:]:
             weights = {"first": torch.full((300,), float(value)), "second": torch.full((5000,), float(value))}
             checkpoint.save(Path(argv[0]), CARD, {"weights": weights})
-    except TrainingError as error:
+    except OutputError as error:
         sys.exit(f"tsds: {error}")
 
 

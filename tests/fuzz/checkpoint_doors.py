@@ -16,12 +16,12 @@ from fuzz.mutations import mutate_bytes, mutate_json
 from tensorstore_ds.errors import TrainingError
 from tensorstore_ds.training.checkpoint import FORMAT, ModelCard, load_model
 from tensorstore_ds.training.options import ViTOptions
-from tensorstore_ds.training.tasks import ClassificationLandmarks
+from tensorstore_ds.training.tasks import ClassificationKeypoints
 from tensorstore_ds.training.vit import ViT
 
 CARD = ModelCard(
     ViTOptions((8, 12), channels=1, patch_size=4, width=8, depth=1, heads=2, mlp_width=8),
-    ClassificationLandmarks(("ant", "bee"), ("left", "right"), "label", "objects"),
+    ClassificationKeypoints(("ant", "bee"), ("left", "right"), "label", "objects"),
     mean=(0.5,),
     std=(0.25,),
     stored=(8, 12),

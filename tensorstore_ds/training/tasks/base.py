@@ -1,7 +1,9 @@
-"""What all tasks have in common, and how to find the object of each image that a task is about."""
+"""What all tasks have in common, and which object of each image a task is about."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,13 +24,13 @@ class Task(ABC):
 
     Attributes:
         classes: names, in the order of the labels.
-        points: names of the landmarks, in their stored order.
+        keypoints: names, in their stored order.
         label_field: the field of labels; empty where objects have them.
         objects_field: the field of objects; empty where none is needed.
     """
 
     classes: tuple[str, ...] = ()
-    points: tuple[str, ...] = ()
+    keypoints: tuple[str, ...] = ()
     label_field: str = ""
     objects_field: str = ""
 
@@ -39,13 +41,18 @@ class Task(ABC):
     higher_is_better: ClassVar[bool] = True
 
     @property
-    @abstractmethod
     def outputs(self) -> int:
-        """Numbers that a model computes for an image."""
+        """Numbers that a model computes for an image: a logit per class, then x and y per keypoint."""
+        return len(self.classes) + 2 * len(self.keypoints)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Fields of a store that are needed."""
+        return tuple(name for name in ("image", self.label_field, self.objects_field) if name)
 
     @abstractmethod
     def targets(self, batch: Batch) -> Any:
-        """What is to be predicted: tensors on the batch's device, made without waiting for it."""
+        """What is to be predicted: tensors on the batch's device, computed without waiting for it."""
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Any, *, label_smoothing: float = 0.0) -> Tensor:
@@ -53,7 +60,7 @@ class Task(ABC):
 
     @abstractmethod
     def sums(self, outputs: Tensor, targets: Any, *, detailed: bool = False) -> Sums:
-        """What metrics are made of: tensors to be added up. `detailed`: all of it, for an evaluation."""
+        """What metrics are computed from: tensors to be added up. `detailed`: all of it, for an evaluation."""
 
     @abstractmethod
     def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
@@ -61,22 +68,11 @@ class Task(ABC):
 
     @abstractmethod
     def predictions(self, outputs: Tensor, image_size: tuple[int, int]) -> list[dict[str, Any]]:
-        """What outputs (B, `outputs`) say in words, an image each; points in pixels of an image (height, width)."""
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Fields of a store that are needed."""
-        return tuple(name for name in ("image", self.label_field, self.objects_field) if name)
+        """What outputs (B, `outputs`) say about each image; keypoints in pixels of an image (height, width)."""
 
     def as_data(self) -> dict[str, Any]:
         """As plain values, for a checkpoint."""
-        return {
-            "name": self.name,
-            "classes": list(self.classes),
-            "points": list(self.points),
-            "label_field": self.label_field,
-            "objects_field": self.objects_field,
-        }
+        return {"name": self.name, **dataclasses.asdict(self)}
 
 
 def objects_of(batch: Batch, field: str) -> PackedObjects:
@@ -91,16 +87,21 @@ def largest(objects: PackedObjects) -> Tensor:
     Without boxes the first. Nothing waits for the device.
     """
     image, total = objects.image_index, objects.total
-    place = torch.arange(total, device=image.device)
+    index = torch.arange(total, device=image.device)
     if "boxes" in objects.values:
         boxes = objects.values["boxes"]
         area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
         most = area.new_full((len(objects),), -1.0).scatter_reduce(0, image, area, "amax")
-        place = torch.where(area == most[image], place, total)
-    first = place.new_full((len(objects),), total)
-    return first.scatter_reduce(0, image, place, "amin")
+        index = torch.where(area == most[image], index, total)
+    first = index.new_full((len(objects),), total)
+    return first.scatter_reduce(0, image, index, "amin")
 
 
 def pick(values: Tensor, chosen: Tensor, missing: float) -> Tensor:
     """Rows (B, ...) of `values` (M, ...) at `chosen` (B,), `missing` where it is M."""
     return torch.cat([values, values.new_full((1, *values.shape[1:]), missing)])[chosen]
+
+
+def ratio(part: Tensor, whole: Tensor) -> float:
+    """`part / whole`, NaN where the whole is 0."""
+    return float(part) / float(whole) if float(whole) else math.nan

@@ -1,7 +1,7 @@
-"""Regress landmarks of which some are absent: their error does not count.
+"""Regress keypoints of which some are absent: their error does not count.
 
 tsds convert faces.xml faces.tsds
-python examples/landmarks.py faces.tsds
+python examples/keypoints.py faces.tsds
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
     height, width, channels = split.fields["image"].spec.shape
     count = split.fields["objects"].values["keypoints"].shape[0]
     size = torch.tensor([width, height], device=device)
-    # Flipped images have their landmarks flipped, the left and the right ones exchanged as the store says.
+    # Flipped images have their keypoints flipped, the left and the right ones exchanged as the store says.
     augment = tsds.Compose([tsds.RandomHorizontalFlip.from_split(split), tsds.Normalize.from_split(split)])
 
     model = nn.Sequential(
@@ -43,20 +43,21 @@ def main() -> None:
     ).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(options.epochs):
-        distance = torch.zeros((), device=device)  # in pixels, summed over the landmarks of an epoch
-        found = torch.zeros((), device=device)
+        distance = torch.zeros((), device=device)  # in pixels, summed over the keypoints of an epoch
+        present_keypoints = torch.zeros((), device=device)
         for batch in loader:
             batch = augment(batch)
-            points = batch["objects"]["keypoints"] / size  # (B, K, 2): one object a sample; NaN where absent
-            present = ~points.isnan().any(2)
-            error = model(batch["image"]) - points.nan_to_num()
+            keypoints = batch["objects"]["keypoints"] / size  # (B, K, 2): one object per sample; NaN where absent
+            present = ~keypoints.isnan().any(2)
+            error = model(batch["image"]) - keypoints.nan_to_num()
             loss = error[present].square().mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             distance += (error.detach() * size)[present].norm(dim=1).sum()
-            found += present.sum()
-    print(f"mean distance {float(distance / found):.2f} pixels, {int(found)} landmarks after {options.epochs} epochs")
+            present_keypoints += present.sum()
+    mean, number = float(distance / present_keypoints), int(present_keypoints)
+    print(f"mean distance {mean:.2f} pixels, {number} keypoints after {options.epochs} epochs")
 
 
 if __name__ == "__main__":

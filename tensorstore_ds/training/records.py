@@ -1,4 +1,4 @@
-"""The figures of an epoch: as an object, as a line of JSON, and by the names that TensorBoard shows.
+"""What a run tells while it goes on: where it is, and the figures of each epoch, also as a line of JSON.
 
 >>> record = EpochRecord(1, 2.5, 1e-3, {"loss": 0.7}, {"loss": 0.6, "accuracy": 0.8}, 4000.0, 0.01)
 >>> dump_record(record)[:57]
@@ -13,7 +13,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,15 +45,51 @@ class EpochRecord:
     device_memory: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TrainProgress:
+    """Where a run is.
+
+    Attributes:
+        epoch, epochs: counted from 1.
+        batch, batches: of this epoch and rank, counted from 1.
+        metrics: `loss` and the task's, of the epoch so far, of this rank.
+        samples_per_second: over all ranks, of the epoch so far.
+        wait_share: of the time, in [0, 1], in which steps waited for data.
+        seconds_left: of training, to the end of the run.
+        device_memory: bytes of a GPU's memory that were taken at most; None elsewhere.
+    """
+
+    epoch: int
+    epochs: int
+    batch: int
+    batches: int
+    metrics: Mapping[str, float]
+    samples_per_second: float
+    wait_share: float
+    seconds_left: float
+    device_memory: int | None
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """Who is told how a run goes: functions of one argument, called on the first rank only.
+
+    Attributes:
+        note: a line, before the first epoch.
+        progress: a `TrainProgress`, about twice a second.
+        epoch: an `EpochRecord`, after each epoch.
+    """
+
+    note: Callable[[str], None] = lambda _: None
+    progress: Callable[[TrainProgress], None] = lambda _: None
+    epoch: Callable[[EpochRecord], None] = lambda _: None
+
+
 def best_record(records: Iterable[EpochRecord], metric: str, *, higher_is_better: bool = True) -> EpochRecord | None:
     """The epoch with the best evaluation, the first of equals; None where none has a finite `metric`."""
-    best: tuple[float, EpochRecord] | None = None
-    for record in records:
-        value = (record.eval or {}).get(metric, math.nan)
-        value = value if higher_is_better else -value
-        if math.isfinite(value) and (best is None or value > best[0]):
-            best = value, record
-    return best and best[1]
+    sign = 1 if higher_is_better else -1
+    finite = [record for record in records if math.isfinite((record.eval or {}).get(metric, math.nan))]
+    return max(finite, key=lambda record: sign * (record.eval or {})[metric], default=None)
 
 
 def scalars(record: EpochRecord) -> dict[str, float]:
@@ -66,13 +102,9 @@ def scalars(record: EpochRecord) -> dict[str, float]:
     return named
 
 
-# --- as JSON
-
-
 def dump_record(record: EpochRecord) -> str:
     """A record as one line of JSON: an object with its attributes; what is not finite is null."""
-    data = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    return json.dumps(plain(data), ensure_ascii=False, allow_nan=False)
+    return json.dumps(plain(record), ensure_ascii=False, allow_nan=False)
 
 
 def parse_record(data: object) -> EpochRecord:
@@ -88,15 +120,15 @@ def parse_record(data: object) -> EpochRecord:
         raise OptionError(f"epoch: expected a whole number from 1, found {_brief(epoch)}")
     if memory is not None and (type(memory) is not int or memory < 0):
         raise OptionError(f"device_memory: expected bytes or null, found {_brief(memory)}")
+    numbers = ("seconds", "learning_rate", "samples_per_second", "wait_share")
+    if missing := [name for name in numbers if name not in data]:
+        raise OptionError(f"{missing[0]}: expected a number or null, found nothing")
     return EpochRecord(
         epoch=epoch,
-        seconds=_number(data, "seconds"),
-        learning_rate=_number(data, "learning_rate"),
         train=_numbers("train", data.get("train")),
         eval=None if evaluated is None else _numbers("eval", evaluated),
-        samples_per_second=_number(data, "samples_per_second"),
-        wait_share=_number(data, "wait_share"),
         device_memory=memory,
+        **_numbers("record", {name: data[name] for name in numbers}),
     )
 
 
@@ -128,19 +160,13 @@ def plain(value: Any) -> Any:
     raise TypeError(f"expected what JSON can hold, found {type(value).__name__}")
 
 
-def _number(data: Mapping[str, Any], name: str) -> float:
-    if name not in data:
-        raise OptionError(f"{name}: expected a number or null, found nothing")
-    return _numbers("record", {name: data[name]})[name]
-
-
-def _numbers(where: str, found: object) -> dict[str, float]:
-    if not isinstance(found, dict):
-        raise OptionError(f"{where}: expected an object of numbers, found {_brief(found)}")
-    for name, value in found.items():
+def _numbers(where: str, values: object) -> dict[str, float]:
+    if not isinstance(values, dict):
+        raise OptionError(f"{where}: expected an object of numbers, found {_brief(values)}")
+    for name, value in values.items():
         if value is not None and type(value) not in (int, float):
             raise OptionError(f"{where}: {_brief(name)}: expected a number or null, found {_brief(value)}")
-    return {name: math.nan if value is None else float(value) for name, value in found.items()}
+    return {name: math.nan if value is None else float(value) for name, value in values.items()}
 
 
 def _brief(value: object) -> str:

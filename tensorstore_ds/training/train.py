@@ -1,0 +1,118 @@
+"""Train on a store: the loop over epochs, each with its steps, its checkpoint and its evaluation."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import torch
+
+from tensorstore_ds.errors import TrainingError
+from tensorstore_ds.reading.store import open as open_store
+from tensorstore_ds.seeding import torch_seeds
+from tensorstore_ds.training.batch_fit import is_out_of_memory, memory_advice
+from tensorstore_ds.training.options import TrainOptions
+from tensorstore_ds.training.process import StopSignals, computing_threads, matrix_precision, random_state_kept
+from tensorstore_ds.training.ranks import Tally, ranks
+from tensorstore_ds.training.records import Listeners
+from tensorstore_ds.training.report import Reports, TrainReport
+from tensorstore_ds.training.run import Position, Run
+
+
+@random_state_kept()
+def train(
+    store: str | os.PathLike[str],
+    options: TrainOptions | None = None,
+    *,
+    out: str | os.PathLike[str],
+    resume: bool = False,
+    listeners: Listeners | None = None,
+) -> TrainReport | None:
+    """Train a vision transformer on a store.
+
+    Under torchrun each process is a rank: samples are divided among them, gradients averaged, and the first rank
+    writes. In the folder `out`: `last.pt`, all that a run goes on with, and `best.pt`, the best epoch's model;
+    `history.jsonl`, `report.json`, with matplotlib `curves.png` and `confusion.png`, with tensorboard its files.
+
+    SIGTERM and Ctrl-C end the run between two steps, with a checkpoint. The run seeds torch's global generators, and
+    leaves all random generators as it found them.
+
+    Args:
+        store: its path.
+        options: what to do.
+        out: the run's folder; made if it is not there.
+        resume: go on with the run in `out`, at the very next batch; begin one if there is none.
+        listeners: who is told how it goes.
+
+    Returns:
+        What it came to, which is also in `report.json`; None on other ranks than the first.
+
+    Raises:
+        OptionError: options contradict each other, the store or the machine.
+        FormatError: the store is damaged.
+        TrainingError: the run cannot go on: the loss is no number, memory is full, the checkpoint is not of this run.
+        OutputError: a file cannot be written, because the disk is full.
+        TrainingStopped: a signal asked for it.
+    """
+    options = options or TrainOptions()
+    opened = open_store(store)
+    with ranks(options.device) as group, StopSignals() as stop:
+        try:
+            run = Run(opened, options, group, Path(out))
+            run.begin(resume=resume)
+            with (
+                matrix_precision(run.learner.precision),
+                computing_threads(options.torch_threads),
+                Reports(run, listeners or Listeners()) as reports,
+            ):
+                run_epochs(run, stop, reports)
+                return reports.finish()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        run = reports = None  # type: ignore[assignment]  # what they held has to be free before others are tried
+        raise TrainingError(memory_advice(opened, options, group))
+
+
+def run_epochs(run: Run, stop: StopSignals, reports: Reports) -> None:
+    """Train from where the run is to its end. Every rank goes through this loop; only the first one reports."""
+    options, learner, loader = run.options, run.learner, run.loader
+    while run.position.epoch < options.epochs:
+        position = run.position
+        began, waited = time.perf_counter() - position.seconds, loader.stats().wait - position.wait
+        for batch in loader if position.batch < len(loader) else ():  # a checkpoint may be that of its last batch
+            torch.manual_seed(torch_seeds(options.seed, position.epoch, position.batch, run.ranks.rank)[0])
+            share, last = run.share_of_step(position.batch)
+            loss, sums = learner.backward(batch, share=share, last=last)
+            if last:
+                learner.update()
+            position.tally.add(loss, len(batch["image"]), sums)
+            position.batch += 1
+            position.seconds = time.perf_counter() - began
+            position.wait = loader.stats().wait - waited
+            if last and position.batch < len(loader) and (signal := run.ranks.any(stop.received)):
+                run.save()
+                raise run.stopped(signal)
+            reports.progress()
+        run.save()  # before the evaluation: a run that goes on evaluates again, and no write waits for another
+        evaluation = evaluate(run, stop)
+        reports.epoch(run.record(evaluation), evaluation)
+        run.position = Position(position.epoch + 1)
+
+
+def evaluate(run: Run, stop: StopSignals) -> Tally | None:
+    """Every sample of the evaluation split once: its losses and metrics, summed over all ranks."""
+    if run.eval_split is None:
+        return None
+    tally = Tally()
+    loader, weight = run.eval_loader(run.eval_split)
+    with run.learner.evaluating() as model:
+        for batch in loader:
+            if stop.received:  # the checkpoint is that of this epoch's last batch
+                raise run.stopped(stop.received)
+            targets = run.task.targets(batch)
+            outputs = model(batch["image"])
+            loss = run.task.loss(outputs, targets)
+            tally.add(loss, len(outputs), run.task.sums(outputs, targets, detailed=True), weight=weight)
+    return tally.over_ranks(run.ranks)
