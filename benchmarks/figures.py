@@ -25,8 +25,8 @@ Result = Mapping[str, Any]
 _HEAD = """# Figures
 
 `python -m benchmarks` measures them, keeps its results in `benchmarks/results/`, and writes this page of them;
-`benchmarks/README.md` says how each is measured. Below each table stand the machine and the date. There was no GPU: what
-happens on one is tested by tests that are skipped without one, and is not measured."""
+`benchmarks/README.md` says how each is measured. Below each table stand the machine and the date. There was no GPU:
+what happens on one is tested by tests that are skipped without one, and is not measured."""
 _LOADING = """## Loading
 
 Shuffled epochs from the page cache, images per second, and how many times as fast ours is. Every loader runs as its own
