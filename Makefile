@@ -16,7 +16,7 @@ help:
 	@echo "make coverage     run all tests but the faults, and say which lines none of them runs; htmlcov/ shows them"
 	@echo "make check        format, lint, types, direction of imports, documentation"
 	@echo "make docs         build the documentation into docs/_build/html"
-	@echo "make bench        measure the README's figures; MNIST=DIR with the real PNG files"
+	@echo "make bench        measure the figures; MNIST=DIR with the real PNG files, VOC=DIR with boxes"
 	@echo "make fuzz         damaged input at every door, CASES=50000 or MINUTES=30; what fails is kept as a file"
 	@echo "make clean        remove what these made, $(VENV) too"
 
@@ -49,7 +49,7 @@ docs: $(VENV)/dev.stamp
 	$(BIN)/sphinx-build -q -W --keep-going -b html -d docs/_build/doctrees docs docs/_build/html
 
 bench: $(VENV)/dev.stamp
-	$(BIN)/python -m benchmarks $(if $(MNIST),--mnist '$(MNIST)')
+	$(BIN)/python -m benchmarks $(if $(MNIST),--mnist '$(MNIST)') $(if $(VOC),--voc '$(VOC)')
 
 fuzz: $(VENV)/dev.stamp
 	PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(MINUTES),--minutes $(MINUTES),--cases $(or $(CASES),50000))

@@ -81,12 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _digits(mnist: Path | None, scratch: Path | None) -> Iterator[tuple[Path, str]]:
     """The folder of 70,000 PNG files, and what they are."""
     if mnist is not None:
-        yield mnist.absolute(), "the 70,000 PNG files of MNIST"
+        yield mnist.absolute(), "MNIST"
         return
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         say("no --mnist given: drawing 70,000 digits of 28x28 pixels instead ...")
         write_digits(Path(folder))
-        yield Path(folder), "70,000 drawn PNG files of 28x28"
+        yield Path(folder), "drawn digits"
 
 
 if __name__ == "__main__":

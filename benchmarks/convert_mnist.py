@@ -44,7 +44,8 @@ def measure(settings: Settings) -> dict[str, Any]:
         f"{spread(ours)} s against {spread(theirs)} s; {rate:,.0f} images/s, "
         f"{read / statistics.median(ours) / 1e6:.1f} MB/s of PNG in, {rate * SIDE * SIDE / 1e6:.1f} MB/s of pixels out"
     )
-    what = f"convert {settings.digits_name} with {WORKERS} workers: time, relative to a bare Pillow loop"
+    files = f"the {_SHAPE[0]:,} PNG files of {settings.digits_name}"
+    what = f"convert {files} with {WORKERS} workers: time, relative to a bare Pillow loop"
     return as_result([Figure(what, median_ratio(ours, theirs), LIMIT, "x", note=note)])
 
 

@@ -251,7 +251,7 @@ def race_digits(settings: Settings) -> dict[str, Any]:
     files = Entry("files (ImageFolder)", f"{WORKERS} workers", DIGITS_BATCH, None, "files", WORKERS)
     peers = [entry for peer in PEERS for entry in entries_of(peer, DIGITS_BATCH)]
     of_any = [entry for entry in peers if not entry.mode.startswith("RGB")]  # FFCV's images are of three channels
-    data = Data(f"{settings.digits_name}, split train, batch {DIGITS_BATCH}", source, raw)
+    data = Data(f"{settings.digits_name}, batch {DIGITS_BATCH}", source, raw)
     return _raced("digits", data, fixed, [*tensors(DIGITS_BATCH), files, *of_any], settings)
 
 

@@ -25,7 +25,7 @@ _PAUSE = 0.01  # seconds between two looks
 def measure(settings: Settings) -> dict[str, Any]:
     """Peaks while data sets of very different sizes are converted: small images, very many, and large ones."""
     many, photos = settings.scratch / "many", settings.scratch / "photos"
-    figures = [_figure(f"convert {settings.digits_name}", settings.digits, settings.scratch)]
+    figures = [_figure(f"convert the 70,000 PNG files of {settings.digits_name}", settings.digits, settings.scratch)]
     link_digits(many, MANY)
     figures.append(_figure(f"convert {MANY:,} PNGs of 28x28", many, settings.scratch))
     shutil.rmtree(many)

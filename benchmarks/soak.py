@@ -33,7 +33,7 @@ LOADER_LIMIT = 10  # MB
 SMALL_ROWS, SMALL_SHAPE = 1024, (32, 32, 3)
 LARGE_SHAPE = (256, 256, 3)
 LOADERS = 8
-#: Fewer loaders' rows are an epoch of more batches than a loader ever holds: its buffers are all there.
+#: Rows of the smaller store: an epoch of more batches than a loader ever holds, so that its buffers are all there.
 FEW_ROWS = 625
 METHODS = {"fork": "forked", "spawn": "spawned"}
 
@@ -134,12 +134,11 @@ def measure_all(scratch: Path, epochs: int, drops: int, readers: int) -> list[Fi
     make_noise(small, SMALL_ROWS, SMALL_SHAPE)
     figures = [*measure_epochs(small / STORE, epochs), *measure_drops(small / STORE, drops)]
     row = LARGE_SHAPE[0] * LARGE_SHAPE[1] * LARGE_SHAPE[2]
-    rows = readers * PRIVATE_LIMIT * 1_000_000 // row + 1  # more than all readers may have for themselves
-    make_noise(few, min(FEW_ROWS, rows // 2), LARGE_SHAPE)
+    rows = max(2 * FEW_ROWS, readers * PRIVATE_LIMIT * 1_000_000 // row + 1)  # more than all readers may have
+    make_noise(few, FEW_ROWS, LARGE_SHAPE)
     make_noise(large, rows, LARGE_SHAPE)
     (large / "images.npy").unlink()
-    more = (rows - min(FEW_ROWS, rows // 2)) * row
-    figures += measure_loaders(few / STORE, large / STORE, more, min(LOADERS, readers))
+    figures += measure_loaders(few / STORE, large / STORE, (rows - FEW_ROWS) * row, min(LOADERS, readers))
     return [*figures, *measure_readers(large / STORE, rows * row, readers)]
 
 

@@ -1,126 +1,151 @@
-"""The benchmark of loaders: its data, its proof of what was delivered, and its loaders' processes, on tiny sizes."""
+"""The benchmark of loaders on tiny sizes: its data, its lanes, and its proof of what was delivered."""
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from benchmarks import lane, race
-from benchmarks.checksums import Columns, digest, expected_digest, marks
-from benchmarks.loading import large_figures, objects_figures
-from benchmarks.measure import Figure, Table
-from benchmarks.peers import ALL, MEMCPY, OURS, PEERS, Peer
-from benchmarks.race import Entry, Result
+from benchmarks import loading
+from benchmarks.loading import Data, Entry, Result, against, entries_of, large_figures, objects_figures, race
+from benchmarks.measure import FIGURE_HEAD, Figure, as_result, figures_of, table, write_result
+from benchmarks.peers import ALL, FFCV, MEMCPY, OURS, PEERS, Peer, runner, store as ours
 from benchmarks.samples import Arrays, make_digits, make_noise, open_arrays
+from stores import detections, store_of
+from tensorstore_ds.comparison.delivery import agree, marks_of, marks_of_split
+from tensorstore_ds.comparison.lane import answered
 
-ROWS, SHAPE = 21, (8, 6, 3)
+SAMPLES, SHAPE = 21, (8, 6, 3)
 
 
 @pytest.fixture(scope="module")
 def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("benchmarks") / "noise"
-    make_noise(folder, ROWS, SHAPE)
+    make_noise(folder, SAMPLES, SHAPE)
     return folder
 
 
-def batches(folder: Path, rows: list[int], size: int = 4) -> list[Columns]:
-    """Columns of some rows, images as (B, C, H, W)."""
-    images, labels = (torch.from_numpy(np.array(array)) for array in open_arrays(folder))
-    parts = [rows[i : i + size] for i in range(0, len(rows), size)]
-    return [Columns(images[part].permute(0, 3, 1, 2), labels[part]) for part in parts]
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "say", lambda text: None)
 
 
-def digest_of(found: list[Columns]) -> str:
-    return digest(mark for columns in found for mark in marks(columns, grey=False))
+def feed(noise: Path, columns: Any) -> runner.PeerFeed:
+    """Of a peer that hands out what a test says, in place of batches of its own."""
+    module = SimpleNamespace(__name__="peer", write=lambda *_: None, columns=columns)
+    made = runner.PeerFeed(module, "", noise, noise)
+    made.open()
+    return made
 
 
-def test_any_order_of_all_samples_has_the_expected_digest(noise: Path) -> None:
-    order = np.random.default_rng(0).permutation(ROWS).tolist()
-    assert digest_of(batches(noise, order)) == expected_digest(noise)
+@pytest.mark.parametrize("axes", [(0, 1, 2, 3), (0, 3, 1, 2)])
+def test_a_batch_with_axes_in_any_order_has_the_marks_of_what_is_stored(noise: Path, axes: tuple[int, ...]) -> None:
+    images, labels = (torch.from_numpy(np.array(array)) for array in open_arrays(noise))
+    order = np.random.default_rng(0).permutation(SAMPLES)
+    peer = feed(noise, lambda rows: {"image": images[rows].permute(axes), "label": labels[rows]})
+    stored = np.load(Data("", noise, None).marks)
+    delivered = marks_of(peer.columns(order, pixels=True, boxes=True), pixels=True)
+    assert agree(delivered, stored, whole=True) and peer.count(order) == peer.samples == SAMPLES
+    other = marks_of(peer.columns(np.append(order[1:], order[1]), pixels=True, boxes=True), pixels=True)
+    assert not agree(other, stored, whole=True)
 
 
-@pytest.mark.parametrize("rows", [[*range(ROWS - 1)], [*range(ROWS), 3], [*range(ROWS - 1), 3]])
-def test_a_sample_that_is_missing_or_repeated_changes_the_digest(noise: Path, rows: list[int]) -> None:
-    assert digest_of(batches(noise, rows)) != expected_digest(noise)
+def test_images_of_another_shape_are_no_result(noise: Path) -> None:
+    peer = feed(noise, lambda _: {"image": torch.zeros(2, 3, 8, 7)})
+    with pytest.raises(ValueError, match=r"expected images of \(8, 6, 3\), found \(3, 8, 7\)"):
+        peer.columns(None, pixels=True, boxes=True)
 
 
-def test_labels_that_went_to_other_images_change_the_digest(noise: Path) -> None:
-    (columns,) = batches(noise, [*range(ROWS)], ROWS)
-    assert digest_of([Columns(columns.images, columns.labels.roll(1))]) != expected_digest(noise)
+def test_boxes_count_in_any_order_within_their_image(tmp_path: Path) -> None:
+    split = store_of(tmp_path / "s.tsds", detections(7), ("a", "b"))["train"]
+    fields = {"image": "image", "objects": "objects"}
+    stored = marks_of_split(split, fields, pixels=True, boxes=True)
+
+    def delivered(change: Any) -> bool:
+        objects = [change({n: torch.from_numpy(v.copy()) for n, v in split["objects"][i].items()}) for i in range(7)]
+        columns = ours.columns({"image": split["image"].take(np.arange(7)), "objects": objects})
+        plain = {name: np.asarray(value) for name, value in columns.items()}
+        return agree(marks_of(plain, pixels=True), stored, whole=True)
+
+    assert delivered(lambda one: one)
+    assert delivered(lambda one: {**one, "boxes": one["boxes"].flip(0), "labels": one["labels"].flip(0)})
+    assert not delivered(lambda one: {**one, "labels": 1 - one["labels"]})
+    assert not delivered(lambda one: {**one, "boxes": one["boxes"] + 1})
+    assert not delivered(lambda one: {**one, "boxes": one["boxes"].flip(1)})
 
 
-def test_boxes_count_in_any_order_within_their_image() -> None:
-    image = torch.ones(1, 3, 4, 4).byte()
-    boxes, labels = torch.tensor([[1.0, 2, 3, 4], [0, 0, 2, 2]]), torch.tensor([1, 0])
-
-    def of(boxes: torch.Tensor, labels: torch.Tensor) -> str:
-        return digest(marks(Columns(image, torch.empty(0), [(labels, boxes)]), grey=False))
-
-    assert of(boxes, labels) == of(boxes.flip(0), labels.flip(0))
-    assert of(boxes, labels) != of(boxes, labels.flip(0))
-    assert of(boxes, labels) != of(boxes[:1], labels[:1])
-
-
-def test_grey_files_as_three_channels_have_the_digest_of_one(tmp_path: Path) -> None:
+def test_digits_are_those_of_the_files(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for label in "01":
         (tmp_path / "files" / label).mkdir(parents=True)
         for i in range(3):
             Image.fromarray(rng.integers(0, 256, (5, 4), np.uint8)).save(tmp_path / "files" / label / f"{i}.png")
-    folder = tmp_path / "digits"
-    make_digits(folder, tmp_path / "files")
-    assert Arrays(folder)[5][1] == 1
-    images, labels = (torch.from_numpy(np.array(array)) for array in open_arrays(folder))
-    columns = Columns(images.permute(0, 3, 1, 2).expand(-1, 3, -1, -1), labels)
-    assert digest(marks(columns, grey=True)) == expected_digest(folder)
+    make_digits(tmp_path / "digits", tmp_path / "files")
+    image, label = Arrays(tmp_path / "digits")[5]
+    assert label == 1
+    with Image.open(tmp_path / "files" / "1" / "2.png") as file:
+        np.testing.assert_array_equal(image[..., 0], np.asarray(file))
 
 
 @pytest.mark.slow
-def test_a_race_of_a_loader_that_works_and_one_that_fails(
-    noise: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(race, "_say", lambda text: None)
-    entries = Entry(OURS, "2 threads", 4), Entry(Peer("Broken", "no_such_peer"), "", 4)
-    ours, broken = race.race(entries[:1], entries[1:], noise, tmp_path, repeat=2, expected=expected_digest(noise))
-    assert ours.state == "ready", ours.reason
-    assert ours.rows == ROWS and len(ours.seconds) == 2 and ours.behind == [1, 1] and ours.rate
-    assert broken.state == "failed" and "no_such_peer" in broken.reason and broken.rate is None
+def test_a_race_of_ways_that_work_and_one_that_fails(noise: Path, tmp_path: Path) -> None:
+    fixed = entries_of(OURS, 4)
+    others = [Entry("TensorDataset", "whole batches", 4, None, "tensors"), *entries_of(MEMCPY, 4, ["1 thread"])]
+    broken = Entry("Broken", "", 4, None, "nonsense")
+    found = race(Data("", noise, None), fixed, [*others, broken], tmp_path, repeat=2)
+    assert [way["title"] for way in found] == ["tensorstore-ds", "TensorDataset", "memcpy", "Broken"]
+    assert all(way["rate"] and way["ratio"] and not way["reason"] for way in found[:3])
+    assert found[0]["ratio"] == 1
+    assert found[3]["rate"] is None and "nonsense" in found[3]["reason"]
     assert not list(tmp_path.iterdir())  # what was converted is gone
 
 
-def test_a_loader_that_delivers_something_else_is_no_result(
-    noise: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(race, "_say", lambda text: None)
-    (result,) = race.race([Entry(MEMCPY, "1 thread", 4)], [], noise, tmp_path, repeat=1, expected="another")
-    assert result.state == "failed" and "not what is stored" in result.reason and result.rate is None
+@pytest.mark.slow
+def test_a_loader_that_delivers_something_else_is_no_result(noise: Path, tmp_path: Path) -> None:
+    data = Data("", noise, None)
+    data.marks = tmp_path / "marks.npy"
+    np.save(data.marks, np.arange(SAMPLES, dtype=np.uint64))
+    (tmp_path / "race").mkdir()
+    (result,) = race(data, entries_of(MEMCPY, 4, ["1 thread"]), [], tmp_path / "race", repeat=1)
+    assert result["rate"] is None and "not what is stored" in result["reason"]
 
 
-def test_a_peer_that_is_not_installed_is_missing(noise: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ALL, "absent", Peer("Absent", "absent"))
-    (answer,) = lane.main("absent", "", noise, tmp_path, 4)
-    assert answer["state"] == "missing" and "absent" in answer["reason"]
+def test_a_peer_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALL, "absent", Peer("Absent", "absent", "absent", install="pip install absent"))
+    answer = answered(lambda: runner.start({"module": "absent", "mode": "", "source": "", "target": ""})[1])
+    result = Result(Entry("Absent", "", 4, ALL["absent"]), reason=answer["reason"])
+    assert result.missing and result.as_data(1)["reason"] == "not installed: pip install absent"
 
 
-def test_what_was_not_measured_says_how_to_install_it_and_is_neither_met_nor_missed() -> None:
-    entries = [Entry(peer, mode, 4) for peer in (OURS, MEMCPY, *PEERS) for mode in peer.modes]
-    share, ffcv = large_figures([Result(entry, "missing", "No module") for entry in entries])
-    assert ffcv.met is None and ffcv.measured == "not measured" and "pip install ffcv" in ffcv.note
-    assert share.met is None
-    assert all("--voc" in figure.note for figure in objects_figures([]))
-    assert Figure("it", 2.0, 1.0, at_least=True).met is True
+def test_what_was_not_measured_is_neither_met_nor_missed() -> None:
+    entries = [entry for peer in (OURS, MEMCPY, *PEERS) for entry in entries_of(peer, 4)]
+    ways = [Result(entry, reason="ModuleNotFoundError: no").as_data(1) for entry in entries]
+    share, ffcv = large_figures(ways)
+    assert ffcv.met is None and ffcv.row[2] == "not measured" and "pip install ffcv" in ffcv.note
+    assert share.met is None and against("", ways, FFCV.title, 2).value is None
+    files = {"title": "files (VOCDetection)", "mode": "", "rate": 10.0, "reason": ""}
+    (figure,) = objects_figures([{"title": OURS.title, "mode": "list", "rate": 250.0}, files])
+    assert figure.value == 25 and figure.met is True
 
 
 def test_every_peer_has_its_module_and_says_how_to_get_it() -> None:
-    folder = Path(race.__file__).parent / "peers"
-    assert {file.stem for file in folder.glob("*.py")} - {"__init__"} == set(ALL)
+    folder = Path(runner.__file__).parent
+    assert {file.stem for file in folder.glob("*.py")} - {"__init__", "runner"} == set(ALL)
     assert all(peer.install and peer.package for peer in PEERS)
 
 
-def test_a_table_is_markdown() -> None:
-    lines = list(Table("Loaders", ("a", "b"), [("1", "2")]).lines())
-    assert lines == ["Loaders:", "", "| a | b |", "| --- | --- |", "| 1 | 2 |"]
+def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
+    figures = [Figure("speed", 2.0, 1.0, "x", at_least=True), Figure("time", None, 3.0, "s", note="not here")]
+    write_result(tmp_path / "new" / "one.json", as_result(figures, races=[{"name": "a"}], took=1.5))
+    result = json.loads((tmp_path / "new" / "one.json").read_text())
+    assert figures_of(result) == figures and result["races"] == [{"name": "a"}] and result["took"] == 1.5
+    assert {"cpu", "libc", "torch", "numpy", "date"} <= result["machine"].keys()
+    assert table(FIGURE_HEAD, [figures[0].row])[-1] == "| speed | at least 1.00 x | 2.00 x, met |  |"
+    assert "ffcv" not in sys.modules  # peers are imported in processes of their own

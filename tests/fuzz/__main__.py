@@ -18,9 +18,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.measure import machine
 from fuzz.doors import DOORS, share_of
 from fuzz.lanes import Batch, Tally, run
+from tensorstore_ds.comparison.system import machine
 
 FINDINGS = Path(__file__).with_name("findings")
 
