@@ -33,7 +33,7 @@ V1_MOUNTS = (
     ],
 )
 def test_control_groups_for_processor_time(groups: str, mounts: str, expected: list[str]) -> None:
-    assert cgroup_directories(groups, mounts, controller="cpu") == [Path(p) for p in expected]
+    assert cgroup_directories(groups, mounts, "cpu") == [Path(p) for p in expected]
 
 
 def test_quotas_of_both_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,15 +44,16 @@ def test_quotas_of_both_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "cpu.max").write_text("max 100000\n")
     folders = [tmp_path / "none", tmp_path / "two", tmp_path]
-    monkeypatch.setattr(cores, "cgroup_directories", lambda *_, controller: folders)
-    assert cores.cpu_quotas() == {tmp_path / "two": 0.5, tmp_path: 1.5}
+    monkeypatch.setattr(cores, "cgroup_directories", lambda *_: folders)
+    limits = cores.core_limits()
+    assert limits.pop("the affinity of this process") == len(os.sched_getaffinity(0))
+    assert limits == {str(tmp_path / "two"): 0.5, str(tmp_path): 1.5}
     assert cores.usable_cores() == 1
 
 
 def test_a_quota_is_rounded_up_and_affinity_is_a_limit_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-    for quota, expected in ((2.5, 3), (64.0, 16), (0.1, 1)):
-        monkeypatch.setattr(cores, "cpu_quotas", lambda quota=quota: {Path("group"): quota})
+    monkeypatch.setattr(cores, "_control_groups", lambda _: [Path("group")])
+    for quota, expected in ((2.5, 3), (64.0, 16), (0.1, 1), (None, 16)):
+        monkeypatch.setattr(cores, "_quota", lambda _, quota=quota: quota)
         assert cores.usable_cores() == expected
-    monkeypatch.setattr(cores, "cpu_quotas", dict)
-    assert cores.usable_cores() == 16

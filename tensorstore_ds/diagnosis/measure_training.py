@@ -1,0 +1,209 @@
+"""Measure training: the model of `tsds train` or a step of the user's, and copies of a batch to its device."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from tensorstore_ds import words
+from tensorstore_ds.diagnosis.measure_loading import Step, finish, loader_of
+from tensorstore_ds.diagnosis.results import Copies, ModelRun, Settings
+from tensorstore_ds.loading.collate import Collate, PackedObjects
+from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.device import DevicePrefetcher, move
+from tensorstore_ds.reading.store import Split, Store
+from tensorstore_ds.training.augmentation import train_transform
+from tensorstore_ds.training.data import image_shape
+from tensorstore_ds.training.learner import Learner
+from tensorstore_ds.training.options import Preset, TrainOptions
+from tensorstore_ds.training.tasks import task_of
+
+#: A batch is tried so many times as large as the one before, until a step takes too long.
+GROWTH = 4
+#: Calls between two looks at the clock on a GPU, which is waited for at each.
+_GPU_CALLS = 8
+
+
+@dataclass(frozen=True)
+class Student:
+    """Something that learns from batches.
+
+    Attributes:
+        name: of the model.
+        step: one whole training step on a batch that went through `transform`.
+        fields: of the store that it needs; None: all.
+        transform: called as ``transform(batch, rows, epoch)`` on the device.
+        collate: the shape of objects that it takes.
+    """
+
+    name: str
+    step: Step
+    fields: tuple[str, ...] | None = None
+    transform: Callable[..., Any] | None = None
+    collate: Collate = "packed"
+
+    def whole_step(self, batch: Any, batch_size: int, epoch: int) -> None:
+        """Transform a batch and learn from it."""
+        if self.transform is not None:
+            batch = self.transform(batch, torch.arange(batch_size), epoch)
+        self.step(batch)
+
+    def batch(self, dataset: StoreDataset, batch_size: int, device: torch.device) -> Any:
+        """The first batch of a data set on the device, not transformed."""
+        return next(iter(loader_of(dataset, Settings(), batch_size, device=device, collate=self.collate)))
+
+
+def student_of(store: Store, split: Split, model: Preset, device: torch.device, *, batch_size: int) -> Student:
+    """The model that `tsds train` would train on a store.
+
+    Raises:
+        OptionError: the store has nothing to learn from, or images that a model cannot take as they are.
+        FormatError: a label is not the index of a class.
+    """
+    task = task_of(split)
+    height, width, channels = image_shape(store, split)
+    options = TrainOptions(model=model, batch_size=batch_size, train_split=split.name)
+    vit = options.vit((height, width), channels)
+    transform = train_transform(split, options, vit)
+    learner = Learner(vit, task, options, device=device, steps=10**6)  # the learning rate does not matter here
+    return Student(model, learner.train_batch, task.fields, transform)
+
+
+# --- the model alone --------------------------------------------------------------------------------------------
+
+
+def fitting_batch(
+    student: Student, dataset: StoreDataset, wanted: int, device: torch.device, *, seconds: float
+) -> tuple[int, str]:
+    """The batch size to measure steps with, and why it is not the one that is wanted; empty if it is.
+
+    Args:
+        student: that learns.
+        dataset: to take batches from.
+        wanted: the largest batch.
+        device: where.
+        seconds: that a step may take, at most.
+    """
+    size, largest = 0, 1
+    while True:
+        try:
+            spent = _step_seconds(student, dataset, largest, device, limit=seconds)
+        except torch.OutOfMemoryError:
+            if not size:
+                raise
+            return size, f"a step of {largest} does not fit into the memory of {device}"
+        size = largest
+        largest = min(wanted, GROWTH * size, int(size * seconds / spent))
+        if size == wanted:
+            return size, ""
+        if largest <= size:
+            return size, f"the model takes {words.duration(spent)} for that many"
+
+
+def _step_seconds(
+    student: Student, dataset: StoreDataset, batch_size: int, device: torch.device, *, limit: float
+) -> float:
+    """Seconds of the second step, or of the first, which starts up, where that takes longer than `limit`."""
+    batch = student.batch(dataset, batch_size, device)
+    spent = 0.0
+    for number in range(2):
+        finish(device)
+        began = time.perf_counter()
+        student.whole_step(batch, batch_size, number)
+        finish(device)
+        spent = time.perf_counter() - began
+        if spent > limit:
+            break
+    return spent
+
+
+def model_alone(
+    student: Student, dataset: StoreDataset, batch_size: int, device: torch.device, *, seconds: float
+) -> ModelRun:
+    """The model on one batch that stays on the device."""
+    batch = student.batch(dataset, batch_size, device)
+    step = _seconds_of(lambda number: student.whole_step(batch, batch_size, number), device, seconds=seconds)
+    return ModelRun(student.name, batch_size, batch_size / step, threads=torch.get_num_threads())
+
+
+@contextlib.contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """So many threads for torch on the CPU, for the time being."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _seconds_of(call: Callable[[int], object], device: torch.device, *, seconds: float) -> float:
+    """The mean time of a call, which gets its number, over some seconds; the first one, which starts up, aside."""
+    call(0)
+    finish(device)
+    calls, began = 0, time.perf_counter()
+    while True:
+        for _ in range(1 if device.type == "cpu" else _GPU_CALLS):
+            calls += 1
+            call(calls)
+        finish(device)
+        spent = time.perf_counter() - began
+        if spent >= seconds:
+            return spent / calls
+
+
+# --- copies -----------------------------------------------------------------------------------------------------
+
+
+def measure_copies(
+    dataset: StoreDataset, student: Student | None, batch_size: int, device: torch.device, *, seconds: float
+) -> Copies:
+    """How long the copy of a batch to a GPU takes, and steps with copies ahead and in turn, within some seconds.
+
+    Without a student, copies alone.
+    """
+    host = {"device": torch.device("cpu"), "collate": "packed" if student is None else student.collate}
+    loaders = (loader_of(dataset, Settings(pin_memory=pinned), batch_size, **host) for pinned in (True, False))
+    pinned, pageable = (next(iter(loader)) for loader in loaders)
+    seconds /= 2 if student is None else 4
+    copies = Copies(
+        sum(tensor.nbytes for tensor in tensors(pinned)),
+        _seconds_of(lambda _: move(pinned, device), device, seconds=seconds),
+        _seconds_of(lambda _: move(pageable, device), device, seconds=seconds),
+    )
+    if student is None:
+        return copies
+    queue = iter(DevicePrefetcher(itertools.repeat(pinned), device))
+
+    def ahead(number: int) -> None:
+        student.whole_step(next(queue), batch_size, number)
+
+    def in_turn(number: int) -> None:
+        moved = move(pageable, device)
+        finish(device)
+        student.whole_step(moved, batch_size, number)
+
+    rates = [batch_size / _seconds_of(way, device, seconds=seconds) for way in (ahead, in_turn)]
+    return replace(copies, ahead=rates[0], in_turn=rates[1])
+
+
+def tensors(batch: Any) -> Iterator[torch.Tensor]:
+    """All tensors of a batch.
+
+    >>> [t.shape for t in tensors({"image": torch.zeros(2, 3), "more": [torch.zeros(4), "a"]})]
+    [torch.Size([2, 3]), torch.Size([4])]
+    """
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, PackedObjects):
+        yield from (batch.offsets, *batch.values.values())
+    elif isinstance(batch, Mapping):
+        yield from itertools.chain.from_iterable(map(tensors, batch.values()))
+    elif isinstance(batch, list | tuple):
+        yield from itertools.chain.from_iterable(map(tensors, batch))
