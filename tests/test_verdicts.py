@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from hypothesis import given, strategies as st
 
+from tensorstore_ds.diagnosis.diagnosis import recommend
 from tensorstore_ds.diagnosis.results import (
     Copies,
     Cores,
@@ -19,7 +20,7 @@ from tensorstore_ds.diagnosis.results import (
     Storage,
     TransformRun,
 )
-from tensorstore_ds.diagnosis.verdicts import judge, recommend
+from tensorstore_ds.diagnosis.verdicts import judge
 
 GB = 10**9
 
@@ -136,7 +137,7 @@ def test_what_is_said():
     assert found[1].change.startswith("Allow more of the machine's 64 (/sys/fs/cgroup sets the limit)")
     found = judge(trained(memory=Memory(9 * GB, 2 * GB, "/sys/fs/cgroup/pod", 1.0)))
     assert found[0].line == (
-        "An epoch takes 9.0 GB, and this process may use 2.0 GB (/sys/fs/cgroup/pod): every epoch reads from storage "
+        "An epoch takes 9.0 GB, this process may use 2.0 GB (/sys/fs/cgroup/pod): every epoch reads from storage "
         "again, at most 10,000 samples/s in order."
     )
     assert found[0].evidence["most_rate"] == 10000

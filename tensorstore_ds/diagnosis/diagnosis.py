@@ -1,10 +1,11 @@
-"""A diagnosis: what was measured, what follows from it, and the code to use."""
+"""A diagnosis: what was measured, the verdicts, and the settings that the numbers speak for, as code to paste."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,13 +13,20 @@ import torch
 from tensorstore_ds.diagnosis.examination import Examination
 from tensorstore_ds.diagnosis.measure_loading import remade
 from tensorstore_ds.diagnosis.options import DiagnoseOptions
-from tensorstore_ds.diagnosis.results import Diagnosis, Settings
-from tensorstore_ds.diagnosis.verdicts import judge
+from tensorstore_ds.diagnosis.results import Diagnosis, Measured, Settings
+from tensorstore_ds.diagnosis.verdicts import judge, starved
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.training.process import random_state_kept
 from tensorstore_ds.training.ranks import ranks
+
+#: Other settings are worth a try from here on; of those that are nearly as quick as the best the smallest are taken.
+WORTH, NEARLY = 1.1, 0.93
+#: What a disk should read at once for a shuffle by blocks, and the share of memory for the two windows under way.
+BLOCK_NBYTES, WINDOW_SHARE, MOST_BLOCKS = 4 * 1024**2, 0.25, 256
+#: A gain that is less is not told from chance: the settings in use stay.
+GAIN = 1.03
 
 
 @random_state_kept()
@@ -60,8 +68,12 @@ def diagnose(
         device = own.device
         examination = Examination(dataset, options, device, progress or (lambda _: None))
         examination.choose_student(step)
-        measured = examination.compare(examination.measure())
-    recommended, batch_size = measured.wanted or measured.current.settings, examination.batch_size
+        measured = examination.measure()
+        used, wanted = measured.current.settings, recommend(measured)
+        gain = examination.gain(used, wanted)
+    if wanted != used and (gain >= GAIN or wanted.block_rows):
+        measured = replace(measured, wanted=wanted, gain=gain)
+    recommended, batch_size = measured.wanted or used, examination.batch_size
     path = None if isinstance(store, StoreDataset) else str(store.path if isinstance(store, Store) else store)
     return Diagnosis(
         path=str(dataset.path),
@@ -77,6 +89,26 @@ def diagnose(
         gain=measured.gain,
         not_measured=tuple(examination.notes),
     )
+
+
+def recommend(m: Measured) -> Settings:
+    """Settings to try: those in use, unless training waits for the loader and others are quicker.
+
+    What does not fit is shuffled by blocks, whatever the numbers say: they were taken from rows in memory.
+    """
+
+    def cost(settings: Settings) -> tuple[int, int]:
+        """Processes cost more than threads, and threads more than batches that wait."""
+        return settings.num_workers, (settings.num_threads or 1) * (settings.prefetch_factor or 1)
+
+    chosen = m.current.settings
+    if starved(m) and m.best.rate >= WORTH * m.current.rate:
+        chosen = min((run.settings for run in m.runs if run.rate >= NEARLY * m.best.rate), key=cost)
+    if not m.memory.fits and chosen.residency != "device":
+        block_rows = max(1, round(BLOCK_NBYTES / m.sample_nbytes))
+        blocks = int(WINDOW_SHARE * m.memory.limit / (2 * block_rows * m.sample_nbytes))
+        chosen = replace(chosen, block_rows=block_rows, window_blocks=min(MOST_BLOCKS, max(2, blocks)))
+    return chosen
 
 
 def dataset_of(

@@ -14,7 +14,6 @@ from tensorstore_ds.diagnosis import measure_loading as loading, measure_trainin
 from tensorstore_ds.diagnosis.measure_machine import measure_cores, measure_memory, measure_storage
 from tensorstore_ds.diagnosis.options import DiagnoseOptions
 from tensorstore_ds.diagnosis.results import Copies, Cores, Measured, ModelRun, Run, Settings
-from tensorstore_ds.diagnosis.verdicts import recommend
 from tensorstore_ds.errors import TsdsError
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.loader import DataLoader
@@ -33,8 +32,6 @@ ROUNDS = 3
 LARGER_TIMES = 4
 #: Bytes that are copied to the device to try it from there, at most.
 DEVICE_NBYTES = 4 * 1024**3
-#: A gain that is less is not told from chance: the settings in use stay.
-GAIN = 1.03
 
 
 class Examination:
@@ -117,18 +114,13 @@ class Examination:
             decoding=loading.measure_decoding(self._rows, seconds=seconds / 2),
         )
 
-    def compare(self, measured: Measured) -> Measured:
-        """The same with the settings that the numbers speak for, if they gain something, in turns with those in use.
-
-        The gain is that of training, or of loading where nothing trains.
-        """
-        used, wanted = measured.current.settings, recommend(measured)
+    def gain(self, used: Settings, wanted: Settings) -> float:
+        """How many times as quick training (or loading, where nothing trains) is with `wanted`; measured in turns."""
         if wanted == used:
-            return measured
+            return 1.0
         self._progress("what is recommended")
         runs = self._in_turns((used, wanted), COMPARED, self._student)
-        gain = loading.gain_of(runs[used], runs[wanted])
-        return replace(measured, wanted=wanted, gain=gain) if gain >= GAIN or wanted.block_rows else measured
+        return loading.gain_of(runs[used], runs[wanted])
 
     def _note(self, what: str, why: str) -> None:
         if why:

@@ -18,7 +18,7 @@ class Settings:
     num_workers: int = 0
     pin_memory: bool | None = None
     residency: Residency = "page-cache"
-    block_rows: int = 0  #: of a `BlockShuffleSampler`; 0: a full shuffle
+    block_rows: int = 0  #: of a `BlockShuffleSampler`; 0 for a full shuffle
     window_blocks: int = 0  #: of the same
 
     def arguments(self) -> dict[str, Any]:
@@ -41,7 +41,7 @@ class Cores:
     machine: int  #: of the machine
     allowed: float  #: that this process may use; not always a whole number
     limited_by: str  #: who sets that limit; empty where it is the machine
-    #: How many times the work of one thread was done by `allowed` threads, while this was measured: less than that many
+    #: How many times the work of one thread was done by `allowed` threads, while this was measured; less than that many
     #: where others use the machine, or cores are halves of one.
     measured: float
 
@@ -148,7 +148,7 @@ class Decoding:
 class Measured:
     """All numbers of a diagnosis."""
 
-    device: str  #: where batches go and the model trains: its type
+    device: str  #: the type of the device on which the model trains
     layout: str  #: of the store
     encoding: str  #: of its images
     sample_nbytes: float  #: stored bytes of a sample, on average
@@ -163,7 +163,7 @@ class Measured:
     copies: Copies | None = None  #: None without a GPU
     transform: TransformRun | None = None  #: None if the data set has none
     decoding: Decoding | None = None  #: None if images are pixels
-    wanted: Settings | None = None  #: settings that may be better than those in use; None: none
+    wanted: Settings | None = None  #: settings that are better than those in use, if there are any
     gain: float = 1.0  #: how many times as quick training is with these, or loading where nothing trains
 
     @property

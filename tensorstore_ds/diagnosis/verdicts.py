@@ -1,11 +1,10 @@
-"""From numbers to verdicts, the heaviest first, and to the settings they speak for. Nothing is measured here."""
+"""From numbers to verdicts: what holds training back, the heaviest first. Nothing is measured here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from tensorstore_ds.diagnosis.results import Measured, Run, Settings, TransformRun, Verdict
+from tensorstore_ds.diagnosis.results import Measured, TransformRun, Verdict
 from tensorstore_ds.words import duration, percent, rate, size
 
 #: The loader holds a model back where training is slower than the model alone by more than the first, and at least the
@@ -27,10 +26,6 @@ HELD_SHARE, HELD_LEAST, HELD_MOST = 0.25, 0.0002, 0.002
 #: Shares: of the cores, from which on they are busy; of a step, that a copy may take beside it; of the cores, that
 #: loading may take from a model on the same ones.
 BUSY, COPYING, SHARED = 0.75, 0.8, 0.2
-#: Other settings are worth a try from here on; of those that are nearly as quick as the best the smallest are taken.
-WORTH, NEARLY = 1.1, 0.93
-#: What a disk should read at once for a shuffle by blocks, and the share of memory for the two windows under way.
-BLOCK_NBYTES, WINDOW_SHARE, MOST_BLOCKS = 4 * 1024**2, 0.25, 256
 
 
 def judge(m: Measured) -> tuple[Verdict, ...]:
@@ -40,26 +35,6 @@ def judge(m: Measured) -> tuple[Verdict, ...]:
     always come to a verdict, whatever else there is.
     """
     return tuple(verdict for cause in CAUSES if (verdict := cause(m)) is not None)
-
-
-def recommend(m: Measured) -> Settings:
-    """Settings to try: those in use, unless training waits for the loader and others are quicker.
-
-    What does not fit is shuffled by blocks, whatever the numbers say: they were taken from rows in memory.
-    """
-    chosen = m.current.settings
-    if starved(m) and m.best.rate >= WORTH * m.current.rate:
-        chosen = min((run for run in m.runs if run.rate >= NEARLY * m.best.rate), key=_cost).settings
-    if not m.memory.fits and chosen.residency != "device":
-        block_rows = max(1, round(BLOCK_NBYTES / m.sample_nbytes))
-        blocks = int(WINDOW_SHARE * m.memory.limit / (2 * block_rows * m.sample_nbytes))
-        chosen = replace(chosen, block_rows=block_rows, window_blocks=min(MOST_BLOCKS, max(2, blocks)))
-    return chosen
-
-
-def _cost(run: Run) -> tuple[int, int]:
-    """How much a setting takes: processes more than threads, and threads more than batches that wait."""
-    return run.settings.num_workers, (run.settings.num_threads or 1) * (run.settings.prefetch_factor or 1)
 
 
 def starved(m: Measured) -> bool:
@@ -79,31 +54,23 @@ def storage_bound(m: Measured) -> Verdict | None:
     enough = m.model is not None and first.rate >= m.model.rate
     if from_memory or enough or first.rate >= SLOWED * m.current.rate:
         return None
-    rates = f"{rate(first.rate)} are loaded, and {rate(m.current.rate)} from memory"
     share = "" if resident is None else f" ({percent(resident)} of it was there)"
+    line = f"Rows are read from storage in every epoch{share}"
+    change = _smaller(m)
     if m.memory.fits:
-        line = f"The store has yet to come into memory{share}: in the first epoch {rates}."
-        change = "Read it in order beforehand, or while training begins: tsds warm, tsds.warm_in_background(store)."
-    else:
-        line = f"Rows are read from storage in every epoch{share}: {rates}."
-        change = _smaller(m)
-    evidence = {
-        "first_epoch_rate": first.rate,
-        "memory_rate": m.current.rate,
-        "major_faults": float(first.major_faults or 0),
-        "storage_rate": m.storage.rate or 0.0,
-    }
-    return Verdict("storage-bound", line, change, evidence)
+        line = f"The store is not in memory yet{share}"
+        change = "Read it in order before training, or while it begins: tsds warm, tsds.warm_in_background(store)."
+    line += f": {rate(first.rate)} are loaded in the first epoch, and {rate(m.current.rate)} from memory."
+    evidence = {"first_epoch_rate": first.rate, "memory_rate": m.current.rate, "storage_rate": m.storage.rate or 0.0}
+    return Verdict("storage-bound", line, change, evidence | {"major_faults": float(first.major_faults or 0)})
 
 
 def does_not_fit(m: Measured) -> Verdict | None:
     """An epoch is larger than the memory for it."""
     if m.memory.fits:
         return None
-    line = (
-        f"An epoch takes {size(m.memory.nbytes)}, and this process may use {size(m.memory.limit)} "
-        f"({m.memory.limited_by}): every epoch reads from storage again"
-    )
+    limit = f"{size(m.memory.limit)} ({m.memory.limited_by})"
+    line = f"An epoch takes {size(m.memory.nbytes)}, this process may use {limit}: every epoch reads from storage again"
     evidence = {"nbytes": float(m.memory.nbytes), "limit": float(m.memory.limit)}
     if m.storage.rate:
         most = m.storage.rate / m.sample_nbytes
@@ -114,7 +81,7 @@ def does_not_fit(m: Measured) -> Verdict | None:
 
 def _smaller(m: Measured) -> str:
     options = "a smaller `size` or `encoding=jpeg`" if m.encoding == "raw" else "a smaller `size`"
-    return f"Shuffle by blocks, which are read in order (BlockShuffleSampler), convert with {options}, or allow more memory."
+    return f"Shuffle by blocks, as below (BlockShuffleSampler); convert with {options}; or allow more memory."
 
 
 # --- what threads do --------------------------------------------------------------------------------------------
@@ -280,9 +247,8 @@ def too_many_torch_threads(m: Measured) -> Verdict | None:
         f"this process gets the work of {m.cores.measured:.1f} cores, and a thread without a core is waited for."
     )
     change = f"Call torch.set_num_threads({fewer}), set OMP_NUM_THREADS={fewer}, or let nothing else run beside it."
-    evidence = {"rate": model.rate, "fewer_rate": model.fewer_rate}
-    evidence |= {"threads": float(model.threads), "fewer_threads": float(fewer)}
-    return Verdict("too-many-torch-threads", line, change, evidence)
+    evidence = {"rate": model.rate, "fewer_rate": model.fewer_rate, "fewer_threads": float(fewer)}
+    return Verdict("too-many-torch-threads", line, change, evidence | {"threads": float(model.threads)})
 
 
 def batch_too_small(m: Measured) -> Verdict | None:

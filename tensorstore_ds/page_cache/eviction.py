@@ -53,8 +53,8 @@ def evict(store: Store, *, splits: Names = None, fields: Names = None) -> Evicti
 
     Args:
         store: to be dropped.
-        splits: only these; all if None.
-        fields: only these; all if None.
+        splits: the name of one, or several; all if None.
+        fields: the same.
 
     Raises:
         OptionError: no such split or field.

@@ -7,7 +7,6 @@ import errno
 import mmap
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from tensorstore_ds.errors import ResidencyError
@@ -60,8 +59,8 @@ def lock(
 
     Args:
         store: to be locked.
-        splits: only these; all if None.
-        fields: only these; all if None.
+        splits: the name of one, or several; all if None.
+        fields: the same.
         threads: that read.
         progress: as in `warm`.
 
@@ -82,7 +81,14 @@ def lock(
     allowance = lock_allowance(_status(), _limits()[0])
     if allowance is not None and nbytes > allowance:
         raise _refused(store.path, nbytes)
-    _check_memory(store, columns)
+    needed, limits = requirement(store, columns)
+    who = min(limits, key=limits.__getitem__)
+    if needed > limits[who]:
+        where = "on this machine" if who == "machine" else f"in the control group {who}"
+        raise ResidencyError(
+            f"{store.path}: expected {needed:,} bytes of memory to lock it in, found {limits[who]:,} available "
+            f"{where}. Choose fewer splits or fields, or do not lock."
+        )
     warm(store, splits=splits, fields=fields, budget=nbytes, threads=threads, progress=progress)
     with contextlib.ExitStack() as maps:
         for data_file in files:
@@ -114,17 +120,6 @@ def locked_nbytes(status: str) -> int:
     """``VmLck`` in the text of ``/proc/self/status``, in bytes: what a process has locked."""
     locked = re.search(r"^VmLck:\s+(\d+) kB$", status, re.MULTILINE)
     return int(locked[1]) * 1024 if locked else 0
-
-
-def _check_memory(store: Store, columns: Sequence[tuple[str, str]]) -> None:
-    nbytes, limits = requirement(store, columns)
-    who = min(limits, key=limits.__getitem__)
-    if nbytes > limits[who]:
-        where = "on this machine" if who == "machine" else f"in the control group {who}"
-        raise ResidencyError(
-            f"{store.path}: expected {nbytes:,} bytes of memory to lock it in, found {limits[who]:,} available "
-            f"{where}. Choose fewer splits or fields, or do not lock."
-        )
 
 
 def _refused(path: Path, nbytes: int, error: OSError | None = None) -> ResidencyError:

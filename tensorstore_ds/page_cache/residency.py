@@ -86,8 +86,8 @@ def fits(store: Store | int, *, splits: Names = None, fields: Names = None) -> b
 
     Args:
         store: a store, or a number of bytes.
-        splits: only these; all if None.
-        fields: only these; all if None.
+        splits: the name of one, or several; all if None.
+        fields: the same.
 
     Raises:
         OptionError: the store has no such split or field.

@@ -49,8 +49,8 @@ def warm(
 
     Args:
         store: to be warmed.
-        splits: only these; all if None.
-        fields: only these; all if None.
+        splits: the name of one, or several; all if None.
+        fields: the same.
         budget: bytes of the store to have in memory, at most: small columns first, then images in the order of
             `splits`. None for as many as this process may use (`memory_limit`).
         threads: that read.
