@@ -100,13 +100,10 @@ def cgroup_left(limit: str, used: str, statistics: str, prefix: str = "") -> int
     500
 
     Args:
-        limit: ``memory.max`` or ``memory.limit_in_bytes``.
-        used: ``memory.current`` or ``memory.usage_in_bytes``.
-        statistics: ``memory.stat``; its ``unevictable`` is what is locked.
+        limit: the text of ``memory.max`` or ``memory.limit_in_bytes``; empty, ``max`` or a number near 2^63 for none.
+        used: that of ``memory.current`` or ``memory.usage_in_bytes``.
+        statistics: that of ``memory.stat``; its ``unevictable`` is what is locked.
         prefix: of the names in `statistics`: ``total_`` in version 1.
-
-    Returns:
-        None if there is no limit: no text, ``max``, or in version 1 a number near 2^63.
     """
     if not limit or limit.strip() == "max" or int(limit) >= 2**62:
         return None
@@ -129,34 +126,36 @@ def quota_of(text: str) -> float | None:
     return int(numbers[0]) / int(numbers[1])
 
 
-def _control_groups(controller: str) -> list[Path]:
-    return cgroup_directories(_text("/proc/self/cgroup"), _text("/proc/self/mountinfo"), controller)
-
-
-def _nbytes_left(group: Path) -> int | None:
-    """Of version 2, or of version 1."""
-    statistics = _text(group / "memory.stat")
-    first = cgroup_left(_text(group / "memory.max"), _text(group / "memory.current"), statistics)
-    if first is not None:
-        return first
-    limit, used = _text(group / "memory.limit_in_bytes"), _text(group / "memory.usage_in_bytes")
-    return cgroup_left(limit, used, statistics, "total_")
-
-
-def _quota(group: Path) -> float | None:
-    """Of version 2, or of version 1."""
-    first = quota_of(_text(group / "cpu.max"))
-    if first is not None:
-        return first
-    return quota_of(f"{_text(group / 'cpu.cfs_quota_us')} {_text(group / 'cpu.cfs_period_us')}")
-
-
-def _text(path: str | Path) -> str:
-    """Of a system file; empty where there is none, or none for us."""
+def read_system_file(path: str | Path) -> str:
+    """The text of a system file; empty where there is none, or none for us."""
     try:
         return Path(path).read_text("utf-8", "replace")
     except OSError:
         return ""
+
+
+def _control_groups(controller: str) -> list[Path]:
+    cgroup, mountinfo = (read_system_file(f"/proc/self/{name}") for name in ("cgroup", "mountinfo"))
+    return cgroup_directories(cgroup, mountinfo, controller)
+
+
+def _nbytes_left(group: Path) -> int | None:
+    """Of version 2, or of version 1."""
+    statistics = read_system_file(group / "memory.stat")
+    for limit, used, prefix in (
+        ("memory.max", "memory.current", ""),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    ):
+        left = cgroup_left(read_system_file(group / limit), read_system_file(group / used), statistics, prefix)
+        if left is not None:
+            return left
+    return None
+
+
+def _quota(group: Path) -> float | None:
+    """Of version 2, or of version 1."""
+    quota, period = (read_system_file(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    return quota_of(read_system_file(group / "cpu.max") or f"{quota} {period}")
 
 
 class MemoryGate:

@@ -102,7 +102,7 @@ def test_the_narrowest_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         str(inner.parent / "memory.max"): "5000000\n",
         str(inner.parent / "memory.current"): "1000000\n",
     }
-    monkeypatch.setattr(module, "_text", lambda path: files.get(str(path), ""))
+    monkeypatch.setattr(module, "read_system_file", lambda path: files.get(str(path), ""))
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=8_192_000))
     assert memory_limit() == 4_000_000
     assert memory_limits() == {"machine": 8_192_000, str(inner.parent): 4_000_000}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from tensorstore_ds import words
 from tensorstore_ds.diagnosis.measure_loading import Step, finish, loader_of
 from tensorstore_ds.diagnosis.results import Copies, ModelRun, Settings
-from tensorstore_ds.loading.collate import Collate, PackedObjects
+from tensorstore_ds.loading.collate import Collate, map_tensors
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import DevicePrefetcher, move
 from tensorstore_ds.reading.store import Split, Store
@@ -173,7 +173,7 @@ def measure_copies(
     pinned, pageable = (next(iter(loader)) for loader in loaders)
     seconds /= 2 if student is None else 4
     copies = Copies(
-        sum(tensor.nbytes for tensor in tensors(pinned)),
+        nbytes_of(pinned),
         _seconds_of(lambda _: move(pinned, device), device, seconds=seconds),
         _seconds_of(lambda _: move(pageable, device), device, seconds=seconds),
     )
@@ -193,17 +193,17 @@ def measure_copies(
     return replace(copies, ahead=rates[0], in_turn=rates[1])
 
 
-def tensors(batch: Any) -> Iterator[torch.Tensor]:
-    """All tensors of a batch.
+def nbytes_of(batch: Any) -> int:
+    """Bytes of all tensors of a batch.
 
-    >>> [t.shape for t in tensors({"image": torch.zeros(2, 3), "more": [torch.zeros(4), "a"]})]
-    [torch.Size([2, 3]), torch.Size([4])]
+    >>> nbytes_of({"image": torch.zeros(2, 3), "more": [torch.zeros(4), "a"]})
+    40
     """
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, PackedObjects):
-        yield from (batch.offsets, *batch.values.values())
-    elif isinstance(batch, Mapping):
-        yield from itertools.chain.from_iterable(map(tensors, batch.values()))
-    elif isinstance(batch, list | tuple):
-        yield from itertools.chain.from_iterable(map(tensors, batch))
+    sizes: list[int] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        sizes.append(tensor.nbytes)
+        return tensor
+
+    map_tensors(batch, note)
+    return sum(sizes)

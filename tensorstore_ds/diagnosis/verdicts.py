@@ -231,7 +231,7 @@ def model_bound(m: Measured) -> Verdict | None:
         f"The model is the limit, the loader is not: a step takes {duration(model.seconds)}, and "
         f"{percent(together.wait)} of the time is spent waiting for batches."
     )
-    change = "A faster model trains faster: less `precision`, torch.compile, smaller images, fewer weights."
+    change = "A faster model trains faster: lower precision, torch.compile, smaller images, fewer weights."
     evidence = {"model_rate": model.rate, "together_rate": together.rate, "wait": together.wait}
     return Verdict("model-bound", line, change, evidence)
 
@@ -244,7 +244,7 @@ def too_many_torch_threads(m: Measured) -> Verdict | None:
     fewer = model.fewer_threads
     line = (
         f"Torch computes {rate(model.rate)} with {model.threads} threads, and {rate(model.fewer_rate)} with {fewer}: "
-        f"this process gets the work of {m.cores.measured:.1f} cores, and a thread without a core is waited for."
+        f"this process gets the work of {m.cores.measured:.1f} cores, and threads wait for one that has no core."
     )
     change = f"Call torch.set_num_threads({fewer}), set OMP_NUM_THREADS={fewer}, or let nothing else run beside it."
     evidence = {"rate": model.rate, "fewer_rate": model.fewer_rate, "fewer_threads": float(fewer)}
