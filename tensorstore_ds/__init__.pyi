@@ -8,8 +8,8 @@ from .conversion.estimate import Estimate as Estimate, estimate as estimate
 from .conversion.options import ConvertOptions as ConvertOptions
 from .conversion.repack import repack as repack
 from .diagnosis.diagnosis import diagnose as diagnose
-from .diagnosis.findings import Diagnosis as Diagnosis, Verdict as Verdict
 from .diagnosis.options import DiagnoseOptions as DiagnoseOptions
+from .diagnosis.results import Diagnosis as Diagnosis, Verdict as Verdict
 from .errors import (
     ConversionError as ConversionError,
     FormatError as FormatError,

@@ -28,14 +28,10 @@ def memory_limits() -> dict[str, int]:
     Returns:
         ``machine``, and the directories of the control groups that set a limit.
     """
-    machine = read_system_file("/proc/meminfo")
-    limits = {"machine": available_nbytes(machine) if machine else _physical_nbytes()}
-    for directory in cgroup_directories(
-        read_system_file("/proc/self/cgroup"), read_system_file("/proc/self/mountinfo")
-    ):
-        left = _cgroup_nbytes(directory)
-        if left is not None:
-            limits[str(directory)] = left
+    import psutil  # takes longer to import than `tsds info` takes for all the rest
+
+    limits = {"machine": psutil.virtual_memory().available}
+    limits |= {str(group): left for group in _control_groups("memory") if (left := _nbytes_left(group)) is not None}
     return limits
 
 
@@ -52,17 +48,23 @@ def check_fits(where: str, nbytes: int) -> None:
             raise FormatError(Problem(where, "too-large", message), "Read less at a time, or where there is more.")
 
 
-def available_nbytes(meminfo: str) -> int:
-    """``MemAvailable`` in the text of ``/proc/meminfo``, in bytes: free memory and what can be freed at once.
-
-    >>> available_nbytes("MemTotal: 4096 kB\\nMemAvailable:    2048 kB\\n")
-    2097152
-    """
-    sizes = dict(re.findall(r"^(\w+): +(\d+)", meminfo, re.MULTILINE))
-    return int(sizes.get("MemAvailable") or sizes.get("MemFree") or 0) * 1024
+def usable_cores() -> int:
+    """Cores that this process may keep busy: the least of `core_limits`, as a whole number."""
+    return max(1, math.ceil(min(core_limits().values())))
 
 
-def cgroup_directories(cgroup: str, mountinfo: str, *, controller: str = "memory") -> list[Path]:
+def core_limits() -> dict[str, float]:
+    """Cores that each limit leaves to this process, by who sets it: its affinity, and control groups with a quota."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limits: dict[str, float] = {"the affinity of this process": bound}
+    limits |= {str(group): quota for group in _control_groups("cpu") if (quota := _quota(group)) is not None}
+    return limits
+
+
+# --- control groups ---------------------------------------------------------------------------------------------
+
+
+def cgroup_directories(cgroup: str, mountinfo: str, controller: str) -> list[Path]:
     """The control groups of a process, each before those that hold it, as directories that may not exist.
 
     Args:
@@ -91,20 +93,6 @@ def cgroup_directories(cgroup: str, mountinfo: str, *, controller: str = "memory
     return directories
 
 
-def _cgroup_nbytes(directory: Path) -> int | None:
-    """Bytes left in a control group, of version 1 or 2; None if it sets no limit."""
-    for limit, used, prefix in (
-        ("memory.max", "memory.current", ""),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
-    ):
-        text = read_system_file(directory / limit)
-        if text:
-            return cgroup_left(
-                text, read_system_file(directory / used), read_system_file(directory / "memory.stat"), prefix
-            )
-    return None
-
-
 def cgroup_left(limit: str, used: str, statistics: str, prefix: str = "") -> int | None:
     """Bytes that a control group may still use: its limit, less what is used and cannot be freed at once.
 
@@ -112,44 +100,18 @@ def cgroup_left(limit: str, used: str, statistics: str, prefix: str = "") -> int
     500
 
     Args:
-        limit: ``memory.max`` or ``memory.limit_in_bytes``.
-        used: ``memory.current`` or ``memory.usage_in_bytes``.
-        statistics: ``memory.stat``; its ``unevictable`` is what is locked.
+        limit: the text of ``memory.max`` or ``memory.limit_in_bytes``; empty, ``max`` or a number near 2^63 for none.
+        used: that of ``memory.current`` or ``memory.usage_in_bytes``.
+        statistics: that of ``memory.stat``; its ``unevictable`` is what is locked.
         prefix: of the names in `statistics`: ``total_`` in version 1.
-
-    Returns:
-        None if there is no limit: ``max``, or in version 1 a number near 2^63.
     """
-    if limit.strip() == "max" or int(limit) >= 2**62:
+    if not limit or limit.strip() == "max" or int(limit) >= 2**62:
         return None
     sizes = {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", statistics, re.MULTILINE)}
-    locked = sizes.get(f"{prefix}unevictable", 0)
-    cached = sizes.get(f"{prefix}cache" if prefix else "file", 0) - sizes.get(f"{prefix}shmem", 0) - locked
-    return max(0, int(limit) - int(used or 0) + max(0, cached))
-
-
-def usable_cores() -> int:
-    """Cores that this process may keep busy: those it is bound to, and no more than its control groups grant."""
-    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min([bound, *(max(1, math.ceil(quota)) for quota in cpu_quotas().values())])
-
-
-def cpu_quotas() -> dict[Path, float]:
-    """Cores that control groups grant to this process, by their directories; those without a limit are left out."""
-    groups = cgroup_directories(
-        read_system_file("/proc/self/cgroup"), read_system_file("/proc/self/mountinfo"), controller="cpu"
+    cached, shared, locked = (
+        sizes.get(f"{prefix}{name}", 0) for name in ("cache" if prefix else "file", "shmem", "unevictable")
     )
-    quotas = {directory: _quota(directory) for directory in groups}
-    return {directory: quota for directory, quota in quotas.items() if quota is not None}
-
-
-def _quota(directory: Path) -> float | None:
-    """Of version 2, or of version 1."""
-    first = quota_of(read_system_file(directory / "cpu.max"))
-    if first is not None:
-        return first
-    words = [read_system_file(directory / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
-    return quota_of(" ".join(words))
+    return max(0, int(limit) - int(used or 0) + max(0, cached - shared - locked))
 
 
 def quota_of(text: str) -> float | None:
@@ -158,10 +120,42 @@ def quota_of(text: str) -> float | None:
     >>> quota_of("150000 100000"), quota_of("max 100000"), quota_of("-1 100000"), quota_of("")
     (1.5, None, None, None)
     """
-    words = text.split()
-    if len(words) != 2 or not words[0].isdecimal() or not words[1].isdecimal() or not int(words[1]):
+    numbers = text.split()
+    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers) or not int(numbers[1]):
         return None
-    return int(words[0]) / int(words[1])
+    return int(numbers[0]) / int(numbers[1])
+
+
+def read_system_file(path: str | Path) -> str:
+    """The text of a system file; empty where there is none, or none for us."""
+    try:
+        return Path(path).read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _control_groups(controller: str) -> list[Path]:
+    cgroup, mountinfo = (read_system_file(f"/proc/self/{name}") for name in ("cgroup", "mountinfo"))
+    return cgroup_directories(cgroup, mountinfo, controller)
+
+
+def _nbytes_left(group: Path) -> int | None:
+    """Of version 2, or of version 1."""
+    statistics = read_system_file(group / "memory.stat")
+    for limit, used, prefix in (
+        ("memory.max", "memory.current", ""),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    ):
+        left = cgroup_left(read_system_file(group / limit), read_system_file(group / used), statistics, prefix)
+        if left is not None:
+            return left
+    return None
+
+
+def _quota(group: Path) -> float | None:
+    """Of version 2, or of version 1."""
+    quota, period = (read_system_file(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    return quota_of(read_system_file(group / "cpu.max") or f"{quota} {period}")
 
 
 class MemoryGate:
@@ -195,18 +189,3 @@ class MemoryGate:
         while self._held:
             self._free.release()
             self._held -= 1
-
-
-def _physical_nbytes() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError):  # Windows, and systems that do not say
-        return 2**63 - 1
-
-
-def read_system_file(path: str | Path) -> str:
-    """The text of a system file; empty where there is none, or none for us."""
-    try:
-        return Path(path).read_text("utf-8", "replace")
-    except OSError:
-        return ""

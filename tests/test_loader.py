@@ -27,7 +27,7 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.samplers import ShuffleSampler
 from tensorstore_ds.page_cache.locking import locked_nbytes
-from tensorstore_ds.page_cache.residency import mincore_nbytes
+from tensorstore_ds.page_cache.system_calls import mincore_nbytes
 
 ROWS = 103
 SAMPLES = [{"image": np.full((8, 6, 3), i, np.uint8), "label": i % 7} for i in range(ROWS)]

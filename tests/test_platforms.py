@@ -61,7 +61,7 @@ def store(source: Path) -> Path:
     return source.with_name("photos.tsds")
 
 
-def without(system: str, code: str, folder: Path, *arguments: object, before: str = "numpy,hashlib") -> str:
+def without(system: str, code: str, folder: Path, *arguments: object, before: str = "numpy,hashlib,psutil") -> str:
     """What a script prints on such a Python."""
     script = folder / "script.py"
     script.write_text(code, "utf-8")
@@ -83,13 +83,15 @@ def test_a_store_is_read(system: str, store: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("system", ["win32", "darwin"])
 def test_batches_are_loaded(system: str, store: Path, tmp_path: Path) -> None:
-    printed = without(system, LOAD, tmp_path, store, before="numpy,torch,torchvision.transforms.v2")
+    printed = without(system, LOAD, tmp_path, store, before="numpy,psutil,torch,torchvision.transforms.v2")
     assert printed == "10 page-cache\n"
 
 
 def test_a_source_is_converted(source: Path, tmp_path: Path) -> None:
     """On macOS; on Windows there is WSL for it."""
-    printed = without("darwin", CONVERT, tmp_path, source, tmp_path / "out", before="numpy,hashlib,PIL.Image,zarr")
+    printed = without(
+        "darwin", CONVERT, tmp_path, source, tmp_path / "out", before="numpy,hashlib,psutil,PIL.Image,zarr"
+    )
     assert printed == 2 * "{'train': 10}\n"
 
 

@@ -14,7 +14,7 @@ from tsds_cli import text
 from tsds_cli.options import json_option, path_argument
 
 if TYPE_CHECKING:
-    from tensorstore_ds.diagnosis.findings import Diagnosis, Measured
+    from tensorstore_ds.diagnosis.results import Diagnosis, Measured
 
 #: Names of the models. A test holds it equal to the library's, which help must not import.
 MODELS = ("auto", "seed", "tiny", "small", "base", "none")
@@ -101,7 +101,7 @@ def _figures(m: Measured) -> list[tuple[str, str, str]]:
     """Names, numbers and remarks."""
     best = m.best
     rows = [
-        ("the loader, as found", _rate(m.found.rate), _resident(m)),
+        ("the loader, as found", _rate(m.first_epoch.rate), _resident(m)),
         ("the loader, from memory", _rate(m.current.rate), f"depth of the queue {m.current.depth:.1f}"),
         ("at best", _rate(best.rate), ", ".join(f"{k}={v}" for k, v in best.settings.arguments().items())),
     ]
@@ -131,7 +131,7 @@ def _resident(m: Measured) -> str:
     share = ""
     if m.memory.resident is not None:
         share = f"{int(100 * m.memory.resident)} % in memory"  # 100 only if all of it is
-    faults = m.found.major_faults
+    faults = m.first_epoch.major_faults
     return share if not faults else f"{share}; waited for storage {faults:,} times".removeprefix("; ")
 
 

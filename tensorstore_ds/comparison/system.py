@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tensorstore_ds.errors import ResidencyError
 from tensorstore_ds.machine import memory_limit, read_system_file, usable_cores
-from tensorstore_ds.page_cache.residency import resident_nbytes
+from tensorstore_ds.page_cache.system_calls import resident_nbytes
 from tensorstore_ds.version import __version__
 
 #: Seconds; a source with more files than are dropped in that time has no first epoch from the disk.

@@ -1,4 +1,4 @@
-"""A diagnosis: one measurement after the other, within a time, and what follows from them."""
+"""A diagnosis: what was measured, the verdicts, and the settings that the numbers speak for, as code to paste."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from typing import Any
 
 import torch
 
-from tensorstore_ds.diagnosis.advice import code_of, recommend
 from tensorstore_ds.diagnosis.examination import Examination
-from tensorstore_ds.diagnosis.findings import Diagnosis
-from tensorstore_ds.diagnosis.learning import Student, student_of
+from tensorstore_ds.diagnosis.measure_loading import remade
 from tensorstore_ds.diagnosis.options import DiagnoseOptions
-from tensorstore_ds.diagnosis.subject import Subject, subject_of
-from tensorstore_ds.diagnosis.verdicts import judge
-from tensorstore_ds.errors import TsdsError
+from tensorstore_ds.diagnosis.results import Diagnosis, Measured, Settings
+from tensorstore_ds.diagnosis.verdicts import judge, starved
+from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.reading.store import Store
+from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.training.process import random_state_kept
 from tensorstore_ds.training.ranks import ranks
 
+#: Other settings are worth a try from here on; of those that are nearly as quick as the best the smallest are taken.
+WORTH, NEARLY = 1.1, 0.93
+#: What a disk should read at once for a shuffle by blocks, and the share of memory for the two windows under way.
+BLOCK_NBYTES, WINDOW_SHARE, MOST_BLOCKS = 4 * 1024**2, 0.25, 256
 #: A gain that is less is not told from chance: the settings in use stay.
 GAIN = 1.03
 
@@ -41,8 +43,8 @@ def diagnose(
     The store's bytes are read, as training reads them, and nothing is written. Nothing is dropped from memory, and the
     global random generators are left as they were found.
 
-    >>> found = tsds.diagnose("photos.tsds", tsds.DiagnoseOptions(seconds=20))      # doctest: +SKIP
-    >>> print(found.verdicts[0].line)                                               # doctest: +SKIP
+    >>> diagnosis = tsds.diagnose("photos.tsds", tsds.DiagnoseOptions(seconds=20))      # doctest: +SKIP
+    >>> print(diagnosis.verdicts[0].line)                                               # doctest: +SKIP
 
     Args:
         store: a store, its path, or a data set, with its transform.
@@ -61,54 +63,100 @@ def diagnose(
     """
     options = options or DiagnoseOptions()
     began = time.perf_counter()
-    subject = subject_of(store, options.split, transform)
-    with ranks(options.device) as found:
-        device = found.device
-        student, why_none = _student(subject, options, device, step)
-        subject = subject.with_fields(None if student is None else student.fields)
-        examination = Examination(subject, options, device, student, progress or _ignore)
-        if why_none:
-            examination.notes.append(why_none)
+    dataset = dataset_of(store, options.split, transform)
+    with ranks(options.device) as own:
+        device = own.device
+        examination = Examination(dataset, options, device, progress or (lambda _: None))
+        examination.choose_student(step)
         measured = examination.measure()
         used, wanted = measured.current.settings, recommend(measured)
         gain = examination.gain(used, wanted)
-    if gain >= GAIN or wanted.block_rows:
+    if wanted != used and (gain >= GAIN or wanted.block_rows):
         measured = replace(measured, wanted=wanted, gain=gain)
-    recommended = measured.wanted or used
+    recommended, batch_size = measured.wanted or used, examination.batch_size
+    path = None if isinstance(store, StoreDataset) else str(store.path if isinstance(store, Store) else store)
     return Diagnosis(
-        str(subject.store.path),
-        subject.dataset.split_name,
-        len(subject.dataset),
-        examination.batch_size,
-        _device_name(device),
-        time.perf_counter() - began,
-        measured,
-        judge(measured),
-        recommended,
-        code_of(subject, recommended, batch_size=examination.batch_size, device=str(device)),
-        measured.gain,
-        tuple(examination.notes),
+        path=str(dataset.path),
+        split=dataset.split_name,
+        samples=len(dataset),
+        batch_size=batch_size,
+        device=f"{device}, {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device),
+        seconds=time.perf_counter() - began,
+        measured=measured,
+        verdicts=judge(measured),
+        recommended=recommended,
+        code=code_of(dataset, path, recommended, batch_size=batch_size, device=str(device)),
+        gain=measured.gain,
+        not_measured=tuple(examination.notes),
     )
 
 
-def _student(
-    subject: Subject, options: DiagnoseOptions, device: torch.device, step: Callable[[Any], Any] | None
-) -> tuple[Student | None, str]:
-    """What trains, and why nothing does."""
-    if step is not None:
-        return Student("the step that was given", step, collate="list"), ""
-    if options.model == "none":
-        return None, "training: the model none was chosen, loading alone was examined"
-    try:
-        split = subject.dataset.split
-        return student_of(subject.store, split, options.model, device, batch_size=options.batch_size), ""
-    except TsdsError as error:
-        return None, f"training: no model learns from this store, loading alone was examined ({error})"
+def recommend(m: Measured) -> Settings:
+    """Settings to try: those in use, unless training waits for the loader and others are quicker.
+
+    What does not fit is shuffled by blocks, whatever the numbers say: they were taken from rows in memory.
+    """
+
+    def cost(settings: Settings) -> tuple[int, int]:
+        """Processes cost more than threads, and threads more than batches that wait."""
+        return settings.num_workers, (settings.num_threads or 1) * (settings.prefetch_factor or 1)
+
+    chosen = m.current.settings
+    if starved(m) and m.best.rate >= WORTH * m.current.rate:
+        chosen = min((run.settings for run in m.runs if run.rate >= NEARLY * m.best.rate), key=cost)
+    if not m.memory.fits and chosen.residency != "device":
+        block_rows = max(1, round(BLOCK_NBYTES / m.sample_nbytes))
+        blocks = int(WINDOW_SHARE * m.memory.limit / (2 * block_rows * m.sample_nbytes))
+        chosen = replace(chosen, block_rows=block_rows, window_blocks=min(MOST_BLOCKS, max(2, blocks)))
+    return chosen
 
 
-def _device_name(device: torch.device) -> str:
-    return f"{device}, {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device)
+def dataset_of(
+    examined: Store | StoreDataset | str | os.PathLike[str], split: str | None, transform: Callable[[Any], Any] | None
+) -> StoreDataset:
+    """The samples to examine.
+
+    Args:
+        examined: a store, its path, or a data set.
+        split: of a store; None: `train`, or the first one.
+        transform: of samples; None: the data set's own.
+
+    Raises:
+        OptionError: there is no such split, or it is empty.
+        FormatError: the store cannot be opened.
+    """
+    if isinstance(examined, StoreDataset):
+        if split not in (None, examined.split_name):
+            raise OptionError(
+                f"split: expected {examined.split_name}, that of the data set, found {split}. Leave it out."
+            )
+        dataset = examined if transform is None else remade(examined, examined.fields, transform)
+    else:
+        store = examined if isinstance(examined, Store) else open_store(examined)
+        name = split or ("train" if "train" in store else next(iter(store.splits), ""))
+        if name not in store:
+            raise OptionError(
+                f"split: expected one of {', '.join(store.splits) or 'none at all'}, found {name or 'none'}."
+            )
+        dataset = StoreDataset(store.path, name, transform=transform)
+    if not len(dataset):
+        raise OptionError(f"split: expected samples, found none in {dataset.split_name}. Choose another split.")
+    return dataset
 
 
-def _ignore(_: str) -> None:
-    pass
+def code_of(dataset: StoreDataset, path: str | None, settings: Settings, *, batch_size: int, device: str) -> str:
+    """Python that makes the loader, and the data set of the store at `path`; None: the user has it."""
+    lines = []
+    if path is not None:
+        transform = "" if dataset.transform is None else ", transform=transform"
+        lines.append(f"dataset = tsds.StoreDataset({path!r}, {dataset.split_name!r}{transform})")
+    order = "shuffle=True"
+    if settings.block_rows:
+        blocks = f"block_rows={settings.block_rows}, window_blocks={settings.window_blocks}"
+        order = f"sampler=tsds.BlockShuffleSampler(dataset, {blocks})"
+    arguments = [f"batch_size={batch_size}", order]
+    if device != "cpu":
+        arguments.append(f"device={device!r}")
+    arguments += [f"{name}={value!r}" for name, value in settings.arguments().items()]
+    lines.append(f"loader = tsds.DataLoader(dataset, {', '.join(arguments)})")
+    return "\n".join(lines)

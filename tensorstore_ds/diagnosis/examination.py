@@ -6,26 +6,23 @@ import functools
 import multiprocessing
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
-from tensorstore_ds.diagnosis.copies import copy_times
-from tensorstore_ds.diagnosis.cores import examine_cores
-from tensorstore_ds.diagnosis.findings import Copies, Cores, Measured, ModelRun, Run
-from tensorstore_ds.diagnosis.learning import Student, fitting_batch, model_alone, torch_threads
+from tensorstore_ds.diagnosis import measure_loading as loading, measure_training as training
+from tensorstore_ds.diagnosis.measure_machine import measure_cores, measure_memory, measure_storage
 from tensorstore_ds.diagnosis.options import DiagnoseOptions
-from tensorstore_ds.diagnosis.rows import loadable_batch, memory_of, warmed
-from tensorstore_ds.diagnosis.runs import gain_of, in_turns, loader_of, median, run
-from tensorstore_ds.diagnosis.settings import Settings
-from tensorstore_ds.diagnosis.storage import read_storage
-from tensorstore_ds.diagnosis.subject import Subject
-from tensorstore_ds.diagnosis.work import decoding_of, encoding_of, transform_of
+from tensorstore_ds.diagnosis.results import Copies, Cores, Measured, ModelRun, Run, Settings
+from tensorstore_ds.errors import TsdsError
+from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.reading.store import open as open_store
 
 #: Shares of the time for each measurement; the rest goes to starting up, and to batches that are waited for.
-STORAGE, FOUND, WARM, CORES, MODEL, LARGER = 0.04, 0.08, 0.1, 0.03, 0.1, 0.05
+STORAGE, FIRST_EPOCH, WARM, CORES, MODEL, LARGER = 0.04, 0.08, 0.1, 0.03, 0.1, 0.05
 SWEEP, WORK, TOGETHER, COMPARED = 0.22, 0.1, 0.08, 0.14
 #: Share that one batch may take, to load or to learn from, so that there are several of them.
 BATCH = 0.02
@@ -46,65 +43,75 @@ class Examination:
     """
 
     def __init__(
-        self,
-        subject: Subject,
-        options: DiagnoseOptions,
-        device: torch.device,
-        student: Student | None,
-        progress: Callable[[str], None],
+        self, dataset: StoreDataset, options: DiagnoseOptions, device: torch.device, progress: Callable[[str], None]
     ) -> None:
-        self.batch_size = min(options.batch_size, len(subject.dataset))
+        self.batch_size = min(options.batch_size, len(dataset))
         self.notes: list[str] = []
-        self._subject = subject
+        self._store = open_store(dataset.path)
+        self._dataset = dataset
+        self._rows = dataset  # those that are in memory, once they have been brought there
         self._options = options
         self._device = device
-        self._student = student
         self._progress = progress
+        self._student: training.Student | None = None
         self._used = Settings(options.num_threads, options.prefetch_factor, pin_memory=options.pin_memory)
-        self._rows = subject.dataset  # those that are in memory, once they have been brought there
         self._load_batch = self._step_batch = self.batch_size
 
+    def choose_student(self, step: Callable[[Any], Any] | None) -> None:
+        """Choose what trains: this step, or the model of the options if the store has something to learn from."""
+        model, dataset = self._options.model, self._dataset
+        if step is not None:
+            self._student = training.Student("the step that was given", step, collate="list")
+        elif model == "none":
+            self._note("training", "the model none was chosen, loading alone was examined")
+        else:
+            try:
+                self._student = training.student_of(
+                    self._store, dataset.split, model, self._device, batch_size=self._options.batch_size
+                )
+            except TsdsError as error:
+                self._note("training", f"no model learns from this store, loading alone was examined ({error})")
+        if self._student is not None and self._student.fields is not None:
+            self._dataset = loading.remade(dataset, self._student.fields, dataset.transform)
+
     def measure(self) -> Measured:
-        """All that verdicts follow from."""
-        subject, seconds = self._subject, self._options.seconds
+        """All that verdicts follow from, but for the settings to use."""
+        dataset, seconds = self._dataset, self._options.seconds
+        columns = [(dataset.split_name, field) for field in dataset.fields]
         self._progress("the storage")
-        memory, unknown = memory_of(subject, self._options.memory)
-        self._note("how much was in memory", unknown)
-        storage = read_storage(subject.store, subject.columns, seconds=STORAGE * seconds)
+        memory = measure_memory(self._store, columns, self._options.memory)
+        self._note("how much was in memory", memory.reason)
+        storage = measure_storage(self._store, columns, seconds=STORAGE * seconds)
         self._note("storage", storage.reason)
         self._progress("the loader, as the store was found")
-        self._cut_to_time()
-        found = self._run(self._used, FOUND * seconds)
+        first_epoch = self._first_epoch()
         self._progress("bringing the store into memory")
-        self._rows = warmed(subject, memory, seconds=WARM * seconds)
-        if len(self._rows) < len(subject.dataset):
-            some = f"{len(self._rows):,} of {len(subject.dataset):,} were brought there"
-            self._note("all samples from memory", some)
-        cores = examine_cores(self._options.cores, seconds=CORES * seconds)
+        self._rows = loading.warmed(self._store, dataset, memory, seconds=WARM * seconds)
+        if len(self._rows) < len(dataset):
+            self._note("all samples from memory", f"{len(self._rows):,} of {len(dataset):,} were brought there")
+        cores = measure_cores(self._options.cores, seconds=CORES * seconds)
         model = self._model(cores)
-        together = self._together(model)
+        together = self._together()
         self._progress("the loader, with other settings")
-        sweep = self._in_turns(self._candidates(cores.threads), SWEEP * seconds, None)
-        current, *runs = map(median, sweep.values())
+        current, *runs = map(loading.median, self._in_turns(self._candidates(cores.threads), SWEEP, None).values())
         self._progress("what its threads do")
+        seconds *= WORK
         return Measured(
             device=self._device.type,
-            layout=subject.store.layout,
-            encoding=encoding_of(subject.dataset),
-            sample_nbytes=memory.nbytes / len(subject.dataset.split),
+            layout=self._store.layout,
+            encoding=loading.encoding_of(dataset),
+            sample_nbytes=memory.nbytes / len(dataset.split),
             cores=cores,
             memory=memory,
             storage=storage,
-            found=found,
+            first_epoch=first_epoch,
             current=current,
             runs=tuple(runs),
             model=model,
             together=together,
             copies=self._copies(),
-            transform=transform_of(
-                self._rows, batch_size=self._load_batch, cores=cores.threads, seconds=WORK * seconds
-            ),
-            decoding=decoding_of(self._rows, seconds=WORK * seconds / 2),
+            transform=loading.measure_transform(self._rows, self._load_batch, cores.threads, seconds=seconds),
+            decoding=loading.measure_decoding(self._rows, seconds=seconds / 2),
         )
 
     def gain(self, used: Settings, wanted: Settings) -> float:
@@ -112,8 +119,8 @@ class Examination:
         if wanted == used:
             return 1.0
         self._progress("what is recommended")
-        found = self._in_turns((used, wanted), COMPARED * self._options.seconds, self._student)
-        return gain_of(found[used], found[wanted])
+        runs = self._in_turns((used, wanted), COMPARED, self._student)
+        return loading.gain_of(runs[used], runs[wanted])
 
     def _note(self, what: str, why: str) -> None:
         if why:
@@ -121,38 +128,35 @@ class Examination:
 
     # --- loading
 
-    def _cut_to_time(self) -> None:
-        limit = BATCH * self._options.seconds
-        self._load_batch = loadable_batch(self._subject.dataset, self.batch_size, seconds=limit)
-        if self._load_batch < self.batch_size:
+    def _first_epoch(self) -> Run:
+        """The loader from its start, with batches for which there is time."""
+        seconds, size = self._options.seconds, self.batch_size
+        self._load_batch = loading.loadable_batch(self._dataset, size, seconds=BATCH * seconds)
+        if self._load_batch < size:
             some = f"those of {self._load_batch} were, since one sample takes so long"
-            self._note(f"loading batches of {self.batch_size}", some)
+            self._note(f"loading batches of {size}", some)
+        loader = self._loader(self._used, None)
+        return loading.run(loader, self._used, seconds=FIRST_EPOCH * seconds, first_epoch=True)
 
-    def _loader(self, settings: Settings, student: Student | None) -> DataLoader:
+    def _loader(self, settings: Settings, student: training.Student | None) -> DataLoader:
         if student is None:
-            return loader_of(self._rows, settings, batch_size=self._load_batch, device=self._device)
-        return loader_of(
-            self._rows,
-            settings,
-            batch_size=self._step_batch,
-            device=self._device,
-            collate=student.collate,
-            batch_transform=student.transform,
-        )
-
-    def _run(self, settings: Settings, seconds: float) -> Run:
-        """The first epoch of a loader, from its start."""
-        return run(self._loader(settings, None), settings, seconds=seconds, first_epoch=True)
+            return loading.loader_of(self._rows, settings, self._load_batch, device=self._device)
+        more = {"device": self._device, "collate": student.collate, "batch_transform": student.transform}
+        return loading.loader_of(self._rows, settings, self._step_batch, **more)
 
     def _in_turns(
-        self, candidates: Iterable[Settings], seconds: float, student: Student | None
+        self, candidates: Iterable[Settings], share: float, student: training.Student | None
     ) -> dict[Settings, list[Run]]:
         """Runs with each of these settings, by loaders that are kept from one turn to the next."""
         step = None if student is None else student.step
         loaders = {settings: self._loader(settings, student) for settings in candidates}
-        measure = {s: functools.partial(_run_for, loader, s, step) for s, loader in loaders.items()}
+        measure = {
+            settings: functools.partial(loading.run, loader, settings, step=step)
+            for settings, loader in loaders.items()
+        }
         try:
-            return in_turns(measure, seconds=seconds, rounds=ROUNDS if len(measure) > 1 else 1)
+            rounds = ROUNDS if len(measure) > 1 else 1
+            return loading.in_turns(measure, seconds=share * self._options.seconds, rounds=rounds)
         finally:
             for loader in loaders.values():
                 loader._iterator = None  # torch's, whose worker processes end with it; a garbage collection takes 10 s
@@ -163,16 +167,16 @@ class Examination:
         """The settings in use, and others that may be better."""
         used = self._used
         threads = [n for n in sorted({1, 2, 4, 8, cores}) if n <= max(4, 2 * cores)]
-        found = [used, *(replace(used, num_threads=n) for n in threads)]
-        found += [replace(used, num_threads=max(2, min(8, cores)), prefetch_factor=n) for n in (1, 4)]
+        candidates = [used, *(replace(used, num_threads=n) for n in threads)]
+        candidates += [replace(used, num_threads=max(2, min(8, cores)), prefetch_factor=n) for n in (1, 4)]
         if used.pin_memory is False and self._device.type == "cuda":
-            found.append(replace(used, pin_memory=None))
-        return list(dict.fromkeys([*found, *self._processes(cores), *self._on_device()]))
+            candidates.append(replace(used, pin_memory=None))
+        return list(dict.fromkeys([*candidates, *self._processes(cores), *self._on_device()]))
 
     def _processes(self, cores: int) -> list[Settings]:
         """torch's worker processes, which a transform that holds the GIL may want."""
         workers = min(cores, usable_cores())
-        if self._subject.dataset.transform is None or workers < 2:
+        if self._dataset.transform is None or workers < 2:
             return []
         method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
         if method != "fork":
@@ -182,10 +186,10 @@ class Examination:
 
     def _on_device(self) -> list[Settings]:
         """The split on the GPU, if all of it is in memory, and takes little there."""
-        dataset, all_there = self._rows, len(self._rows) == len(self._subject.dataset)
-        if not all_there or choose("auto", dataset, self._device) != "device":
+        rows = self._rows
+        if len(rows) < len(self._dataset) or choose("auto", rows, self._device) != "device":
             return []
-        if dataset.nbytes > DEVICE_NBYTES:
+        if rows.nbytes > DEVICE_NBYTES:
             self._note("residency='device'", "it would take too long to copy the split there")
             return []
         return [replace(self._used, residency="device")]
@@ -200,57 +204,50 @@ class Examination:
         self._progress("the model alone")
         largest = min(self.batch_size, len(self._rows))
         try:
-            size, why = fitting_batch(student, self._rows, largest, self._device, seconds=BATCH * seconds)
+            size, why = training.fitting_batch(student, self._rows, largest, self._device, seconds=BATCH * seconds)
         except Exception as error:
-            if self._subject.dataset.transform is None:
+            if self._dataset.transform is None:
                 raise
-            self._note(
-                "training", f"the model does not take what the transform makes ({type(error).__name__}: {error})"
-            )
+            what = f"the model does not take what the transform makes ({type(error).__name__}: {error})"
+            self._note("training", what)
             self._student = None
             return None
         if why:
             self._note(f"steps of {self.batch_size} samples", f"those of {size} were, since {why}")
         self._step_batch = size
-        found = model_alone(student, self._rows, size, self._device, seconds=MODEL * seconds)
-        return self._larger_batch(student, self._fewer_threads(student, found, cores), cut=bool(why))
-
-    def _fewer_threads(self, student: Student, found: ModelRun, cores: Cores) -> ModelRun:
-        """On the CPU also with as many threads as there was work done for: more of them wait for each other."""
+        model = self._alone(student, size, MODEL)
         fewer = max(1, int(cores.measured))
-        if self._device.type != "cpu" or fewer >= found.threads:
-            return found
-        with torch_threads(fewer):
-            seconds = LARGER * self._options.seconds
-            again = model_alone(student, self._rows, found.batch_size, self._device, seconds=seconds)
-        return replace(found, fewer_threads=fewer, fewer_rate=again.rate)
+        if self._device.type == "cpu" and fewer < model.threads:  # more threads than cores wait for each other
+            with training.torch_threads(fewer):
+                model = replace(model, fewer_threads=fewer, fewer_rate=self._alone(student, size, LARGER).rate)
+        return model if why else self._larger_batch(student, model)
 
-    def _larger_batch(self, student: Student, found: ModelRun, *, cut: bool) -> ModelRun:
-        """Also on a batch some times as large, if there is time for it."""
-        seconds = LARGER * self._options.seconds
-        larger = min(LARGER_TIMES * found.batch_size, len(self._rows))
-        if cut or larger < 2 * found.batch_size or larger / found.rate > seconds:
-            return found
+    def _larger_batch(self, student: training.Student, model: ModelRun) -> ModelRun:
+        """The same also with a batch some times as large, if there is time for it."""
+        larger = min(LARGER_TIMES * model.batch_size, len(self._rows))
+        if larger < 2 * model.batch_size or larger / model.rate > LARGER * self._options.seconds:
+            return model
         try:
-            more = model_alone(student, self._rows, larger, self._device, seconds=seconds)
+            return replace(model, larger_batch=larger, larger_rate=self._alone(student, larger, LARGER).rate)
         except torch.OutOfMemoryError:
             self._note(f"steps of {larger} samples", f"they do not fit into the memory of {self._device}")
-            return found
-        return replace(found, larger_batch=larger, larger_rate=more.rate)
+            return model
 
-    def _together(self, model: ModelRun | None) -> Run | None:
-        if self._student is None or model is None:
+    def _alone(self, student: training.Student, batch_size: int, share: float) -> ModelRun:
+        seconds = share * self._options.seconds
+        return training.model_alone(student, self._rows, batch_size, self._device, seconds=seconds)
+
+    def _together(self) -> Run | None:
+        if self._student is None:
             return None
         self._progress("model and loader together")
-        return median(self._in_turns([self._used], TOGETHER * self._options.seconds, self._student)[self._used])
+        return loading.median(self._in_turns([self._used], TOGETHER, self._student)[self._used])
 
     def _copies(self) -> Copies | None:
         if self._device.type != "cuda":
             self._note("copies to a device", f"there is none to copy to, batches stay on the {self._device}")
             return None
         size = self._step_batch if self._student is not None else self._load_batch
-        return copy_times(self._rows, self._student, size, self._device, seconds=WORK * self._options.seconds)
-
-
-def _run_for(loader: DataLoader, settings: Settings, step: Callable[[object], object] | None, seconds: float) -> Run:
-    return run(loader, settings, seconds=seconds, step=step)
+        return training.measure_copies(
+            self._rows, self._student, size, self._device, seconds=WORK * self._options.seconds
+        )

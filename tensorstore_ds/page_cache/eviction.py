@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tensorstore_ds.errors import ResidencyError
 from tensorstore_ds.page_cache.residency import (
+    Names,
     Residency,
     data_files,
     residency_of,
@@ -35,8 +36,8 @@ class Eviction:
     @property
     def dropped(self) -> int | None:
         """Bytes that are no longer in memory; None if not known."""
-        before, after = total_residency(self.before).resident, self.left
-        return None if before is None or after is None else max(0, before - after)
+        before, left = total_residency(self.before).resident, self.left
+        return None if before is None or left is None else max(0, before - left)
 
     @property
     def left(self) -> int | None:
@@ -44,9 +45,7 @@ class Eviction:
         return total_residency(self.after).resident
 
 
-def evict(
-    store: Store, *, splits: str | Sequence[str] | None = None, fields: str | Sequence[str] | None = None
-) -> Eviction:
+def evict(store: Store, *, splits: Names = None, fields: Names = None) -> Eviction:
     """Ask the system to drop a store's bytes from the page cache. Nothing is lost: they are read again when needed.
 
     Pages that a process has mapped and used stay, those that an open store of this process has read among them; pages
@@ -54,11 +53,8 @@ def evict(
 
     Args:
         store: to be dropped.
-        splits: only these; all if None.
-        fields: only these; all if None.
-
-    Returns:
-        What was in memory before and after.
+        splits: the name of one, or several; all if None.
+        fields: the same.
 
     Raises:
         OptionError: no such split or field.
@@ -69,11 +65,10 @@ def evict(
     if sys.platform != "linux":
         raise ResidencyError(f"{store.path}: expected Linux to drop a file's pages, found {sys.platform}.")
     before = residency_of(store, columns)
-    for split, field in columns:
-        for data_file in data_files(store, split, field):
-            with open_file(store.path, data_file.path) as file:
-                _write_back(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    for data_file in (file for column in columns for file in data_files(store, *column)):
+        with open_file(store.path, data_file.path) as file:
+            _write_back(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return Eviction(before, residency_of(store, columns))
 
 

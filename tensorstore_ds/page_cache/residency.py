@@ -6,25 +6,21 @@ the answer is None, with the reason.
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.arrays import array_paths, shard_arrays
 from tensorstore_ds.format.manifest import shard_path
-from tensorstore_ds.machine import memory_limit as memory_limit, memory_limits
+from tensorstore_ds.machine import memory_limit, memory_limits
+from tensorstore_ds.page_cache.system_calls import resident_nbytes
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import open_file
 
-_CACHESTAT = 451  # the system call's number, the same on every architecture; Linux 6.5 and later
-_WINDOW = 1024**3  # bytes asked about at a time: a quarter of a million pages, one byte each
-_PROT_READ, _MAP_SHARED = 1, 1  # Linux, all architectures
+#: Which splits or fields: the name of one, or several; None: all.
+Names = str | Sequence[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +45,8 @@ class Residency:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file with a column's bytes.
+    """A file with a column's bytes: its path relative to the store, and its size as the manifest has it."""
 
-    Attributes:
-        column: split and field: ``train/image``.
-        path: relative to the store.
-        nbytes: its size, as the manifest has it.
-    """
-
-    column: str
     path: str
     nbytes: int
 
@@ -68,7 +57,7 @@ def residency(store: Store) -> dict[str, Residency]:
     Raises:
         FormatError: a file is gone, or is a symbolic link.
     """
-    return residency_of(store, [(split, field) for split in store.splits for field in store.manifest.fields])
+    return residency_of(store, select_columns(store, None, None))
 
 
 def residency_of(store: Store, columns: Iterable[tuple[str, str]]) -> dict[str, Residency]:
@@ -76,22 +65,20 @@ def residency_of(store: Store, columns: Iterable[tuple[str, str]]) -> dict[str, 
     return {f"{split}/{field}": _of_files(store, data_files(store, split, field)) for split, field in columns}
 
 
-def total_residency(found: Mapping[str, Residency]) -> Residency:
+def total_residency(columns: Mapping[str, Residency]) -> Residency:
     """Several columns as one; not known if one of them is not.
 
     >>> total_residency({"train/label": Residency(80, 80), "train/image": Residency(720, 120)}).share
     0.25
     """
-    nbytes = sum(r.nbytes for r in found.values())
-    resident = [r.resident for r in found.values() if r.resident is not None]
-    if len(resident) < len(found):
-        return Residency(nbytes, None, next(r.reason for r in found.values() if r.resident is None))
-    return Residency(nbytes, sum(resident))
+    nbytes = sum(column.nbytes for column in columns.values())
+    for column in columns.values():
+        if column.resident is None:
+            return Residency(nbytes, None, column.reason)
+    return Residency(nbytes, sum(column.resident or 0 for column in columns.values()))
 
 
-def fits(
-    store: Store | int, *, splits: str | Sequence[str] | None = None, fields: str | Sequence[str] | None = None
-) -> bool:
+def fits(store: Store | int, *, splits: Names = None, fields: Names = None) -> bool:
     """Whether a store, or this many bytes, can be held in memory by this process and its page cache.
 
     ``memory_limit()`` says how many bytes there are, and ``memory_limits()`` who sets the limit. What is in memory
@@ -99,8 +86,8 @@ def fits(
 
     Args:
         store: a store, or a number of bytes.
-        splits: only these; all if None.
-        fields: only these; all if None.
+        splits: the name of one, or several; all if None.
+        fields: the same.
 
     Raises:
         OptionError: the store has no such split or field.
@@ -121,10 +108,8 @@ def requirement(store: Store, columns: Sequence[tuple[str, str]]) -> tuple[int, 
     return total.nbytes, {who: max(limit, total.resident or 0) for who, limit in memory_limits().items()}
 
 
-def select_columns(
-    store: Store, splits: str | Sequence[str] | None, fields: str | Sequence[str] | None
-) -> list[tuple[str, str]]:
-    """(split, field) for each of the names, all where None; raises `OptionError` for a name that the store lacks."""
+def select_columns(store: Store, splits: Names, fields: Names) -> list[tuple[str, str]]:
+    """(split, field) for each of the names; raises `OptionError` for a name that the store lacks."""
     chosen = []
     for noun, wanted, known in (("split", splits, store.splits), ("field", fields, tuple(store.manifest.fields))):
         names = known if wanted is None else (wanted,) if isinstance(wanted, str) else tuple(wanted)
@@ -144,7 +129,7 @@ def data_files(store: Store, split: str, name: str) -> list[DataFile]:
         for array in array_paths(name, fields[name]):
             if arrays[array].rows:
                 path = f"{array}/{arrays[array].data_path}"
-                files.append(DataFile(f"{split}/{name}", f"{shard_path(split, i)}/{path}", shard.files[path].size))
+                files.append(DataFile(f"{shard_path(split, i)}/{path}", shard.files[path].size))
     return files
 
 
@@ -161,83 +146,3 @@ def _of_files(store: Store, files: Iterable[DataFile]) -> Residency:
                 except OSError as error:
                     reason = f"the system does not tell: {error.strerror}"
     return Residency(nbytes, None if reason else resident, reason)
-
-
-# --- Linux ------------------------------------------------------------------------------------------------------
-
-
-class _CacheRange(ctypes.Structure):
-    _fields_ = (("offset", ctypes.c_uint64), ("length", ctypes.c_uint64))
-
-
-class _CacheStat(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_uint64) for name in ("cached", "dirty", "writeback", "evicted", "recent"))
-
-
-def resident_nbytes(descriptor: int, nbytes: int, offset: int = 0) -> int:
-    """How many of a file's `nbytes` bytes from `offset`, a multiple of the page size, are in the page cache.
-
-    Counted in whole pages, so that it may be more than `nbytes`.
-
-    ``cachestat(2)`` answers for 50 GB in less than a millisecond; where it is missing, ``mincore(2)`` looks at every
-    page, which takes about 15 ms a GiB.
-
-    Raises:
-        OSError: the system does not tell; EPERM for a file of somebody else's.
-    """
-    if not nbytes:
-        return 0
-    libc = ctypes.CDLL(None, use_errno=True)
-    number, none = ctypes.c_long(_CACHESTAT), ctypes.c_long(0)
-    asked, counts = _CacheRange(offset, nbytes), _CacheStat()
-    if libc.syscall(number, ctypes.c_long(descriptor), ctypes.byref(asked), ctypes.byref(counts), none) == 0:
-        return int(counts.cached) * os.sysconf("SC_PAGE_SIZE")
-    # An older kernel does not know the call (ENOSYS), and a container may forbid it (EPERM).
-    return mincore_nbytes(descriptor, nbytes, offset)
-
-
-def mincore_nbytes(descriptor: int, nbytes: int, offset: int = 0) -> int:
-    """The same as `resident_nbytes`, through a read-only map and ``mincore(2)``."""
-    status = os.fstat(descriptor)
-    if os.geteuid() not in (0, status.st_uid) and not os.access(f"/proc/self/fd/{descriptor}", os.W_OK):
-        raise PermissionError(errno.EPERM, "this file is somebody else's")  # mincore would call every page resident
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-    page = os.sysconf("SC_PAGE_SIZE")
-    flags = np.empty(min(nbytes, _WINDOW) // page + 1, np.uint8)
-    pages = 0
-    address = map_file(descriptor, nbytes, offset)
-    try:
-        for start in range(0, nbytes, _WINDOW):
-            length = min(_WINDOW, nbytes - start)
-            if libc.mincore(address + start, length, flags.ctypes.data):
-                raise last_error()
-            pages += int(np.count_nonzero(flags[: -(-length // page)] & 1))
-    finally:
-        unmap_file(address, nbytes)
-    return pages * page
-
-
-def map_file(descriptor: int, nbytes: int, offset: int = 0) -> int:
-    """The address of a read-only, shared map of a file; it outlives the descriptor, and must be unmapped."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_ssize_t)
-    address: int | None = libc.mmap(None, nbytes, _PROT_READ, _MAP_SHARED, descriptor, offset)
-    if address is None or address == ctypes.c_void_p(-1).value:
-        raise last_error()
-    return address
-
-
-def unmap_file(address: int, nbytes: int) -> None:
-    """Undo `map_file`; what was locked through the map is unlocked."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    if libc.munmap(address, nbytes):
-        raise last_error()
-
-
-def last_error() -> OSError:
-    """The error that a system call of this thread has left behind."""
-    number = ctypes.get_errno()
-    return OSError(number, os.strerror(number))

@@ -11,12 +11,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from typing import NamedTuple
 
 from tensorstore_ds.errors import FormatError, OptionError, Problem
-from tensorstore_ds.page_cache.residency import DataFile, data_files, requirement, resident_nbytes, select_columns
+from tensorstore_ds.page_cache.residency import DataFile, Names, data_files, requirement, select_columns
+from tensorstore_ds.page_cache.system_calls import resident_nbytes
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import open_file
 
@@ -25,22 +25,32 @@ PIECE_NBYTES = 8 * 1024**2
 #: Bytes read at a time, into a buffer that stays in a processor's cache; between two reads a warming can be stopped.
 _STEP_NBYTES = 1024**2
 
+Progress = Callable[[int, int], None]
+
+
+class Piece(NamedTuple):
+    """Consecutive bytes of a file: ``[start, stop)``."""
+
+    path: str
+    start: int
+    stop: int
+
 
 def warm(
     store: Store,
     *,
-    splits: str | Sequence[str] | None = None,
-    fields: str | Sequence[str] | None = None,
+    splits: Names = None,
+    fields: Names = None,
     budget: int | None = None,
     threads: int = 2,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> int:
     """Read a store's bytes into the page cache, where every process of the machine finds them; skip what is there.
 
     Args:
         store: to be warmed.
-        splits: only these; all if None.
-        fields: only these; all if None.
+        splits: the name of one, or several; all if None.
+        fields: the same.
         budget: bytes of the store to have in memory, at most: small columns first, then images in the order of
             `splits`. None for as many as this process may use (`memory_limit`).
         threads: that read.
@@ -53,9 +63,8 @@ def warm(
         OptionError: no such split or field, a negative budget, no thread.
         FormatError: a file is gone, shorter than the manifest says, or cannot be read.
     """
-    with warm_in_background(
-        store, splits=splits, fields=fields, budget=budget, threads=threads, progress=progress
-    ) as warming:
+    warming = warm_in_background(store, splits=splits, fields=fields, budget=budget, threads=threads, progress=progress)
+    with warming:
         warming.wait()
     return warming.nbytes_read
 
@@ -63,11 +72,11 @@ def warm(
 def warm_in_background(
     store: Store,
     *,
-    splits: str | Sequence[str] | None = None,
-    fields: str | Sequence[str] | None = None,
+    splits: Names = None,
+    fields: Names = None,
     budget: int | None = None,
     threads: int = 2,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Warming:
     """Begin to `warm` a store, and return at once. Arguments and errors are those of `warm`.
 
@@ -84,48 +93,29 @@ def warm_in_background(
         raise OptionError(f"budget: expected bytes, 0 or more, found {budget}. Leave it out to use what is available.")
     if threads < 1:
         raise OptionError(f"threads: expected 1 or more, found {threads}.")
-    files = _in_order(store, columns)
-    warming = Warming(store.path, _pieces(files, budget), min(budget, sum(f.nbytes for f in files)), progress)
+    pieces = list(_pieces(_in_order(store, columns), budget))
+    warming = Warming(store.path, pieces, progress)
     warming.start(threads)
     return warming
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Consecutive bytes of a file: ``[start, start + nbytes)``."""
-
-    path: str
-    start: int
-    nbytes: int
-
-    @property
-    def end(self) -> int:
-        """Where it ends."""
-        return self.start + self.nbytes
-
-
 class Warming:
-    """A store that is being read into the page cache. A context manager, whose end stops the reading.
-
-    Its threads end when all is read, on `stop`, after an error, and when the interpreter ends; none is waited for
-    longer than one read of a MiB takes.
+    """Files that are being read into memory by threads. A context manager: leaving it stops them.
 
     Attributes:
-        nbytes: bytes that will be in memory at the end.
-        nbytes_done: bytes of them that are.
+        nbytes: to be in memory in the end.
+        nbytes_done: bytes that are in memory by now.
         nbytes_read: bytes of these that were read; the others were there.
         error: what ended a thread, if anything did.
     """
 
-    def __init__(
-        self, root: Path, pieces: Iterator[Piece], nbytes: int, progress: Callable[[int, int], None] | None = None
-    ) -> None:
-        self.nbytes = nbytes
+    def __init__(self, root: Path, pieces: Sequence[Piece], progress: Progress | None = None) -> None:
+        self.nbytes = sum(piece.stop - piece.start for piece in pieces)
         self.nbytes_done = 0
         self.nbytes_read = 0
         self.error: BaseException | None = None
         self._root = root
-        self._pieces = pieces
+        self._pieces = iter(pieces)
         self._progress = progress
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -169,9 +159,7 @@ class Warming:
     def __enter__(self) -> Warming:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self.stop()
         if self.error is not None and error is None and not self._raised:
             raise self.error
@@ -191,23 +179,24 @@ class Warming:
 
     def _warm(self, piece: Piece, buffer: memoryview) -> None:
         with open_file(self._root, piece.path) as file:
-            _check_end(piece, os.fstat(file.fileno()).st_size)
-            if _is_resident(file.fileno(), piece):
-                self._advance(piece.nbytes, read=0)
+            descriptor, nbytes = file.fileno(), piece.stop - piece.start
+            _check_end(piece, os.fstat(descriptor).st_size)
+            if _is_resident(descriptor, nbytes, piece.start):
+                self._advance(nbytes, read=0)
                 return
             if hasattr(os, "posix_fadvise"):  # all of the piece is asked for, while its beginning is waited for
-                os.posix_fadvise(file.fileno(), piece.start, piece.nbytes, os.POSIX_FADV_WILLNEED)
+                os.posix_fadvise(descriptor, piece.start, nbytes, os.POSIX_FADV_WILLNEED)
             file.seek(piece.start)
-            for position in range(piece.start, piece.end, _STEP_NBYTES):
-                step = buffer[: piece.end - position]
+            for position in range(piece.start, piece.stop, _STEP_NBYTES):
+                step = buffer[: piece.stop - position]
                 try:
-                    found = file.readinto(step)  # type: ignore[attr-defined]  # IO[bytes] does not tell of it
+                    count = file.readinto(step)  # type: ignore[attr-defined]  # IO[bytes] does not tell of it
                 except OSError as error:
                     message = f"this file cannot be read ({error.strerror})."
                     raise FormatError(Problem(piece.path, "missing-file", message)) from error
-                if found < len(step):  # cut off meanwhile
-                    _check_end(piece, position + found)
-                self._advance(found, read=found)
+                if count < len(step):  # cut off meanwhile
+                    _check_end(piece, position + count)
+                self._advance(count, read=count)
                 if self._stopping.is_set():
                     return
 
@@ -223,13 +212,13 @@ class Warming:
 
 def _in_order(store: Store, columns: Sequence[tuple[str, str]]) -> list[DataFile]:
     """The files of these columns: the smallest column first, images last and in the order in which they were named."""
-    files = [data_files(store, *column) for column in columns]
+    files = {column: data_files(store, *column) for column in columns}
 
-    def rank(index: int) -> tuple[bool, int]:
-        image = store.manifest.fields[columns[index][1]].kind == "image"
-        return image, 0 if image else sum(file.nbytes for file in files[index])
+    def rank(column: tuple[str, str]) -> tuple[bool, int]:
+        image = store.manifest.fields[column[1]].kind == "image"
+        return image, 0 if image else sum(file.nbytes for file in files[column])
 
-    return [file for index in sorted(range(len(columns)), key=rank) for file in files[index]]
+    return [file for column in sorted(columns, key=rank) for file in files[column]]
 
 
 def _pieces(files: Sequence[DataFile], budget: int) -> Iterator[Piece]:
@@ -238,20 +227,20 @@ def _pieces(files: Sequence[DataFile], budget: int) -> Iterator[Piece]:
         nbytes = min(file.nbytes, budget)
         budget -= nbytes
         for start in range(0, nbytes, PIECE_NBYTES):
-            yield Piece(file.path, start, min(PIECE_NBYTES, nbytes - start))
+            yield Piece(file.path, start, min(start + PIECE_NBYTES, nbytes))
 
 
-def _check_end(piece: Piece, found: int) -> None:
-    if found < piece.end:
-        message = f"expected {piece.end} bytes or more, found {found}. Open the store again to see what is wrong."
+def _check_end(piece: Piece, nbytes: int) -> None:
+    if nbytes < piece.stop:
+        message = f"expected {piece.stop} bytes or more, found {nbytes}. Open the store again to see what is wrong."
         raise FormatError(Problem(piece.path, "file-size", message))
 
 
-def _is_resident(descriptor: int, piece: Piece) -> bool:
+def _is_resident(descriptor: int, nbytes: int, offset: int) -> bool:
     """Whether all of it is in the page cache; False where the system does not tell, so that it is read."""
     if sys.platform != "linux":
         return False
     try:
-        return resident_nbytes(descriptor, piece.nbytes, piece.start) >= piece.nbytes
+        return resident_nbytes(descriptor, nbytes, offset) >= nbytes
     except OSError:
         return False

@@ -1,21 +1,22 @@
-"""What trains in a diagnosis: the model of `tsds train` on the store's own task, or a step of the user's."""
+"""Measure training: the model of `tsds train` or a step of the user's, and copies of a batch to its device."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from tensorstore_ds.diagnosis import words
-from tensorstore_ds.diagnosis.findings import ModelRun
-from tensorstore_ds.diagnosis.runs import Step, finish, loader_of
-from tensorstore_ds.diagnosis.settings import Settings
-from tensorstore_ds.loading.collate import Collate
+from tensorstore_ds import words
+from tensorstore_ds.diagnosis.measure_loading import Step, finish, loader_of
+from tensorstore_ds.diagnosis.results import Copies, ModelRun, Settings
+from tensorstore_ds.loading.collate import Collate, map_tensors
 from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.device import DevicePrefetcher, move
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.training.augmentation import train_transform
 from tensorstore_ds.training.data import image_shape
@@ -25,8 +26,8 @@ from tensorstore_ds.training.tasks import task_of
 
 #: A batch is tried so many times as large as the one before, until a step takes too long.
 GROWTH = 4
-#: Steps between two looks at the clock on a GPU, which is waited for at each.
-_GPU_STEPS = 8
+#: Calls between two looks at the clock on a GPU, which is waited for at each.
+_GPU_CALLS = 8
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,15 @@ class Student:
     transform: Callable[..., Any] | None = None
     collate: Collate = "packed"
 
-    def whole_step(self, batch: Any, rows: torch.Tensor, epoch: int) -> None:
+    def whole_step(self, batch: Any, batch_size: int, epoch: int) -> None:
         """Transform a batch and learn from it."""
-        self.step(batch if self.transform is None else self.transform(batch, rows, epoch))
+        if self.transform is not None:
+            batch = self.transform(batch, torch.arange(batch_size), epoch)
+        self.step(batch)
+
+    def batch(self, dataset: StoreDataset, batch_size: int, device: torch.device) -> Any:
+        """The first batch of a data set on the device, not transformed."""
+        return next(iter(loader_of(dataset, Settings(), batch_size, device=device, collate=self.collate)))
 
 
 def student_of(store: Store, split: Split, model: Preset, device: torch.device, *, batch_size: int) -> Student:
@@ -66,6 +73,9 @@ def student_of(store: Store, split: Split, model: Preset, device: torch.device, 
     transform = train_transform(split, options, vit)
     learner = Learner(vit, task, options, device=device, steps=10**6)  # the learning rate does not matter here
     return Student(model, learner.train_batch, task.fields, transform)
+
+
+# --- the model alone --------------------------------------------------------------------------------------------
 
 
 def fitting_batch(
@@ -100,12 +110,12 @@ def _step_seconds(
     student: Student, dataset: StoreDataset, batch_size: int, device: torch.device, *, limit: float
 ) -> float:
     """Seconds of the second step, or of the first, which starts up, where that takes longer than `limit`."""
-    batch, rows = first_batch(student, dataset, batch_size, device), torch.arange(batch_size)
+    batch = student.batch(dataset, batch_size, device)
     spent = 0.0
     for number in range(2):
         finish(device)
         began = time.perf_counter()
-        student.whole_step(batch, rows, number)
+        student.whole_step(batch, batch_size, number)
         finish(device)
         spent = time.perf_counter() - began
         if spent > limit:
@@ -117,19 +127,9 @@ def model_alone(
     student: Student, dataset: StoreDataset, batch_size: int, device: torch.device, *, seconds: float
 ) -> ModelRun:
     """The model on one batch that stays on the device."""
-    batch = first_batch(student, dataset, batch_size, device)
-    rows = torch.arange(batch_size)
-    student.whole_step(batch, rows, 0)
-    finish(device)
-    steps, began = 0, time.perf_counter()
-    while True:
-        for _ in range(1 if device.type == "cpu" else _GPU_STEPS):
-            steps += 1
-            student.whole_step(batch, rows, steps)
-        finish(device)
-        spent = time.perf_counter() - began
-        if spent >= seconds:
-            return ModelRun(student.name, batch_size, steps * batch_size / spent, threads=torch.get_num_threads())
+    batch = student.batch(dataset, batch_size, device)
+    step = _seconds_of(lambda number: student.whole_step(batch, batch_size, number), device, seconds=seconds)
+    return ModelRun(student.name, batch_size, batch_size / step, threads=torch.get_num_threads())
 
 
 @contextlib.contextmanager
@@ -143,7 +143,67 @@ def torch_threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def first_batch(student: Student, dataset: StoreDataset, batch_size: int, device: torch.device) -> Any:
-    """A batch on the device, not transformed."""
-    loader = loader_of(dataset, Settings(), batch_size=batch_size, device=device, collate=student.collate)
-    return next(iter(loader))
+def _seconds_of(call: Callable[[int], object], device: torch.device, *, seconds: float) -> float:
+    """The mean time of a call, which gets its number, over some seconds; the first one, which starts up, aside."""
+    call(0)
+    finish(device)
+    calls, began = 0, time.perf_counter()
+    while True:
+        for _ in range(1 if device.type == "cpu" else _GPU_CALLS):
+            calls += 1
+            call(calls)
+        finish(device)
+        spent = time.perf_counter() - began
+        if spent >= seconds:
+            return spent / calls
+
+
+# --- copies -----------------------------------------------------------------------------------------------------
+
+
+def measure_copies(
+    dataset: StoreDataset, student: Student | None, batch_size: int, device: torch.device, *, seconds: float
+) -> Copies:
+    """How long the copy of a batch to a GPU takes, and steps with copies ahead and in turn, within some seconds.
+
+    Without a student, copies alone.
+    """
+    host = {"device": torch.device("cpu"), "collate": "packed" if student is None else student.collate}
+    loaders = (loader_of(dataset, Settings(pin_memory=pinned), batch_size, **host) for pinned in (True, False))
+    pinned, pageable = (next(iter(loader)) for loader in loaders)
+    seconds /= 2 if student is None else 4
+    copies = Copies(
+        nbytes_of(pinned),
+        _seconds_of(lambda _: move(pinned, device), device, seconds=seconds),
+        _seconds_of(lambda _: move(pageable, device), device, seconds=seconds),
+    )
+    if student is None:
+        return copies
+    queue = iter(DevicePrefetcher(itertools.repeat(pinned), device))
+
+    def ahead(number: int) -> None:
+        student.whole_step(next(queue), batch_size, number)
+
+    def in_turn(number: int) -> None:
+        moved = move(pageable, device)
+        finish(device)
+        student.whole_step(moved, batch_size, number)
+
+    rates = [batch_size / _seconds_of(way, device, seconds=seconds) for way in (ahead, in_turn)]
+    return replace(copies, ahead=rates[0], in_turn=rates[1])
+
+
+def nbytes_of(batch: Any) -> int:
+    """Bytes of all tensors of a batch.
+
+    >>> nbytes_of({"image": torch.zeros(2, 3), "more": [torch.zeros(4), "a"]})
+    40
+    """
+    sizes: list[int] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        sizes.append(tensor.nbytes)
+        return tensor
+
+    map_tensors(batch, note)
+    return sum(sizes)

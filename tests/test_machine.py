@@ -5,27 +5,23 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tensorstore_ds import machine as module
 from tensorstore_ds.machine import (
     MemoryGate,
-    available_nbytes,
     cgroup_directories,
     cgroup_left,
+    core_limits,
     memory_limit,
     memory_limits,
+    usable_cores,
 )
 from tensorstore_ds.page_cache.residency import fits
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-def test_meminfo() -> None:
-    text = "MemTotal:       24684048 kB\nMemFree: 23000000 kB\nMemAvailable:   24303184 kB\nHugePages_Total:       0\n"
-    assert available_nbytes(text) == 24303184 * 1024
-    assert available_nbytes(text.replace("MemAvailable", "Other")) == 23000000 * 1024  # Linux before 3.14
 
 
 def test_locked_pages_are_not_available() -> None:
@@ -78,7 +74,7 @@ HOST_V1 = (
     ],
 )
 def test_control_groups_are_walked_up(cgroup: str, mountinfo: str, expected: list[str]) -> None:
-    assert cgroup_directories(cgroup, mountinfo) == [Path(p) for p in expected]
+    assert cgroup_directories(cgroup, mountinfo, "memory") == [Path(p) for p in expected]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +98,6 @@ def test_the_narrowest_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     inner = tmp_path / "outer" / "inner"
     inner.mkdir(parents=True)
     files = {
-        "/proc/meminfo": "MemAvailable: 8000 kB\n",
         "/proc/self/cgroup": "0::/outer/inner\n",
         "/proc/self/mountinfo": f"1 1 0:1 / {tmp_path} rw - cgroup2 cgroup2 rw\n",
         str(inner / "memory.max"): "max\n",
@@ -110,11 +105,12 @@ def test_the_narrowest_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         str(inner.parent / "memory.current"): "1000000\n",
     }
     monkeypatch.setattr(module, "read_system_file", lambda path: files.get(str(path), ""))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=8_192_000))
     assert memory_limit() == 4_000_000
     assert memory_limits() == {"machine": 8_192_000, str(inner.parent): 4_000_000}
     assert fits(4_000_000) and not fits(4_000_001)
     files[str(inner.parent / "memory.max")] = "max\n"
-    assert memory_limit() == 8000 * 1024
+    assert memory_limit() == 8_192_000
 
 
 def test_this_machine_has_some() -> None:
@@ -133,7 +129,7 @@ def _take_and_count(gate, nbytes, inside, most):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize(("nbytes", "most_at_once"), [(400, 2), (1000, 1), (10**9, 1), (101, 4)])
+@pytest.mark.parametrize(("nbytes", "most_at_once"), [(400, 2), (1000, 1), (10**9, 1), (101, 5)])
 def test_large_pieces_wait_for_room(nbytes, most_at_once):
     """Of 1,000 bytes, in processes that all begin at once; nobody waits for ever, and the most is reached."""
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
@@ -153,3 +149,56 @@ def test_small_pieces_take_nothing():
     for _ in range(50):
         gate.take(100)
     gate.release()
+
+
+# --- cores ------------------------------------------------------------------------------------------------------
+
+CPU_V1 = (
+    "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n"
+    "33 31 0:29 / /sys/fs/cgroup/cpuacct rw,relatime - cgroup cgroup rw,cpuacct\n"
+    "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("groups", "mounts", "expected"),
+    [
+        ("4:memory:/a/b\n1:cpu:/c\n2:cpuacct:/d\n", CPU_V1, ["/sys/fs/cgroup/cpu/c", "/sys/fs/cgroup/cpu"]),
+        (
+            "3:cpu,cpuacct:/c\n",
+            "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n",
+            ["/sys/fs/cgroup/cpu,cpuacct/c", "/sys/fs/cgroup/cpu,cpuacct"],
+        ),
+        (
+            "0::/pod\n",
+            "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+            ["/sys/fs/cgroup/pod", "/sys/fs/cgroup"],
+        ),
+        ("", "", []),
+    ],
+)
+def test_control_groups_for_processor_time(groups: str, mounts: str, expected: list[str]) -> None:
+    assert cgroup_directories(groups, mounts, "cpu") == [Path(p) for p in expected]
+
+
+def test_quotas_of_both_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "two").mkdir()
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "two" / "cpu.cfs_quota_us").write_text("50000\n")
+    (tmp_path / "two" / "cpu.cfs_period_us").write_text("100000\n")
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "cpu.max").write_text("max 100000\n")
+    folders = [tmp_path / "none", tmp_path / "two", tmp_path]
+    monkeypatch.setattr(module, "cgroup_directories", lambda *_: folders)
+    limits = core_limits()
+    assert limits.pop("the affinity of this process") == len(os.sched_getaffinity(0))
+    assert limits == {str(tmp_path / "two"): 0.5, str(tmp_path): 1.5}
+    assert usable_cores() == 1
+
+
+def test_a_quota_is_rounded_up_and_affinity_is_a_limit_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+    monkeypatch.setattr(module, "_control_groups", lambda _: [Path("group")])
+    for quota, expected in ((2.5, 3), (64.0, 16), (0.1, 1), (None, 16)):
+        monkeypatch.setattr(module, "_quota", lambda _, quota=quota: quota)
+        assert usable_cores() == expected

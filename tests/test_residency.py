@@ -10,16 +10,9 @@ import pytest
 import tensorstore_ds
 from small_stores import VALID
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.page_cache import residency as module
-from tensorstore_ds.page_cache.residency import (
-    Residency,
-    fits,
-    mincore_nbytes,
-    residency,
-    resident_nbytes,
-    select_columns,
-    total_residency,
-)
+from tensorstore_ds.page_cache import residency as module, system_calls
+from tensorstore_ds.page_cache.residency import Residency, fits, residency, select_columns, total_residency
+from tensorstore_ds.page_cache.system_calls import mincore_nbytes, resident_nbytes
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the page cache is asked about on Linux only")
@@ -27,11 +20,11 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="the page cache is as
 
 @linux
 @pytest.mark.parametrize("count", [resident_nbytes, mincore_nbytes])
-@pytest.mark.parametrize("window", [module._WINDOW, 16 * PAGE])
+@pytest.mark.parametrize("window", [system_calls._WINDOW, 16 * PAGE])
 def test_pages_that_were_written_are_resident(
     count: Callable[..., int], window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_WINDOW", window)
+    monkeypatch.setattr(system_calls, "_WINDOW", window)
     with (tmp_path / "sparse").open("w+b") as file:
         file.truncate(1000 * PAGE + 1)
         for page in (0, 7, 15, 16, 500, 999, 1000):
@@ -50,7 +43,7 @@ def test_an_empty_file_has_no_pages(tmp_path: Path) -> None:
 
 @linux
 def test_an_older_kernel_is_asked_another_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CACHESTAT", 100_000)  # no such system call
+    monkeypatch.setattr(system_calls, "_CACHESTAT", 100_000)  # no such system call
     with (tmp_path / "file").open("w+b") as file:
         file.write(bytes(3 * PAGE))
         file.flush()
@@ -59,7 +52,7 @@ def test_an_older_kernel_is_asked_another_way(tmp_path: Path, monkeypatch: pytes
 
 @linux
 def test_files_of_others_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CACHESTAT", 100_000)
+    monkeypatch.setattr(system_calls, "_CACHESTAT", 100_000)
     monkeypatch.setattr("os.geteuid", lambda: 12345)
     monkeypatch.setattr("os.access", lambda *_: False)
     found = residency(tensorstore_ds.open(VALID / "minimal.tsds"))["train/image"]

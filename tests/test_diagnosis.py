@@ -17,11 +17,9 @@ import tensorstore_ds as tsds
 from cold_stores import linux, make_cold, make_store
 from global_state import global_state
 from stores import detections, store_of
-from tensorstore_ds.diagnosis.advice import code_of
-from tensorstore_ds.diagnosis.diagnosis import diagnose
+from tensorstore_ds.diagnosis.diagnosis import code_of, dataset_of, diagnose
 from tensorstore_ds.diagnosis.options import DiagnoseOptions
-from tensorstore_ds.diagnosis.settings import Settings
-from tensorstore_ds.diagnosis.subject import subject_of
+from tensorstore_ds.diagnosis.results import Settings
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.page_cache.residency import residency, total_residency
@@ -73,7 +71,7 @@ def test_a_store_that_is_not_in_memory_yet(tmp_path):
     assert found.verdicts[0].code == "storage-bound"
     assert "tsds warm" in verdicts["storage-bound"].change
     assert found.measured.memory.resident == 0
-    assert found.measured.found.rate < found.measured.current.rate
+    assert found.measured.first_epoch.rate < found.measured.current.rate
     assert total_residency(residency(tsds.open(store.path))).resident > 0  # it is read, as training reads it
 
 
@@ -90,7 +88,7 @@ def test_a_store_that_is_larger_than_its_limit(tmp_path):
 def test_images_that_are_decoded(tmp_path):
     samples = noise(24, (64, 64, 3))
     found, verdicts = found_in(store_of(tmp_path / "s.tsds", samples, ["ant", "bee"], encoding="jpeg").path)
-    assert "--encoding raw" in verdicts["decode-bound"].change
+    assert "`encoding=raw`" in verdicts["decode-bound"].change
     assert verdicts["decode-bound"].evidence["decode"] > 0
     assert found.measured.encoding == "jpeg"
 
@@ -99,7 +97,7 @@ def test_a_store_that_is_compressed(tmp_path):
     found, verdicts = found_in(
         store_of(tmp_path / "s.tsds", noise(24, (32, 32, 3)), ["ant", "bee"], layout="zarr").path
     )
-    assert "tsds repack" in verdicts["compressed"].change
+    assert "repack" in verdicts["compressed"].change
     assert found.measured.layout == "zarr"
 
 
@@ -174,7 +172,7 @@ def test_a_model_that_is_the_limit(digits):
 def test_a_batch_that_is_too_small(digits):
     """A step of the smallest batch costs a model that is this small no less than one of four."""
     found, verdicts = found_in(digits, model="seed", batch_size=1, seconds=6)
-    assert "--batch-size 4" in verdicts["batch-too-small"].change
+    assert "`batch_size=4`" in verdicts["batch-too-small"].change
     assert found.measured.model.larger_rate > found.measured.model.rate
 
 
@@ -246,6 +244,46 @@ def test_an_error_of_the_transform_is_raised(photos):
         found_in(photos, transform=lambda sample: 1 / 0)
 
 
+# --- what is examined -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_splits(tmp_path):
+    return make_store(tmp_path / "s.tsds")
+
+
+def test_the_split_and_the_data_set(digits, two_splits):
+    assert dataset_of(digits, None, None).split_name == "train"
+    assert dataset_of(str(two_splits.path), "val", None).split_name == "val"
+    assert dataset_of(two_splits, None, None).path == two_splits.path
+    dataset = StoreDataset(digits, fields=["label"]).subset([3, 4])
+    assert dataset_of(dataset, None, None) is dataset
+    changed = dataset_of(dataset, "train", str)
+    assert (changed.transform, changed.fields, changed.rows.tolist()) == (str, ("label",), [3, 4])
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [("no", "split: expected one of train, found no"), ("", "split: expected one of train, found none")],
+)
+def test_no_such_split(digits, split, message):
+    if split:
+        with pytest.raises(OptionError, match=message):
+            dataset_of(digits, split, None)
+    with pytest.raises(OptionError, match=r"split: expected train, that of the data set, found val"):
+        dataset_of(StoreDataset(digits), "val", None)
+    with pytest.raises(OptionError, match="expected samples, found none"):
+        dataset_of(StoreDataset(digits).subset([]), None, None)
+
+
+@pytest.mark.parametrize(
+    "options", [{"model": "huge"}, {"seconds": 0.5}, {"batch_size": 0}, {"cores": 0}, {"memory": 0}, {"num_threads": 0}]
+)
+def test_options_out_of_range(options):
+    with pytest.raises(OptionError, match=next(iter(options))):
+        DiagnoseOptions(**options)
+
+
 # --- what comes out ---------------------------------------------------------------------------------------------
 
 
@@ -265,9 +303,10 @@ def test_a_data_set_with_a_transform(photos):
 
 def test_the_code_to_paste(photos):
     options = {"batch_size": 3, "device": "cuda:0"}
-    alone = code_of(subject_of(StoreDataset(photos), None, None), Settings(), **options)
+    alone = code_of(StoreDataset(photos), None, Settings(), **options)
     assert alone == "loader = tsds.DataLoader(dataset, batch_size=3, shuffle=True, device='cuda:0')"
-    made = code_of(subject_of(photos, None, busy), Settings(num_workers=2), batch_size=3, device="cpu")
+    dataset = dataset_of(photos, None, busy)
+    made = code_of(dataset, str(photos), Settings(num_workers=2), batch_size=3, device="cpu")
     assert made == (
         f"dataset = tsds.StoreDataset({str(photos)!r}, 'train', transform=transform)\n"
         "loader = tsds.DataLoader(dataset, batch_size=3, shuffle=True, num_workers=2, persistent_workers=True)"

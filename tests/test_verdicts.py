@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from hypothesis import given, strategies as st
 
-from tensorstore_ds.diagnosis import advice
-from tensorstore_ds.diagnosis.findings import (
+from tensorstore_ds.diagnosis.diagnosis import recommend
+from tensorstore_ds.diagnosis.results import (
     Copies,
     Cores,
     Decoding,
@@ -16,10 +16,10 @@ from tensorstore_ds.diagnosis.findings import (
     Memory,
     ModelRun,
     Run,
+    Settings,
     Storage,
     TransformRun,
 )
-from tensorstore_ds.diagnosis.settings import Settings
 from tensorstore_ds.diagnosis.verdicts import judge
 
 GB = 10**9
@@ -39,7 +39,7 @@ def measured(**changes):
         cores=Cores(8, 8.0, "", 7.8),
         memory=Memory(9 * GB, 20 * GB, "machine", 1.0),
         storage=Storage(1.5 * GB, GB),
-        found=run(58000.0),
+        first_epoch=run(58000.0),
         current=run(),
         runs=(run(30000.0, num_threads=1), run(59000.0, num_threads=8)),
     )
@@ -57,7 +57,7 @@ def codes(m):
 
 SLOW = TransformRun(without=60000.0, one=400.0, several=1500.0, threads=4, speed_up=3.8, possible=3.9, gil_wait=0.0001)
 HELD = TransformRun(without=60000.0, one=400.0, several=380.0, threads=4, speed_up=1.0, possible=1.1, gil_wait=0.006)
-COPIES = Copies(19_000_000, 0.001, 0.0012, 0.004, 0.0041, ahead=900.0, in_turn=700.0)
+COPIES = Copies(19_000_000, 0.001, 0.004, ahead=900.0, in_turn=700.0)
 CLEAN_COLD = Memory(9 * GB, 20 * GB, "machine", 0.2)
 DECODED = {"encoding": "jpeg", "decoding": Decoding(0.00001, 0.001)}
 
@@ -69,12 +69,12 @@ DECODED = {"encoding": "jpeg", "decoding": Decoding(0.00001, 0.001)}
         (trained(), ["model-bound"]),
         (trained(500.0, 300.0, 0.4), ["gather-bound"]),
         (trained(500.0, 300.0, 0.01), ["model-bound"]),  # slower, but not for want of batches
-        (measured(found=run(4000.0), memory=CLEAN_COLD), ["storage-bound", "gather-bound"]),
-        (trained(found=run(400.0), memory=CLEAN_COLD), ["storage-bound", "model-bound"]),
-        (trained(found=run(4000.0), memory=CLEAN_COLD), ["model-bound"]),  # cold, and quick enough
-        (measured(found=run(4000.0)), ["gather-bound"]),  # slow at first, but all of it was there
+        (measured(first_epoch=run(4000.0), memory=CLEAN_COLD), ["storage-bound", "gather-bound"]),
+        (trained(first_epoch=run(400.0), memory=CLEAN_COLD), ["storage-bound", "model-bound"]),
+        (trained(first_epoch=run(4000.0), memory=CLEAN_COLD), ["model-bound"]),  # cold, and quick enough
+        (measured(first_epoch=run(4000.0)), ["gather-bound"]),  # slow at first, but all of it was there
         (
-            measured(found=run(4000.0, faults=9), memory=Memory(9, 20, "machine", None)),
+            measured(first_epoch=run(4000.0, faults=9), memory=Memory(9, 20, "machine", None)),
             ["storage-bound", "gather-bound"],
         ),
         (trained(memory=Memory(9 * GB, 2 * GB, "/sys/fs/cgroup/pod", 1.0)), ["does-not-fit", "model-bound"]),
@@ -130,14 +130,14 @@ def test_each_cause_by_its_numbers(m, expected):
 def test_what_is_said():
     found = judge(trained(500.0, 300.0, 0.4, **DECODED, cores=Cores(64, 2.0, "/sys/fs/cgroup", 1.2)))
     assert found[0].line == (
-        "Images are kept as files and decoded in every epoch: 1 ms each, 60,000 samples/s at best, in the loader's own "
+        "Images are kept as files and decoded in every epoch: 1 ms each, 60,000 samples/s at best, in the default "
         "number of threads."
     )
     assert found[1].line.startswith("2 cores (which did the work of 1.2 when measured) are busy with loading")
-    assert found[1].change.startswith("Allow for more of the machine's 64 (/sys/fs/cgroup sets the limit)")
+    assert found[1].change.startswith("Allow more of the machine's 64 (/sys/fs/cgroup sets the limit)")
     found = judge(trained(memory=Memory(9 * GB, 2 * GB, "/sys/fs/cgroup/pod", 1.0)))
     assert found[0].line == (
-        "An epoch takes 9.0 GB, and this process may use 2.0 GB (/sys/fs/cgroup/pod): every epoch reads from storage "
+        "An epoch takes 9.0 GB, this process may use 2.0 GB (/sys/fs/cgroup/pod): every epoch reads from storage "
         "again, at most 10,000 samples/s in order."
     )
     assert found[0].evidence["most_rate"] == 10000
@@ -184,7 +184,7 @@ anything = st.builds(
         st.none() | st.floats(0, 1),
     ),
     storage=st.builds(Storage, st.none() | rates),
-    found=runs,
+    first_epoch=runs,
     current=runs,
     runs=st.lists(runs, max_size=4).map(tuple),
     model=st.none()
@@ -199,7 +199,7 @@ anything = st.builds(
         rates,
     ),
     together=st.none() | runs,
-    copies=st.none() | st.builds(Copies, st.integers(1, 10**9), *[st.floats(1e-6, 9)] * 4),
+    copies=st.none() | st.builds(Copies, st.integers(1, 10**9), *[st.floats(1e-6, 9)] * 2),
     transform=st.none()
     | st.builds(TransformRun, rates, rates, rates, st.integers(1, 9), rates, rates, st.floats(0, 1)),
     decoding=st.none() | st.builds(Decoding, st.floats(0, 9), st.floats(0, 9)),
@@ -216,7 +216,7 @@ def test_any_numbers_come_to_a_verdict_and_to_settings(m):
     for verdict in verdicts:
         assert verdict.line and verdict.change and "\n" not in verdict.line + verdict.change
         assert all(isinstance(number, float) for number in verdict.evidence.values())
-    wanted = advice.recommend(m)
+    wanted = recommend(m)
     assert (wanted.block_rows > 0) == (not m.memory.fits and wanted.residency != "device")
     assert wanted.window_blocks >= 2 * (wanted.block_rows > 0)
 
@@ -235,17 +235,17 @@ def test_of_settings_that_are_nearly_as_quick_the_smallest_are_taken():
             run(58000.0, num_workers=4),
         ),
     )
-    assert advice.recommend(m) == Settings(num_threads=4)
+    assert recommend(m) == Settings(num_threads=4)
 
 
 @pytest.mark.parametrize("m", [trained(current=run(20000.0)), measured(current=run(55000.0))])
 def test_settings_in_use_stay_where_nothing_is_gained(m):
-    assert advice.recommend(m) == m.current.settings
+    assert recommend(m) == m.current.settings
 
 
 def test_what_does_not_fit_is_shuffled_by_blocks_that_fit():
     m = trained(memory=Memory(9 * GB, 2 * GB, "pod", 0.1))
-    wanted = advice.recommend(m)
+    wanted = recommend(m)
     block = wanted.block_rows * m.sample_nbytes
     assert 2 * 2**20 < block < 8 * 2**20
     assert 2 * wanted.window_blocks * block <= 0.25 * m.memory.limit

@@ -1,0 +1,113 @@
+"""Measure the machine: the cores and the memory that this process gets, and the storage under a store."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import mmap
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from tensorstore_ds.diagnosis.results import Cores, Memory, Storage
+from tensorstore_ds.machine import core_limits
+from tensorstore_ds.page_cache.residency import data_files, requirement, residency_of, total_residency
+from tensorstore_ds.reading.store import Store
+from tensorstore_ds.reading.store_files import open_file
+
+#: Hashed at a time, without the interpreter's lock: half a millisecond or more.
+_BLOCK = bytes(1024**2)
+_TURNS = 3
+#: Bytes of storage that are read at most, and at a time.
+MOST_NBYTES, STEP_NBYTES = 512 * 1024**2, 8 * 1024**2
+#: Files that are smaller are left out, and a store of less than this much: a single request takes a time of its own.
+LEAST_NBYTES, LEAST_TOTAL = 1024**2, 8 * 1024**2
+
+
+def measure_cores(limit: int | None, *, seconds: float) -> Cores:
+    """The cores that there are, by who sets the limit, and the work that they do, by hashing, without the GIL.
+
+    Args:
+        limit: stands for the system's, if it is not None.
+        seconds: that this may take, about.
+    """
+    machine = os.cpu_count() or 1
+    limits = core_limits() if limit is None else {"the option cores": float(limit)}
+    limited_by = min(limits, key=limits.__getitem__)
+    allowed = limits[limited_by]
+    cores = Cores(machine, allowed, limited_by if allowed < machine else "", 1.0)
+    if cores.threads == 1:
+        return cores
+    alone = together = 0.0
+    for _ in range(_TURNS):  # in turns, so that what else the machine does disturbs both
+        alone += hashed(1, seconds=seconds / _TURNS / 2)
+        together += hashed(cores.threads, seconds=seconds / _TURNS / 2)
+    return replace(cores, measured=together / alone)
+
+
+def hashed(threads: int, *, seconds: float) -> float:
+    """Blocks that threads hash per second, together."""
+    with ThreadPoolExecutor(threads, thread_name_prefix="tsds-doctor") as pool:
+        return sum(pool.map(_hash, [seconds] * threads))
+
+
+def _hash(seconds: float) -> float:
+    began, blocks = time.perf_counter(), 0
+    while not blocks or time.perf_counter() < began + seconds:
+        hashlib.sha256(_BLOCK)
+        blocks += 1
+    return blocks / (time.perf_counter() - began)
+
+
+def measure_memory(store: Store, columns: Sequence[tuple[str, str]], limit: int | None) -> Memory:
+    """What these (split, field) take and may take, and how much of them is there; `limit` stands for the system's."""
+    nbytes, limits = requirement(store, columns)
+    if limit is not None:
+        limits = {"the option memory": limit}
+    limited_by = min(limits, key=limits.__getitem__)
+    total = total_residency(residency_of(store, columns))
+    return Memory(nbytes, limits[limited_by], limited_by, total.share, total.reason)
+
+
+def measure_storage(store: Store, columns: Sequence[tuple[str, str]], *, seconds: float) -> Storage:
+    """Read the files of these (split, field), the largest first, for some seconds.
+
+    With ``O_DIRECT`` the system copies from the disk into this process's memory, and leaves the page cache as it is,
+    which others may be using: nothing is dropped from it, nothing added.
+    """
+    if sys.platform != "linux":
+        return Storage(None, reason=f"reading past the page cache is not available on {sys.platform}")
+    files = [file for column in columns for file in data_files(store, *column) if file.nbytes >= LEAST_NBYTES]
+    if sum(file.nbytes for file in files) < LEAST_TOTAL:
+        return Storage(None, reason="the store is too small to tell how fast its storage is")
+    total, spent = 0, 0.0
+    with mmap.mmap(-1, STEP_NBYTES) as buffer:  # whose address is that of a page, as O_DIRECT wants it
+        for file in sorted(files, key=lambda file: file.nbytes, reverse=True):
+            if total >= MOST_NBYTES or spent >= seconds:
+                break
+            with open_file(store.path, file.path) as opened:
+                try:
+                    nbytes, took = _read_directly(opened.fileno(), buffer, MOST_NBYTES - total, seconds - spent)
+                except OSError as error:
+                    if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                        raise
+                    return Storage(None, reason="this file system does not read past the page cache")
+            total, spent = total + nbytes, spent + took
+    return Storage(total / spent, total)
+
+
+def _read_directly(descriptor: int, buffer: mmap.mmap, most: int, seconds: float) -> tuple[int, float]:
+    """Bytes that were read from the beginning of a file, and the seconds that it took."""
+    import fcntl  # not on Windows
+
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_DIRECT)
+    began, done = time.perf_counter(), 0
+    while not done or (done < most and time.perf_counter() - began < seconds):
+        count = os.preadv(descriptor, [buffer], done)
+        done += count
+        if count < len(buffer):
+            break
+    return done, time.perf_counter() - began

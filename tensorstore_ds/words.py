@@ -1,0 +1,55 @@
+"""Numbers as they stand in a sentence: sizes, durations, rates and shares."""
+
+from __future__ import annotations
+
+
+def size(nbytes: float) -> str:
+    """Bytes, in decimal units.
+
+    >>> size(999), size(1536), size(4 * 1024**3), size(250e6)
+    ('999 B', '1.5 kB', '4.3 GB', '250 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if nbytes < 999.5 or unit == "TB":
+            break
+        nbytes /= 1000
+    return f"{nbytes:.0f} {unit}" if unit == "B" or nbytes >= 99.95 else f"{nbytes:.1f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """A time: to three digits below a second, to tenths below a minute.
+
+    >>> duration(0.0000123), duration(0.034), duration(9.87), duration(75), duration(7300)
+    ('12.3 µs', '34 ms', '9.9 s', '1 min 15 s', '2 h 2 min')
+    """
+    if seconds < 999.5e-6:
+        return f"{seconds * 1e6:.3g} µs"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{round(seconds / 60) // 60} h {round(seconds / 60) % 60} min"
+
+
+def rate(samples: float) -> str:
+    """Samples per second, to three digits.
+
+    >>> rate(1234567.0), rate(86.42), rate(0.513)
+    ('1,230,000 samples/s', '86.4 samples/s', '0.513 samples/s')
+    """
+    if samples < 100:
+        return f"{samples:.3g} samples/s"
+    step = 10 ** (len(str(int(samples))) - 3)
+    return f"{round(samples / step) * step:,} samples/s"
+
+
+def percent(share: float) -> str:
+    """A share.
+
+    >>> percent(0.003), percent(0.25)
+    ('0.3 %', '25 %')
+    """
+    return f"{100 * share:.{1 if share < 0.0995 else 0}f} %"

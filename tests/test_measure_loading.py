@@ -1,0 +1,199 @@
+"""What a diagnosis measures of loading: the GIL, rows in memory, runs of a loader."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import tensorstore_ds as tsds
+from cold_stores import linux, make_cold, make_store
+from stores import store_of
+from tensorstore_ds.diagnosis.measure_loading import (
+    encoding_of,
+    gain_of,
+    in_turns,
+    loadable_batch,
+    loader_of,
+    major_faults,
+    median,
+    run,
+    waiting_for_gil,
+    warmed,
+)
+from tensorstore_ds.diagnosis.measure_machine import measure_memory
+from tensorstore_ds.diagnosis.results import Run, Settings, TransformRun
+from tensorstore_ds.diagnosis.verdicts import holds_gil
+from tensorstore_ds.loading import threads as loading
+from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.page_cache.residency import residency
+
+ROWS = 22
+TRAIN = [("train", "image"), ("train", "label")]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    samples = [{"image": np.full((8, 6, 3), i, np.uint8), "label": i % 2} for i in range(ROWS)]
+    return store_of(tmp_path_factory.mktemp("d") / "s.tsds", samples, ["ant", "bee"]).path
+
+
+@pytest.fixture
+def cold(tmp_path):
+    return make_cold(make_store(tmp_path / "s.tsds"))
+
+
+# --- the GIL ----------------------------------------------------------------------------------------------------
+
+
+def probed(work):
+    """How long one waits for the GIL while two threads do this, each on and on."""
+    stop = threading.Event()
+
+    def on_and_on():
+        while not stop.is_set():
+            work()
+
+    threads = [threading.Thread(target=on_and_on) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        slept, late = waiting_for_gil(lambda: time.sleep(0.3) or 7.0)
+        assert slept == 7
+        return late
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_the_gil_is_waited_for_when_threads_hold_it():
+    block = bytes(2**20)
+    held = probed(lambda: sum(range(10000)) and [i * i for i in range(20000)])
+    free = probed(lambda: hashlib.sha256(block))
+    assert held > free
+    assert holds_gil(TransformRun(60000.0, 1000.0, 1000.0, 2, 1.0, 1.0, gil_wait=held - free))
+
+
+@pytest.mark.parametrize(
+    ("wait", "sample", "held"),
+    [(0.006, 0.05, True), (0.0007, 0.001, True), (0.00004, 0.002, False), (1e-4, 1e-4, False)],
+)
+def test_the_gil_is_held_where_others_wait_long_for_it(wait, sample, held):
+    assert holds_gil(TransformRun(60000.0, 1 / sample, 1 / sample, 2, 1.9, 1.9, gil_wait=wait)) == held
+
+
+@linux
+def test_memory_and_its_limit(cold):
+    dataset = StoreDataset(cold.path)
+    memory = measure_memory(cold, TRAIN, None)
+    assert memory.nbytes == sum(r.nbytes for name, r in residency(cold).items() if name.startswith("train/"))
+    assert (memory.resident, memory.reason) == (0.0, "")
+    assert memory.fits and memory.limit == pytest.approx(tsds.memory_limit(), rel=0.2)  # others use it, too
+    assert not measure_memory(cold, TRAIN, 10**6).fits
+    assert warmed(cold, dataset, memory, seconds=30) is dataset
+    assert measure_memory(cold, TRAIN, None).resident == 1.0
+
+
+@linux
+def test_as_much_is_brought_into_memory_as_there_is_room_for(cold):
+    dataset = StoreDataset(cold.path)
+    few = warmed(cold, dataset, measure_memory(cold, TRAIN, 12 * 10**6), seconds=30)
+    assert 20 < len(few) < 30  # half of the limit is half of the store, and a little is left out
+    assert few.rows.tolist() == list(range(len(few)))
+    assert len(warmed(cold, dataset, measure_memory(cold, TRAIN, 1000), seconds=30)) >= 1
+
+
+def test_a_subset_is_brought_in_as_far_as_its_rows_lie(cold):
+    subset = StoreDataset(cold.path).subset([59, 3, 58, 4, 2])
+    assert warmed(cold, subset, measure_memory(cold, TRAIN, 12 * 10**6), seconds=30).rows.tolist() == [3, 4, 2]
+
+
+def test_batches_are_cut_where_a_sample_takes_long(path):
+    def nap(sample):
+        time.sleep(0.01)
+        return sample
+
+    assert loadable_batch(StoreDataset(path), 20, seconds=1000) == 20
+    assert loadable_batch(StoreDataset(path, transform=nap), 20, seconds=0.05) <= 5
+    assert loadable_batch(StoreDataset(path, transform=nap), 20, seconds=1e-6) == 1
+
+
+# --- runs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_counts_whole_epochs(path):
+    seen = []
+    settings = Settings(num_threads=2, prefetch_factor=3)
+    loader = loader_of(StoreDataset(path), settings, 10)
+    found = run(loader, settings, seconds=0.05, step=seen.append)
+    assert found.batches == len(seen) - 1 > 3  # but for the first
+    samples = sum(len(batch["label"]) for batch in seen[1:])
+    assert samples / found.rate >= 0.05
+    assert sorted(len(b["label"]) for b in seen[:3]) == [2, 10, 10]
+    assert found.settings is settings and found.batch_size == 10
+    assert 0 <= found.wait <= 1 and found.copy == 0 and found.busy > 0
+
+
+def test_the_first_epoch_is_counted_from_its_first_batch_and_no_further(path):
+    loader = loader_of(StoreDataset(path), Settings(), batch_size=10)
+    found = run(loader, Settings(), seconds=60, first_epoch=True)
+    assert found.batches == 3
+    assert found.major_faults is None or found.major_faults >= 0
+
+
+def test_batches_that_are_ready_together_are_counted_together(path, monkeypatch):
+    """Four threads that sleep as long: a wave of four tasks a nap, however the clock falls."""
+
+    def nap(sample):
+        time.sleep(0.01)
+        return sample
+
+    monkeypatch.setattr(loading, "GROUP_NBYTES", 1)
+    settings = Settings(num_threads=4)
+    loader = loader_of(StoreDataset(path, transform=nap).subset(np.arange(20).repeat(20)), settings, batch_size=4)
+    for seconds in (0.01, 0.09):  # less than a wave, and a little more than two
+        assert run(loader, settings, seconds=seconds).batches % 4 == 0
+
+
+def test_settings_reach_the_loader(path):
+    settings = Settings(num_threads=3, prefetch_factor=5, pin_memory=False, block_rows=4, window_blocks=2)
+    loader = loader_of(StoreDataset(path), settings, 10)
+    assert (loader.num_threads, loader._prefetch, loader.pin_memory) == (3, 5, False)
+    assert isinstance(loader._dealt, tsds.BlockShuffleSampler) and loader._dealt.window_rows == 8
+    workers = loader_of(StoreDataset(path), Settings(num_workers=1), batch_size=10)
+    assert sum(len(batch["label"]) for batch in workers) == ROWS
+    workers._iterator = None  # its processes end
+
+
+def test_turns():
+    order = []
+
+    def one(name, rates):
+        def measure(seconds):
+            order.append((name, seconds))
+            return Run(Settings(), 1, rates.pop(0), 1, 0, 0, 0, 0, 0, 0)
+
+        return measure
+
+    found = in_turns({"a": one("a", [3.0, 9.0, 1.0]), "b": one("b", [4.0, 2.0, 8.0])}, seconds=60, rounds=3)
+    assert order == [("a", 10), ("b", 10)] * 3
+    assert {name: median(runs).rate for name, runs in found.items()} == {"a": 3.0, "b": 4.0}
+    assert median(found["a"][:2]).rate == 9.0
+    assert gain_of(found["a"], found["b"]) == 1.0  # slower in the second turn
+    assert gain_of(found["a"][::2], found["b"][::2]) == 8.0
+    order.clear()
+    in_turns({"a": one("a", [1.0]), "b": one("b", [1.0])}, seconds=0, rounds=3)
+    assert order == [("a", 0), ("b", 0)]  # out of time after the first turn
+
+
+def test_page_faults_are_counted_or_not_known():
+    found = major_faults()
+    assert found is None or found >= 0
+
+
+def test_how_images_are_kept(path):
+    assert encoding_of(StoreDataset(path, fields=["label"])) == "" and encoding_of(StoreDataset(path)) == "raw"

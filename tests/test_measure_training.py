@@ -1,0 +1,84 @@
+"""What a diagnosis measures of training: models, and copies."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from cold_stores import make_cold, make_store
+from stores import store_of
+from tensorstore_ds.diagnosis.measure_loading import loader_of
+from tensorstore_ds.diagnosis.measure_training import Student, fitting_batch, measure_copies, model_alone, nbytes_of
+from tensorstore_ds.diagnosis.results import Settings
+from tensorstore_ds.loading.dataset import StoreDataset
+
+CPU = torch.device("cpu")
+ROWS = 22
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    samples = [{"image": np.full((8, 6, 3), i, np.uint8), "label": i % 2} for i in range(ROWS)]
+    return store_of(tmp_path_factory.mktemp("d") / "s.tsds", samples, ["ant", "bee"]).path
+
+
+@pytest.fixture
+def cold(tmp_path):
+    return make_cold(make_store(tmp_path / "s.tsds"))
+
+
+# --- models -----------------------------------------------------------------------------------------------------
+
+
+def test_the_batch_that_fits_into_the_time(path):
+    sizes = []
+
+    def step(batch):
+        sizes.append(len(batch["label"]))
+        time.sleep(0.004 * sizes[-1])
+
+    student = Student("naps", step)
+    assert fitting_batch(student, StoreDataset(path), 20, CPU, seconds=10) == (20, "")
+    assert set(sizes) == {1, 4, 16, 20}
+    size, why = fitting_batch(student, StoreDataset(path), 20, CPU, seconds=0.03)
+    assert 1 <= size <= 7 and why.startswith("the model takes")
+
+
+def test_the_batch_that_fits_into_the_memory(path):
+    def step(batch):
+        if len(batch["label"]) > 4:
+            raise torch.OutOfMemoryError
+
+    student = Student("glutton", step)
+    assert fitting_batch(student, StoreDataset(path), 20, CPU, seconds=10) == (
+        4,
+        "a step of 16 does not fit into the memory of cpu",
+    )
+
+
+def test_the_model_alone(path):
+    seen = []
+    student = Student("one", seen.append, transform=lambda batch, rows, epoch: (batch, rows.tolist(), epoch))
+    found = model_alone(student, StoreDataset(path), 6, CPU, seconds=0.02)
+    assert (found.name, found.batch_size) == ("one", 6)
+    assert found.seconds == pytest.approx(6 / found.rate)
+    assert all(batch is seen[0][0] and rows == list(range(6)) for batch, rows, _ in seen)
+    assert [epoch for *_, epoch in seen[:3]] == [0, 1, 2]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_copies_to_a_gpu(cold):
+    device = torch.device("cuda", 0)
+    student = Student("sum", lambda batch: batch["image"].float().sum())
+    found = measure_copies(StoreDataset(cold.path), student, 40, device, seconds=1)
+    assert found.nbytes == 40 * (256 * 256 * 3 + 8)
+    assert min(found.pinned, found.pageable) > 0
+    assert found.ahead > 0 and found.in_turn > 0
+    assert measure_copies(StoreDataset(cold.path), None, 40, device, seconds=1).ahead == 0
+
+
+def test_bytes_of_a_batch(path):
+    assert nbytes_of(next(iter(loader_of(StoreDataset(path), Settings(), 3)))) == 24 + 3 * 144
