@@ -26,7 +26,7 @@ from tensorstore_ds.diagnosis.settings import Settings
 from tensorstore_ds.diagnosis.subject import subject_of
 from tensorstore_ds.diagnosis.work import encoding_of
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading import threads as loading
+from tensorstore_ds.loading import epoch as loading
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.page_cache.residency import residency, total_residency
 
