@@ -135,7 +135,7 @@ class DataLoader(data.DataLoader[Any]):
         )
         self._prefetch = prefetch_factor or PREFETCH_FACTOR
         self._pool = BufferPool(pinned=pinned and has_cuda)
-        if isinstance(self.collate_fn, StoreCollate):
+        if isinstance(self.collate_fn, StoreCollate) and batch_transform is not None:
             self.collate_fn = replace(self.collate_fn, batch_transform=batch_transform, sampler=self.sampler)
 
     # --- position
