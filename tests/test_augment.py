@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,7 +12,6 @@ from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.augment.color import ColorJitter, Normalize
 from tensorstore_ds.loading.augment.geometry import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from tensorstore_ds.loading.collate import PackedObjects, collate_objects, pack_objects
-from tensorstore_ds.seeding import fold, splitmix64, uniforms
 
 # --- random numbers ---------------------------------------------------------------------------------------------
 

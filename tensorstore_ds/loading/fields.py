@@ -1,4 +1,4 @@
-"""What torch gets of each kind of field. No other module here asks what kind a field is."""
+"""What torch gets of each kind of field: what differs between kinds stands here."""
 
 from __future__ import annotations
 
