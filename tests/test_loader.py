@@ -19,7 +19,7 @@ from torch.utils.data.distributed import DistributedSampler
 from cold_stores import linux, make_cold, make_store
 from stores import detections, store_of
 from tensorstore_ds.errors import ResidencyError
-from tensorstore_ds.loading import block_shuffle, threads as loading
+from tensorstore_ds.loading import block_shuffle, epoch as loading
 from tensorstore_ds.loading.augment.geometry import RandomCrop
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.collate import PADDED_LABEL

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stores import store_of
-from tensorstore_ds.loading import threads as loading
+from tensorstore_ds.loading import epoch as loading
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import DevicePrefetcher
 from tensorstore_ds.loading.epoch import LoaderStats

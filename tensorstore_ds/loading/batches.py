@@ -1,20 +1,36 @@
-"""From gathered columns, or from samples, to the batch that a training script gets."""
+"""From gathered columns, or from samples, to the batch that a training script gets.
+
+And what goes to and comes back from torch's worker processes, where they make the batches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils import data
-from torch.utils.data import Dataset
 
 from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, map_tensors, pack_objects
 from tensorstore_ds.loading.dataset import Batch, StoreDataset
 from tensorstore_ds.loading.fields import as_tuple
+
+
+class TorchOptions(TypedDict, total=False):
+    """Arguments of torch's `DataLoader` that `tensorstore_ds.DataLoader` passes on."""
+
+    num_workers: int
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+    generator: torch.Generator | None
+    persistent_workers: bool
 
 
 class TransformsBatches(Protocol):
@@ -25,21 +41,41 @@ class TransformsBatches(Protocol):
 
 
 @dataclass(frozen=True)
-class ColumnCollate:
-    """A batch as its columns; or of samples one by one, where a transform made them.
+class StoreCollate:
+    """The `collate_fn` of a store's batches. It pickles, with the data set as its path, to go to worker processes.
 
     Attributes:
         how: the shape of objects.
-        dataset: whose batches these are; it pickles as its path, so that this can go to worker processes.
+        dataset: whose batches these are.
         pinned: whether small columns, which were not gathered into page-locked memory, are copied there.
+        collate_fn: the user's own, which gets a list of samples; None: columns are taken as they are.
+        batch_transform: for others than our loader, which take this out of it (Accelerate): it is applied where the
+            batch is made, on the CPU.
+        sampler: has the epoch for `batch_transform`, which whoever iterates sets.
     """
 
     how: Collate
     dataset: StoreDataset
     pinned: bool = False
+    collate_fn: Callable[[Any], Any] | None = None
+    batch_transform: TransformsBatches | None = None
+    sampler: Any = None
 
     def __call__(self, batch: Any) -> Any:
-        """Collate a `Batch`, or a list of samples."""
+        """Collate a `Batch`, or a list of samples, and transform it."""
+        collated = self.collate(batch)
+        if self.batch_transform is None:
+            return collated
+        return self.batch_transform(collated, batch.rows, getattr(self.sampler, "epoch", 0))
+
+    def with_rows(self, batch: Batch) -> tuple[Any, NDArray[np.int64]]:
+        """The collated batch and its samples' rows, by which batch transforms draw."""
+        return self.collate(batch), batch.rows
+
+    def collate(self, batch: Any) -> Any:
+        """Collate a `Batch`, or a list of samples that a transform has made."""
+        if self.collate_fn is not None:
+            return self.collate_fn(list(batch))
         if not isinstance(batch, Batch) or self.dataset.transform is not None:
             return collate_samples(list(batch), self.how)
         columns = {
@@ -49,49 +85,6 @@ class ColumnCollate:
         if self.pinned:
             columns = map_tensors(columns, lambda tensor: tensor if tensor.is_pinned() else tensor.pin_memory())
         return as_tuple(columns, self.dataset.split.fields) if self.dataset.return_as == "tuple" else columns
-
-
-@dataclass(frozen=True)
-class SampleCollate:
-    """A `collate_fn` of the user's, which gets a list of samples."""
-
-    collate_fn: Callable[[Any], Any]
-
-    def __call__(self, batch: Any) -> Any:
-        """Collate the samples."""
-        return self.collate_fn(list(batch))
-
-
-@dataclass(frozen=True)
-class Transformed:
-    """What others than our loader see as its `collate_fn` (Accelerate): a batch transform is applied there, too.
-
-    Attributes:
-        collate: makes the batch.
-        batch_transform: is applied to it where it was made: on the CPU.
-        sampler: whoever iterates sets its epoch.
-    """
-
-    collate: Callable[[Any], Any]
-    batch_transform: TransformsBatches
-    sampler: Any
-
-    def __call__(self, batch: Batch) -> Any:
-        """Collate and transform."""
-        return self.batch_transform(self.collate(batch), batch.rows, getattr(self.sampler, "epoch", 0))
-
-
-def collate_for(
-    dataset: Dataset[Any], collate_fn: Callable[[Any], Any] | None, how: Collate, *, pinned: bool
-) -> Callable[[Any], Any] | None:
-    """What collates a data set's batches; None: torch's own."""
-    if not isinstance(dataset, StoreDataset):
-        return collate_fn
-    if isinstance(collate_fn, Transformed):  # of a loader that Lightning makes again
-        collate_fn = collate_fn.collate
-    if isinstance(collate_fn, ColumnCollate | SampleCollate):
-        return collate_fn
-    return ColumnCollate(how, dataset, pinned) if collate_fn is None else SampleCollate(collate_fn)
 
 
 def collate_samples(samples: Sequence[Any], how: Collate) -> Any:
@@ -106,3 +99,57 @@ def collate_samples(samples: Sequence[Any], how: Collate) -> Any:
     if isinstance(first, str) or (isinstance(first, torch.Tensor) and len({s.shape for s in samples}) > 1):
         return list(samples)
     return data.default_collate(list(samples))
+
+
+# --- torch's worker processes ---------------------------------------------------------------------------------------
+
+
+class IndexBatch(list[int]):
+    """Indices of a batch on their way to a worker, with the (seed, epoch) that random transforms draw by."""
+
+    draw: tuple[int, int] = (0, 0)
+
+
+class IndexBatches:
+    """Batches of indices for torch's own machinery, from one batch on.
+
+    Args:
+        batches: torch's batch sampler, or its sampler where there is no automatic batching.
+        place: called when an iteration begins, for its (seed, epoch) and the number of batches to leave out.
+    """
+
+    def __init__(self, batches: Iterable[Any], place: Callable[[], tuple[tuple[int, int], int]]) -> None:
+        self._batches = batches
+        self._place = place
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        draw, start = self._place()
+        for number, batch in enumerate(self._batches):
+            if number < start:
+                continue
+            if isinstance(batch, list):
+                batch = IndexBatch(batch)
+                batch.draw = draw
+            yield batch
+
+
+#: torch's iterators with worker processes. A forked child has copies of them, whose end, or whose next epoch, would end
+#: or confuse the workers of the parent.
+with_workers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def is_of_parent(iterator: Any) -> bool:
+    """Whether the workers of one of torch's iterators are another process's, or have ended; not so for None."""
+    return bool(getattr(iterator, "_shutdown", False))
+
+
+def _leave_to_parent() -> None:
+    for iterator in list(with_workers):
+        iterator._shutdown = True  # torch's own mark of one whose workers have ended
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)

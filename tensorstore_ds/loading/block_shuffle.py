@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.epoch import Group
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least, length
-from tensorstore_ds.loading.threads import Group
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.seeding import generator
 

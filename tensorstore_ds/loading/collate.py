@@ -109,9 +109,6 @@ class PackedObjects:
 def pack_objects(samples: Sequence[Mapping[str, Tensor]]) -> PackedObjects:
     """Put the values of samples back to back: the inverse of ``collate_objects(packed, "list")``. A copy.
 
-    Args:
-        samples: each with the same names, (m, ...) tensors of the same m within a sample, all on one device.
-
     Raises:
         ValueError: samples differ in their names, or a sample's tensors in their number of rows.
     """

@@ -16,16 +16,8 @@ from torch.utils.data import Dataset
 
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
-from tensorstore_ds.loading.fields import (
-    ReturnAs,
-    Value,
-    arrays_of,
-    as_sample,
-    classes_of,
-    gather_field,
-    key_of,
-    view_field,
-)
+from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of, gather_field, key_of, view_field
+from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Split, open as open_store
 from tensorstore_ds.seeding import torch_seeds
 
@@ -67,7 +59,7 @@ class Batch(Sequence[Sample]):
         sample = {name: value[item] for name, value in self.columns.items()}
         return self._dataset.finish(sample, int(self.rows[item]), lambda: self._seeds[item])
 
-    def __iter__(self) -> Iterator[Sample]:
+    def __iter__(self) -> Iterator[Sample]:  # Sequence's own would take a transform's IndexError for the end
         return (self[i] for i in range(len(self)))
 
     def part(self, start: int, stop: int) -> Batch:
@@ -147,7 +139,11 @@ class StoreDataset(Dataset[Sample]):
     @property
     def nbytes(self) -> int:
         """Bytes of its fields in the store, of the whole split; of encoded images, those of the files."""
-        return sum(array.nbytes for name in self.fields for array in arrays_of(self.split[name]))
+        columns = [self.split[name] for name in self.fields]
+        tables = [column for column in columns if isinstance(column, RaggedColumn)]
+        arrays = [column for column in columns if isinstance(column, Column)]
+        arrays += [array for table in tables for array in (table.offset_column, *table.values.values())]
+        return sum(array.nbytes for array in arrays)
 
     def __len__(self) -> int:
         return len(self.split) if self.rows is None else len(self.rows)

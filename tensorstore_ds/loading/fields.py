@@ -1,4 +1,4 @@
-"""What torch gets of each kind of field. No other module here asks what kind a field is."""
+"""What torch gets of each kind of field: what differs between kinds stands here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torchvision import tv_tensors
 from tensorstore_ds.format.schema import ArrayField, Field, TableField
 from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
 from tensorstore_ds.loading.collate import PackedObjects
-from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.reading.stored_images import decode_stored
 
@@ -23,11 +22,6 @@ ReturnAs = Literal["dict", "tuple"]
 Value = torch.Tensor | PackedObjects | list[str] | list[torch.Tensor]
 
 
-def is_objects(field: Field) -> bool:
-    """Whether a batch holds `PackedObjects` of it."""
-    return field.kind == "objects"
-
-
 def is_decoded(field: Field) -> bool:
     """Whether its rows are image files, which take long to decode."""
     return field.kind == "image" and isinstance(field, TableField)
@@ -35,14 +29,13 @@ def is_decoded(field: Field) -> bool:
 
 def has_fixed_rows(field: Field) -> bool:
     """Whether it is kept as numbers that a device can hold and gather: not as keys or image files."""
-    return isinstance(field, ArrayField) or is_objects(field)
+    return isinstance(field, ArrayField) or field.kind == "objects"
 
 
 def classes_of(fields: Mapping[str, Field]) -> tuple[str, ...]:
     """Class names of the labels, or of the objects; none if there are neither."""
-    return next(
-        (field.classes for field in fields.values() if field.kind in ("label", "objects") and field.classes), ()
-    )
+    named = (field for field in fields.values() if field.kind in ("label", "objects"))
+    return next((field.classes for field in named if field.classes), ())
 
 
 # --- from columns to batches ----------------------------------------------------------------------------------------
@@ -51,12 +44,8 @@ def classes_of(fields: Mapping[str, Field]) -> tuple[str, ...]:
 def gather_field(split: Split, name: str, rows: NDArray[np.int64], pool: BufferPool) -> Value:
     """Some rows of a field, copied into memory of `pool` by one gather.
 
-    Returns:
-        Images (B, C, H, W) in channels-last memory, or a list of (C, H, W) where their sizes differ; `PackedObjects`;
-        keys as a list of str; everything else as it is stored, (B, ...).
-
-    Raises:
-        SourceError: a stored image file is damaged. It is named by its key.
+    Images are (B, C, H, W) in channels-last memory, or a list of (C, H, W) if their sizes differ; objects are
+    `PackedObjects`, keys a list of str; everything else is as it is stored, (B, ...).
     """
     field, column = split.fields[name], split[name]
     if isinstance(field, ArrayField):
@@ -81,11 +70,6 @@ def view_field(split: Split, name: str, row: int) -> torch.Tensor | None:
     return channels_first(field, flat.view(1, *field.spec.shape))[0]
 
 
-def arrays_of(column: Column | RaggedColumn) -> list[Column]:
-    """The arrays that hold a field."""
-    return [column.offset_column, *column.values.values()] if isinstance(column, RaggedColumn) else [column]
-
-
 def channels_first(field: Field, rows: torch.Tensor) -> torch.Tensor:
     """Images (B, H, W, C) as (B, C, H, W): a view, so that their memory is channels-last. Other fields as they are."""
     return rows.permute(0, 3, 1, 2) if field.kind == "image" else rows
@@ -93,10 +77,6 @@ def channels_first(field: Field, rows: torch.Tensor) -> torch.Tensor:
 
 def decode_images(files: list[bytes], keys: list[str]) -> torch.Tensor | list[torch.Tensor]:
     """Decode image files, orientation applied; Pillow does it without holding the GIL.
-
-    Args:
-        files: their bytes.
-        keys: names for errors.
 
     Returns:
         (B, C, H, W) in channels-last memory if all images have one shape, else a list of (C, H, W).
@@ -119,16 +99,12 @@ def key_of(split: Split, row: int) -> str:
 
 
 def as_sample(sample: dict[str, Any], fields: Mapping[str, Field], return_as: ReturnAs, *, wrap: bool) -> Any:
-    """One sample as it is returned.
+    """One sample, a dict of image (C, H, W), label (), objects {name: (m, ...)}, as it is returned; it is used up.
 
-    Args:
-        sample: field to value: image (C, H, W), label (), objects a dict of (m, ...). It may be changed.
-        fields: of the store.
-        return_as: ``dict``: the fields; ``tuple``: (image, label), or (image, target) if there are objects.
-        wrap: image, boxes and keypoints become torchvision's tv_tensors, so that ``torchvision.transforms.v2`` moves
-            boxes and keypoints together with the image.
+    With `wrap`, image, boxes and keypoints become torchvision's tv_tensors, so that ``torchvision.transforms.v2`` moves
+    boxes and keypoints together with the image.
     """
-    objects = next((name for name in sample if is_objects(fields[name])), None)
+    objects = next((name for name in sample if fields[name].kind == "objects"), None)
     if objects is not None and (wrap or return_as == "tuple"):
         canvas = tuple(sample["image"].shape[-2:]) if "image" in sample else (0, 0)
         sample[objects] = _wrap_objects(sample[objects], canvas)
@@ -154,7 +130,7 @@ def _wrap_objects(objects: Mapping[str, torch.Tensor], canvas: tuple[int, ...]) 
 def as_tuple(columns: dict[str, Any], fields: Mapping[str, Field]) -> tuple[Any, ...]:
     """A batch as torchvision's: (images, labels), or (images, targets) if there are objects. `columns` is used up."""
     image = columns.pop("image", None)
-    objects = next((name for name in columns if is_objects(fields[name])), None)
+    objects = next((name for name in columns if fields[name].kind == "objects"), None)
     if objects is None:
         return (image, *columns.values())
     return image, columns[objects] if len(columns) == 1 else columns

@@ -13,17 +13,22 @@ from numpy.typing import NDArray
 from torch.utils import data
 from torch.utils.data import BatchSampler, Dataset, Sampler, SequentialSampler
 
-from tensorstore_ds.loading.batches import Transformed, TransformsBatches, collate_for
+from tensorstore_ds.loading.batches import (
+    IndexBatches,
+    StoreCollate,
+    TorchOptions,
+    TransformsBatches,
+    is_of_parent,
+    with_workers,
+)
 from tensorstore_ds.loading.block_shuffle import advise
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import COLLATES, Collate
-from tensorstore_ds.loading.dataset import Batch, StoreDataset
+from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import CopyTimer, DevicePrefetcher
-from tensorstore_ds.loading.epoch import Epoch, LoaderStats, Position
+from tensorstore_ds.loading.epoch import Epoch, Group, LoaderStats, Position, ahead, grouped
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import RowSampler, ShuffleSampler
-from tensorstore_ds.loading.threads import Group, ahead, grouped
-from tensorstore_ds.loading.workers import IndexBatches, TorchOptions, WithRows, is_of_parent, with_workers
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.page_cache.locking import Lock, lock
 from tensorstore_ds.reading.store import open as open_store
@@ -109,23 +114,29 @@ class DataLoader(data.DataLoader[Any]):
         workers = torch_options.get("num_workers", 0)
         pinned = self.device is not None and self.device.type == "cuda" if pin_memory is None else pin_memory
         has_cuda = torch.cuda.is_available()
+        self._transform: TransformsBatches | None = None
+        self._collated: Callable[[Any], Any] = list  # what this loader itself makes of a batch of a store
+        if isinstance(dataset, StoreDataset):
+            if isinstance(collate_fn, StoreCollate):  # of a loader that Lightning makes again
+                collate_fn = collate_fn.collate_fn
+            collate_fn = whole = StoreCollate(collate, dataset, pinned and has_cuda and not workers, collate_fn)
+            self._transform = batch_transform
+            self._collated = whole.collate if batch_transform is None else whole.with_rows
         super().__init__(
             dataset,
             batch_size,
             shuffle,
             sampler,
             batch_sampler,
-            collate_fn=collate_for(dataset, collate_fn, collate, pinned=pinned and has_cuda and not workers),
+            collate_fn=collate_fn,
             pin_memory=pinned,
             prefetch_factor=prefetch_factor if workers else None,
             **torch_options,
         )
         self._prefetch = prefetch_factor or PREFETCH_FACTOR
         self._pool = BufferPool(pinned=pinned and has_cuda)
-        self._collate = self.collate_fn
-        self._transform = batch_transform if isinstance(dataset, StoreDataset) else None
-        if self._transform is not None:
-            self.collate_fn = Transformed(self._collate, self._transform, self.sampler)
+        if isinstance(self.collate_fn, StoreCollate) and batch_transform is not None:
+            self.collate_fn = replace(self.collate_fn, batch_transform=batch_transform, sampler=self.sampler)
 
     # --- position
 
@@ -225,8 +236,8 @@ class DataLoader(data.DataLoader[Any]):
         if is_of_parent(self._iterator):
             self._iterator = None
         collate_fn = self.collate_fn
-        if self._transform is not None:
-            self.collate_fn = WithRows(self._collate)
+        if isinstance(collate_fn, StoreCollate):
+            self.collate_fn = self._collated
         try:
             batches = super().__iter__()
         finally:
@@ -245,10 +256,6 @@ class DataLoader(data.DataLoader[Any]):
                     "loader: expected one iterator at a time, which is all that persistent workers serve, found "
                     "another that began meanwhile. Use persistent_workers=False, or a loader for each."
                 )
-
-    def _collated(self, batch: Batch) -> Any:
-        collated = self._collate(batch)  # type: ignore[arg-type]
-        return collated if self._transform is None else (collated, batch.rows)
 
     # --- order
 

@@ -11,7 +11,7 @@ import torch
 
 from tensorstore_ds.errors import TsdsError
 from tensorstore_ds.loading.augment.base import Compose
-from tensorstore_ds.loading.batches import ColumnCollate
+from tensorstore_ds.loading.batches import StoreCollate
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import move
 from tensorstore_ds.reading.store import Store
@@ -88,7 +88,7 @@ def fitting_batch_size(
 def _try(learner: Learner, dataset: StoreDataset, transform: Compose, device: torch.device, size: int) -> None:
     rows = np.arange(size) % len(dataset)
     for _ in range(2):
-        batch = move(ColumnCollate("packed", dataset)(dataset.__getitems__(rows)), device)
+        batch = move(StoreCollate("packed", dataset)(dataset.__getitems__(rows)), device)
         learner.train_batch(transform(batch, rows, 0))
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -71,7 +71,7 @@ class BatchTransform(nn.Module):
 
     @abstractmethod
     def make_params(self, keys: Bits, size: Size) -> Params:
-        """Parameters by name, each (B, ...) on the CPU, for samples with `keys` and images of (height, width)."""
+        """Parameters by name, each (B, ...) on the CPU, for samples with `keys` in images of (height, width) `size`."""
 
     @abstractmethod
     def transform_images(self, images: Tensor, params: Params) -> Tensor:
