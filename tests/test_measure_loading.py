@@ -27,7 +27,7 @@ from tensorstore_ds.diagnosis.measure_loading import (
 from tensorstore_ds.diagnosis.measure_machine import measure_memory
 from tensorstore_ds.diagnosis.results import Run, Settings, TransformRun
 from tensorstore_ds.diagnosis.verdicts import holds_gil
-from tensorstore_ds.loading import threads as loading
+from tensorstore_ds.loading import epoch as loading
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.page_cache.residency import residency
 
