@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tensorstore_ds.reading.store import Store
 
+#: The statistic that counts the classes of a kind of field.
+_COUNTS = {"label": "class_counts", "objects": "object_counts"}
+
 
 def class_lists(store: Store) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """Of each field with classes: its name, the classes, and the statistic that counts them."""
     for name, field in store.manifest.fields.items():
-        if field.kind in ("label", "objects") and field.classes:
-            yield name, field.classes, "class_counts" if field.kind == "label" else "object_counts"
+        if field.classes and field.kind in _COUNTS:
+            yield name, field.classes, _COUNTS[field.kind]
 
 
 def counts(statistics: Mapping[str, Any], name: str, length: int) -> list[int] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem
-from tensorstore_ds.format.schema import OBJECT_VALUES, Encoding
+from tensorstore_ds.format.kinds import OBJECT_VALUES
+from tensorstore_ds.format.schema import EncodedSample, Encoding
 from tensorstore_ds.imaging.codecs import MAX_PIXELS, Color, OnDecode, bad_image, decode_image, encode_jpeg, resize
 from tensorstore_ds.imaging.placement import Fit, Placement, box_faults, clip, place
 from tensorstore_ds.regular_files import check_machine, read_file
@@ -56,25 +56,6 @@ class ImageOptions:
         if self.size is not None and math.prod(self.size) > self.max_pixels:
             found = f"{self.size[0]}x{self.size[1]}"
             raise OptionError(f"--size: expected at most --max-pixels, {self.max_pixels:,} pixels, found {found}.")
-
-
-@dataclass(slots=True)  # not frozen, which would triple the time to make one
-class EncodedSample:
-    """One row.
-
-    Attributes:
-        pixels: (H, W, C) of the stored image.
-        image: the stored bytes, or None where the pixels themselves are stored.
-        size: (height, width) of the image before it was resized.
-        objects: each (M, ...) in the dtype stored; empty without objects.
-        problems: boxes that were dropped, and why.
-    """
-
-    pixels: NDArray[Any]
-    image: bytes | None
-    size: tuple[int, int]
-    objects: Mapping[str, NDArray[Any]]
-    problems: tuple[Problem, ...] = ()
 
 
 def encode_sample(sample: Sample, options: ImageOptions, on_decode: OnDecode | None = None) -> EncodedSample:
@@ -122,7 +103,16 @@ def _encode_sample(sample: Sample, options: ImageOptions, on_decode: OnDecode | 
             value = getattr(placed, name)
             if value is not None:
                 objects[name] = np.ascontiguousarray(value, dtype)
-    return EncodedSample(pixels, _encode(sample.key, source, pixels, options), (height, width), objects, problems)
+    return EncodedSample(
+        key=sample.key,
+        pixels=pixels,
+        image=_encode(sample.key, source, pixels, options),
+        size=(height, width),
+        label=sample.label,
+        objects=objects,
+        arrays=sample.arrays,
+        problems=problems,
+    )
 
 
 def _encode(key: str, source: Any, pixels: NDArray[Any], options: ImageOptions) -> bytes | None:

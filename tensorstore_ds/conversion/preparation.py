@@ -12,7 +12,8 @@ from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import PlannedSplit, plan_splits
 from tensorstore_ds.errors import ConversionError, Problem, SourceError
-from tensorstore_ds.format.schema import KEY, SIZE, ArrayField, Field, encoded_image_field, image_field
+from tensorstore_ds.format.kinds import EncodedImageField, KeyField, RawImageField, SizeField
+from tensorstore_ds.format.schema import ArrayField, ArraySpec, EncodedSample, Field, of_kind
 from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Source
@@ -97,12 +98,13 @@ def prepare_again(
             "Name the files to be converted, or another --format.",
         )
     if options.encoding == "raw":
-        image: Field = image_field(first.shape, first.dtype)
+        image: Field = RawImageField(ArraySpec(first.pixels.dtype.name, first.pixels.shape))
     else:
-        image = encoded_image_field(options.encoding)
-    fields = {"image": image, **contents.fields, "size": SIZE, "key": KEY}
-    fixed = [f.spec.row_nbytes for f in fields.values() if isinstance(f, ArrayField)]
-    return Prepared(source, contents, fields, splits, first.shape[2], max(*fixed, mean_nbytes))
+        image = EncodedImageField(encoding=options.encoding)
+    found = {name: field.fitted(first) for name, field in contents.fields.items()}
+    fields = {"image": image, **found, "size": SizeField(), "key": KeyField()}
+    fixed = [field.spec.row_nbytes for field in of_kind(fields, ArrayField).values()]
+    return Prepared(source, contents, fields, splits, first.pixels.shape[2], max(*fixed, mean_nbytes))
 
 
 def check_room(needed: int, free: int) -> None:
@@ -114,20 +116,14 @@ def check_room(needed: int, free: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Pixels:
-    """What the first sample says of all."""
-
-    shape: tuple[int, int, int]
-    dtype: str
-
-
-def _probe(source: Source, splits: Mapping[str, PlannedSplit], options: ConvertOptions) -> tuple[_Pixels | None, int]:
-    """The first good sample's pixels, and the mean size of some samples' files, where these are kept.
+def _probe(
+    source: Source, splits: Mapping[str, PlannedSplit], options: ConvertOptions
+) -> tuple[EncodedSample | None, int]:
+    """The first good sample, and the mean size of some samples' files, where these are kept.
 
     What is bad is passed over if it is to be skipped: the conversion will come to it again, and name it.
     """
-    pixels: _Pixels | None = None
+    first: EncodedSample | None = None
     nbytes: list[int] = []
     wanted = 1 if options.encoding == "raw" else PROBED
     with own_pixel_limit():
@@ -140,9 +136,8 @@ def _probe(source: Source, splits: Mapping[str, PlannedSplit], options: ConvertO
                     if options.on_error == "fail":
                         raise
                     continue
-                height, width, channels = encoded.pixels.shape
-                pixels = pixels or _Pixels((height, width, channels), encoded.pixels.dtype.name)
+                first = first or encoded
                 nbytes.append(len(encoded.image or b""))
                 if len(nbytes) == wanted:
-                    return pixels, sum(nbytes) // wanted
-    return pixels, sum(nbytes) // max(1, len(nbytes))
+                    return first, sum(nbytes) // wanted
+    return first, sum(nbytes) // max(1, len(nbytes))

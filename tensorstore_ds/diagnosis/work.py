@@ -13,7 +13,7 @@ from tensorstore_ds.diagnosis.gil import GilProbe
 from tensorstore_ds.diagnosis.runs import loader_of, run
 from tensorstore_ds.diagnosis.settings import Settings
 from tensorstore_ds.diagnosis.subject import remade
-from tensorstore_ds.format.schema import TableField
+from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.fields import decode_images
 
@@ -27,10 +27,8 @@ _IMAGES = 4
 
 def encoding_of(dataset: StoreDataset) -> str:
     """How images are kept; empty where none are read."""
-    found = dataset.split.fields.get("image") if "image" in dataset.fields else None
-    if found is None:
-        return ""
-    return found.encoding or "" if isinstance(found, TableField) else "raw"
+    field = dataset.split.fields.get("image") if "image" in dataset.fields else None
+    return field.encoding if isinstance(field, ImageField) else ""
 
 
 def decoding_of(dataset: StoreDataset, *, seconds: float) -> Decoding | None:

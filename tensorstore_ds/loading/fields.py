@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torchvision import tv_tensors
 
-from tensorstore_ds.format.schema import ArrayField, Field, TableField
+from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, LabelField, ObjectsField
+from tensorstore_ds.format.schema import ArrayField, Field
 from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.reading.columns import Column, RaggedColumn
@@ -25,12 +26,12 @@ Value = torch.Tensor | PackedObjects | list[str] | list[torch.Tensor]
 
 def is_objects(field: Field) -> bool:
     """Whether a batch holds `PackedObjects` of it."""
-    return field.kind == "objects"
+    return isinstance(field, ObjectsField)
 
 
 def is_decoded(field: Field) -> bool:
     """Whether its rows are image files, which take long to decode."""
-    return field.kind == "image" and isinstance(field, TableField)
+    return isinstance(field, EncodedImageField)
 
 
 def has_fixed_rows(field: Field) -> bool:
@@ -40,9 +41,8 @@ def has_fixed_rows(field: Field) -> bool:
 
 def classes_of(fields: Mapping[str, Field]) -> tuple[str, ...]:
     """Class names of the labels, or of the objects; none if there are neither."""
-    return next(
-        (field.classes for field in fields.values() if field.kind in ("label", "objects") and field.classes), ()
-    )
+    labelled = (field.classes for field in fields.values() if isinstance(field, LabelField | ObjectsField))
+    return next((classes for classes in labelled if classes), ())
 
 
 # --- from columns to batches ----------------------------------------------------------------------------------------
@@ -63,11 +63,11 @@ def gather_field(split: Split, name: str, rows: NDArray[np.int64], pool: BufferP
         tensor, array = pool.empty(len(rows), field.spec)
         column.take(rows, out=array)
         return channels_first(field, tensor)
-    if field.kind == "objects":
+    if isinstance(field, ObjectsField):
         ragged = column.take(rows)
         values = {value: torch.from_numpy(array) for value, array in ragged.values.items()}
         return PackedObjects(torch.from_numpy(ragged.offsets), values)
-    if field.kind == "key":
+    if isinstance(field, KeyField):
         return [column[row] for row in rows.tolist()]
     return decode_images([column[row] for row in rows.tolist()], [key_of(split, row) for row in rows.tolist()])
 
@@ -88,7 +88,7 @@ def arrays_of(column: Column | RaggedColumn) -> list[Column]:
 
 def channels_first(field: Field, rows: torch.Tensor) -> torch.Tensor:
     """Images (B, H, W, C) as (B, C, H, W): a view, so that their memory is channels-last. Other fields as they are."""
-    return rows.permute(0, 3, 1, 2) if field.kind == "image" else rows
+    return rows.permute(0, 3, 1, 2) if isinstance(field, ImageField) else rows
 
 
 def decode_images(files: list[bytes], keys: list[str]) -> torch.Tensor | list[torch.Tensor]:

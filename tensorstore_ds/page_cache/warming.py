@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tensorstore_ds.errors import FormatError, OptionError, Problem
+from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.page_cache.residency import DataFile, data_files, requirement, resident_nbytes, select_columns
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import open_file
@@ -226,7 +227,7 @@ def _in_order(store: Store, columns: Sequence[tuple[str, str]]) -> list[DataFile
     files = [data_files(store, *column) for column in columns]
 
     def rank(index: int) -> tuple[bool, int]:
-        image = store.manifest.fields[columns[index][1]].kind == "image"
+        image = isinstance(store.manifest.fields[columns[index][1]], ImageField)
         return image, 0 if image else sum(file.nbytes for file in files[index])
 
     return [file for index in sorted(range(len(columns)), key=rank) for file in files[index]]

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.schema import ArrayField, TableField
+from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
+from tensorstore_ds.format.schema import of_kind
 from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.pictures.lettering import lettering, shortened
 from tensorstore_ds.reading.store import Split
@@ -60,7 +61,7 @@ def contact_sheet(split: Split, rows: Sequence[int]) -> Image.Image:
         OptionError: there is nothing to draw, or a row is outside.
         SourceError: an encoded image cannot be decoded.
     """
-    field = next((name for name, f in split.fields.items() if f.kind == "image"), None)
+    field = next(iter(of_kind(split.fields, ImageField)), None)
     if field is None:
         raise OptionError(f"{split.name}: expected a field of images, found none. There is nothing to draw.")
     if not rows:
@@ -68,7 +69,7 @@ def contact_sheet(split: Split, rows: Sequence[int]) -> Image.Image:
     for row in rows:
         if not 0 <= row < len(split):
             raise OptionError(f"{split.name}: expected rows in [0, {len(split)}), found {row}.")
-    names = [name for name, f in split.fields.items() if f.kind == "objects"]
+    names = list(of_kind(split.fields, ObjectsField))
     with own_pixel_limit():
         cells = [_cell(split, row, field, names) for row in rows]
     return _sheet(split, cells, _legend(split, names, rows))
@@ -78,16 +79,11 @@ def contact_sheet(split: Split, rows: Sequence[int]) -> Image.Image:
 
 
 def _cell(split: Split, row: int, image: str, tables: Sequence[str]) -> _Cell:
-    key = next((split[name][row] for name, f in split.fields.items() if f.kind == "key"), f"row {row}")
+    key = next((split[name][row] for name in of_kind(split.fields, KeyField)), f"row {row}")
     picture, scale = _magnified(_rgb(_pixels(split, row, image, key)), LARGE if tables else MEDIUM)
     for name in tables:
-        field = split.fields[name]
-        if isinstance(field, TableField):
-            _draw_objects(picture, split[name][row], scale, field.classes)
-    labels = []
-    for name, label in split.fields.items():
-        if isinstance(label, ArrayField) and label.kind == "label":
-            labels.append(_name(label.classes, int(split[name][row])))
+        _draw_objects(picture, split[name][row], scale, split.fields[name].classes)
+    labels = [_name(field.classes, int(split[name][row])) for name, field in of_kind(split.fields, LabelField).items()]
     return _Cell(picture, (*labels, key), bool(labels))
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.format.schema import DTYPES, OBJECT_VALUES
+from tensorstore_ds.format.kinds import OBJECT_VALUES
+from tensorstore_ds.format.schema import DTYPES
 from tensorstore_ds.sources.base import Objects
 
 _IMAGE_KEYS = ("image", "img")

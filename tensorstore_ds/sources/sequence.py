@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
-from tensorstore_ds.format.schema import OBJECT_VALUES, ArrayField, ArraySpec, Field, label_field, objects_field
+from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, ObjectsField
+from tensorstore_ds.format.schema import ArrayField, ArraySpec, Field, TableField
 from tensorstore_ds.regular_files import check_machine
 from tensorstore_ds.sources.base import Contents, Objects, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.classes import number_classes
@@ -123,7 +124,7 @@ class SequenceSource:
             classes = self._class_names(labels if parts.label is not None else {})
             self._classes = {name: i for i, name in enumerate(classes)}
         if parts.label is not None:
-            fields["label"] = label_field(tuple(self._classes))
+            fields["label"] = LabelField(classes=tuple(self._classes))
         if parts.objects is not None:
             fields["objects"] = self._objects_field(parts.objects)
         for name, array in parts.arrays.items():
@@ -131,7 +132,7 @@ class SequenceSource:
             if field in fields or field in ("image", "key", "size", "objects", "label"):
                 message = f"expected a name that a store does not use itself, found {name}."
                 raise SourceError(Problem(str(self.path), "annotation", message), "Rename it.")
-            fields[field] = ArrayField("array", ArraySpec(array.dtype.name, array.shape))
+            fields[field] = ArrayField(ArraySpec(array.dtype.name, array.shape))
         return fields
 
     def _class_names(self, labels: Mapping[str, NDArray[np.int64]]) -> tuple[str, ...]:
@@ -152,14 +153,14 @@ class SequenceSource:
         values = [name for name in OBJECT_VALUES if getattr(objects, name) is not None]
         classes = tuple(self._classes) if objects.labels is not None else ()
         if objects.keypoints is None:
-            return objects_field(*values, classes=classes)
+            return ObjectsField.of(*values, classes=classes)
         count, chosen = objects.keypoints.shape[1], self.options.keypoints
         if chosen is not None and len(chosen.names) != count:
             message = f"expected {len(chosen.names)} keypoints, found {count}."
             raise SourceError(Problem(str(self.path), "keypoint-count", message))
         names = tuple(map(str, range(count))) if chosen is None else chosen.names
         pairs = flip_pairs(names) if chosen is None else chosen.flip_pairs
-        return objects_field(*values, classes=classes, keypoints=names, flip_pairs=pairs)
+        return ObjectsField.of(*values, classes=classes, keypoints=names, flip_pairs=pairs)
 
     def _index(self, key: str, label: int | str) -> int:
         index = self._classes.get(label, -1) if isinstance(label, str) else label
@@ -203,7 +204,7 @@ def _field_shapes(fields: Mapping[str, Field]) -> dict[str, str]:
     for name, field in fields.items():
         if isinstance(field, ArrayField):
             found[name] = f"{field.spec.dtype} {field.spec.shape}"
-        else:
+        elif isinstance(field, TableField):
             found.update({f"{name}.{value}": str(spec.shape) for value, spec in field.values.items()})
     return found
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.schema import TableField
+from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, on_device
 from tensorstore_ds.loading.augment.pixels import PaddingMode, crop, mirror, pad, resized_crop
 from tensorstore_ds.loading.collate import PackedObjects
@@ -172,7 +172,7 @@ class RandomHorizontalFlip(BatchTransform):
     def from_split(cls, split: Split, p: float = 0.5, *, seed: int = 0) -> RandomHorizontalFlip:
         """With the pairs that the store keeps; raises `OptionError` if the split has no objects."""
         field = split.fields.get("objects")
-        if not isinstance(field, TableField):
+        if not isinstance(field, ObjectsField):
             raise OptionError(
                 f"split {split.name!r}: expected a field objects, found none. Use RandomHorizontalFlip(p)."
             )
