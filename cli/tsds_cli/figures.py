@@ -37,6 +37,16 @@ def objects(statistics: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return _range(statistics.get("objects"), "total", "min", "max")
 
 
+def masks(store: Store, split: str) -> Iterator[tuple[str, list[tuple[str, int]], int]]:
+    """Of each field of masks: its name, the pixels of each class, and how many are ignored."""
+    found = store[split].statistics.get("masks")
+    for name, field in store.manifest.fields.items():
+        entry = found.get(name) if isinstance(found, Mapping) else None
+        pixels = counts(entry, "pixels", len(field.classes)) if isinstance(entry, Mapping) else None
+        if pixels is not None and isinstance(entry, Mapping) and _is_count(entry.get("ignored")):
+            yield name, list(zip(field.classes, pixels, strict=True)), entry["ignored"]
+
+
 def sizes(statistics: Mapping[str, Any]) -> tuple[dict[str, Mapping[str, Any]], dict[str, int]]:
     """``min``, ``max``, ``mean`` of height and width in the source; images of each size, if not too many differ."""
     found = statistics.get("sizes")

@@ -18,7 +18,8 @@ from tensorstore_ds.conversion.plan import Block
 from tensorstore_ds.conversion.shard_writer import write_rows
 from tensorstore_ds.conversion.survey import SHAPES_DIFFER
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.schema import ArrayField, EncodedSample, Field, TableField
+from tensorstore_ds.format.kinds import MaskField
+from tensorstore_ds.format.schema import ArrayField, EncodedSample, Field, TableField, of_kind
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.sources.base import Source
 
@@ -79,12 +80,13 @@ def convert_block(
     kept: list[EncodedSample] = []
     skipped: list[Problem] = []
     files = bytearray()
+    masks = of_kind(job.fields, MaskField)
     for i, reference in enumerate(block.references):
         on_sample(i)
         files += identities(job.source.files(reference))
         try:
             sample = job.source.read(block.source_split, reference)
-            encoded = encode_sample(sample, job.options, on_decode)
+            encoded = encode_sample(sample, job.options, on_decode, masks)
             _check_shapes(job, encoded)
         except SourceError as error:
             if job.on_error == "fail" or error.reason == SHAPES_DIFFER:

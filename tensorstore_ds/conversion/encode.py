@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.errors import OptionError, Problem
-from tensorstore_ds.format.kinds import OBJECT_VALUES
+from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField
 from tensorstore_ds.format.schema import EncodedSample, Encoding
-from tensorstore_ds.imaging.codecs import MAX_PIXELS, Color, OnDecode, bad_image, decode_image, encode_jpeg, resize
+from tensorstore_ds.imaging.codecs import MAX_PIXELS, Color, OnDecode, bad_image, decode_image, decode_mask, encode_jpeg
 from tensorstore_ds.imaging.placement import Fit, Placement, box_faults, clip, place
+from tensorstore_ds.imaging.resizing import resize, resize_nearest
 from tensorstore_ds.regular_files import check_machine, read_file
 from tensorstore_ds.sources.base import Objects, Sample
 
@@ -58,24 +61,32 @@ class ImageOptions:
             raise OptionError(f"--size: expected at most --max-pixels, {self.max_pixels:,} pixels, found {found}.")
 
 
-def encode_sample(sample: Sample, options: ImageOptions, on_decode: OnDecode | None = None) -> EncodedSample:
-    """Decode a sample's image, fit it and its objects to the size asked for, and encode it.
+def encode_sample(
+    sample: Sample,
+    options: ImageOptions,
+    on_decode: OnDecode | None = None,
+    masks: Mapping[str, MaskField] = MappingProxyType({}),
+) -> EncodedSample:
+    """Decode a sample's image, fit it, its objects and its masks to the size asked for, and encode it.
 
     Args:
         on_decode: called before an image file is decoded, with the bytes of memory that this may take.
+        masks: the fields of `Sample.masks`.
 
     Raises:
-        SourceError: the image cannot be decoded, or the annotation belongs to an image of another size.
+        SourceError: the image or a mask cannot be decoded, or an annotation belongs to an image of another size.
         ConversionError: memory is short, or the disk fails.
     """
     try:
-        return _encode_sample(sample, options, on_decode)
+        return _encode_sample(sample, options, on_decode, masks)
     except (MemoryError, RecursionError) as error:
         check_machine(sample.key, error)
         raise
 
 
-def _encode_sample(sample: Sample, options: ImageOptions, on_decode: OnDecode | None) -> EncodedSample:
+def _encode_sample(
+    sample: Sample, options: ImageOptions, on_decode: OnDecode | None, masks: Mapping[str, MaskField]
+) -> EncodedSample:
     source: Any = sample.image
     if isinstance(source, str | Path):
         source = read_file(source, sample.key)
@@ -110,9 +121,48 @@ def _encode_sample(sample: Sample, options: ImageOptions, on_decode: OnDecode | 
         size=(height, width),
         label=sample.label,
         objects=objects,
+        masks={
+            name: encode_mask(sample, name, field, (height, width), placement, options.max_pixels)
+            for name, field in masks.items()
+        },
         arrays=sample.arrays,
         problems=problems,
     )
+
+
+def encode_mask(
+    sample: Sample, name: str, field: MaskField, size: tuple[int, int], placement: Placement | None, max_pixels: int
+) -> NDArray[Any]:
+    """(H, W) of a sample's mask, of the field's dtype, fitted as its image was; what that leaves free is ignored.
+
+    Args:
+        sample: the sample.
+        name: of the mask in it.
+        field: of the store.
+        size: (height, width) of the image.
+        placement: how it was fitted; None if it was not.
+        max_pixels: refuse a mask with more, before decoding it.
+
+    Raises:
+        SourceError: the mask cannot be decoded, is of another size (`size-mismatch`), or has values that are no class
+            (`mask-range`).
+    """
+    key, source = f"{sample.key} ({name})", sample.masks[name]
+    if isinstance(source, str | Path):
+        source = read_file(source, key)
+    mask = decode_mask(source, max_pixels=max_pixels, key=key)
+    if mask.shape != size:
+        found, shown = "x".join(map(str, mask.shape)), "x".join(map(str, size))
+        message = f"the mask is {found} (height x width), the image is {shown} as it is shown."
+        raise bad_image(key, "size-mismatch", message)
+    wrong = mask[field.wrong(mask)]
+    if wrong.size:
+        message = f"expected pixels in {field.expected()}, found {int(wrong[0])}."
+        advice = "Name all classes with `classes`, that of 0 first, or correct the mask."
+        raise SourceError(Problem(key, "mask-range", message), advice)
+    if placement is not None:
+        mask = resize_nearest(mask, placement, field.ignored or 0)
+    return mask.astype(field.spec.dtype, copy=False)
 
 
 def _encode(key: str, source: Any, pixels: NDArray[Any], options: ImageOptions) -> bytes | None:

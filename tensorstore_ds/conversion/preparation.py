@@ -11,8 +11,8 @@ from pathlib import Path
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import PlannedSplit, plan_splits
-from tensorstore_ds.errors import ConversionError, Problem, SourceError
-from tensorstore_ds.format.kinds import EncodedImageField, KeyField, RawImageField, SizeField
+from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
+from tensorstore_ds.format.kinds import EncodedImageField, KeyField, MaskField, RawImageField, SizeField
 from tensorstore_ds.format.schema import ArrayField, ArraySpec, EncodedSample, Field, of_kind
 from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.sources import open_source
@@ -77,6 +77,11 @@ def prepare(source: Source, options: ConvertOptions, *, room: int | None = None)
         raise SourceError(
             Problem(str(source.path), "array-shape", f"a field of its own is named {taken[0]}. Rename it.")
         )
+    if options.encoding != "raw" and options.size is None and of_kind(contents.fields, MaskField):
+        raise OptionError(
+            "masks are stored as pixels of one size: give `size`, with `encoding=raw` or `encoding=jpeg`, "
+            f"found `encoding={options.encoding}` without it."
+        )
     splits = plan_splits(contents, options.split, options.seed, source.key)
     if room is not None and options.size is not None and options.encoding == "raw" and options.layout == "memmap":
         check_room(sum(len(split.references) for split in splits.values()) * math.prod(options.size), room)
@@ -91,7 +96,7 @@ def prepare_again(
     Raises:
         SourceError: as `prepare`.
     """
-    first, mean_nbytes = _probe(source, splits, options)
+    first, mean_nbytes = _probe(source, contents, splits, options)
     if first is None:
         raise SourceError(
             contents.problems or Problem(str(source.path), "empty-source", "no sample can be read here."),
@@ -117,7 +122,7 @@ def check_room(needed: int, free: int) -> None:
 
 
 def _probe(
-    source: Source, splits: Mapping[str, PlannedSplit], options: ConvertOptions
+    source: Source, contents: Contents, splits: Mapping[str, PlannedSplit], options: ConvertOptions
 ) -> tuple[EncodedSample | None, int]:
     """The first good sample, and the mean size of some samples' files, where these are kept.
 
@@ -126,12 +131,14 @@ def _probe(
     first: EncodedSample | None = None
     nbytes: list[int] = []
     wanted = 1 if options.encoding == "raw" else PROBED
+    masks = of_kind(contents.fields, MaskField)
     with own_pixel_limit():
         for split in splits.values():
             step = 1 if options.encoding == "raw" else max(1, len(split.references) // PROBED)
             for i in range(0, len(split.references), step):
                 try:
-                    encoded = encode_sample(source.read(split.source_split, split.references[i]), options.image)
+                    sample = source.read(split.source_split, split.references[i])
+                    encoded = encode_sample(sample, options.image, masks=masks)
                 except SourceError:
                     if options.on_error == "fail":
                         raise

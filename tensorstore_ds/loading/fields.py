@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torchvision import tv_tensors
 
-from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, LabelField, ObjectsField
-from tensorstore_ds.format.schema import ArrayField, Field
+from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, LabelField, MaskField, ObjectsField
+from tensorstore_ds.format.schema import ArrayField, Field, of_kind
 from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.reading.columns import Column, RaggedColumn
@@ -40,8 +40,8 @@ def has_fixed_rows(field: Field) -> bool:
 
 
 def classes_of(fields: Mapping[str, Field]) -> tuple[str, ...]:
-    """Class names of the labels, or of the objects; none if there are neither."""
-    labelled = (field.classes for field in fields.values() if isinstance(field, LabelField | ObjectsField))
+    """Class names of the labels, of the objects, or of the masks; none if there are none of these."""
+    labelled = (field.classes for field in fields.values() if isinstance(field, LabelField | ObjectsField | MaskField))
     return next((classes for classes in labelled if classes), ())
 
 
@@ -125,8 +125,8 @@ def as_sample(sample: dict[str, Any], fields: Mapping[str, Field], return_as: Re
         sample: field to value: image (C, H, W), label (), objects a dict of (m, ...). It may be changed.
         fields: of the store.
         return_as: ``dict``: the fields; ``tuple``: (image, label), or (image, target) if there are objects.
-        wrap: image, boxes and keypoints become torchvision's tv_tensors, so that ``torchvision.transforms.v2`` moves
-            boxes and keypoints together with the image.
+        wrap: image, boxes, keypoints and masks become torchvision's tv_tensors, so that
+            ``torchvision.transforms.v2`` moves them together.
     """
     objects = next((name for name in sample if is_objects(fields[name])), None)
     if objects is not None and (wrap or return_as == "tuple"):
@@ -134,6 +134,8 @@ def as_sample(sample: dict[str, Any], fields: Mapping[str, Field], return_as: Re
         sample[objects] = _wrap_objects(sample[objects], canvas)
     if wrap and "image" in sample:
         sample["image"] = tv_tensors.Image(sample["image"])
+    for name in of_kind({name: fields[name] for name in sample}, MaskField) if wrap else ():
+        sample[name] = tv_tensors.Mask(sample[name])
     if return_as == "dict":
         return sample
     image = sample.pop("image", None)

@@ -13,6 +13,7 @@ import numpy as np
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.regular_files import unreadable
+from tensorstore_ds.sources import masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.classes import order_classes
 from tensorstore_ds.sources.files import LITTER, PackedStrings, encoding_problem, glance, walk_files
@@ -38,8 +39,8 @@ class FolderSource(Source):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether there are images, and neither XML files nor a list that names images."""
-        if not path.is_dir():
+        """Whether there are images, and neither masks, XML files nor a list that names images."""
+        if not path.is_dir() or masks.find(path):
             return False
         files = glance(path)
         names = [file.lower() for file in files]

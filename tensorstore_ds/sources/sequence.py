@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
-from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, ObjectsField
+from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.schema import ArrayField, ArraySpec, Field, TableField
 from tensorstore_ds.regular_files import check_machine
 from tensorstore_ds.sources.base import Contents, Objects, Reference, Sample, SourceOptions
@@ -23,6 +23,8 @@ from tensorstore_ds.sources.classes import number_classes
 from tensorstore_ds.sources.keypoints import flip_pairs
 from tensorstore_ds.sources.samples import Parts, as_array, read_parts
 from tensorstore_ds.sources.splits import split_names
+
+_MASK = "(H, W) of the image"
 
 
 @runtime_checkable
@@ -90,7 +92,9 @@ class SequenceSource:
             for label in parts.objects.labels:
                 self._index(key, int(label))
         label = None if parts.label is None else self._index(key, parts.label)
-        return Sample(key, parts.image, label, parts.objects, {_field_name(n): a for n, a in parts.arrays.items()})
+        masks = {} if parts.mask is None else {"mask": parts.mask}
+        arrays = {_field_name(name): array for name, array in parts.arrays.items()}
+        return Sample(key, parts.image, label, parts.objects, masks, arrays)
 
     def key(self, split: str, reference: Reference) -> str:
         """The split and the sample's number."""
@@ -119,7 +123,7 @@ class SequenceSource:
 
     def _find_fields(self, parts: Parts, labels: Mapping[str, NDArray[np.int64]]) -> dict[str, Field]:
         fields: dict[str, Field] = {}
-        if parts.label is not None or (parts.objects is not None and parts.objects.labels is not None):
+        if parts.label is not None or parts.mask is not None or (parts.objects and parts.objects.labels is not None):
             # what a sequence calls its targets need not be the labels of the objects
             classes = self._class_names(labels if parts.label is not None else {})
             self._classes = {name: i for i, name in enumerate(classes)}
@@ -127,9 +131,11 @@ class SequenceSource:
             fields["label"] = LabelField(classes=tuple(self._classes))
         if parts.objects is not None:
             fields["objects"] = self._objects_field(parts.objects)
+        if parts.mask is not None:
+            fields["mask"] = MaskField.of(tuple(self._classes))
         for name, array in parts.arrays.items():
             field = _field_name(name)
-            if field in fields or field in ("image", "key", "size", "objects", "label"):
+            if field in fields or field in ("image", "key", "size", "objects", "label", "mask"):
                 message = f"expected a name that a store does not use itself, found {name}."
                 raise SourceError(Problem(str(self.path), "annotation", message), "Rename it.")
             fields[field] = ArrayField(ArraySpec(array.dtype.name, array.shape))
@@ -192,6 +198,8 @@ def _shapes(parts: Parts) -> dict[str, str]:
     found = {_field_name(name): f"{a.dtype.name} {a.shape}" for name, a in parts.arrays.items()}
     if parts.label is not None:
         found["label"] = "int64 ()"
+    if parts.mask is not None:
+        found["mask"] = _MASK
     for name in OBJECT_VALUES if parts.objects is not None else ():
         array = getattr(parts.objects, name)
         if array is not None:
@@ -202,7 +210,9 @@ def _shapes(parts: Parts) -> dict[str, str]:
 def _field_shapes(fields: Mapping[str, Field]) -> dict[str, str]:
     found = {}
     for name, field in fields.items():
-        if isinstance(field, ArrayField):
+        if isinstance(field, MaskField):
+            found[name] = _MASK
+        elif isinstance(field, ArrayField):
             found[name] = f"{field.spec.dtype} {field.spec.shape}"
         elif isinstance(field, TableField):
             found.update({f"{name}.{value}": str(spec.shape) for value, spec in field.values.items()})

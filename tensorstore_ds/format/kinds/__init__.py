@@ -8,6 +8,7 @@ from typing import Any
 from tensorstore_ds.format.kinds.image import EncodedImageField, ImageField, RawImageField, SizeField
 from tensorstore_ds.format.kinds.key import KeyField
 from tensorstore_ds.format.kinds.label import LabelField
+from tensorstore_ds.format.kinds.mask import MaskField
 from tensorstore_ds.format.kinds.objects import OBJECT_VALUES, ObjectsField
 from tensorstore_ds.format.manifest_values import ManifestValues
 from tensorstore_ds.format.schema import ArrayField, Field
@@ -19,6 +20,7 @@ __all__ = [
     "ImageField",
     "KeyField",
     "LabelField",
+    "MaskField",
     "ObjectsField",
     "RawImageField",
     "SizeField",
@@ -27,7 +29,7 @@ __all__ = [
 
 #: By name in the manifest.
 KINDS: Mapping[str, type[Field]] = {
-    kind.kind: kind for kind in (ImageField, LabelField, ObjectsField, SizeField, KeyField, ArrayField)
+    kind.kind: kind for kind in (ImageField, LabelField, ObjectsField, SizeField, KeyField, MaskField, ArrayField)
 }
 
 
