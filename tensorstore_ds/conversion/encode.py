@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField
+from tensorstore_ds.format.kinds.objects import FLAGS
 from tensorstore_ds.format.schema import EncodedSample, Encoding
 from tensorstore_ds.imaging.codecs import MAX_PIXELS, Color, OnDecode, bad_image, decode_image, decode_mask, encode_jpeg
 from tensorstore_ds.imaging.placement import Fit, Placement, box_faults, clip, place
@@ -113,7 +114,9 @@ def _encode_sample(
         for name, (dtype, _) in OBJECT_VALUES.items():
             value = getattr(placed, name)
             if value is not None:
-                objects[name] = np.ascontiguousarray(value, dtype)
+                objects[name] = np.ascontiguousarray(value != 0 if name in FLAGS else value, dtype)
+        if "keypoints" in objects:
+            objects["keypoints"] = _whole_keypoints(sample.key, objects["keypoints"])
     return EncodedSample(
         key=sample.key,
         pixels=pixels,
@@ -128,6 +131,13 @@ def _encode_sample(
         arrays=sample.arrays,
         problems=problems,
     )
+
+
+def _whole_keypoints(key: str, keypoints: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Keypoints (M, K, 2) of which each has two coordinates, or two NaN where it is absent."""
+    if np.isinf(keypoints).any():
+        raise bad_image(key, "annotation", "expected finite coordinates of keypoints, found infinity.")
+    return np.where(np.isnan(keypoints).any(axis=2, keepdims=True), np.float32(np.nan), keypoints)
 
 
 def encode_mask(

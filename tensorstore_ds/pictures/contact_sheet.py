@@ -15,7 +15,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.schema import of_kind
 from tensorstore_ds.imaging.codecs import own_pixel_limit
-from tensorstore_ds.pictures.drawing import COLORS, class_name, draw_mask, draw_objects, mask_labels
+from tensorstore_ds.pictures.drawing import COLORS, class_name, draw_mask, draw_objects, mask_color, mask_labels
 from tensorstore_ds.pictures.lettering import lettering, shortened
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.reading.stored_images import decode_stored
@@ -74,16 +74,14 @@ def contact_sheet(split: Split, rows: Sequence[int]) -> Image.Image:
 
 def _cell(split: Split, row: int, image: str, tables: Sequence[str]) -> _Cell:
     key = next((split[name][row] for name in of_kind(split.fields, KeyField)), f"row {row}")
-    picture, scale = _magnified(
-        _rgb(_pixels(split, row, image, key)), LARGE if tables or of_kind(split.fields, MaskField) else MEDIUM
-    )
-    for name, mask in of_kind(split.fields, MaskField).items():
+    masks = of_kind(split.fields, MaskField)
+    picture, scale = _magnified(_rgb(_pixels(split, row, image, key)), LARGE if tables or masks else MEDIUM)
+    for name, mask in masks.items():
         draw_mask(picture, split[name][row], mask)
     for name in tables:
         draw_objects(picture, split[name][row], scale, split.fields[name].classes)
-    labels = [
-        class_name(field.classes, int(split[name][row])) for name, field in of_kind(split.fields, LabelField).items()
-    ]
+    labelled = of_kind(split.fields, LabelField)
+    labels = [class_name(field.classes, int(split[name][row])) for name, field in labelled.items()]
     return _Cell(picture, (*labels, key), bool(labels))
 
 
@@ -144,7 +142,7 @@ def _legend(split: Split, tables: Sequence[str], rows: Sequence[int]) -> list[tu
             legend.append((COLORS[int(label) % len(COLORS)], text))
     for name, field in of_kind(split.fields, MaskField).items():
         pixels = sum((np.bincount(split[name][row].reshape(-1), minlength=2**16) for row in rows), np.zeros(2**16))
-        shares = [(COLORS[i % len(COLORS)], field.classes[i], pixels[i]) for i in mask_labels(field)]
+        shares = [(mask_color(i), field.classes[i], pixels[i]) for i in mask_labels(field)]
         if field.ignored is not None:
             shares.append((_EDGE, "ignored", pixels[field.ignored]))
         legend += [(color, f"{text} {n / pixels.sum():.1%}") for color, text, n in shares if n]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,13 +22,14 @@ _POINT = "#fff04d"
 _SMOOTH = 4  # boxes and dots are drawn this much larger, and reduced
 _MASK_ALPHA = 150  # of 255
 _IGNORED = (255, 255, 255)
+_GOLDEN = 0.618034  # multiples of it, modulo 1, lie as far apart as can be
 _BACKGROUND = ("background", "bg", "unlabeled", "unlabelled")
 
 
 def draw_objects(
     picture: Image.Image, objects: Mapping[str, NDArray[Any]], scale: float, classes: Sequence[str]
 ) -> None:
-    """Draw boxes, landmarks and class names onto `picture`."""
+    """Draw boxes, keypoints and class names onto `picture`."""
     labels = objects.get("labels")
     boxes = objects["boxes"] * scale if "boxes" in objects else np.empty((0, 4))
     layer = Image.new("RGBA", (picture.width * _SMOOTH, picture.height * _SMOOTH))
@@ -81,6 +83,7 @@ def _color_of(labels: NDArray[np.int64] | None, index: int) -> str:
 
 
 def class_name(classes: Sequence[str], label: int) -> str:
+    """The name of a class; its number if it has none."""
     return classes[label] if 0 <= label < len(classes) else str(label)
 
 
@@ -88,11 +91,19 @@ def draw_mask(picture: Image.Image, mask: NDArray[Any], field: MaskField) -> Non
     """Lay the colours of a mask's classes over `picture`; a first class that is the background stays clear."""
     palette = np.zeros((2**16, 4), np.uint8)
     for label in mask_labels(field):
-        palette[label] = (*ImageColor.getrgb(COLORS[label % len(COLORS)]), _MASK_ALPHA)
+        palette[label] = (*ImageColor.getrgb(mask_color(label)), _MASK_ALPHA)
     if field.ignored is not None:
         palette[field.ignored] = (*_IGNORED, _MASK_ALPHA)
     layer = Image.fromarray(palette[mask], "RGBA").resize(picture.size, Image.Resampling.NEAREST)
     picture.paste(layer, (0, 0), layer)
+
+
+def mask_color(label: int) -> str:
+    """Of a class in masks, of which there are often more than `COLORS`: hues that lie far apart then."""
+    if label < len(COLORS):
+        return COLORS[label]
+    red, green, blue = colorsys.hsv_to_rgb(label * _GOLDEN % 1, 0.55, 0.9)
+    return f"#{int(red * 255):02x}{int(green * 255):02x}{int(blue * 255):02x}"
 
 
 def mask_labels(field: MaskField) -> range:

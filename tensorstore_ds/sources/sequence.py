@@ -135,7 +135,7 @@ class SequenceSource:
             fields["mask"] = MaskField.of(tuple(self._classes))
         for name, array in parts.arrays.items():
             field = _field_name(name)
-            if field in fields or field in ("image", "key", "size", "objects", "label", "mask"):
+            if field in fields or field in ("image", "key", "size", "objects", "label"):
                 message = f"expected a name that a store does not use itself, found {name}."
                 raise SourceError(Problem(str(self.path), "annotation", message), "Rename it.")
             fields[field] = ArrayField(ArraySpec(array.dtype.name, array.shape))

@@ -16,7 +16,7 @@ from tensorstore_ds.format.schema import ArraySpec, EncodedSample, Field, Findin
 if TYPE_CHECKING:
     from tensorstore_ds.format.manifest_values import ManifestValues
     from tensorstore_ds.format.statistics import Statistics
-    from tensorstore_ds.reading.columns import RaggedColumn
+    from tensorstore_ds.reading.columns import Column, RaggedColumn
 
 #: The value arrays that have a meaning, and their type for one object; K is the number of keypoints.
 OBJECT_VALUES: Mapping[str, tuple[str, tuple[int | str, ...]]] = {
@@ -27,6 +27,7 @@ OBJECT_VALUES: Mapping[str, tuple[str, tuple[int | str, ...]]] = {
     "truncated": ("uint8", ()),
     "occluded": ("uint8", ()),
 }
+FLAGS = frozenset({"difficult", "truncated", "occluded"})
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,23 @@ class ObjectsField(TableField):
             yield from check_labels(table["labels"], len(self.classes))
         if "boxes" in self.values:
             yield from _check_boxes(table, image_sizes)
+        if "keypoints" in self.values:
+            yield from _check_keypoints(table["keypoints"])
+        for flag in FLAGS & self.values.keys():
+            for start, values in pieces(table[flag]):
+                if values.max() > 1:
+                    yield "flag-range", f"expected 0 or 1 in {flag}, found {values.max()} behind object {start}."
+                    break
+
+
+def _check_keypoints(keypoints: Column) -> Iterator[Finding]:
+    for start, points in pieces(keypoints):
+        absent = np.isnan(points)
+        wrong = np.isinf(points).any(axis=(1, 2)) | (absent[..., 0] != absent[..., 1]).any(axis=1)
+        if wrong.any():
+            first = start + int(np.flatnonzero(wrong)[0])
+            yield "keypoint-range", f"expected two finite numbers or two NaN, found others in object {first}."
+            return
 
 
 def _check_boxes(table: RaggedColumn, image_sizes: ImageSizes) -> Iterator[Finding]:
