@@ -114,7 +114,8 @@ def _encode_sample(
         for name, (dtype, _) in OBJECT_VALUES.items():
             value = getattr(placed, name)
             if value is not None:
-                objects[name] = np.ascontiguousarray(value != 0 if name in FLAGS else value, dtype)
+                with np.errstate(over="ignore"):  # infinity is refused below
+                    objects[name] = np.ascontiguousarray(value != 0 if name in FLAGS else value, dtype)
         if "keypoints" in objects:
             objects["keypoints"] = _whole_keypoints(sample.key, objects["keypoints"])
     return EncodedSample(
