@@ -13,7 +13,7 @@ import tensorstore_ds as tsds
 from mask_sources import squares, write_folders, write_palette, write_voc
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import SourceError
-from tensorstore_ds.sources import open_source, registry
+from tensorstore_ds.sources import FORMATS, open_source
 from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.sources.masks import VOC_CLASSES
 
@@ -60,7 +60,7 @@ def test_voc_with_annotations_is_for_boxes_unless_masks_are_asked_for(tmp_path):
     voc = write_voc(tmp_path)
     (voc / "VOC2012/Annotations").mkdir()
     (voc / "VOC2012/Annotations/2007_000000.xml").write_text("<annotation></annotation>")
-    assert [name for name, source in registry().items() if source.detect(voc)] == ["voc"]
+    assert [name for name, each in FORMATS.items() if each.load().detect(voc)] == ["voc"]
     assert len(open_source(voc, "masks").scan().splits["train"]) == 2
 
 

@@ -189,4 +189,3 @@ def _by_folder(references: Sequence[str], folders: _Folders) -> dict[str, list[s
     if not all(top.lower() in SPLIT_NAMES for top in tops):
         return {folders.split: list(references)}
     return {name: tops[top] for top, name in split_names(tops).items()}
-
