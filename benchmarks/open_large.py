@@ -15,9 +15,10 @@ import numpy as np
 from benchmarks.measure import ROOT, Figure, Settings, as_result
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.format.arrays import GROUP, ArrayGeometry, dump_json, shard_arrays, shard_files
+from tensorstore_ds.format.kinds import KeyField, LabelField, RawImageField, SizeField
 from tensorstore_ds.format.manifest import File, Manifest, Shard, SplitEntry, shard_path
 from tensorstore_ds.format.root import dump_root
-from tensorstore_ds.format.schema import KEY, SIZE, ArrayField, Field, image_field, label_field
+from tensorstore_ds.format.schema import ArraySpec, Field
 
 MILLISECONDS, MEGABYTES = 50, 30
 _ROUNDS = 5  # for each of the settings' rounds: one takes a fraction of a second
@@ -25,10 +26,10 @@ _ROWS = {"train": 300_000, "val": 20_000, "test": 15_000}
 _CLASSES = 1000
 _KEY_NBYTES = 32  # of each sample's key
 _FIELDS: dict[str, Field] = {
-    "image": image_field((224, 224, 3)),
-    "label": label_field(tuple(f"n{i:08d}" for i in range(_CLASSES))),
-    "size": SIZE,
-    "key": KEY,
+    "image": RawImageField(ArraySpec("uint8", (224, 224, 3))),
+    "label": LabelField(classes=tuple(f"n{i:08d}" for i in range(_CLASSES))),
+    "size": SizeField(),
+    "key": KeyField(),
 }
 
 
@@ -64,7 +65,7 @@ def write_sparse_store(root: Path) -> None:
     splits = {}
     for split, rows in _ROWS.items():
         image = _FIELDS["image"]
-        per_shard = ConvertOptions().shard_nbytes // (image.spec.row_nbytes if isinstance(image, ArrayField) else 1)
+        per_shard = ConvertOptions().shard_nbytes // image.arrays[""].row_nbytes
         sizes = [min(per_shard, rows - first) for first in range(0, rows, per_shard)]
         shards = tuple(_write_shard(root / shard_path(split, i), n) for i, n in enumerate(sizes))
         splits[split] = SplitEntry(shards, {"class_counts": [rows // _CLASSES] * _CLASSES})

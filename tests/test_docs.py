@@ -19,6 +19,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from doc_pages import DOCS, ROOT, Block, Page, blocks, command_lines, made_stores, pages
+from mask_sources import write_folders
 from tensorstore_ds import demo
 from tensorstore_ds.conversion.options import ConvertOptions
 from tsds_cli.main import cli
@@ -32,6 +33,7 @@ NOT_RUN = {
     "docs/ddp.md: torchrun --nproc-per-node 2 -m tsds_cli": "test_train_ranks.py starts two ranks",
     "docs/ddp.md: torchrun --nproc-per-node 2 examples/ddp.py": "test_examples.py starts two ranks",
     "docs/keypoints.md: faces/": "a folder tree",
+    "docs/masks.md: city/": "a folder tree",
     "docs/plain-reading.md: photos.tsds/": "a folder tree",
     "docs/resuming.md: #SBATCH": "a job for Slurm; its last line is run above it on the page",
     "README.md: make demo": "installs",
@@ -56,7 +58,10 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(demo, "_TRAIN_SCENES", 8)
         demo.write_scenes(root / "VOCdevkit", images, labels)
     write_faces(root / "faces")
-    for source, store in {"photos": "photos.tsds", "VOCdevkit": "voc.tsds", "faces": "faces.tsds"}.items():
+    write_folders(root / "city", 8, size=(72, 96))
+    (root / "city/classes.txt").write_text("ground\nsquare\n")
+    made = {"photos": "photos.tsds", "VOCdevkit": "voc.tsds", "faces": "faces.tsds", "city": "city.tsds"}
+    for source, store in made.items():
         options = ConvertOptions(size=(64, 64), fit="crop" if source == "photos" else "pad", workers=0)
         tsds.convert(root / source, root / store, options)
     return root

@@ -196,3 +196,14 @@ def test_source_encoding_keeps_every_byte():
 def test_options_that_contradict_each_other(options, message):
     with pytest.raises(OptionError, match=message):
         options.check()
+
+
+def test_a_keypoint_has_two_coordinates_or_none():
+    def encoded(*point):
+        objects = Objects(keypoints=np.array([[point, (1, 2)]], np.float64), difficult=np.array([3], np.uint8))
+        return encode_sample(Sample("k", RGB, objects=objects), ImageOptions()).objects
+
+    np.testing.assert_array_equal(encoded(np.nan, 3)["keypoints"], [[[np.nan, np.nan], [1, 2]]])
+    assert encoded(3, 4)["difficult"].tolist() == [1]
+    with pytest.raises(SourceError, match="expected finite coordinates of keypoints"):
+        encoded(1e300, 3)

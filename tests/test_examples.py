@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import tensorstore_ds as tsds
+from mask_sources import write_folders
 from small_stores import ROOT
 from stores import store_of
 from tensorstore_ds import demo
@@ -98,6 +99,14 @@ def test_keypoints_are_learned_though_some_are_absent(example: Example, tmp_path
     line = example("keypoints.py", tmp_path / "points.tsds", "--epochs", 12)
     assert line.endswith("pixels, 120 keypoints after 12 epochs")  # 88 samples with one, 32 of them with a second
     assert number(line, "distance") < 0.5 * number(first, "distance")
+
+
+def test_segmentation_finds_squares(example: Example, tmp_path: Path) -> None:
+    write_folders(tmp_path / "city", 16)
+    tsds.convert(tmp_path / "city", tmp_path / "city.tsds", ConvertOptions(workers=0))
+    line = example("segmentation.py", tmp_path / "city.tsds", "--epochs", 8)
+    assert line.endswith("on 16 images after 8 epochs")
+    assert number(line, "IoU") > 0.8
 
 
 @pytest.mark.filterwarnings(*LIGHTNING)

@@ -6,8 +6,8 @@ from hypothesis import given, strategies as st
 from PIL import Image
 
 from tensorstore_ds.conversion.encode import place_objects
-from tensorstore_ds.imaging.codecs import resize
 from tensorstore_ds.imaging.placement import FITS, box_faults, place
+from tensorstore_ds.imaging.resizing import resize
 from tensorstore_ds.sources.base import Objects
 
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 60))

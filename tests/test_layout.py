@@ -14,7 +14,8 @@ from hypothesis import example, given, settings, strategies as st
 
 from tensorstore_ds.format import arrays as layout
 from tensorstore_ds.format.arrays import ArrayGeometry, decode_index, encode_index, shard_arrays, shard_files
-from tensorstore_ds.format.schema import DTYPES, KEY, SIZE, ArraySpec, Field, Layout, image_field, objects_field
+from tensorstore_ds.format.kinds import KeyField, ObjectsField, RawImageField, SizeField
+from tensorstore_ds.format.schema import DTYPES, ArraySpec, Field, Layout
 
 ARRAYS = st.tuples(
     st.sampled_from(DTYPES), st.integers(1, 40), st.lists(st.integers(1, 4), max_size=3).map(tuple), st.integers(0, 250)
@@ -123,10 +124,10 @@ def test_chunks_hold_all_rows_and_none_is_empty(rows: int, row_nbytes: int) -> N
 
 def test_the_files_of_a_shard() -> None:
     fields: dict[str, Field] = {
-        "image": image_field((2, 3, 1)),
-        "size": SIZE,
-        "objects": objects_field("boxes"),
-        "key": KEY,
+        "image": RawImageField(ArraySpec("uint8", (2, 3, 1))),
+        "size": SizeField(),
+        "objects": ObjectsField.of("boxes"),
+        "key": KeyField(),
     }
     files = shard_files(fields, 2, {"objects": 0, "key": 9})
     assert {path: None if array is None else array.file_nbytes for path, array in files.items()} == {
@@ -148,7 +149,7 @@ def test_the_files_of_a_shard() -> None:
 
 
 def test_a_shard_without_rows_has_only_offsets() -> None:
-    arrays = shard_arrays({"image": image_field((2, 3, 1)), "key": KEY}, 0, {"key": 0})
+    arrays = shard_arrays({"image": RawImageField(ArraySpec("uint8", (2, 3, 1))), "key": KeyField()}, 0, {"key": 0})
     assert {path: geometry.rows for path, geometry in arrays.items()} == {"image": 0, "key/offsets": 1, "key/bytes": 0}
 
 

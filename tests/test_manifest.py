@@ -13,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from tensorstore_ds.errors import FormatError
 from tensorstore_ds.format.arrays import dump_json
+from tensorstore_ds.format.kinds import EncodedImageField, KeyField, LabelField, ObjectsField, RawImageField, SizeField
 from tensorstore_ds.format.manifest import (
     File,
     Manifest,
@@ -20,24 +21,10 @@ from tensorstore_ds.format.manifest import (
     SplitEntry,
     dump,
     dump_shard,
-    parse,
-    parse_shard,
     shard_path,
 )
-from tensorstore_ds.format.schema import (
-    DTYPES,
-    KEY,
-    LAYOUTS,
-    SIZE,
-    ArrayField,
-    ArraySpec,
-    Field,
-    TableField,
-    encoded_image_field,
-    image_field,
-    label_field,
-    objects_field,
-)
+from tensorstore_ds.format.manifest_parser import parse, parse_shard
+from tensorstore_ds.format.schema import DTYPES, LAYOUTS, ArrayField, ArraySpec, Field, TableField
 
 V1 = Path(__file__).parents[1] / "formats" / "v1"
 SCHEMA = jsonschema.Draft202012Validator(json.loads((V1 / "manifest.schema.json").read_text("utf-8")))
@@ -66,12 +53,12 @@ FILES = st.dictionaries(
 )
 SPECS = st.builds(ArraySpec, st.sampled_from(DTYPES), st.lists(st.integers(1, 2**20), max_size=3).map(tuple))
 FIELDS: st.SearchStrategy[Field] = st.one_of(
-    st.builds(image_field, st.tuples(*[st.integers(1, 5000)] * 3), st.sampled_from(DTYPES)),
-    st.sampled_from([KEY, SIZE, encoded_image_field("jpeg"), encoded_image_field("source")]),
-    st.builds(label_field, TEXTS),
-    st.builds(ArrayField, st.just("array"), SPECS),
+    st.builds(RawImageField, st.builds(ArraySpec, st.sampled_from(DTYPES), st.tuples(*[st.integers(1, 5000)] * 3))),
+    st.sampled_from([KeyField(), SizeField(), EncodedImageField(encoding="jpeg"), EncodedImageField()]),
+    st.builds(LabelField, classes=TEXTS),
+    st.builds(ArrayField, SPECS),
     st.builds(
-        lambda classes, keypoints: objects_field(
+        lambda classes, keypoints: ObjectsField.of(
             "boxes",
             "labels",
             *["keypoints"] * bool(keypoints),
@@ -122,7 +109,7 @@ def parent_of(data: Any, place: tuple[Any, ...]) -> Any:
 
 SMALL = Manifest(
     layout="memmap",
-    fields={"label": label_field(("cat", "dög")), "key": KEY},
+    fields={"label": LabelField(classes=("cat", "dög")), "key": KeyField()},
     splits={"train": SplitEntry((Shard(2, {"key": 7}, {"label/c/0": File(36, "0f" * 32)}),), {"class_counts": [1, 1]})},
     provenance={"source": "pets"},
     license="CC0-1.0",

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tensorstore_ds.errors import SourceError
-from tensorstore_ds.format.schema import Keypoints, TableField
+from tensorstore_ds.format.kinds import ObjectsField
+from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.base import Contents, Objects, Source, SourceOptions
 from tensorstore_ds.sources.imglab.source import ImglabSource
 
@@ -61,9 +62,9 @@ def objects(root: Path, *boxes: str, **options: object) -> Objects:
     return result
 
 
-def field(contents: Contents) -> TableField:
+def field(contents: Contents) -> ObjectsField:
     table = contents.fields["objects"]
-    assert isinstance(table, TableField)
+    assert isinstance(table, ObjectsField)
     return table
 
 

@@ -111,3 +111,12 @@ def test_a_pipe_in_the_place_of_a_file_is_a_problem(path, tmp_path):
     (copy / name).unlink()
     os.mkfifo(copy / name)
     assert [(p.where, p.reason) for p in tsds.verify(copy)] == [(name, "missing-file")]
+
+
+def test_a_file_that_is_no_jpeg_where_jpeg_is_promised(tmp_path):
+    data = b"\xff\xd8\xff\xe0" + b"\x89PNG"
+    arrays = {"image/offsets": np.array([0, 4, 8]), "image/bytes": np.frombuffer(data, np.uint8)}
+    fields = {"image": {"kind": "image", "encoding": "jpeg", "values": {"bytes": {"dtype": "uint8", "shape": []}}}}
+    (problem,) = tsds.verify(write_store(tmp_path / "s.tsds", fields, ("train", 2, arrays)))
+    assert (problem.where, problem.reason) == ("train/image", "not-an-image")
+    assert "row 1" in problem.message

@@ -198,12 +198,11 @@ def _show(summary: Summary, out: Path) -> None:
 
 def _dry_run(src: Path, options: ConvertOptions, as_json: bool) -> None:
     from tensorstore_ds import estimate
-    from tensorstore_ds.format.manifest import dump_field
 
     # Always as if bad samples were skipped: a dry run names all of them, not only the first.
     found = estimate(src, dataclasses.replace(options, on_error="skip"))
     if as_json:
-        described = {name: dump_field(field) for name, field in found.fields.items()}
+        described = {name: field.dump() for name, field in found.fields.items()}
         text.echo_json({f.name: getattr(found, f.name) for f in dataclasses.fields(found)} | {"fields": described})
     else:
         _show_estimate(src, found)

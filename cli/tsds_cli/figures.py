@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tensorstore_ds.reading.store import Store
 
+#: The statistic that counts the classes of a kind of field.
+_COUNTS = {"label": "class_counts", "objects": "object_counts"}
+
 
 def class_lists(store: Store) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """Of each field with classes: its name, the classes, and the statistic that counts them."""
     for name, field in store.manifest.fields.items():
-        if field.kind in ("label", "objects") and field.classes:
-            yield name, field.classes, "class_counts" if field.kind == "label" else "object_counts"
+        if field.classes and field.kind in _COUNTS:
+            yield name, field.classes, _COUNTS[field.kind]
 
 
 def counts(statistics: Mapping[str, Any], name: str, length: int) -> list[int] | None:
@@ -32,6 +35,16 @@ def counts(statistics: Mapping[str, Any], name: str, length: int) -> list[int] |
 def objects(statistics: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """``total``, ``min``, ``max`` and ``mean`` of the objects of an image."""
     return _range(statistics.get("objects"), "total", "min", "max")
+
+
+def masks(store: Store, split: str) -> Iterator[tuple[str, list[tuple[str, int]], int]]:
+    """Of each field of masks: its name, the pixels of each class, and how many are ignored."""
+    found = store[split].statistics.get("masks")
+    for name, field in store.manifest.fields.items():
+        entry = found.get(name) if isinstance(found, Mapping) else None
+        pixels = counts(entry, "pixels", len(field.classes)) if isinstance(entry, Mapping) else None
+        if pixels is not None and isinstance(entry, Mapping) and _is_count(entry.get("ignored")):
+            yield name, list(zip(field.classes, pixels, strict=True)), entry["ignored"]
 
 
 def sizes(statistics: Mapping[str, Any]) -> tuple[dict[str, Mapping[str, Any]], dict[str, int]]:

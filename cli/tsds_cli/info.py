@@ -12,7 +12,6 @@ from tsds_cli import figures, text
 from tsds_cli.options import json_option, path_argument, sha256_option
 
 if TYPE_CHECKING:
-    from tensorstore_ds.format.schema import Field
     from tensorstore_ds.page_cache.residency import Residency
     from tensorstore_ds.reading.store import Store
 
@@ -55,8 +54,6 @@ def info(store: Path, sha256: str | None, as_json: bool) -> None:
 
 
 def _as_data(store: Store, resident: Mapping[str, Residency]) -> dict[str, Any]:
-    from tensorstore_ds.format.manifest import dump_field
-
     manifest = store.manifest
     return {
         "path": str(store.path),
@@ -64,7 +61,7 @@ def _as_data(store: Store, resident: Mapping[str, Residency]) -> dict[str, Any]:
         "format_version": manifest.version,
         "layout": store.layout,
         "nbytes": store.nbytes,
-        "fields": {name: dump_field(field) for name, field in manifest.fields.items()},
+        "fields": {name: field.dump() for name, field in manifest.fields.items()},
         "splits": {
             name: {
                 "rows": len(store[name]),
@@ -109,33 +106,8 @@ def _show_head(store: Store, path: Path) -> None:
 def _show_fields(store: Store) -> None:
     text.head("fields")
     fields = store.manifest.fields.items()
-    rows = [(name, field.kind if field.kind != name else "", _describe(field)) for name, field in fields]
+    rows = [(name, field.kind if field.kind != name else "", field.describe()) for name, field in fields]
     text.echo_table(rows)
-
-
-def _describe(field: Field) -> str:
-    """dtype, shape and names of a field.
-
-    >>> from tensorstore_ds.format.schema import image_field, objects_field
-    >>> _describe(image_field((28, 28, 1)))
-    'uint8 28 x 28 x 1'
-    >>> _describe(objects_field("boxes", "keypoints", classes=("face",), keypoints=("eye", "nose")))
-    'boxes, keypoints · 1 class · 2 keypoints'
-    """
-    from tensorstore_ds.format.schema import ArrayField
-
-    if isinstance(field, ArrayField):
-        shape = " x ".join(map(str, field.spec.shape))
-        parts = [f"{field.spec.dtype} {shape}".strip()]
-        keypoints = 0
-    else:
-        parts = [f"{field.encoding} files" if field.encoding else ", ".join(field.values)]
-        keypoints = len(field.keypoints)
-    if field.classes:
-        parts.append(text.count(len(field.classes), "class"))
-    if keypoints:
-        parts.append(text.count(keypoints, "keypoint"))
-    return " · ".join(parts)
 
 
 def _show_splits(store: Store) -> None:

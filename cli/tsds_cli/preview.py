@@ -29,8 +29,8 @@ from tsds_cli.options import path_argument, rows as row_numbers
 def preview(store: Path, split: str | None, count: int, rows: tuple[int, ...] | None, seed: int, out: Path) -> None:
     """Draw samples of a STORE as a contact sheet (PNG).
 
-    With their classes, boxes and landmarks. Everything is drawn from the packed bytes: what you see is what training
-    reads.
+    With their classes, boxes, landmarks and masks. Everything is drawn from the packed bytes: what you see is what
+    training reads.
 
     \b
     Examples:

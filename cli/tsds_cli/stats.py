@@ -25,8 +25,9 @@ _BAR = 28
 def stats(store: Path, split: str | None, as_json: bool) -> None:
     """Print the statistics of a STORE, for each split.
 
-    Samples of each class, objects an image, mean and standard deviation of each channel, sizes in the source. The mean
-    and the deviation are those of the stored pixels scaled to [0, 1]: give them to Normalize as they are.
+    Samples of each class, objects an image, pixels of each class of a mask, mean and standard deviation of each
+    channel, sizes in the source. The mean and the deviation are those of the stored pixels scaled to [0, 1]: give them
+    to Normalize as they are.
 
     \b
     Examples:
@@ -56,6 +57,9 @@ def _show(store: Store, name: str) -> None:
         found = figures.counts(statistics, key, len(classes))
         if found is not None:
             _show_classes(title, list(zip(classes, found, strict=True)))
+    for title, pixels, ignored in figures.masks(store, name):
+        _show_classes(f"{title}, by pixels", pixels)
+        text.echo(f"    {ignored:,} pixels are ignored")
 
 
 def _channels(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:

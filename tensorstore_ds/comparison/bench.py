@@ -23,6 +23,7 @@ from tensorstore_ds.comparison.stopwatch import least_batches
 from tensorstore_ds.comparison.system import machine
 from tensorstore_ds.comparison.turns import Expectation, take_turns
 from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.kinds import RawImageField
 from tensorstore_ds.format.schema import ArrayField
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.reading.store import Store, open as open_store
@@ -244,7 +245,7 @@ class _Run:
     def _pixels_agree(self, group: str) -> bool:
         """Whether pixels can be compared, and are those of the files if it reads these."""
         field = self.split.fields[self.fields["image"]]
-        if not isinstance(field, ArrayField) or field.spec.dtype != "uint8" or self._nbytes > COMPARED_NBYTES:
+        if not isinstance(field, RawImageField) or field.spec.dtype != "uint8" or self._nbytes > COMPARED_NBYTES:
             return False
         options = self.store.manifest.provenance.get("options", {})
         return group != "files" or (options.get("size") is None and options.get("encoding", "raw") != "jpeg")

@@ -24,6 +24,8 @@ from tensorstore_ds.comparison.lane import Answer, serve
 from tensorstore_ds.comparison.results import Way
 from tensorstore_ds.comparison.stopwatch import Clock, Step, Timing
 from tensorstore_ds.errors import OptionError, ResidencyError, TsdsError, one_line
+from tensorstore_ds.format.kinds import EncodedImageField, LabelField, ObjectsField
+from tensorstore_ds.format.schema import of_kind
 from tensorstore_ds.loading.device import move
 from tensorstore_ds.training.augmentation import train_transform
 from tensorstore_ds.training.learner import Learner
@@ -148,7 +150,7 @@ class Trainer:
         subject = feed.subject
         split = subject.open()
         options = TrainOptions(model="seed", augment="none", device=str(subject.device), seed=subject.seed)
-        height, width, channels = split.fields[subject.fields["image"]].spec.shape  # type: ignore[union-attr]
+        height, width, channels = split[subject.fields["image"]].spec.shape
         vit = vit_options("seed", (height, width), channels)
         self._feed = feed
         self._done = 0
@@ -259,13 +261,14 @@ def fields_of(split: tsds.Split) -> tuple[dict[str, str], str]:
         task = task_of(split)
     except TsdsError as error:
         fields = {"image": "image"}
-        for kind in ("label", "objects"):
-            name = next((name for name, field in split.fields.items() if field.kind == kind), None)
-            fields.update({kind: name} if name is not None and len(fields) == 1 else {})
+        for kind in (LabelField, ObjectsField):
+            name = next(iter(of_kind(split.fields, kind)), None)
+            fields.update({kind.kind: name} if name is not None and len(fields) == 1 else {})
         return fields, str(error)
     fields = {"image": "image", "label": task.label_field, "objects": task.objects_field}
-    encoded = getattr(split.fields["image"], "encoding", None)
-    reason = f"images are kept as {encoded}, training needs pixels. Convert with `encoding=raw`." if encoded else ""
+    image, reason = split.fields["image"], ""
+    if isinstance(image, EncodedImageField):
+        reason = f"images are kept as {image.encoding}, training needs pixels. Convert with `encoding=raw`."
     return {kind: name for kind, name in fields.items() if name}, reason
 
 

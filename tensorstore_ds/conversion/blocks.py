@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.conversion.encode import BOX_CROPPED, EncodedSample, ImageOptions, encode_sample
+from tensorstore_ds.conversion.encode import BOX_CROPPED, ImageOptions, encode_sample
 from tensorstore_ds.conversion.options import OnError
 from tensorstore_ds.conversion.plan import Block
 from tensorstore_ds.conversion.shard_writer import write_rows
 from tensorstore_ds.conversion.survey import SHAPES_DIFFER
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.schema import ArrayField, Field, TableField
+from tensorstore_ds.format.kinds import MaskField
+from tensorstore_ds.format.schema import ArrayField, EncodedSample, Field, TableField, of_kind
 from tensorstore_ds.format.statistics import Statistics
-from tensorstore_ds.sources.base import Sample, Source
+from tensorstore_ds.sources.base import Source
 
 _NO_PIXELS = np.empty((0, 0, 0), np.uint8)
 
@@ -76,16 +77,17 @@ def convert_block(
         OSError: the rows could not be written.
     """
     statistics = Statistics()
-    kept: list[tuple[Sample, EncodedSample]] = []
+    kept: list[EncodedSample] = []
     skipped: list[Problem] = []
     files = bytearray()
+    masks = of_kind(job.fields, MaskField)
     for i, reference in enumerate(block.references):
         on_sample(i)
         files += identities(job.source.files(reference))
         try:
             sample = job.source.read(block.source_split, reference)
-            encoded = encode_sample(sample, job.options, on_decode)
-            _check_shapes(job, sample, encoded)
+            encoded = encode_sample(sample, job.options, on_decode, masks)
+            _check_shapes(job, encoded)
         except SourceError as error:
             if job.on_error == "fail" or error.reason == SHAPES_DIFFER:
                 raise
@@ -98,18 +100,17 @@ def convert_block(
         if encoded.image is not None:  # only the bytes are stored: a block of them can hold very many pixels
             statistics.add_pixels(encoded.pixels)
             encoded.pixels = _NO_PIXELS
-        kept.append((sample, encoded))
+        kept.append(encoded)
     tables = {}
     for name, field in job.fields.items():
         if isinstance(field, ArrayField):
-            rows = _fixed_rows(name, field, kept)
+            rows = field.rows(name, kept)
             write_rows(paths[name], block.first_row, rows)
-            _count_rows(statistics, field, rows)
-        else:
-            tables[name] = _table_values(field, kept)
-            if field.kind == "objects":
-                lengths, values = tables[name]
-                statistics.add_objects(lengths, values.get("labels"), len(field.classes))
+            if kept:
+                field.add_statistics(statistics, name, rows)
+        elif isinstance(field, TableField):
+            tables[name] = field.rows(name, kept)
+            field.add_statistics(statistics, name, *tables[name])
     return BlockResult(len(kept), tables, statistics, tuple(skipped), bytes(files))
 
 
@@ -131,53 +132,13 @@ def faults(problems: Iterable[Problem]) -> list[Problem]:
     return [problem for problem in problems if problem.reason != BOX_CROPPED]
 
 
-def _check_shapes(job: Job, sample: Sample, encoded: EncodedSample) -> None:
+def _check_shapes(job: Job, encoded: EncodedSample) -> None:
     image, pixels = job.fields["image"], encoded.pixels
     if job.options.encoding == "jpeg" and pixels.shape[2] != job.channels:
         message = f"expected an image of {job.channels} channels like the first one, found {pixels.shape[2]}."
-        raise SourceError(Problem(sample.key, SHAPES_DIFFER, message))
+        raise SourceError(Problem(encoded.key, SHAPES_DIFFER, message))
     if isinstance(image, ArrayField) and (image.spec.shape != pixels.shape or image.spec.dtype != pixels.dtype):
         expected = f"{'x'.join(map(str, image.spec.shape))} {image.spec.dtype}"
         found = f"{'x'.join(map(str, pixels.shape))} {pixels.dtype}"
         message = f"expected an image of {expected} like the first one, found {found}."
-        raise SourceError(Problem(sample.key, SHAPES_DIFFER, message))
-
-
-def _fixed_rows(name: str, field: ArrayField, kept: list[tuple[Sample, EncodedSample]]) -> NDArray[Any]:
-    values: list[Any]
-    if field.kind == "image":
-        values = [encoded.pixels for _, encoded in kept]
-    elif field.kind == "size":
-        values = [encoded.size for _, encoded in kept]
-    elif field.kind == "label":
-        values = [sample.label for sample, _ in kept]
-    else:
-        values = [sample.arrays[name] for sample, _ in kept]
-    return np.array(values, field.spec.dtype).reshape(len(kept), *field.spec.shape)
-
-
-def _count_rows(statistics: Statistics, field: ArrayField, rows: NDArray[Any]) -> None:
-    if not len(rows):
-        return
-    if field.kind == "image":
-        statistics.add_pixels(rows)
-    elif field.kind == "label":
-        statistics.add_labels(rows, len(field.classes))
-    elif field.kind == "size":
-        statistics.add_sizes(rows)
-
-
-def _table_values(
-    field: TableField, kept: list[tuple[Sample, EncodedSample]]
-) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
-    """Number of values of each sample, and the values of all, of each value array."""
-    if field.kind == "objects":
-        counts = [len(next(iter(encoded.objects.values()))) for _, encoded in kept]
-        values = {}
-        for name, spec in field.values.items():
-            empty = np.empty((0, *spec.shape), spec.dtype)
-            values[name] = np.concatenate([empty, *(encoded.objects[name] for _, encoded in kept)])
-        return np.array(counts, np.int64), values
-    texts = [s.key.encode() if field.kind == "key" else e.image or b"" for s, e in kept]
-    data = np.frombuffer(b"".join(texts), np.uint8)
-    return np.array([len(t) for t in texts], np.int64), {"bytes": data}
+        raise SourceError(Problem(encoded.key, SHAPES_DIFFER, message))

@@ -27,7 +27,7 @@ from tensorstore_ds.conversion.survey import SHAPES_DIFFER, mixed_colors, shapes
 from tensorstore_ds.conversion.workers import WORKER_NAME, run_blocks
 from tensorstore_ds.conversion.workspace import FinishedShard, Workspace
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, StoreExistsError
-from tensorstore_ds.format.manifest import Manifest, SplitEntry, dump_field, shard_path
+from tensorstore_ds.format.manifest import Manifest, SplitEntry, shard_path
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.sources.base import Reference
@@ -217,7 +217,7 @@ class _Conversion:
                 "source": str(prepared.source.path),
                 "source_format": prepared.source.name,
                 "versions": [__version__, f"Pillow {PIL.__version__}", f"numcodecs {numcodecs.__version__}"],
-                "fields": {name: dump_field(f) for name, f in prepared.fields.items()},
+                "fields": {name: field.dump() for name, field in prepared.fields.items()},
                 "mixed": self._mixed,
                 **options.deciding(),
             }

@@ -6,15 +6,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.errors import OptionError, Problem
-from tensorstore_ds.format.schema import OBJECT_VALUES, Encoding
-from tensorstore_ds.imaging.codecs import MAX_PIXELS, Color, OnDecode, bad_image, decode_image, encode_jpeg, resize
+from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField
+from tensorstore_ds.format.kinds.objects import FLAGS
+from tensorstore_ds.format.schema import EncodedSample, Encoding
+from tensorstore_ds.imaging.codecs import MAX_PIXELS, Color, OnDecode, bad_image, decode_image, decode_mask, encode_jpeg
 from tensorstore_ds.imaging.placement import Fit, Placement, box_faults, clip, place
+from tensorstore_ds.imaging.resizing import resize, resize_nearest
 from tensorstore_ds.regular_files import check_machine, read_file
 from tensorstore_ds.sources.base import Objects, Sample
 
@@ -58,43 +62,32 @@ class ImageOptions:
             raise OptionError(f"--size: expected at most --max-pixels, {self.max_pixels:,} pixels, found {found}.")
 
 
-@dataclass(slots=True)  # not frozen, which would triple the time to make one
-class EncodedSample:
-    """One row.
-
-    Attributes:
-        pixels: (H, W, C) of the stored image.
-        image: the stored bytes, or None where the pixels themselves are stored.
-        size: (height, width) of the image before it was resized.
-        objects: each (M, ...) in the dtype stored; empty without objects.
-        problems: boxes that were dropped, and why.
-    """
-
-    pixels: NDArray[Any]
-    image: bytes | None
-    size: tuple[int, int]
-    objects: Mapping[str, NDArray[Any]]
-    problems: tuple[Problem, ...] = ()
-
-
-def encode_sample(sample: Sample, options: ImageOptions, on_decode: OnDecode | None = None) -> EncodedSample:
-    """Decode a sample's image, fit it and its objects to the size asked for, and encode it.
+def encode_sample(
+    sample: Sample,
+    options: ImageOptions,
+    on_decode: OnDecode | None = None,
+    masks: Mapping[str, MaskField] = MappingProxyType({}),
+) -> EncodedSample:
+    """Decode a sample's image, fit it, its objects and its masks to the size asked for, and encode it.
 
     Args:
         on_decode: called before an image file is decoded, with the bytes of memory that this may take.
+        masks: the fields of `Sample.masks`.
 
     Raises:
-        SourceError: the image cannot be decoded, or the annotation belongs to an image of another size.
+        SourceError: the image or a mask cannot be decoded, or an annotation belongs to an image of another size.
         ConversionError: memory is short, or the disk fails.
     """
     try:
-        return _encode_sample(sample, options, on_decode)
+        return _encode_sample(sample, options, on_decode, masks)
     except (MemoryError, RecursionError) as error:
         check_machine(sample.key, error)
         raise
 
 
-def _encode_sample(sample: Sample, options: ImageOptions, on_decode: OnDecode | None) -> EncodedSample:
+def _encode_sample(
+    sample: Sample, options: ImageOptions, on_decode: OnDecode | None, masks: Mapping[str, MaskField]
+) -> EncodedSample:
     source: Any = sample.image
     if isinstance(source, str | Path):
         source = read_file(source, sample.key)
@@ -121,8 +114,66 @@ def _encode_sample(sample: Sample, options: ImageOptions, on_decode: OnDecode | 
         for name, (dtype, _) in OBJECT_VALUES.items():
             value = getattr(placed, name)
             if value is not None:
-                objects[name] = np.ascontiguousarray(value, dtype)
-    return EncodedSample(pixels, _encode(sample.key, source, pixels, options), (height, width), objects, problems)
+                with np.errstate(over="ignore"):  # infinity is refused below
+                    objects[name] = np.ascontiguousarray(value != 0 if name in FLAGS else value, dtype)
+        if "keypoints" in objects:
+            objects["keypoints"] = _whole_keypoints(sample.key, objects["keypoints"])
+    return EncodedSample(
+        key=sample.key,
+        pixels=pixels,
+        image=_encode(sample.key, source, pixels, options),
+        size=(height, width),
+        label=sample.label,
+        objects=objects,
+        masks={
+            name: encode_mask(sample, name, field, (height, width), placement, options.max_pixels)
+            for name, field in masks.items()
+        },
+        arrays=sample.arrays,
+        problems=problems,
+    )
+
+
+def _whole_keypoints(key: str, keypoints: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Keypoints (M, K, 2) of which each has two coordinates, or two NaN where it is absent."""
+    if np.isinf(keypoints).any():
+        raise bad_image(key, "annotation", "expected finite coordinates of keypoints, found infinity.")
+    return np.where(np.isnan(keypoints).any(axis=2, keepdims=True), np.float32(np.nan), keypoints)
+
+
+def encode_mask(
+    sample: Sample, name: str, field: MaskField, size: tuple[int, int], placement: Placement | None, max_pixels: int
+) -> NDArray[Any]:
+    """(H, W) of a sample's mask, of the field's dtype, fitted as its image was; what that leaves free is ignored.
+
+    Args:
+        sample: the sample.
+        name: of the mask in it.
+        field: of the store.
+        size: (height, width) of the image.
+        placement: how it was fitted; None if it was not.
+        max_pixels: refuse a mask with more, before decoding it.
+
+    Raises:
+        SourceError: the mask cannot be decoded, is of another size (`size-mismatch`), or has values that are no class
+            (`mask-range`).
+    """
+    key, source = f"{sample.key} ({name})", sample.masks[name]
+    if isinstance(source, str | Path):
+        source = read_file(source, key)
+    mask = decode_mask(source, max_pixels=max_pixels, key=key)
+    if mask.shape != size:
+        found, shown = "x".join(map(str, mask.shape)), "x".join(map(str, size))
+        message = f"the mask is {found} (height x width), the image is {shown} as it is shown."
+        raise bad_image(key, "size-mismatch", message)
+    wrong = mask[field.wrong(mask)]
+    if wrong.size:
+        message = f"expected pixels in {field.expected()}, found {int(wrong[0])}."
+        advice = "Name all classes with `classes`, that of 0 first, or correct the mask."
+        raise SourceError(Problem(key, "mask-range", message), advice)
+    if placement is not None:
+        mask = resize_nearest(mask, placement, field.ignored or 0)
+    return mask.astype(field.spec.dtype, copy=False)
 
 
 def _encode(key: str, source: Any, pixels: NDArray[Any], options: ImageOptions) -> bytes | None:

@@ -15,7 +15,8 @@ from tensorstore_ds.conversion.preparation import AnySource, Prepared, open_any,
 from tensorstore_ds.conversion.survey import mixed_colors, shapes_problem, survey
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.arrays import ZSTD_LEVEL
-from tensorstore_ds.format.schema import Field
+from tensorstore_ds.format.kinds import MaskField
+from tensorstore_ds.format.schema import Field, of_kind
 from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.machine import memory_limit, usable_cores
 from tensorstore_ds.sources.base import Reference
@@ -133,6 +134,6 @@ def _try(prepared: Prepared, options: ConvertOptions) -> _Tried:
     seconds = (time.perf_counter() - began) / max(1, len(stored))
     data = b"".join(stored)
     # Besides the image a row has a size, a key with its offset, and often a label: about a hundred bytes.
-    small = 100
+    small = 100 + sum(field.spec.row_nbytes for field in of_kind(prepared.fields, MaskField).values())
     compressed = len(Zstd(level=ZSTD_LEVEL).encode(data)) / len(data) if data else 1.0
     return _Tried(len(data) // max(1, len(stored)) + small, seconds, compressed)

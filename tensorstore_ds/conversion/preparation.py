@@ -11,8 +11,9 @@ from pathlib import Path
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import PlannedSplit, plan_splits
-from tensorstore_ds.errors import ConversionError, Problem, SourceError
-from tensorstore_ds.format.schema import KEY, SIZE, ArrayField, Field, encoded_image_field, image_field
+from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
+from tensorstore_ds.format.kinds import EncodedImageField, KeyField, MaskField, RawImageField, SizeField
+from tensorstore_ds.format.schema import ArrayField, ArraySpec, EncodedSample, Field, of_kind
 from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Source
@@ -76,6 +77,11 @@ def prepare(source: Source, options: ConvertOptions, *, room: int | None = None)
         raise SourceError(
             Problem(str(source.path), "array-shape", f"a field of its own is named {taken[0]}. Rename it.")
         )
+    if options.encoding != "raw" and options.size is None and of_kind(contents.fields, MaskField):
+        raise OptionError(
+            "masks are stored as pixels of one size: give `size`, with `encoding=raw` or `encoding=jpeg`, "
+            f"found `encoding={options.encoding}` without it."
+        )
     splits = plan_splits(contents, options.split, options.seed, source.key)
     if room is not None and options.size is not None and options.encoding == "raw" and options.layout == "memmap":
         check_room(sum(len(split.references) for split in splits.values()) * math.prod(options.size), room)
@@ -90,19 +96,20 @@ def prepare_again(
     Raises:
         SourceError: as `prepare`.
     """
-    first, mean_nbytes = _probe(source, splits, options)
+    first, mean_nbytes = _probe(source, contents, splits, options)
     if first is None:
         raise SourceError(
             contents.problems or Problem(str(source.path), "empty-source", "no sample can be read here."),
             "Name the files to be converted, or another --format.",
         )
     if options.encoding == "raw":
-        image: Field = image_field(first.shape, first.dtype)
+        image: Field = RawImageField(ArraySpec(first.pixels.dtype.name, first.pixels.shape))
     else:
-        image = encoded_image_field(options.encoding)
-    fields = {"image": image, **contents.fields, "size": SIZE, "key": KEY}
-    fixed = [f.spec.row_nbytes for f in fields.values() if isinstance(f, ArrayField)]
-    return Prepared(source, contents, fields, splits, first.shape[2], max(*fixed, mean_nbytes))
+        image = EncodedImageField(encoding=options.encoding)
+    found = {name: field.fitted(first) for name, field in contents.fields.items()}
+    fields = {"image": image, **found, "size": SizeField(), "key": KeyField()}
+    fixed = [field.spec.row_nbytes for field in of_kind(fields, ArrayField).values()]
+    return Prepared(source, contents, fields, splits, first.pixels.shape[2], max(*fixed, mean_nbytes))
 
 
 def check_room(needed: int, free: int) -> None:
@@ -114,35 +121,30 @@ def check_room(needed: int, free: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Pixels:
-    """What the first sample says of all."""
-
-    shape: tuple[int, int, int]
-    dtype: str
-
-
-def _probe(source: Source, splits: Mapping[str, PlannedSplit], options: ConvertOptions) -> tuple[_Pixels | None, int]:
-    """The first good sample's pixels, and the mean size of some samples' files, where these are kept.
+def _probe(
+    source: Source, contents: Contents, splits: Mapping[str, PlannedSplit], options: ConvertOptions
+) -> tuple[EncodedSample | None, int]:
+    """The first good sample, and the mean size of some samples' files, where these are kept.
 
     What is bad is passed over if it is to be skipped: the conversion will come to it again, and name it.
     """
-    pixels: _Pixels | None = None
+    first: EncodedSample | None = None
     nbytes: list[int] = []
     wanted = 1 if options.encoding == "raw" else PROBED
+    masks = of_kind(contents.fields, MaskField)
     with own_pixel_limit():
         for split in splits.values():
             step = 1 if options.encoding == "raw" else max(1, len(split.references) // PROBED)
             for i in range(0, len(split.references), step):
                 try:
-                    encoded = encode_sample(source.read(split.source_split, split.references[i]), options.image)
+                    sample = source.read(split.source_split, split.references[i])
+                    encoded = encode_sample(sample, options.image, masks=masks)
                 except SourceError:
                     if options.on_error == "fail":
                         raise
                     continue
-                height, width, channels = encoded.pixels.shape
-                pixels = pixels or _Pixels((height, width, channels), encoded.pixels.dtype.name)
+                first = first or encoded
                 nbytes.append(len(encoded.image or b""))
                 if len(nbytes) == wanted:
-                    return pixels, sum(nbytes) // wanted
-    return pixels, sum(nbytes) // max(1, len(nbytes))
+                    return first, sum(nbytes) // wanted
+    return first, sum(nbytes) // max(1, len(nbytes))

@@ -33,7 +33,8 @@ from tensorstore_ds.conversion.shard_writer import check_in_file
 from tensorstore_ds.durable import lock, sync
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem, StoreExistsError
 from tensorstore_ds.format.arrays import GROUP, dump_json
-from tensorstore_ds.format.manifest import File, Manifest, Shard, dump_shard, parse_shard, shard_path
+from tensorstore_ds.format.manifest import File, Manifest, Shard, dump_shard, shard_path
+from tensorstore_ds.format.manifest_parser import parse_shard
 from tensorstore_ds.format.root import dump_root
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.reading.store import open as open_store

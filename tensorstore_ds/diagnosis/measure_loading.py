@@ -14,7 +14,7 @@ import torch
 
 from tensorstore_ds.diagnosis.measure_machine import hashed
 from tensorstore_ds.diagnosis.results import Decoding, Memory, Run, Settings, TransformRun
-from tensorstore_ds.format.schema import TableField
+from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.fields import decode_images
@@ -210,9 +210,7 @@ def major_faults() -> int | None:
 def encoding_of(dataset: StoreDataset) -> str:
     """How images are kept; empty where none are read."""
     image = dataset.split.fields.get("image") if "image" in dataset.fields else None
-    if image is None:
-        return ""
-    return image.encoding or "" if isinstance(image, TableField) else "raw"
+    return image.encoding if isinstance(image, ImageField) else ""
 
 
 def measure_decoding(dataset: StoreDataset, *, seconds: float) -> Decoding | None:

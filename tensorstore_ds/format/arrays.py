@@ -152,8 +152,8 @@ class ArrayGeometry:
 def array_paths(name: str, field: Field) -> dict[str, ArraySpec]:
     """The arrays that hold a field, by their path relative to the shard.
 
-    >>> from tensorstore_ds.format.schema import KEY, SIZE
-    >>> list(array_paths("key", KEY)), list(array_paths("size", SIZE))
+    >>> from tensorstore_ds.format.kinds import KeyField, SizeField
+    >>> list(array_paths("key", KeyField())), list(array_paths("size", SizeField()))
     (['key/offsets', 'key/bytes'], ['size'])
     """
     return {f"{name}/{value}" if value else name: spec for value, spec in field.arrays.items()}

@@ -11,9 +11,9 @@ import re
 from typing import Any
 
 from tensorstore_ds.errors import FormatError, Problem
-from tensorstore_ds.format import manifest as manifests
 from tensorstore_ds.format.arrays import GROUP, dump_json
-from tensorstore_ds.format.manifest import CONVENTION, Manifest
+from tensorstore_ds.format.manifest import CONVENTION, Manifest, dump
+from tensorstore_ds.format.manifest_parser import parse
 from tensorstore_ds.format.strict_json import load_object
 
 _ZEROS = "0" * 64
@@ -23,7 +23,7 @@ _DAMAGED = "Copy the store again, with its zarr.json: this one was changed after
 
 def dump_root(manifest: Manifest) -> bytes:
     """The bytes of the root's ``zarr.json``, its digest included."""
-    attributes = {"zarr_conventions": [CONVENTION], "tsds_sha256": _ZEROS, "tsds": manifests.dump(manifest)}
+    attributes = {"zarr_conventions": [CONVENTION], "tsds_sha256": _ZEROS, "tsds": dump(manifest)}
     data = dump_json({**GROUP, "attributes": attributes})
     member = b'"tsds_sha256": "'
     # The first one: what comes before it is ours.
@@ -54,7 +54,7 @@ def parse_root(data: bytes) -> tuple[Manifest, str]:
     digest = attributes.get("tsds_sha256")
     if digest is not None:
         _check_digest(data, digest)
-    manifest = manifests.parse(attributes["tsds"])
+    manifest = parse(attributes["tsds"])
     if digest is None:  # after the version was looked at: another one may have other ways
         problem = Problem("zarr.json", "manifest", "expected the attribute tsds_sha256, found none.")
         raise FormatError(problem, _DAMAGED)

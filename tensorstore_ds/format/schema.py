@@ -1,20 +1,28 @@
-"""What a store holds: fields, their kinds, dtypes and shapes. No input or output."""
+"""What a store holds: fields of fixed shape and tables, their dtypes and shapes. No input or output.
+
+What a kind of field adds to these, such as the check of its values, is in `tensorstore_ds.format.kinds`.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-Kind = Literal["image", "label", "objects", "size", "key", "array"]
+from tensorstore_ds.errors import Problem
+
+if TYPE_CHECKING:
+    from tensorstore_ds.format.manifest_values import ManifestValues
+    from tensorstore_ds.format.statistics import Statistics
+    from tensorstore_ds.reading.columns import Column, RaggedColumn
+
 Encoding = Literal["raw", "jpeg", "source"]
 Layout = Literal["memmap", "zarr"]
-
-KINDS: tuple[Kind, ...] = get_args(Kind)
 ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
@@ -22,15 +30,15 @@ LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 NAME = re.compile(r"[a-z0-9_-]{1,64}")
 #: The data types of Zarr v3 that a column may have; the names are NumPy's too.
 DTYPES = (*(f"{t}{b}" for t in ("uint", "int") for b in (8, 16, 32, 64)), "float16", "float32", "float64")
-#: The value arrays of an `objects` table and their type for one object; K is the number of keypoints.
-OBJECT_VALUES: Mapping[str, tuple[str, tuple[int | str, ...]]] = {
-    "boxes": ("float32", (4,)),
-    "labels": ("int64", ()),
-    "keypoints": ("float32", ("K", 2)),
-    "difficult": ("uint8", ()),
-    "truncated": ("uint8", ()),
-    "occluded": ("uint8", ()),
-}
+
+#: What a check of values finds: a reason code, and a message.
+Finding = tuple[str, str]
+#: (n, 2) height and width of the stored images of some rows, (n,) int64; infinite where there are none.
+ImageSizes = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+
+#: Rows, and bytes, that a check looks at together.
+_ROWS = 100_000
+_NBYTES = 64 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,99 +53,209 @@ class ArraySpec:
         """Bytes of one row."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
+    def dump(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {"dtype": self.dtype, "shape": list(self.shape)}
 
-@dataclass(frozen=True, slots=True)
-class ArrayField:
-    """A field of fixed shape: one array, a row a sample.
+    def __str__(self) -> str:
+        return f"{self.dtype} {' x '.join(map(str, self.shape))}".strip()
+
+
+@dataclass(slots=True)  # not frozen, which would triple the time to make one
+class EncodedSample:
+    """One sample as a store keeps it; each kind of field takes what is its own.
 
     Attributes:
-        kind: ``image`` (H, W, C), ``label`` (), ``size`` (2,) or ``array`` (any shape).
-        spec: dtype and shape of one row.
-        classes: of a ``label``: the class names; a label is an index into them.
+        key: what the sample is called in its source.
+        pixels: (H, W, C) of the stored image.
+        image: the stored bytes, or None where the pixels themselves are stored.
+        size: (height, width) of the image before it was resized.
+        label: class index.
+        objects: each (M, ...) in the dtype stored; empty without objects.
+        masks: each (H, W), by the name of the field.
+        arrays: further fields, by name.
+        problems: boxes that were dropped, and why.
     """
 
-    kind: Kind
-    spec: ArraySpec
-    classes: tuple[str, ...] = ()
+    key: str
+    pixels: NDArray[Any]
+    image: bytes | None
+    size: tuple[int, int]
+    label: int | None = None
+    objects: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    masks: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+
+class Field:
+    """One field of a store. A kind is a class that derives from `ArrayField` or from `TableField`.
+
+    Attributes:
+        kind: its name in the manifest.
+    """
+
+    kind: ClassVar[str]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names, where the field has some."""
+        return ()
 
     @property
     def arrays(self) -> dict[str, ArraySpec]:
-        """The arrays that hold the field: here one, under the field's own name."""
+        """The arrays that hold the field, by their path below the field's name."""
+        raise NotImplementedError
+
+    def dump(self) -> dict[str, Any]:
+        """The field as the manifest has it."""
+        raise NotImplementedError
+
+    @classmethod
+    def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
+        """The field at a place of the manifest; what is wrong is noted in `values`."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """What it holds, in a few words."""
+        raise NotImplementedError
+
+    def fitted(self, first: EncodedSample) -> Self:
+        """The field with what only the first sample tells, such as the size of images."""
+        return self
+
+
+@dataclass(frozen=True)
+class ArrayField(Field):
+    """A field of fixed shape: one array, a row a sample. The kind ``array`` is this alone, with no meaning known.
+
+    Attributes:
+        spec: dtype and shape of one row.
+    """
+
+    kind: ClassVar[str] = "array"
+    spec: ArraySpec
+
+    @property
+    def arrays(self) -> dict[str, ArraySpec]:
+        """The one array, under the field's own name."""
         return {"": self.spec}
 
+    def dump(self) -> dict[str, Any]:
+        """Kind, dtype and shape."""
+        return {"kind": self.kind, **self.spec.dump()}
 
-@dataclass(frozen=True, slots=True)
-class TableField:
+    @classmethod
+    def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
+        """Of any dtype and shape."""
+        return cls(values.spec(where, data))
+
+    def describe(self) -> str:
+        """dtype, shape, and the number of classes if there are any."""
+        return " · ".join([str(self.spec), *([_count(len(self.classes), "class", "es")] if self.classes else [])])
+
+    def rows(self, name: str, samples: Sequence[EncodedSample]) -> NDArray[Any]:
+        """(n, ...) of what is stored of some samples."""
+        values = [self.row(name, sample) for sample in samples]
+        return np.array(values, self.spec.dtype).reshape(len(samples), *self.spec.shape)
+
+    def row(self, name: str, sample: EncodedSample) -> Any:
+        """What is stored of one sample."""
+        return sample.arrays[name]
+
+    def add_statistics(self, statistics: Statistics, name: str, rows: NDArray[Any]) -> None:
+        """Add what these rows, at least one, are like."""
+
+    def check(self, column: Column) -> Iterator[Finding]:
+        """What is wrong with the values of a split."""
+        return iter(())
+
+
+@dataclass(frozen=True)
+class TableField(Field):
     """A field of varying length: `offsets` and value arrays, any number of values a sample.
 
     Attributes:
-        kind: ``objects``, ``key`` or, with an encoding, ``image``.
         values: dtype and shape of one element of each value array.
-        encoding: of an ``image``: what its bytes are, ``jpeg`` or ``source``.
-        classes: of ``objects``: the class names; `labels` are indices into them.
-        keypoints: of ``objects``: the names of the K keypoints, in the order of `keypoints`.
-        flip_pairs: pairs of keypoint indices that change places when an image is mirrored left to right.
     """
 
-    kind: Kind
     values: Mapping[str, ArraySpec]
-    encoding: Encoding | None = None
-    classes: tuple[str, ...] = ()
-    keypoints: tuple[str, ...] = ()
-    flip_pairs: tuple[tuple[int, int], ...] = ()
 
     @property
     def arrays(self) -> dict[str, ArraySpec]:
-        """The arrays that hold the field: `offsets`, then each value array."""
+        """`offsets`, then each value array."""
         return {"offsets": ArraySpec("int64"), **self.values}
 
+    def dump(self) -> dict[str, Any]:
+        """Kind, and dtype and shape of each value array."""
+        return {"kind": self.kind, "values": {name: spec.dump() for name, spec in self.values.items()}}
 
-Field = ArrayField | TableField
+    def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
+        """(n,) number of values of each sample, and the values of all, back to back."""
+        raise NotImplementedError
 
-BYTES: Mapping[str, ArraySpec] = {"bytes": ArraySpec("uint8")}
-KEY = TableField("key", BYTES)
-SIZE = ArrayField("size", ArraySpec("int32", (2,)))
+    def value(self, values: Mapping[str, NDArray[Any]]) -> Any:
+        """What a reader is given of one sample."""
+        return values
 
+    def add_statistics(
+        self, statistics: Statistics, name: str, lengths: NDArray[np.int64], values: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Add what the values of some samples are like."""
 
-def image_field(shape: tuple[int, int, int], dtype: str = "uint8") -> ArrayField:
-    """Images kept as pixels: (H, W, C)."""
-    return ArrayField("image", ArraySpec(dtype, shape))
-
-
-def encoded_image_field(encoding: Encoding) -> TableField:
-    """Images kept as the bytes of a file, each of its own size."""
-    return TableField("image", BYTES, encoding=encoding)
-
-
-def label_field(classes: tuple[str, ...]) -> ArrayField:
-    """A class index a sample."""
-    return ArrayField("label", ArraySpec("int64"), classes=classes)
-
-
-def objects_field(
-    *values: str,
-    classes: tuple[str, ...] = (),
-    keypoints: tuple[str, ...] = (),
-    flip_pairs: tuple[tuple[int, int], ...] = (),
-) -> TableField:
-    """A table of objects with the named value arrays of `OBJECT_VALUES`.
-
-    >>> objects_field("boxes", "keypoints", keypoints=("left", "right")).values["keypoints"].shape
-    (2, 2)
-    """
-    specs = {name: object_value(name, len(keypoints)) for name in values}
-    return TableField("objects", specs, classes=classes, keypoints=keypoints, flip_pairs=flip_pairs)
+    def check(self, table: RaggedColumn, image_sizes: ImageSizes) -> Iterator[Finding]:
+        """What is wrong with the values of a split, whose offsets are sound."""
+        return iter(())
 
 
-def object_value(name: str, keypoints: int) -> ArraySpec:
-    """dtype and shape of one object's `name`, a member of `OBJECT_VALUES`, for a number of keypoints."""
-    dtype, shape = OBJECT_VALUES[name]
-    return ArraySpec(dtype, tuple(keypoints if n == "K" else int(n) for n in shape))
+@dataclass(frozen=True)
+class BytesField(TableField):
+    """A table of bytes: a text, or a file, a sample."""
+
+    values: Mapping[str, ArraySpec] = field(default_factory=lambda: {"bytes": ArraySpec("uint8")})
+
+    def data(self, sample: EncodedSample) -> bytes:
+        """What is stored of one sample."""
+        raise NotImplementedError
+
+    def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
+        """As `TableField.rows`."""
+        items = [self.data(sample) for sample in samples]
+        return np.array([len(item) for item in items], np.int64), {"bytes": np.frombuffer(b"".join(items), np.uint8)}
+
+    def value(self, values: Mapping[str, NDArray[Any]]) -> Any:
+        """The `bytes` of one sample."""
+        return values["bytes"].tobytes()
+
+    def check_values(self, values: ManifestValues, where: str, data: dict[str, Any]) -> None:
+        """Note in `values` whatever is not the one value `bytes`."""
+        specs = values.specs(f"{where}.values", data.get("values"))
+        if specs != dict(self.values):
+            values.wrong(where, f"expected the one value bytes (uint8, []), found {sorted(specs)}.")
 
 
 @dataclass(frozen=True, slots=True)
 class Keypoints:
-    """Names of landmarks in their stored order, and the pairs that a left-right flip swaps (indices)."""
+    """Names of keypoints in their stored order, and the pairs that a left-right flip swaps (indices)."""
 
     names: tuple[str, ...]
-    flip_pairs: tuple[tuple[int, int], ...] = field(default=())
+    flip_pairs: tuple[tuple[int, int], ...] = ()
+
+
+F = TypeVar("F", bound=Field)
+
+
+def of_kind(fields: Mapping[str, Field], kind: type[F]) -> dict[str, F]:
+    """Those of the fields that are of a kind, by name."""
+    return {name: field for name, field in fields.items() if isinstance(field, kind)}
+
+
+def pieces(column: Column) -> Iterator[tuple[int, NDArray[Any]]]:
+    """The rows of a column, some at a time, each with the number of the first."""
+    step = min(_ROWS, max(1, _NBYTES // max(1, column.spec.row_nbytes)))
+    for start in range(0, len(column), step):
+        yield start, column[start : start + step]
+
+
+def _count(number: int, noun: str, plural: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else plural}"

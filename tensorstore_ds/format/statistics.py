@@ -87,6 +87,8 @@ class Statistics:
             summary["objects"]["mean"] = objects["total"] / objects["samples"]
         if sums.get("channels") is not None:
             summary["channels"] = _moments(sums["channels"])
+        if "masks" in sums:
+            summary["masks"] = sums["masks"]
         if "height" in sums:
             samples = sums["samples"]
             sizes: dict[str, Any] = {}
@@ -148,6 +150,15 @@ def _add_range(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
     return {name: rules.get(name, lambda x, y: x + y)(a[name], b[name]) for name in a}
 
 
+def _add_masks(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    """Pixels of each class, and ignored ones, of each field."""
+    joined = {**a, **b}
+    for name in a.keys() & b.keys():
+        pixels = _add_lists(a[name]["pixels"], b[name]["pixels"])
+        joined[name] = {"pixels": pixels, "ignored": a[name]["ignored"] + b[name]["ignored"]}
+    return joined
+
+
 def _add_channels(a: dict[str, Any] | None, b: dict[str, Any] | None) -> dict[str, Any] | None:
     if a is None or b is None or a["dtype"] != b["dtype"] or len(a["sum"]) != len(b["sum"]):
         return None  # gray and colour images in one split have no channels in common
@@ -176,4 +187,5 @@ _ADD: Mapping[str, Any] = {
     "width": _add_range,
     "distinct": _add_distinct,
     "channels": _add_channels,
+    "masks": _add_masks,
 }

@@ -1,4 +1,4 @@
-"""Image files to pixels, upright and in the colours asked for; pixels to another size, and to JPEG."""
+"""Image files to pixels, upright and in the colours asked for, and masks; pixels to JPEG."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from PIL.PngImagePlugin import PngImageFile
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.schema import DTYPES
-from tensorstore_ds.imaging.placement import Placement
+from tensorstore_ds.imaging.resizing import as_image
 from tensorstore_ds.regular_files import check_machine
 
 OnDecode = Callable[[int], None]
@@ -32,6 +32,7 @@ FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP", "JPEG2000")
 _PEAK_NBYTES = 10
 _PNG = b"\x89PNG\r\n\x1a\n"
 _GRAY_MODES = frozenset(("1", "L", "LA", "La"))
+_MASK_MODES = frozenset(("1", "L", "P", "I"))
 _MODES: Mapping[Color, str] = {"gray": "L", "rgb": "RGB", "rgba": "RGBA"}
 #: Members of `Image.info` from which Pillow reads an orientation. That of a TIFF file it applies by itself.
 _ORIENTED = frozenset(("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"))
@@ -62,14 +63,46 @@ def decode_image(
     if on_decode is not None:
         on_decode(image.width * image.height * _PEAK_NBYTES)
     try:
-        image.load()
-        if not _ORIENTED.isdisjoint(image.info):
-            image = ImageOps.exif_transpose(image)
-        return _from_image(image, color, key)
+        return _from_image(_upright(image), color, key)
     except SourceError:
         raise
     except Exception as error:
         raise _damaged(key, "this image is damaged", error) from error
+
+
+def decode_mask(source: bytes | NDArray[Any] | Image.Image, *, max_pixels: int = MAX_PIXELS, key: str) -> NDArray[Any]:
+    """(H, W) integers of a mask: the indices of a palette, not its colours; or gray values of 8 or 16 bits.
+
+    Args:
+        source: an image file's bytes, an array (H, W) of integers, also with an axis of length 1 more, or a PIL image.
+        max_pixels: of a file.
+        key: names the mask in errors.
+
+    Raises:
+        SourceError: as `decode_image`; `unsupported-depth` for colours, `array-shape` for an array of another shape.
+    """
+    if isinstance(source, np.ndarray):
+        mask = source.squeeze() if source.ndim == 3 and 1 in source.shape else source
+        if mask.ndim != 2 or mask.dtype.kind not in "biu":
+            message = f"expected a mask (H, W) of integers, found shape {source.shape} of {source.dtype}."
+            raise bad_image(key, "array-shape", message)
+        return mask.astype(np.uint8) if mask.dtype == np.bool_ else mask
+    image: Image.Image = open_image(source, max_pixels=max_pixels, key=key) if isinstance(source, bytes) else source
+    if image.mode not in _MASK_MODES and not image.mode.startswith("I;16"):
+        message = f"expected a mask with a palette or in gray, found an image of the mode {image.mode}."
+        advice = "Write the number of each pixel's class, not its colour."
+        raise SourceError(Problem(key, "unsupported-depth", message), advice)
+    try:
+        mask = np.asarray(_upright(image))
+    except Exception as error:
+        raise _damaged(key, "this mask is damaged", error) from error
+    return mask.astype(np.uint8) if mask.dtype == np.bool_ else mask
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """The decoded image, with the orientation that its file asks for."""
+    image.load()
+    return image if _ORIENTED.isdisjoint(image.info) else ImageOps.exif_transpose(image)
 
 
 def open_image(data: bytes | BinaryIO, *, max_pixels: int = MAX_PIXELS, key: str = "image") -> ImageFile.ImageFile:
@@ -164,7 +197,7 @@ def _from_array(array: NDArray[Any], color: Color, key: str) -> NDArray[Any]:
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     channels = array.shape[2]
     if color == "gray" and channels in (3, 4) and array.dtype == np.uint8:
-        return np.asarray(_as_image(array[:, :, :3]).convert("L"))[:, :, None]
+        return np.asarray(as_image(array[:, :, :3]).convert("L"))[:, :, None]
     if color == "rgb" and channels in (1, 2):
         return np.repeat(array[:, :, :1], 3, axis=2)
     if color == "rgb" and channels == 4:
@@ -177,56 +210,8 @@ def _from_array(array: NDArray[Any], color: Color, key: str) -> NDArray[Any]:
 def encode_jpeg(pixels: NDArray[np.uint8], quality: int) -> bytes:
     """A JPEG file of pixels (H, W, C), gray or RGB, as bytes."""
     buffer = io.BytesIO()
-    _as_image(pixels).save(buffer, "JPEG", quality=quality)
+    as_image(pixels).save(buffer, "JPEG", quality=quality)
     return buffer.getvalue()
-
-
-# --- resize -----------------------------------------------------------------------------------------------------
-
-
-def resize(pixels: NDArray[Any], placement: Placement) -> NDArray[Any]:
-    """Resize with antialiasing: Pillow's bilinear filter, whose support grows with the reduction.
-
-    Args:
-        pixels: (H, W, C), any dtype.
-
-    Returns:
-        (H', W', C) of the same dtype; what `placement` leaves free is zero. Types other than uint8 are resized as
-        float32 and rounded.
-    """
-    channels = pixels.shape[2]
-    height, width = placement.resized
-    if pixels.dtype == np.uint8 and channels in (1, 3, 4):
-        resized = np.asarray(_resize(_as_image(pixels), placement)).reshape(height, width, channels)
-    else:
-        planes = [
-            np.asarray(_resize(Image.fromarray(_as_float32(pixels[:, :, c])), placement)) for c in range(channels)
-        ]
-        resized = np.stack(planes, axis=2)
-        if pixels.dtype.kind in "iu":
-            limits = np.iinfo(pixels.dtype)
-            resized = np.clip(np.rint(resized.astype(np.float64)), limits.min, limits.max)
-        resized = resized.astype(pixels.dtype)
-    if placement.resized == placement.size:
-        return resized
-    canvas = np.zeros((*placement.size, channels), pixels.dtype)
-    top, left = placement.offset
-    canvas[top : top + height, left : left + width] = resized
-    return canvas
-
-
-def _resize(image: Image.Image, placement: Placement) -> Image.Image:
-    height, width = placement.resized
-    return image.resize((width, height), Image.Resampling.BILINEAR, box=placement.box)
-
-
-def _as_float32(plane: NDArray[Any]) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # infinity is refused later, with the sample's name
-        return plane.astype(np.float32)
-
-
-def _as_image(pixels: NDArray[np.uint8]) -> Image.Image:
-    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels))
 
 
 def _damaged(key: str, what: str, error: Exception) -> SourceError:

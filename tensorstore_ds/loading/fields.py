@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torchvision import tv_tensors
 
-from tensorstore_ds.format.schema import ArrayField, Field, TableField
+from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, LabelField, MaskField, ObjectsField
+from tensorstore_ds.format.schema import ArrayField, Field, of_kind
 from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.reading.store import Split
@@ -24,18 +25,18 @@ Value = torch.Tensor | PackedObjects | list[str] | list[torch.Tensor]
 
 def is_decoded(field: Field) -> bool:
     """Whether its rows are image files, which take long to decode."""
-    return field.kind == "image" and isinstance(field, TableField)
+    return isinstance(field, EncodedImageField)
 
 
 def has_fixed_rows(field: Field) -> bool:
     """Whether it is kept as numbers that a device can hold and gather: not as keys or image files."""
-    return isinstance(field, ArrayField) or field.kind == "objects"
+    return isinstance(field, ArrayField | ObjectsField)
 
 
 def classes_of(fields: Mapping[str, Field]) -> tuple[str, ...]:
-    """Class names of the labels, or of the objects; none if there are neither."""
-    named = (field for field in fields.values() if field.kind in ("label", "objects"))
-    return next((field.classes for field in named if field.classes), ())
+    """Class names of the labels, of the objects, or of the masks; none if there are none of these."""
+    labelled = (field.classes for field in fields.values() if isinstance(field, LabelField | ObjectsField | MaskField))
+    return next((classes for classes in labelled if classes), ())
 
 
 # --- from columns to batches ----------------------------------------------------------------------------------------
@@ -52,11 +53,11 @@ def gather_field(split: Split, name: str, rows: NDArray[np.int64], pool: BufferP
         tensor, array = pool.empty(len(rows), field.spec)
         column.take(rows, out=array)
         return channels_first(field, tensor)
-    if field.kind == "objects":
+    if isinstance(field, ObjectsField):
         ragged = column.take(rows)
         values = {value: torch.from_numpy(array) for value, array in ragged.values.items()}
         return PackedObjects(torch.from_numpy(ragged.offsets), values)
-    if field.kind == "key":
+    if isinstance(field, KeyField):
         return [column[row] for row in rows.tolist()]
     return decode_images([column[row] for row in rows.tolist()], [key_of(split, row) for row in rows.tolist()])
 
@@ -72,7 +73,7 @@ def view_field(split: Split, name: str, row: int) -> torch.Tensor | None:
 
 def channels_first(field: Field, rows: torch.Tensor) -> torch.Tensor:
     """Images (B, H, W, C) as (B, C, H, W): a view, so that their memory is channels-last. Other fields as they are."""
-    return rows.permute(0, 3, 1, 2) if field.kind == "image" else rows
+    return rows.permute(0, 3, 1, 2) if isinstance(field, ImageField) else rows
 
 
 def decode_images(files: list[bytes], keys: list[str]) -> torch.Tensor | list[torch.Tensor]:
@@ -101,15 +102,17 @@ def key_of(split: Split, row: int) -> str:
 def as_sample(sample: dict[str, Any], fields: Mapping[str, Field], return_as: ReturnAs, *, wrap: bool) -> Any:
     """One sample, a dict of image (C, H, W), label (), objects {name: (m, ...)}, as it is returned; it is used up.
 
-    With `wrap`, image, boxes and keypoints become torchvision's tv_tensors, so that ``torchvision.transforms.v2`` moves
-    boxes and keypoints together with the image.
+    With `wrap`, image, boxes, keypoints and masks become torchvision's tv_tensors, so that
+    ``torchvision.transforms.v2`` moves them together.
     """
-    objects = next((name for name in sample if fields[name].kind == "objects"), None)
+    objects = next((name for name in sample if isinstance(fields[name], ObjectsField)), None)
     if objects is not None and (wrap or return_as == "tuple"):
         canvas = tuple(sample["image"].shape[-2:]) if "image" in sample else (0, 0)
         sample[objects] = _wrap_objects(sample[objects], canvas)
     if wrap and "image" in sample:
         sample["image"] = tv_tensors.Image(sample["image"])
+    for name in of_kind({name: fields[name] for name in sample}, MaskField) if wrap else ():
+        sample[name] = tv_tensors.Mask(sample[name])
     if return_as == "dict":
         return sample
     image = sample.pop("image", None)
@@ -130,7 +133,7 @@ def _wrap_objects(objects: Mapping[str, torch.Tensor], canvas: tuple[int, ...]) 
 def as_tuple(columns: dict[str, Any], fields: Mapping[str, Field]) -> tuple[Any, ...]:
     """A batch as torchvision's: (images, labels), or (images, targets) if there are objects. `columns` is used up."""
     image = columns.pop("image", None)
-    objects = next((name for name in columns if fields[name].kind == "objects"), None)
+    objects = next((name for name in columns if isinstance(fields[name], ObjectsField)), None)
     if objects is None:
         return (image, *columns.values())
     return image, columns[objects] if len(columns) == 1 else columns

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tensorstore_ds.errors import FormatError, OptionError, Problem
+from tensorstore_ds.format.kinds import LabelField, ObjectsField
+from tensorstore_ds.format.schema import Field
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
 from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Split
@@ -120,7 +122,7 @@ def class_balanced_weights(
         raise OptionError(f"method: expected inverse or effective, found {method!r}.")
     if not 0 <= beta < 1:
         raise OptionError(f"beta: expected in [0, 1), found {beta}.")
-    _check_field(split, field, "label")
+    _check_field(split, field, LabelField)
     labels = _labels(split[field], len(split.fields[field].classes), f"{split.name}/{field}")
     counts = np.bincount(labels, minlength=1).clip(1)  # a class without samples has a weight that nobody asks for
     weights = 1 / counts if method == "inverse" else (1 - beta) / (1 - beta**counts)
@@ -147,7 +149,7 @@ def repeat_factors(split: Split, *, threshold: float, field: str = "objects") ->
     """
     if not 0 < threshold <= 1:
         raise OptionError(f"threshold: expected in (0, 1], found {threshold}.")
-    _check_field(split, field, "objects")
+    _check_field(split, field, ObjectsField)
     table: RaggedColumn = split[field]
     if "labels" not in table.values:
         raise OptionError(
@@ -200,9 +202,9 @@ def checked_weights(weights: ArrayLike, where: str = "weights") -> NDArray[Any]:
     return array
 
 
-def _check_field(split: Split, name: str, kind: str) -> None:
-    if name not in split.fields or split.fields[name].kind != kind:
-        raise OptionError(_missing(split, f"a field {name!r} of kind {kind}"))
+def _check_field(split: Split, name: str, kind: type[Field]) -> None:
+    if not isinstance(split.fields.get(name), kind):
+        raise OptionError(_missing(split, f"a field {name!r} of kind {kind.kind}"))
 
 
 def _missing(split: Split, expected: str) -> str:

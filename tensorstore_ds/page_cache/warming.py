@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensorstore_ds.errors import FormatError, OptionError, Problem
+from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.page_cache.residency import DataFile, Names, data_files, requirement, select_columns
 from tensorstore_ds.page_cache.system_calls import resident_nbytes
 from tensorstore_ds.reading.store import Store
@@ -215,7 +216,7 @@ def _in_order(store: Store, columns: Sequence[tuple[str, str]]) -> list[DataFile
     files = {column: data_files(store, *column) for column in columns}
 
     def rank(column: tuple[str, str]) -> tuple[bool, int]:
-        image = store.manifest.fields[column[1]].kind == "image"
+        image = isinstance(store.manifest.fields[column[1]], ImageField)
         return image, 0 if image else sum(file.nbytes for file in files[column])
 
     return [file for column in sorted(columns, key=rank) for file in files[column]]

@@ -1,9 +1,9 @@
-"""A contact sheet: samples of a split as they are packed, with classes, boxes and landmarks drawn on them."""
+"""A contact sheet: samples of a split as they are packed, with classes, boxes, keypoints and masks drawn on them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,26 +12,21 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.schema import ArrayField, TableField
+from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, MaskField, ObjectsField
+from tensorstore_ds.format.schema import of_kind
 from tensorstore_ds.imaging.codecs import own_pixel_limit
+from tensorstore_ds.pictures.drawing import COLORS, class_name, draw_mask, draw_objects, mask_color, mask_labels
 from tensorstore_ds.pictures.lettering import lettering, shortened
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.reading.stored_images import decode_stored
 
-#: The longer side of a picture, in pixels: of images with objects, of others, and of others that are tiny.
+#: The longer side of a picture, in pixels: of images with objects or masks, of others, and of others that are tiny.
 LARGE, MEDIUM, SMALL = 320, 176, 112
 _TINY = 64  # an image up to this size is magnified by a whole number, without smoothing
 
 _MARGIN, _GAP, _LINE = 20, 14, 17
 _ASPECT = 1.5  # of the whole sheet
 _PAPER, _INK, _FADED, _EDGE = "#ffffff", "#1c1f24", "#7b828c", "#d9dce1"
-#: Told apart at a glance, on dark and on bright pictures.
-_COLORS = (
-    "#ff4b4b", "#2f9bff", "#22c55e", "#ffb020", "#b66dff", "#00c2c7",
-    "#ff6fb5", "#8bd300", "#ff8a3d", "#6b7cff", "#d6b400", "#00a67d",
-)  # fmt: skip
-_POINT = "#fff04d"
-_SMOOTH = 4  # boxes and dots are drawn this much larger, and reduced
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +55,7 @@ def contact_sheet(split: Split, rows: Sequence[int]) -> Image.Image:
         OptionError: there is nothing to draw, or a row is outside.
         SourceError: an encoded image cannot be decoded.
     """
-    field = next((name for name, f in split.fields.items() if f.kind == "image"), None)
+    field = next(iter(of_kind(split.fields, ImageField)), None)
     if field is None:
         raise OptionError(f"{split.name}: expected a field of images, found none. There is nothing to draw.")
     if not rows:
@@ -68,7 +63,7 @@ def contact_sheet(split: Split, rows: Sequence[int]) -> Image.Image:
     for row in rows:
         if not 0 <= row < len(split):
             raise OptionError(f"{split.name}: expected rows in [0, {len(split)}), found {row}.")
-    names = [name for name, f in split.fields.items() if f.kind == "objects"]
+    names = list(of_kind(split.fields, ObjectsField))
     with own_pixel_limit():
         cells = [_cell(split, row, field, names) for row in rows]
     return _sheet(split, cells, _legend(split, names, rows))
@@ -78,16 +73,15 @@ def contact_sheet(split: Split, rows: Sequence[int]) -> Image.Image:
 
 
 def _cell(split: Split, row: int, image: str, tables: Sequence[str]) -> _Cell:
-    key = next((split[name][row] for name, f in split.fields.items() if f.kind == "key"), f"row {row}")
-    picture, scale = _magnified(_rgb(_pixels(split, row, image, key)), LARGE if tables else MEDIUM)
+    key = next((split[name][row] for name in of_kind(split.fields, KeyField)), f"row {row}")
+    masks = of_kind(split.fields, MaskField)
+    picture, scale = _magnified(_rgb(_pixels(split, row, image, key)), LARGE if tables or masks else MEDIUM)
+    for name, mask in masks.items():
+        draw_mask(picture, split[name][row], mask)
     for name in tables:
-        field = split.fields[name]
-        if isinstance(field, TableField):
-            _draw_objects(picture, split[name][row], scale, field.classes)
-    labels = []
-    for name, label in split.fields.items():
-        if isinstance(label, ArrayField) and label.kind == "label":
-            labels.append(_name(label.classes, int(split[name][row])))
+        draw_objects(picture, split[name][row], scale, split.fields[name].classes)
+    labelled = of_kind(split.fields, LabelField)
+    labels = [class_name(field.classes, int(split[name][row])) for name, field in labelled.items()]
     return _Cell(picture, (*labels, key), bool(labels))
 
 
@@ -132,71 +126,11 @@ def _magnified(image: Image.Image, side: int) -> tuple[Image.Image, float]:
     return image.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS), scale
 
 
-def _draw_objects(
-    picture: Image.Image, objects: Mapping[str, NDArray[Any]], scale: float, classes: Sequence[str]
-) -> None:
-    """Draw boxes, landmarks and class names onto `picture`."""
-    labels = objects.get("labels")
-    boxes = objects["boxes"] * scale if "boxes" in objects else np.empty((0, 4))
-    layer = Image.new("RGBA", (picture.width * _SMOOTH, picture.height * _SMOOTH))
-    draw = ImageDraw.Draw(layer)
-    for i, box in enumerate(boxes):
-        if np.isfinite(box).all() and (box[:2] <= box[2:]).all():
-            corners = [float(v) * _SMOOTH for v in box]
-            draw.rectangle(corners, outline="#000000a0", width=4 * _SMOOTH)
-            inner = [corners[0] + _SMOOTH, corners[1] + _SMOOTH, corners[2] - _SMOOTH, corners[3] - _SMOOTH]
-            if inner[0] < inner[2] and inner[1] < inner[3]:
-                draw.rectangle(inner, outline=_color(labels, i), width=2 * _SMOOTH)
-    for points in objects.get("keypoints", ()):
-        _draw_points(draw, points[np.isfinite(points).all(axis=1)] * scale)
-    layer = layer.resize(picture.size, Image.Resampling.BOX)
-    picture.paste(layer, (0, 0), layer)
-    if labels is not None and classes:
-        _draw_names(picture, boxes, labels, classes)
-
-
-def _draw_points(draw: ImageDraw.ImageDraw, points: NDArray[Any]) -> None:
-    """Landmarks (K, 2) of one object as dots, smaller where they lie close together."""
-    if not len(points):
-        return
-    radius = float(np.clip(np.ptp(points, axis=0).max() / 45, 0.7, 2.4)) if len(points) > 1 else 2.4
-    for color, r in (("#000000", radius + 0.6), (_POINT, radius)):
-        for x, y in points.tolist():
-            draw.ellipse([v * _SMOOTH for v in (x - r, y - r, x + r, y + r)], fill=color)
-
-
-def _draw_names(picture: Image.Image, boxes: NDArray[Any], labels: NDArray[np.int64], classes: Sequence[str]) -> None:
-    """A class name on each box, above it or inside; none on top of another, the legend has them all."""
-    draw = ImageDraw.Draw(picture)
-    taken: list[tuple[float, float, float, float]] = []
-    for i, box in enumerate(boxes):
-        if not np.isfinite(box).all():
-            continue
-        name, font = lettering(_name(classes, int(labels[i])), 11)
-        width, height = font.getlength(name) + 6, 14
-        left = min(max(0.0, float(box[0])), max(0.0, picture.width - width))
-        top = float(box[1]) - height if box[1] >= height else float(box[1])
-        place = (left, top, left + width, top + height)
-        if any(place[0] < t[2] and t[0] < place[2] and place[1] < t[3] and t[1] < place[3] for t in taken):
-            continue
-        taken.append(place)
-        draw.rectangle(place, fill=_color(labels, i))
-        draw.text((left + 3, top + height / 2), name, fill="#10131a", font=font, anchor="lm")
-
-
-def _color(labels: NDArray[np.int64] | None, index: int) -> str:
-    return _COLORS[int(labels[index]) % len(_COLORS)] if labels is not None else _COLORS[0]
-
-
-def _name(classes: Sequence[str], label: int) -> str:
-    return classes[label] if 0 <= label < len(classes) else str(label)
-
-
 # --- the sheet --------------------------------------------------------------------------------------------------
 
 
 def _legend(split: Split, tables: Sequence[str], rows: Sequence[int]) -> list[tuple[str, str]]:
-    """(colour, class and number of objects drawn) of every class that occurs in these rows."""
+    """(colour, text) of every class that occurs in these rows: how many objects, or what share of the pixels."""
     legend = []
     for table in tables:
         classes = split.fields[table].classes
@@ -204,8 +138,14 @@ def _legend(split: Split, tables: Sequence[str], rows: Sequence[int]) -> list[tu
             continue
         counts = np.bincount(np.concatenate([split[table][row]["labels"] for row in rows]).clip(0))
         for label in np.flatnonzero(counts):
-            text = f"{_name(classes, int(label))} {counts[label]:,}"
-            legend.append((_COLORS[int(label) % len(_COLORS)], text))
+            text = f"{class_name(classes, int(label))} {counts[label]:,}"
+            legend.append((COLORS[int(label) % len(COLORS)], text))
+    for name, field in of_kind(split.fields, MaskField).items():
+        pixels = sum((np.bincount(split[name][row].reshape(-1), minlength=2**16) for row in rows), np.zeros(2**16))
+        shares = [(mask_color(i), field.classes[i], pixels[i]) for i in mask_labels(field)]
+        if field.ignored is not None:
+            shares.append((_EDGE, "ignored", pixels[field.ignored]))
+        legend += [(color, f"{text} {n / pixels.sum():.1%}") for color, text, n in shares if n]
     return legend
 
 

@@ -239,9 +239,7 @@ class RaggedColumn:
         start, stop = int(self.offsets[row]), int(self.offsets[row + 1])
         self._check_fits(stop - start)
         values = {name: column[start:stop] for name, column in self._values.items()}
-        if self.field.kind == "key":
-            return values["bytes"].tobytes().decode("utf-8", "backslashreplace")
-        return values["bytes"].tobytes() if self.field.kind == "image" else values
+        return self.field.value(values)
 
     def take(self, rows: ArrayLike) -> Ragged:
         """Copy the values of some rows, (n,), in any order and any number of times.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -16,19 +16,18 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import FormatError, Problem, SourceError
 from tensorstore_ds.format.arrays import ArrayGeometry, decode_index, shard_arrays
+from tensorstore_ds.format.kinds import EncodedImageField, RawImageField
 from tensorstore_ds.format.manifest import File, Manifest, shard_path
 from tensorstore_ds.format.schema import ArrayField, TableField
-from tensorstore_ds.machine import check_fits, usable_cores
+from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.reading.checks import check_group, check_listing, check_sizes
-from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.store_files import StoreFiles
 from tensorstore_ds.reading.zarr_part import ZarrPart
 
 T = TypeVar("T")
 
-#: Rows, and bytes, looked at together.
-_ROWS = 100_000
+#: Bytes looked at together.
 _READ_NBYTES = 8 * 1024**2
 _NOT_ZERO = "expected the last chunk to be filled up with zeros, found other bytes."
 
@@ -215,96 +214,31 @@ def _check_values(store: Store) -> Iterator[Problem]:
         split = store[name]
         for field_name, field in split.fields.items():
             where = f"{name}/{field_name}"
+            column = split[field_name]
             try:
-                column = split[field_name]
                 if isinstance(field, ArrayField):
                     for part in range(column.shards):
                         column.part(part)  # compares the metadata
-                    if field.kind == "label":
-                        yield from _check_range(where, column, len(field.classes), "labels")
-                else:
+                    findings = field.check(column)
+                elif isinstance(field, TableField):
                     _ = column.offsets
-                    yield from _check_table(where, split, field_name, field)
+                    for value in column.values.values():
+                        for part in range(value.shards):
+                            value.part(part)
+                    findings = field.check(column, functools.partial(_image_sizes, split))
+                yield from (Problem(where, reason, message) for reason, message in findings)
             except (FormatError, SourceError) as error:
                 yield from error.problems
-
-
-def _check_table(where: str, split: Split, name: str, field: TableField) -> Iterator[Problem]:
-    table = split[name]
-    for value in table.values.values():
-        for part in range(value.shards):
-            value.part(part)
-    if field.kind == "key":
-        yield from _check_keys(where, table)
-    if "labels" in field.values:
-        yield from _check_range(where, table["labels"], len(field.classes), "labels")
-    if "boxes" in field.values:
-        yield from _check_boxes(where, split, name)
-
-
-def _check_range(where: str, labels: Column, classes: int, what: str) -> Iterator[Problem]:
-    first, count = "", 0
-    for start in range(0, len(labels), _ROWS):
-        part = labels[start : start + _ROWS]
-        wrong = np.flatnonzero((part < 0) | (part >= classes))
-        if wrong.size and not count:
-            first = f"{int(part[wrong[0]])} at {start + int(wrong[0])}"
-        count += wrong.size
-    if count:
-        message = f"expected {what} in [0, {classes}), found {first} ({count} in all)."
-        yield Problem(where, "label-range", message)
-
-
-def _check_boxes(where: str, split: Split, name: str) -> Iterator[Problem]:
-    table = split[name]
-    for start in range(0, len(table["boxes"]), _ROWS):
-        boxes = table["boxes"][start : start + _ROWS]
-        rows = np.searchsorted(table.offsets, np.arange(start, start + len(boxes)), "right") - 1
-        samples, places = np.unique(rows, return_inverse=True)
-        sizes = _image_sizes(split, samples)[places]
-        x1, y1, x2, y2 = boxes.T
-        good = (x1 >= 0) & (x1 < x2) & (x2 <= sizes[:, 1]) & (y1 >= 0) & (y1 < y2) & (y2 <= sizes[:, 0])
-        good &= np.isfinite(boxes).all(axis=1)
-        if not good.all():
-            wrong = int(np.flatnonzero(~good)[0])
-            box = ", ".join(f"{v:g}" for v in boxes[wrong])
-            inside = " and no negative corner"
-            if np.isfinite(sizes[wrong]).all():
-                inside = f" inside of {sizes[wrong][0]:.0f}x{sizes[wrong][1]:.0f}"
-            message = f"expected boxes with an area{inside}, found ({box}) in row {int(rows[wrong])}."
-            yield Problem(where, "box-range", message)
-            return
 
 
 def _image_sizes(split: Split, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """(n, 2) height and width of the stored images, as they are shown; infinite where there are none."""
     image = split.fields.get("image")
-    if image is None or image.kind != "image":
-        return np.full((len(rows), 2), np.inf)
-    if isinstance(image, ArrayField):
+    if isinstance(image, RawImageField):
         return np.tile(np.array(image.spec.shape[:2], np.float64), (len(rows), 1))
+    if not isinstance(image, EncodedImageField):
+        return np.full((len(rows), 2), np.inf)
     from tensorstore_ds.reading.stored_images import stored_size  # Pillow, only for stores of encoded images
 
     sizes = [stored_size(split["image"][int(row)], key=f"{split.name}/image {row}") for row in rows]
     return np.array(sizes, np.float64).reshape(-1, 2)
-
-
-def _check_keys(where: str, table: RaggedColumn) -> Iterator[Problem]:
-    offsets = table.offsets
-    check_fits(where, 64 * len(table))
-    digests = bytearray()  # 16 bytes a key, so that millions of them fit in memory
-    for start in range(0, len(table), _ROWS):
-        ends = offsets[start : start + _ROWS + 1].tolist()
-        check_fits(where, 3 * (ends[-1] - ends[0]))
-        data = table["bytes"][ends[0] : ends[-1]].tobytes()
-        for row, (begin, end) in enumerate(pairwise(ends), start):
-            key = data[begin - ends[0] : end - ends[0]]
-            try:
-                key.decode("utf-8")
-            except UnicodeDecodeError:
-                yield Problem(where, "key-text", f"expected UTF-8, found other bytes at row {row}.")
-                return
-            digests += hashlib.blake2b(key, digest_size=16).digest()
-    halves = np.frombuffer(bytes(digests), np.uint64).reshape(-1, 2)
-    if len(np.unique(halves, axis=0)) != len(halves):
-        yield Problem(where, "key-text", "expected keys that differ, found one twice.")

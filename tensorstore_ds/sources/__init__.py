@@ -39,6 +39,7 @@ FORMATS: Mapping[str, Format] = {
     "idx": Format("arrays.idx", "IdxSource", "MNIST's files"),
     "imglab": Format("imglab.source", "ImglabSource", "dlib's XML: boxes and keypoints"),
     "list": Format("list.source", "ListSource", "a text or CSV file with a line for each image"),
+    "masks": Format("masks", "MaskSource", "images and masks of the same names, or Pascal VOC's"),
     "voc": Format("voc.source", "VocSource", "Pascal VOC: an XML file for each image"),
 }
 

@@ -72,6 +72,8 @@ class Sample:
             or a PIL image.
         label: class index.
         objects: boxes and keypoints, in the pixels of the image as it is shown (orientation applied).
+        masks: for each field of kind `mask` a file's path, class indices (H, W), or a PIL image: gray, or with a
+            palette, whose indices are the classes. Of the image's size as it is shown.
         arrays: further fields, one array each.
         annotated_size: (height, width) that the annotation gives; it is compared with the image.
     """
@@ -80,6 +82,7 @@ class Sample:
     image: str | Path | NDArray[Any] | Any
     label: int | None = None
     objects: Objects | None = None
+    masks: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     annotated_size: tuple[int, int] | None = None
 

@@ -11,8 +11,9 @@ from typing import ClassVar
 import numpy as np
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.schema import label_field
+from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.regular_files import unreadable
+from tensorstore_ds.sources import masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.classes import order_classes
 from tensorstore_ds.sources.files import LITTER, PackedStrings, encoding_problem, glance, walk_files
@@ -38,8 +39,8 @@ class FolderSource(Source):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether there are images, and neither XML files nor a list that names images."""
-        if not path.is_dir():
+        """Whether there are images, and neither masks, XML files nor a list that names images."""
+        if not path.is_dir() or masks.find(path):
             return False
         files = glance(path)
         names = [file.lower() for file in files]
@@ -99,7 +100,7 @@ class FolderSource(Source):
         if not self._labels:
             return Contents({}, splits, problems=tuple(problems), left_out=left_out)
         arrays = {split: np.asarray(values, np.int64) for split, values in labels.items()}
-        return Contents({"label": label_field(tuple(self._labels))}, splits, arrays, tuple(problems), left_out)
+        return Contents({"label": LabelField(classes=tuple(self._labels))}, splits, arrays, tuple(problems), left_out)
 
     def read(self, split: str, reference: Reference) -> Sample:
         """The path and the label that follows from it."""

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.format.schema import DTYPES, OBJECT_VALUES
+from tensorstore_ds.format.kinds import OBJECT_VALUES
+from tensorstore_ds.format.schema import DTYPES
 from tensorstore_ds.sources.base import Objects
 
 _IMAGE_KEYS = ("image", "img")
@@ -29,6 +30,7 @@ class Parts:
     Attributes:
         image: a path, a PIL image, or pixels (H, W) or (H, W, C).
         label: a class index, or a class name.
+        mask: class indices (H, W), a PIL image or a path.
         arrays: numbers that are fields of their own, by name.
         ignored: names of what is neither.
     """
@@ -36,6 +38,7 @@ class Parts:
     image: Any
     label: int | str | None = None
     objects: Objects | None = None
+    mask: Any = None
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
 
@@ -60,6 +63,8 @@ def read_parts(sample: Any) -> Parts:
         return _from_mapping(image, target, arrays=False)
     if target is None or isinstance(target, str):
         return Parts(as_image(image), target)
+    if hasattr(target, "getbands"):  # a PIL image, as of torchvision's VOCSegmentation
+        return Parts(as_image(image), mask=target)
     array = as_array(target)
     if array is None:
         raise ValueError(f"expected a target that is a number, numbers or a dict, found {type(target).__name__}")
@@ -110,6 +115,7 @@ def _from_mapping(image: Any, values: Mapping[str, Any], *, arrays: bool) -> Par
     source = nested if isinstance(nested, Mapping) else values if flat else None
     taken = {"objects"} if source is nested else set(OBJECT_VALUES) if flat else set()
     label: int | str | None = None
+    mask: Any = None
     found: dict[str, NDArray[Any]] = {}
     ignored: list[str] = []
     for name, value in values.items():
@@ -119,13 +125,22 @@ def _from_mapping(image: Any, values: Mapping[str, Any], *, arrays: bool) -> Par
         is_index = array is not None and array.ndim == 0 and array.dtype.kind in "iu"
         if name in _LABEL_KEYS and (is_index or isinstance(value, str)):
             label = value if isinstance(value, str) else int(value)
+        elif arrays and name == "mask" and _is_mask(value, array):
+            mask = value if array is None else array
         elif arrays and array is not None and array.size:
             found[str(name)] = array
         else:
             ignored.append(str(name))
     if not arrays and source is None and label is None:
         raise ValueError(f"expected a target with boxes, labels or keypoints, found {_names(values)}")
-    return Parts(as_image(image), label, None if source is None else _objects(source), found, tuple(ignored))
+    objects = None if source is None else _objects(source)
+    return Parts(as_image(image), label, objects, mask, found, tuple(ignored))
+
+
+def _is_mask(value: Any, array: NDArray[Any] | None) -> bool:
+    if array is None:
+        return isinstance(value, str | os.PathLike) or hasattr(value, "getbands")
+    return array.dtype.kind in "iu" and (array.ndim == 2 or (array.ndim == 3 and 1 in array.shape))
 
 
 def _objects(values: Mapping[str, Any]) -> Objects:

@@ -15,13 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
-from tensorstore_ds.format.schema import OBJECT_VALUES, ArrayField, ArraySpec, Field, label_field, objects_field
+from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, MaskField, ObjectsField
+from tensorstore_ds.format.schema import ArrayField, ArraySpec, Field, TableField
 from tensorstore_ds.regular_files import check_machine
 from tensorstore_ds.sources.base import Contents, Objects, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.classes import number_classes
 from tensorstore_ds.sources.keypoints import flip_pairs
 from tensorstore_ds.sources.samples import Parts, as_array, read_parts
 from tensorstore_ds.sources.splits import split_names
+
+_MASK = "(H, W) of the image"
 
 
 @runtime_checkable
@@ -89,7 +92,9 @@ class SequenceSource:
             for label in parts.objects.labels:
                 self._index(key, int(label))
         label = None if parts.label is None else self._index(key, parts.label)
-        return Sample(key, parts.image, label, parts.objects, {_field_name(n): a for n, a in parts.arrays.items()})
+        masks = {} if parts.mask is None else {"mask": parts.mask}
+        arrays = {_field_name(name): array for name, array in parts.arrays.items()}
+        return Sample(key, parts.image, label, parts.objects, masks, arrays)
 
     def key(self, split: str, reference: Reference) -> str:
         """The split and the sample's number."""
@@ -118,20 +123,22 @@ class SequenceSource:
 
     def _find_fields(self, parts: Parts, labels: Mapping[str, NDArray[np.int64]]) -> dict[str, Field]:
         fields: dict[str, Field] = {}
-        if parts.label is not None or (parts.objects is not None and parts.objects.labels is not None):
+        if parts.label is not None or parts.mask is not None or (parts.objects and parts.objects.labels is not None):
             # what a sequence calls its targets need not be the labels of the objects
             classes = self._class_names(labels if parts.label is not None else {})
             self._classes = {name: i for i, name in enumerate(classes)}
         if parts.label is not None:
-            fields["label"] = label_field(tuple(self._classes))
+            fields["label"] = LabelField(classes=tuple(self._classes))
         if parts.objects is not None:
             fields["objects"] = self._objects_field(parts.objects)
+        if parts.mask is not None:
+            fields["mask"] = MaskField.of(tuple(self._classes))
         for name, array in parts.arrays.items():
             field = _field_name(name)
             if field in fields or field in ("image", "key", "size", "objects", "label"):
                 message = f"expected a name that a store does not use itself, found {name}."
                 raise SourceError(Problem(str(self.path), "annotation", message), "Rename it.")
-            fields[field] = ArrayField("array", ArraySpec(array.dtype.name, array.shape))
+            fields[field] = ArrayField(ArraySpec(array.dtype.name, array.shape))
         return fields
 
     def _class_names(self, labels: Mapping[str, NDArray[np.int64]]) -> tuple[str, ...]:
@@ -152,14 +159,14 @@ class SequenceSource:
         values = [name for name in OBJECT_VALUES if getattr(objects, name) is not None]
         classes = tuple(self._classes) if objects.labels is not None else ()
         if objects.keypoints is None:
-            return objects_field(*values, classes=classes)
+            return ObjectsField.of(*values, classes=classes)
         count, chosen = objects.keypoints.shape[1], self.options.keypoints
         if chosen is not None and len(chosen.names) != count:
             message = f"expected {len(chosen.names)} keypoints, found {count}."
             raise SourceError(Problem(str(self.path), "keypoint-count", message))
         names = tuple(map(str, range(count))) if chosen is None else chosen.names
         pairs = flip_pairs(names) if chosen is None else chosen.flip_pairs
-        return objects_field(*values, classes=classes, keypoints=names, flip_pairs=pairs)
+        return ObjectsField.of(*values, classes=classes, keypoints=names, flip_pairs=pairs)
 
     def _index(self, key: str, label: int | str) -> int:
         index = self._classes.get(label, -1) if isinstance(label, str) else label
@@ -191,6 +198,8 @@ def _shapes(parts: Parts) -> dict[str, str]:
     found = {_field_name(name): f"{a.dtype.name} {a.shape}" for name, a in parts.arrays.items()}
     if parts.label is not None:
         found["label"] = "int64 ()"
+    if parts.mask is not None:
+        found["mask"] = _MASK
     for name in OBJECT_VALUES if parts.objects is not None else ():
         array = getattr(parts.objects, name)
         if array is not None:
@@ -201,9 +210,11 @@ def _shapes(parts: Parts) -> dict[str, str]:
 def _field_shapes(fields: Mapping[str, Field]) -> dict[str, str]:
     found = {}
     for name, field in fields.items():
-        if isinstance(field, ArrayField):
+        if isinstance(field, MaskField):
+            found[name] = _MASK
+        elif isinstance(field, ArrayField):
             found[name] = f"{field.spec.dtype} {field.spec.shape}"
-        else:
+        elif isinstance(field, TableField):
             found.update({f"{name}.{value}": str(spec.shape) for value, spec in field.values.items()})
     return found
 

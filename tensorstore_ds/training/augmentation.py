@@ -10,7 +10,7 @@ from torch import nn
 from torchvision.transforms.v2 import functional
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.schema import TableField
+from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.format.statistics import channel_moments
 from tensorstore_ds.loading.augment.base import Compose, Params, Rows
 from tensorstore_ds.loading.augment.color import ColorJitter, Normalize
@@ -89,7 +89,7 @@ def train_transform(split: Split, options: TrainOptions, vit: ViTOptions) -> Com
             steps.append(RandomCrop(vit.image_size, padding=padding, padding_mode="edge"))
             steps += [ColorJitter(0.2, 0.2)] if color else []
     if options.flip:
-        has_objects = isinstance(split.fields.get("objects"), TableField)
+        has_objects = isinstance(split.fields.get("objects"), ObjectsField)
         steps.append(RandomHorizontalFlip.from_split(split) if has_objects else RandomHorizontalFlip())
     return Compose([*steps, normalize(split)], seed=options.seed)
 

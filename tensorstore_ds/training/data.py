@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.schema import ArrayField
+from tensorstore_ds.format.kinds import ImageField, RawImageField
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.dataset import StoreDataset
@@ -61,10 +61,10 @@ def image_shape(store: Store, split: Split) -> tuple[int, int, int]:
         OptionError: there are no images, they are of several sizes, or not of 8 bits.
     """
     field = split.fields.get("image")
-    if field is None or field.kind != "image":
+    if not isinstance(field, ImageField):
         fields = ", ".join(f"{name} ({other.kind})" for name, other in split.fields.items())
         raise OptionError(f"{split.name}: expected images in a field image, found {fields}. Convert images.")
-    if isinstance(field, ArrayField):
+    if isinstance(field, RawImageField):
         if field.spec.dtype not in ("uint8", "float32", "float16"):
             raise OptionError(f"{split.name}/image: expected uint8, found {field.spec.dtype}. Convert 8-bit images.")
         height, width, channels = field.spec.shape

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from tensorstore_ds.errors import Problem, SourceError, TrainingError
-from tensorstore_ds.imaging.codecs import Color, decode_image, resize
+from tensorstore_ds.imaging.codecs import Color, decode_image
 from tensorstore_ds.imaging.placement import Placement, place
+from tensorstore_ds.imaging.resizing import resize
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.augment.color import Normalize
 from tensorstore_ds.regular_files import read_file

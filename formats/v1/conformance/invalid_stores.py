@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from plain_store import Files, Json, Link, Shard, Store, dump_json, index, index_of, root, sealed, zstd_frame
-from valid_stores import KEY, bytes_table, chunks, encoded_source, image, label, minimal, objects, pattern, table
+from valid_stores import KEY, bytes_table, chunks, encoded_source, image, label, masks, minimal, objects, pattern, table
 
 SHARD = "train/00000"
 LABEL = f"{SHARD}/label/c/0"
@@ -76,6 +76,18 @@ def boxes_alone_store(*box: float) -> Store:
     """A box without an image, in a field of another name."""
     boxes = {"boxes": np.array([box], np.float32)}
     return Store({"things": objects(boxes, [])}, {"train": [Shard(1, table("things", [1], boxes))]})
+
+
+def flags_store(*flags: int) -> Store:
+    """Objects with a flag and nothing else."""
+    values = {"difficult": np.array(flags, np.uint8)}
+    return Store({"objects": objects(values, [])}, {"train": [Shard(1, table("objects", [len(flags)], values))]})
+
+
+def points_store(x: float, y: float) -> Store:
+    """Two objects of one keypoint, the first absent."""
+    values = {"keypoints": np.array([[[math.nan, math.nan]], [[x, y]]], np.float32)}
+    return Store({"objects": objects(values, [], ["tip"])}, {"train": [Shard(1, table("objects", [2], values))]})
 
 
 def keys_store(*keys: bytes, name: str = "key") -> Store:
@@ -289,6 +301,10 @@ def manifest_cases() -> list[Case]:
              manifest=lambda m: m["splits"]["train"].update(rows=4)),
         Case("manifest--lengths", "open", "The lengths of a shard do not name its tables.", o,
              manifest=lambda m: shard_of(m)["lengths"].update(label=3)),
+        Case("manifest--ignored", "open", "The value that a mask ignores is a class.", masks(),
+             manifest=lambda m: m["fields"]["mask"].update(ignored=2)),
+        Case("manifest--mask", "open", "A mask has three dimensions.", masks(),
+             manifest=lambda m: m["fields"]["mask"].update(shape=[2, 2, 6])),
         Case("manifest--classes", "open", "A class name appears twice.", s,
              manifest=lambda m: m["fields"]["label"].update(classes=["a", "b", "a"])),
         Case("manifest--flip-pair", "open", "A flip pair names a keypoint that does not exist.", o,
@@ -468,6 +484,11 @@ def value_cases() -> list[Case]:
         Case("box-range--nan", "verify", "A coordinate of a box is no number.", boxes_alone_store(math.nan, 0, 4, 3)),
         Case("box-range--turned", "verify", "A box fits its image only before the image is turned.",
              encoded_source((0, 0, 16, 8))),
+        Case("mask-range--above", "verify", "A pixel of 3 in a mask of three classes.", masks((0, 3, 2, 255))),
+        Case("mask-range--not-ignored", "verify", "A pixel of 254, where 255 is ignored.", masks((0, 254, 2, 255))),
+        Case("flag-range--two", "verify", "The flag 2.", flags_store(0, 2)),
+        Case("keypoint-range--half", "verify", "One coordinate of a keypoint is no number.", points_store(3, math.nan)),
+        Case("keypoint-range--infinite", "verify", "A keypoint at infinity.", points_store(math.inf, 1)),
         Case("key-text--utf-8", "verify", "A key is not UTF-8.", keys_store(b"a.png", b"b\xff.png")),
         Case("key-text--cut", "verify", "A character begins in one key and ends in the next.",
              keys_store(b"a\xc3", b"\xa9b")),

@@ -39,6 +39,7 @@ def stores() -> dict[str, Store]:
         "encoded-jpeg": encoded_jpeg(),
         "encoded-source": encoded_source(),
         "array-fields": array_fields(),
+        "masks": masks(),
         "later-minor": later_minor(),
         "zarr-detection": detection("zarr"),
         "zarr-chunks": chunks("zarr"),
@@ -176,6 +177,21 @@ def tie() -> Store:
     array = np.ascontiguousarray(np.broadcast_to(values[:, None], (5, 262144)))
     fields = {"constant": {"kind": "array", "dtype": "uint8", "shape": [262144]}}
     return Store(fields, {"train": [Shard(5, {"constant": array})]}, "zarr")
+
+
+def masks(values: Sequence[int] = (0, 1, 2, 255)) -> Store:
+    """Images with masks of three classes; one field ignores 255, the other, of 16 bits, nothing."""
+    images = pattern((2, 4, 6, 3), "uint8")
+    small = np.array(values, np.uint8)[np.arange(48) % len(values)].reshape(2, 4, 6)
+    wide = (np.arange(48) % 300).astype(np.uint16).reshape(2, 4, 6)
+    fields = {
+        "image": image(images),
+        "mask": {"kind": "mask", "dtype": "uint8", "shape": [4, 6], "classes": ["back", "cat", "dog"], "ignored": 255},
+        "parts": {"kind": "mask", "dtype": "uint16", "shape": [4, 6], "classes": [f"part {i}" for i in range(300)]},
+    }
+    counts = {"mask": {"pixels": [int((small == i).sum()) for i in range(3)], "ignored": int((small == 255).sum())}}
+    shard = Shard(2, {"image": images, "mask": small, "parts": wide})
+    return Store(fields, {"train": [shard]}, statistics={"train": {"channels": channels(images), "masks": counts}})
 
 
 def encoded_jpeg() -> Store:

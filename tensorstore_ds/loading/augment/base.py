@@ -45,7 +45,7 @@ class BatchTransform(nn.Module):
         Args:
             batch: ``image``: (B, C, H, W) uint8, or floating-point in [0, 1], in any memory format, which is kept;
                 ``objects``, if there: `PackedObjects`, or the dict that ``collate="packed"`` makes of them. Its tensors
-                are not changed.
+                are not changed. ``mask``, if there: integers (B, H, W), moved as the images are.
             rows: (B,) integers that name the samples, such as their rows in the split; a tensor on a GPU is waited
                 for. If None, parameters come from torch's global generator, as torchvision's do.
             epoch: goes with `rows`.
@@ -62,6 +62,12 @@ class BatchTransform(nn.Module):
             moved = self.transform_objects(packed, params, images.shape[-2:])
             is_packed = isinstance(objects, PackedObjects)
             result["objects"] = moved if is_packed else {"offsets": moved.offsets, **moved.values}
+        masks = batch.get("mask")
+        if isinstance(masks, Tensor) and masks.ndim == 3 and not masks.is_floating_point():
+            if masks.shape != (len(images), *images.shape[-2:]):
+                expected, found = (len(images), *images.shape[-2:]), tuple(masks.shape)
+                raise ValueError(f"batch['mask']: expected a mask for each image, {expected}, found {found}.")
+            result["mask"] = self.transform_masks(masks, params)
         return result
 
     def keys(self, rows: Rows, epoch: int) -> Bits:
@@ -80,6 +86,10 @@ class BatchTransform(nn.Module):
     def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
         """Objects after the transform of images of (height, width) `size`; as they are, where nothing moves."""
         return objects
+
+    def transform_masks(self, masks: Tensor, params: Params) -> Tensor:
+        """Masks (B, H, W) after the transform: as they are, where pixels only change their colours."""
+        return masks
 
     def extra_repr(self) -> str:
         """The arguments."""

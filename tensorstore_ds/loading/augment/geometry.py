@@ -1,4 +1,4 @@
-"""Batch transforms that move pixels: crops and mirroring, with boxes and keypoints.
+"""Batch transforms that move pixels: crops and mirroring, with boxes, keypoints and masks.
 
 Coordinates are those of the store: (0, 0) is the outer corner of the upper left pixel, (W, H) that of the lower right.
 Boxes are clipped to the crop, and an object whose box is left without area is dropped, with all of its values;
@@ -17,9 +17,17 @@ import torch
 from torch import Tensor
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.schema import TableField
+from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, on_device
-from tensorstore_ds.loading.augment.pixels import PaddingMode, crop, mirror, pad, resized_crop
+from tensorstore_ds.loading.augment.pixels import (
+    PaddingMode,
+    as_layers,
+    crop,
+    mirror,
+    pad,
+    resized_crop,
+    resized_crop_nearest,
+)
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.seeding import Bits, uniforms
@@ -37,6 +45,7 @@ class RandomCrop(BatchTransform):
             (left, top, right, bottom).
         fill: what is added in the mode `constant`.
         padding_mode: ``constant``, ``edge``, ``reflect`` or ``symmetric``.
+        mask_fill: what is added to masks in the mode `constant`; the value that most of them ignore.
         seed: see `BatchTransform`.
     """
 
@@ -47,6 +56,7 @@ class RandomCrop(BatchTransform):
         *,
         fill: float = 0,
         padding_mode: PaddingMode = "constant",
+        mask_fill: int = 255,
         seed: int = 0,
     ) -> None:
         super().__init__(seed=seed)
@@ -54,6 +64,7 @@ class RandomCrop(BatchTransform):
         self.padding = _sides(padding)
         self.fill = fill
         self.padding_mode = padding_mode
+        self.mask_fill = mask_fill
         modes = get_args(PaddingMode)
         if padding_mode not in modes:
             raise ValueError(f"padding_mode: expected one of {', '.join(modes)}, found {padding_mode!r}.")
@@ -84,6 +95,13 @@ class RandomCrop(BatchTransform):
         """The objects in the parts."""
         origin = torch.stack([params["left"] - self.padding[0], params["top"] - self.padding[1]], 1)
         return move_objects(objects, origin, torch.ones(len(origin), 2), self.size)
+
+    def transform_masks(self, masks: Tensor, params: Params) -> Tensor:
+        """Masks of `size`."""
+        layers = as_layers(masks)
+        if any(self.padding):
+            layers = pad(layers, self.padding, self.padding_mode, self.mask_fill)
+        return crop(layers, params["top"], params["left"], self.size)[:, 0].view(masks.dtype)
 
 
 class RandomResizedCrop(BatchTransform):
@@ -148,6 +166,10 @@ class RandomResizedCrop(BatchTransform):
         zoom = torch.tensor(self.size, dtype=torch.float64) / params["boxes"][:, 2:]
         return move_objects(objects, params["boxes"][:, :2].flip(1), zoom.flip(1), self.size)
 
+    def transform_masks(self, masks: Tensor, params: Params) -> Tensor:
+        """Masks of `size`, each pixel the one at its centre."""
+        return resized_crop_nearest(masks, params["boxes"], self.size)
+
 
 class RandomHorizontalFlip(BatchTransform):
     """Mirror images left to right, each with probability `p`: torchvision's `RandomHorizontalFlip`.
@@ -172,7 +194,7 @@ class RandomHorizontalFlip(BatchTransform):
     def from_split(cls, split: Split, p: float = 0.5, *, seed: int = 0) -> RandomHorizontalFlip:
         """With the pairs that the store keeps; raises `OptionError` if the split has no objects."""
         field = split.fields.get("objects")
-        if not isinstance(field, TableField):
+        if not isinstance(field, ObjectsField):
             raise OptionError(
                 f"split {split.name!r}: expected a field objects, found none. Use RandomHorizontalFlip(p)."
             )
@@ -200,6 +222,10 @@ class RandomHorizontalFlip(BatchTransform):
             mirrored = mirrored[:, on_device(self._order(keypoints.shape[1]), keypoints.device)]
             moved["keypoints"] = torch.where(flip[..., None], mirrored, keypoints)
         return objects.replace(**moved)
+
+    def transform_masks(self, masks: Tensor, params: Params) -> Tensor:
+        """Masks, mirrored where `flip` is true."""
+        return mirror(as_layers(masks), params["flip"])[:, 0].view(masks.dtype)
 
     def _order(self, keypoints: int) -> Tensor:
         """(K,) int64: which keypoint comes to each place."""

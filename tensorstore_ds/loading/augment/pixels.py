@@ -81,6 +81,20 @@ def resized_crop_batched(images: Tensor, boxes: Tensor, size: tuple[int, int]) -
     return values.to(images.dtype, memory_format=_format(images))
 
 
+def resized_crop_nearest(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
+    """As `resized_crop` of masks (B, H, W), without smoothing: each pixel is the one at its centre."""
+    top, left, height, width = on_device(boxes, masks.device).to(torch.float64)[:, :, None].unbind(1)
+    y, x = (torch.arange(n, device=masks.device) + 0.5 for n in size)
+    y, x = (top + y * (height / size[0])).long(), (left + x * (width / size[1])).long()
+    samples = torch.arange(len(masks), device=masks.device)[:, None, None]
+    return as_layers(masks)[:, 0][samples, y[:, :, None], x[:, None, :]].view(masks.dtype)
+
+
+def as_layers(masks: Tensor) -> Tensor:
+    """Masks (B, H, W) as images (B, 1, H, W): a view; uint16, for which torch has few operations, as int16."""
+    return (masks.view(torch.int16) if masks.dtype == torch.uint16 else masks)[:, None]
+
+
 def resize_weights(start: Tensor, extent: Tensor, length: int, size: int) -> Tensor:
     """(B, size, length): what each of `length` pixels adds to each of `size` results of resizing a part.
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.schema import ArrayField, ArraySpec, Field, label_field
+from tensorstore_ds.format.kinds import LabelField
+from tensorstore_ds.format.schema import ArrayField, ArraySpec, Field
 from tensorstore_ds.sources.arrays.files import ArrayFile, Scratch, bad_shape
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.classes import number_classes
@@ -44,14 +45,14 @@ class ArraySource(Source):
         for arrays in self._splits.values():
             _check(arrays, first)
         fields: dict[str, Field] = {
-            name: ArrayField("array", ArraySpec(array.native.name, array.shape[1:])) for name, array in _others(first)
+            name: ArrayField(ArraySpec(array.native.name, array.shape[1:])) for name, array in _others(first)
         }
         labels = None
         if "label" in first:
             labels = {split: _read_labels(arrays["label"]) for split, arrays in self._splits.items()}
             numbers = {int(label) for array in labels.values() for label in np.unique(array)}
             classes = number_classes(numbers, self.options.classes, first["label"].where)
-            fields = {"label": label_field(classes), **fields}
+            fields = {"label": LabelField(classes=classes), **fields}
         splits = {split: range(arrays["image"].shape[0]) for split, arrays in self._splits.items()}
         return Contents(fields, splits, labels, left_out=tuple(self._left_out))
 

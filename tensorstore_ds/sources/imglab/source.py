@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.schema import OBJECT_VALUES, TableField, objects_field
+from tensorstore_ds.format.kinds import OBJECT_VALUES, ObjectsField
 from tensorstore_ds.regular_files import unreadable
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.classes import order_classes
@@ -123,7 +123,7 @@ class ImglabSource(Source):
             **{f: np.frombuffer(v[start:stop], np.uint8) for f, v in columns.flags.items() if f in self._values},
         )
 
-    def _field(self, names: Names) -> TableField:
+    def _field(self, names: Names) -> ObjectsField:
         where = str(self.path)
         labels = _used(names.labels, [columns.labels for columns in self._files])
         classes = order_classes(labels, self.options.classes, where) if labels else ()
@@ -134,7 +134,8 @@ class ImglabSource(Source):
         seen = {"boxes"}.union(*(columns.seen for columns in self._files))
         seen.update(["labels"] if classes else [], ["keypoints"] if used else [])
         self._values = tuple(name for name in OBJECT_VALUES if name in seen)
-        return objects_field(*self._values, classes=classes, keypoints=keypoints.names, flip_pairs=keypoints.flip_pairs)
+        pairs = keypoints.flip_pairs
+        return ObjectsField.of(*self._values, classes=classes, keypoints=keypoints.names, flip_pairs=pairs)
 
     def _not_listed(self, files: Sequence[Columns]) -> list[Problem]:
         """The images that lie in the same folders as listed ones, and that no file lists."""

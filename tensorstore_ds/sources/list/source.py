@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.schema import Field, label_field, objects_field
+from tensorstore_ds.format.kinds import LabelField, ObjectsField
+from tensorstore_ds.format.schema import Field
 from tensorstore_ds.regular_files import unreadable
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.classes import number_classes, order_classes
@@ -135,7 +136,7 @@ class ListSource(Source):
         fields: dict[str, Field] = {}
         classes = np.zeros(len(rows.labels), np.int64)  # from the order of occurrence to the class index
         if self._columns.label is not None:
-            fields["label"] = label_field(self._class_names(list(rows.labels)))
+            fields["label"] = LabelField(classes=self._class_names(list(rows.labels)))
             classes[:] = [self._labels[text] for text in rows.labels]
         if self._columns.numbers:
             fields["objects"] = self._objects_field()
@@ -159,7 +160,7 @@ class ListSource(Source):
         values = ["boxes"] * bool(self._columns.box) + ["keypoints"] * bool(names)
         wanted = self.options.keypoints
         pairs = wanted.flip_pairs if wanted is not None else flip_pairs(names)
-        return objects_field(*values, keypoints=names, flip_pairs=pairs if names else ())
+        return ObjectsField.of(*values, keypoints=names, flip_pairs=pairs if names else ())
 
     def _object(self, cells: list[str]) -> Objects:
         """The one object of a line; none where all its cells are empty."""

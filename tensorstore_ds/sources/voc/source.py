@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.schema import TableField, objects_field
+from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.sources.base import FLAGS, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.classes import order_classes
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
@@ -80,7 +80,7 @@ class VocSource(Source):
         xml, _, image = str(reference).partition("\0")
         return (f"{self.path}/{xml}", f"{self.images}/{image}")
 
-    def _field(self, survey: _Survey) -> TableField:
+    def _field(self, survey: _Survey) -> ObjectsField:
         where = str(self.path)
         classes = order_classes(survey.classes, self.options.classes, where)
         self._classes = {name: i for i, name in enumerate(classes)}
@@ -88,7 +88,7 @@ class VocSource(Source):
         self._keypoints = {name: i for i, name in enumerate(keypoints.names)}
         self._flags = tuple(flag for flag in FLAGS if flag in survey.flags)
         values = ("boxes", "labels", *(["keypoints"] if self._keypoints else []), *self._flags)
-        return objects_field(*values, classes=classes, keypoints=keypoints.names, flip_pairs=keypoints.flip_pairs)
+        return ObjectsField.of(*values, classes=classes, keypoints=keypoints.names, flip_pairs=keypoints.flip_pairs)
 
     def _objects(self, annotation: Annotation, xml: str) -> Objects:
         objects = annotation.objects

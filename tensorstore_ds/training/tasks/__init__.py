@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from tensorstore_ds.errors import FormatError, OptionError, Problem
-from tensorstore_ds.format.schema import Field, TableField
+from tensorstore_ds.format.kinds import LabelField, ObjectsField
+from tensorstore_ds.format.schema import Field, of_kind
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.training.options import Task as TaskName
 from tensorstore_ds.training.tasks.base import Task
@@ -78,11 +79,11 @@ def task_of(split: Split, task: TaskName = "auto", *, eval_split: Split | None =
 
 def _possible_tasks(fields: Mapping[str, Field]) -> dict[str, Task]:
     """The tasks that fields are good for, by name; the first one is that of ``auto``."""
-    label = next((name for name, field in fields.items() if field.kind == "label"), "")
+    label = next(iter(of_kind(fields, LabelField)), "")
     table = fields.get("objects")  # other names are not moved by transforms
-    values = table.values if isinstance(table, TableField) and table.kind == "objects" else {}
-    keypoints = table.keypoints if isinstance(table, TableField) and "keypoints" in values else ()
-    object_classes = table.classes if isinstance(table, TableField) and "labels" in values else ()
+    values = table.values if isinstance(table, ObjectsField) else {}
+    keypoints = table.keypoints if isinstance(table, ObjectsField) and "keypoints" in values else ()
+    object_classes = table.classes if isinstance(table, ObjectsField) and "labels" in values else ()
     classes = fields[label].classes if label else object_classes
     possible: dict[str, Task] = {}
     if label:

@@ -1,0 +1,63 @@
+"""Keys: what each sample is called in its source."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.format.schema import BytesField, EncodedSample, Field, Finding, ImageSizes
+from tensorstore_ds.machine import check_fits
+
+if TYPE_CHECKING:
+    from tensorstore_ds.format.manifest_values import ManifestValues
+    from tensorstore_ds.reading.columns import RaggedColumn
+
+#: Keys looked at together.
+_ROWS = 100_000
+
+
+@dataclass(frozen=True)
+class KeyField(BytesField):
+    """A text a sample, in UTF-8; no two samples of a split have the same."""
+
+    kind: ClassVar[str] = "key"
+
+    @classmethod
+    def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
+        field = cls()
+        field.check_values(values, where, data)
+        return field
+
+    def describe(self) -> str:
+        return "text"
+
+    def data(self, sample: EncodedSample) -> bytes:
+        return sample.key.encode()
+
+    def value(self, values: Mapping[str, NDArray[Any]]) -> str:
+        return values["bytes"].tobytes().decode("utf-8", "backslashreplace")
+
+    def check(self, table: RaggedColumn, image_sizes: ImageSizes) -> Iterator[Finding]:
+        check_fits(self.kind, 64 * len(table))
+        digests = bytearray()  # 16 bytes a key, so that millions of them fit in memory
+        for start in range(0, len(table), _ROWS):
+            ends = table.offsets[start : start + _ROWS + 1].tolist()
+            check_fits(self.kind, 3 * (ends[-1] - ends[0]))
+            data = table["bytes"][ends[0] : ends[-1]].tobytes()
+            for row, (begin, end) in enumerate(pairwise(ends), start):
+                key = data[begin - ends[0] : end - ends[0]]
+                try:
+                    key.decode("utf-8")
+                except UnicodeDecodeError:
+                    yield "key-text", f"expected UTF-8, found other bytes at row {row}."
+                    return
+                digests += hashlib.blake2b(key, digest_size=16).digest()
+        halves = np.frombuffer(bytes(digests), np.uint64).reshape(-1, 2)
+        if len(np.unique(halves, axis=0)) != len(halves):
+            yield "key-text", "expected keys that differ, found one twice."

@@ -1,0 +1,64 @@
+"""Labels: a class index a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.format.schema import ArrayField, ArraySpec, EncodedSample, Field, Finding, pieces
+
+if TYPE_CHECKING:
+    from tensorstore_ds.format.manifest_values import ManifestValues
+    from tensorstore_ds.format.statistics import Statistics
+    from tensorstore_ds.reading.columns import Column
+
+_LABEL = ArraySpec("int64")
+
+
+@dataclass(frozen=True)
+class LabelField(ArrayField):
+    """A class index a sample.
+
+    Attributes:
+        classes: the class names; a label is an index into them.
+    """
+
+    kind: ClassVar[str] = "label"
+    spec: ArraySpec = _LABEL
+    classes: tuple[str, ...] = ()
+
+    def dump(self) -> dict[str, Any]:
+        return {**super().dump(), "classes": list(self.classes)}
+
+    @classmethod
+    def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
+        spec = values.spec(where, data)
+        if spec != _LABEL:
+            message = f"expected int64 and shape [] of a label, found {spec.dtype} and {list(spec.shape)}."
+            values.wrong(where, message)
+        return cls(classes=values.names(f"{where}.classes", data.get("classes")))
+
+    def row(self, name: str, sample: EncodedSample) -> Any:
+        return sample.label
+
+    def add_statistics(self, statistics: Statistics, name: str, rows: NDArray[np.int64]) -> None:
+        statistics.add_labels(rows, len(self.classes))
+
+    def check(self, column: Column) -> Iterator[Finding]:
+        return check_labels(column, len(self.classes))
+
+
+def check_labels(labels: Column, classes: int) -> Iterator[Finding]:
+    """Whether all labels are in [0, classes)."""
+    first, count = "", 0
+    for start, rows in pieces(labels):
+        wrong = np.flatnonzero((rows < 0) | (rows >= classes))
+        if wrong.size and not count:
+            first = f"{int(rows[wrong[0]])} at {start + int(wrong[0])}"
+        count += wrong.size
+    if count:
+        yield "label-range", f"expected labels in [0, {classes}), found {first} ({count} in all)."

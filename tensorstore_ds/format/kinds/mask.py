@@ -1,0 +1,99 @@
+"""Masks: a class index a pixel of the image, or a value that is to be ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.format.schema import ArrayField, ArraySpec, EncodedSample, Field, Finding, pieces
+
+if TYPE_CHECKING:
+    from tensorstore_ds.format.manifest_values import ManifestValues
+    from tensorstore_ds.format.statistics import Statistics
+    from tensorstore_ds.reading.columns import Column
+
+_DTYPES = ("uint8", "uint16")
+
+
+@dataclass(frozen=True)
+class MaskField(ArrayField):
+    """A mask a sample: `spec` has the shape (H, W), that of the stored image, and is uint8 or uint16.
+
+    Attributes:
+        classes: the class names; a pixel is an index into them.
+        ignored: the value of pixels that belong to no class, if there is one.
+    """
+
+    kind: ClassVar[str] = "mask"
+    classes: tuple[str, ...] = ()
+    ignored: int | None = None
+
+    @classmethod
+    def of(cls, classes: tuple[str, ...]) -> MaskField:
+        """With the type that so many classes need, and its largest value ignored, as is usual; the first image tells
+        the shape.
+
+        >>> MaskField.of(("background", "cat")).ignored
+        255
+        """
+        dtype = "uint8" if len(classes) < 256 else "uint16"
+        return cls(ArraySpec(dtype, (0, 0)), classes, int(np.iinfo(dtype).max))
+
+    def dump(self) -> dict[str, Any]:
+        data = {**super().dump(), "classes": list(self.classes)}
+        return data if self.ignored is None else {**data, "ignored": self.ignored}
+
+    @classmethod
+    def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
+        spec = values.spec(where, data)
+        classes = values.names(f"{where}.classes", data.get("classes"))
+        ignored = values.integer(f"{where}.ignored", data["ignored"]) if "ignored" in data else None
+        if spec.dtype not in _DTYPES or len(spec.shape) != 2:
+            found = f"{spec.dtype} and {list(spec.shape)}"
+            values.wrong(where, f"expected uint8 or uint16 and the shape [H, W] of a mask, found {found}.")
+            return cls(spec, classes, ignored)
+        limit = int(np.iinfo(spec.dtype).max) + 1
+        if len(classes) > limit:
+            values.wrong(f"{where}.classes", f"expected at most {limit} classes of {spec.dtype}, found {len(classes)}.")
+        elif ignored is not None and not len(classes) <= ignored < limit:
+            message = f"expected a value in [{len(classes)}, {limit}), which is no class, found {ignored}."
+            values.wrong(f"{where}.ignored", message)
+        return cls(spec, classes, ignored)
+
+    def describe(self) -> str:
+        ignored = "" if self.ignored is None else f" · {self.ignored} is ignored"
+        return super().describe() + ignored
+
+    def fitted(self, first: EncodedSample) -> Self:
+        height, width = first.pixels.shape[:2]
+        return replace(self, spec=ArraySpec(self.spec.dtype, (height, width)))
+
+    def row(self, name: str, sample: EncodedSample) -> Any:
+        return sample.masks[name]
+
+    def add_statistics(self, statistics: Statistics, name: str, rows: NDArray[Any]) -> None:
+        counts = sum((np.bincount(row.reshape(-1), minlength=2**16) for row in rows), np.zeros(2**16, np.int64))
+        ignored = 0 if self.ignored is None else int(counts[self.ignored])
+        statistics.add({"masks": {name: {"pixels": counts[: len(self.classes)].tolist(), "ignored": ignored}}})
+
+    def wrong(self, mask: NDArray[Any]) -> NDArray[np.bool_]:
+        """Where values are neither the index of a class nor the ignored one."""
+        outside = (mask < 0) | (mask >= len(self.classes))
+        return outside if self.ignored is None else outside & (mask != self.ignored)
+
+    def expected(self) -> str:
+        """The values that pixels may have, for messages."""
+        return f"[0, {len(self.classes)})" + ("" if self.ignored is None else f" or {self.ignored}")
+
+    def check(self, column: Column) -> Iterator[Finding]:
+        for start, rows in pieces(column):
+            wrong = self.wrong(rows)
+            if wrong.any():
+                row, y, x = np.argwhere(wrong)[0].tolist()
+                found = f"{int(rows[row, y, x])} in row {start + row} at ({x}, {y})"
+                yield "mask-range", f"expected pixels in {self.expected()}, found {found}."
+                return

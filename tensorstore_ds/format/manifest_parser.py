@@ -1,0 +1,122 @@
+"""Read a manifest: every problem is reported at once, each with its place. No input or output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from tensorstore_ds.errors import FormatError
+from tensorstore_ds.format.kinds import parse_field
+from tensorstore_ds.format.manifest import FORMAT_VERSION, File, Manifest, Shard, SplitEntry, shard_path
+from tensorstore_ds.format.manifest_values import ManifestValues, brief
+from tensorstore_ds.format.schema import LAYOUTS, Field, Layout, TableField, of_kind
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_FILE = re.compile(r"([a-z0-9_-]+/)*([a-z0-9_-]+|zarr\.json|skipped\.jsonl)")
+_VERSION = re.compile(r"(0|[1-9][0-9]{0,3})\.(0|[1-9][0-9]{0,3})")
+
+
+def parse(data: object) -> Manifest:
+    """Read the value of the ``tsds`` attribute.
+
+    Members that this version does not know are ignored, so that a later minor version may add some.
+
+    Raises:
+        FormatError: with every problem found, each with its place in the manifest.
+    """
+    reader = _Parser()
+    manifest = reader.manifest(data)
+    if reader.problems or manifest is None:
+        raise FormatError(reader.problems)
+    return manifest
+
+
+def parse_shard(data: object) -> Shard:
+    """Read one shard as `dump_shard` writes it; raises `FormatError`."""
+    reader = _Parser()
+    shard = reader.shard(reader.object_at("shard", data), "shard")
+    if reader.problems:
+        raise FormatError(reader.problems)
+    return shard
+
+
+class _Parser(ManifestValues):
+    """The parts of a manifest."""
+
+    def manifest(self, value: object) -> Manifest | None:
+        data = self.object_at("manifest", value)
+        if self.problems:
+            return None
+        version = self.text("format_version", data.get("format_version"))
+        match = _VERSION.fullmatch(version)
+        if match is None or match[1] != FORMAT_VERSION.split(".")[0]:
+            self.wrong(
+                "format_version",
+                f"expected {FORMAT_VERSION.split('.')[0]}.x, found {brief(data.get('format_version'))}. "
+                "Read this store with a newer tensorstore-ds.",
+                "unknown-version",
+            )
+            return None  # nothing else can be judged by this version's rules
+        fields = self.fields(self.object_at("fields", data.get("fields")))
+        splits = {}
+        for name, entry in self.object_at("splits", data.get("splits")).items():
+            if self.is_name(f"splits.{name}", name):
+                splits[name] = self.split(name, self.object_at(f"splits.{name}", entry), fields)
+        return Manifest(
+            layout=cast(Layout, self.choice("layout", data.get("layout"), LAYOUTS)),
+            fields=fields,
+            splits=splits,
+            files=self.files("files", data.get("files")),
+            provenance=self.object_at("provenance", data.get("provenance", {})),
+            license=self.text("license", data["license"]) if "license" in data else None,
+            citation=self.text("citation", data["citation"]) if "citation" in data else None,
+            version=version,
+        )
+
+    def fields(self, data: dict[str, Any]) -> dict[str, Field]:
+        fields = {}
+        for name, value in data.items():
+            where = f"fields.{name}"
+            if self.is_name(where, name):
+                fields[name] = parse_field(self, where, self.object_at(where, value))
+        return fields
+
+    def split(self, name: str, data: dict[str, Any], fields: Mapping[str, Field]) -> SplitEntry:
+        where = f"splits.{name}"
+        shards = []
+        for i, item in enumerate(self.list_at(f"{where}.shards", data.get("shards"))):
+            place = f"{where}.shards[{i}]"
+            entry = self.object_at(place, item)
+            if entry.get("path") != shard_path(name, i):
+                found = brief(entry.get("path"))
+                self.wrong(f"{place}.path", f"expected {shard_path(name, i)}, found {found}.", "unsafe-path")
+            shards.append(self.shard(entry, place))
+            tables = set(of_kind(fields, TableField))
+            if set(shards[-1].lengths) != tables:
+                self.wrong(f"{place}.lengths", f"expected {sorted(tables)}, found {sorted(shards[-1].lengths)}.")
+        entry_ = SplitEntry(tuple(shards), self.object_at(f"{where}.statistics", data.get("statistics", {})))
+        if self.integer(f"{where}.rows", data.get("rows")) != entry_.rows:
+            self.wrong(f"{where}.rows", f"expected the shards' sum {entry_.rows}, found {brief(data.get('rows'))}.")
+        return entry_
+
+    def shard(self, data: dict[str, Any], where: str) -> Shard:
+        lengths = self.object_at(f"{where}.lengths", data.get("lengths"))
+        return Shard(
+            rows=self.integer(f"{where}.rows", data.get("rows")),
+            lengths={n: self.integer(f"{where}.lengths.{n}", v) for n, v in lengths.items()},
+            files=self.files(f"{where}.files", data.get("files")),
+        )
+
+    def files(self, where: str, value: object) -> dict[str, File]:
+        files = {}
+        for path, item in self.object_at(where, value).items():
+            if not _FILE.fullmatch(path):
+                self.wrong(where, f"expected a path inside the store, found {brief(path)}.", "unsafe-path")
+                continue
+            entry = self.object_at(f"{where}[{path}]", item)
+            sha256 = self.text(f"{where}[{path}].sha256", entry.get("sha256"))
+            if not _SHA256.fullmatch(sha256):
+                self.wrong(f"{where}[{path}].sha256", f"expected 64 hexadecimal digits, found {brief(sha256)}.")
+            files[path] = File(self.integer(f"{where}[{path}].size", entry.get("size")), sha256)
+        return files

@@ -1,0 +1,74 @@
+"""Pixels and masks to another size, where a `Placement` puts them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from tensorstore_ds.imaging.placement import Placement
+
+
+def resize(pixels: NDArray[Any], placement: Placement) -> NDArray[Any]:
+    """Resize with antialiasing: Pillow's bilinear filter, whose support grows with the reduction.
+
+    Args:
+        pixels: (H, W, C), any dtype.
+
+    Returns:
+        (H', W', C) of the same dtype; what `placement` leaves free is zero. Types other than uint8 are resized as
+        float32 and rounded.
+    """
+    channels = pixels.shape[2]
+    height, width = placement.resized
+    if pixels.dtype == np.uint8 and channels in (1, 3, 4):
+        resized = np.asarray(_resize(as_image(pixels), placement)).reshape(height, width, channels)
+    else:
+        planes = [
+            np.asarray(_resize(Image.fromarray(_as_float32(pixels[:, :, c])), placement)) for c in range(channels)
+        ]
+        resized = np.stack(planes, axis=2)
+        if pixels.dtype.kind in "iu":
+            limits = np.iinfo(pixels.dtype)
+            resized = np.clip(np.rint(resized.astype(np.float64)), limits.min, limits.max)
+        resized = resized.astype(pixels.dtype)
+    if placement.resized == placement.size:
+        return resized
+    canvas = np.zeros((*placement.size, channels), pixels.dtype)
+    top, left = placement.offset
+    canvas[top : top + height, left : left + width] = resized
+    return canvas
+
+
+def _resize(image: Image.Image, placement: Placement) -> Image.Image:
+    height, width = placement.resized
+    return image.resize((width, height), Image.Resampling.BILINEAR, box=placement.box)
+
+
+def _as_float32(plane: NDArray[Any]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # infinity is refused later, with the sample's name
+        return plane.astype(np.float32)
+
+
+def resize_nearest(mask: NDArray[Any], placement: Placement, fill: int) -> NDArray[Any]:
+    """Resize a mask (H, W): each pixel gets the value at its centre, as by Pillow's filter NEAREST.
+
+    Returns:
+        (H', W') of the same dtype; what `placement` leaves free is `fill`.
+    """
+    left, top, right, bottom = placement.box
+    height, width = placement.resized
+    y = np.floor(top + (np.arange(height) + 0.5) * ((bottom - top) / height)).astype(np.intp)
+    x = np.floor(left + (np.arange(width) + 0.5) * ((right - left) / width)).astype(np.intp)
+    resized = mask[np.ix_(y.clip(0, mask.shape[0] - 1), x.clip(0, mask.shape[1] - 1))]
+    canvas = np.full(placement.size, fill, mask.dtype)
+    first_row, first_column = placement.offset
+    canvas[first_row : first_row + height, first_column : first_column + width] = resized
+    return canvas
+
+
+def as_image(pixels: NDArray[np.uint8]) -> Image.Image:
+    """A PIL image of pixels (H, W, C), gray, RGB or RGBA."""
+    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels))

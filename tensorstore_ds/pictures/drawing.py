@@ -1,0 +1,113 @@
+"""What is drawn onto a sample's picture: boxes, keypoints, class names, and masks as a translucent layer."""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageColor, ImageDraw
+
+from tensorstore_ds.format.kinds import MaskField
+from tensorstore_ds.pictures.lettering import lettering
+
+#: Told apart at a glance, on dark and on bright pictures.
+COLORS = (
+    "#ff4b4b", "#2f9bff", "#22c55e", "#ffb020", "#b66dff", "#00c2c7",
+    "#ff6fb5", "#8bd300", "#ff8a3d", "#6b7cff", "#d6b400", "#00a67d",
+)  # fmt: skip
+_POINT = "#fff04d"
+_SMOOTH = 4  # boxes and dots are drawn this much larger, and reduced
+_MASK_ALPHA = 150  # of 255
+_IGNORED = (255, 255, 255)
+_GOLDEN = 0.618034  # multiples of it, modulo 1, lie as far apart as can be
+_BACKGROUND = ("background", "bg", "unlabeled", "unlabelled")
+
+
+def draw_objects(
+    picture: Image.Image, objects: Mapping[str, NDArray[Any]], scale: float, classes: Sequence[str]
+) -> None:
+    """Draw boxes, keypoints and class names onto `picture`."""
+    labels = objects.get("labels")
+    boxes = objects["boxes"] * scale if "boxes" in objects else np.empty((0, 4))
+    layer = Image.new("RGBA", (picture.width * _SMOOTH, picture.height * _SMOOTH))
+    draw = ImageDraw.Draw(layer)
+    for i, box in enumerate(boxes):
+        if np.isfinite(box).all() and (box[:2] <= box[2:]).all():
+            corners = [float(v) * _SMOOTH for v in box]
+            draw.rectangle(corners, outline="#000000a0", width=4 * _SMOOTH)
+            inner = [corners[0] + _SMOOTH, corners[1] + _SMOOTH, corners[2] - _SMOOTH, corners[3] - _SMOOTH]
+            if inner[0] < inner[2] and inner[1] < inner[3]:
+                draw.rectangle(inner, outline=_color_of(labels, i), width=2 * _SMOOTH)
+    for points in objects.get("keypoints", ()):
+        _draw_points(draw, points[np.isfinite(points).all(axis=1)] * scale)
+    layer = layer.resize(picture.size, Image.Resampling.BOX)
+    picture.paste(layer, (0, 0), layer)
+    if labels is not None and classes:
+        _draw_names(picture, boxes, labels, classes)
+
+
+def _draw_points(draw: ImageDraw.ImageDraw, points: NDArray[Any]) -> None:
+    """Landmarks (K, 2) of one object as dots, smaller where they lie close together."""
+    if not len(points):
+        return
+    radius = float(np.clip(np.ptp(points, axis=0).max() / 45, 0.7, 2.4)) if len(points) > 1 else 2.4
+    for color, r in (("#000000", radius + 0.6), (_POINT, radius)):
+        for x, y in points.tolist():
+            draw.ellipse([v * _SMOOTH for v in (x - r, y - r, x + r, y + r)], fill=color)
+
+
+def _draw_names(picture: Image.Image, boxes: NDArray[Any], labels: NDArray[np.int64], classes: Sequence[str]) -> None:
+    """A class name on each box, above it or inside; none on top of another, the legend has them all."""
+    draw = ImageDraw.Draw(picture)
+    taken: list[tuple[float, float, float, float]] = []
+    for i, box in enumerate(boxes):
+        if not np.isfinite(box).all():
+            continue
+        name, font = lettering(class_name(classes, int(labels[i])), 11)
+        width, height = font.getlength(name) + 6, 14
+        left = min(max(0.0, float(box[0])), max(0.0, picture.width - width))
+        top = float(box[1]) - height if box[1] >= height else float(box[1])
+        place = (left, top, left + width, top + height)
+        if any(place[0] < t[2] and t[0] < place[2] and place[1] < t[3] and t[1] < place[3] for t in taken):
+            continue
+        taken.append(place)
+        draw.rectangle(place, fill=_color_of(labels, i))
+        draw.text((left + 3, top + height / 2), name, fill="#10131a", font=font, anchor="lm")
+
+
+def _color_of(labels: NDArray[np.int64] | None, index: int) -> str:
+    return COLORS[int(labels[index]) % len(COLORS)] if labels is not None else COLORS[0]
+
+
+def class_name(classes: Sequence[str], label: int) -> str:
+    """The name of a class; its number if it has none."""
+    """The name of a class; its number if it has none."""
+    return classes[label] if 0 <= label < len(classes) else str(label)
+
+
+def draw_mask(picture: Image.Image, mask: NDArray[Any], field: MaskField) -> None:
+    """Lay the colours of a mask's classes over `picture`; a first class that is the background stays clear."""
+    palette = np.zeros((2**16, 4), np.uint8)
+    for label in mask_labels(field):
+        palette[label] = (*ImageColor.getrgb(mask_color(label)), _MASK_ALPHA)
+    if field.ignored is not None:
+        palette[field.ignored] = (*_IGNORED, _MASK_ALPHA)
+    layer = Image.fromarray(palette[mask], "RGBA").resize(picture.size, Image.Resampling.NEAREST)
+    picture.paste(layer, (0, 0), layer)
+
+
+def mask_color(label: int) -> str:
+    """Of a class in masks, of which there are often more than `COLORS`: hues that lie far apart then."""
+    if label < len(COLORS):
+        return COLORS[label]
+    red, green, blue = colorsys.hsv_to_rgb(label * _GOLDEN % 1, 0.55, 0.9)
+    return f"#{int(red * 255):02x}{int(green * 255):02x}{int(blue * 255):02x}"
+
+
+def mask_labels(field: MaskField) -> range:
+    """The classes of a mask that are drawn."""
+    clear = bool(field.classes) and field.classes[0].strip("_ ").lower() in _BACKGROUND
+    return range(int(clear), len(field.classes))

@@ -1,0 +1,191 @@
+"""Images and masks in two folders, or as Pascal VOC keeps them: formats/sources/masks.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.format.kinds import MaskField
+from tensorstore_ds.imaging.codecs import decode_mask
+from tensorstore_ds.regular_files import TEXT_LIMIT, read_file
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source
+from tensorstore_ds.sources.classes import number_classes, read_classes
+from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
+from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, split_names
+
+#: Names of the folder of images, and of that of masks, as people use them together.
+_LAYOUTS = (("images", "masks"), ("images", "annotations"), ("img_dir", "ann_dir"), ("JPEGImages", "SegmentationClass"))
+_VOC, _LISTS = "SegmentationClass/", "ImageSets/Segmentation"
+_CLASSES = "classes.txt"
+#: The classes of Pascal VOC 2007 to 2012, in the order of the numbers in its masks.
+VOC_CLASSES = (
+    "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable",
+    "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
+)  # fmt: skip
+#: So many masks are looked at, where classes are named, for values that can be none.
+_PROBED = 16
+_FOREGROUND = 255
+
+
+class _Folders(NamedTuple):
+    """A folder of images and one of masks, relative to the source, with ``/`` at the end; and the split they are."""
+
+    images: str
+    masks: str
+    split: str
+
+
+class MaskSource(Source):
+    """A reference is an image's path and that of its mask, with a NUL between, which no path can hold."""
+
+    name: ClassVar[str] = "masks"
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        """Whether there are folders of images and masks, and no annotations in XML beside them."""
+        return path.is_dir() and any(not (path / f.images).parent.joinpath("Annotations").is_dir() for f in find(path))
+
+    def scan(self) -> Contents:
+        """Pair images with masks, by their names; masks are read where the classes are not named."""
+        folders = find(self.path)
+        if not folders:
+            message = "expected a folder of images and one of masks, such as images and masks, found none."
+            raise SourceError(Problem(str(self.path), "empty-source", message))
+        problems: list[Problem] = []
+        left_out: list[Problem] = []
+        splits: dict[str, PackedStrings] = {}
+        for found in folders:
+            alone: list[Problem] = []
+            references = PackedStrings(self._pairs(found, alone))
+            lists = self.path / found.images / ".." / _LISTS
+            if found.masks.endswith(_VOC) and lists.is_dir():
+                splits.update(self._listed(lists, references, problems, left_out))
+                left_out += [Problem(p.where, "not-listed", "not stored: it has no mask.") for p in alone]
+                continue
+            problems += alone
+            for split, some in _by_folder(references, found).items():
+                splits.setdefault(split, PackedStrings()).extend(some)
+        splits = {split: references for split, references in splits.items() if references}
+        if not splits:
+            raise SourceError(problems or Problem(str(self.path), "empty-source", "no image here has a mask."))
+        field = MaskField.of(self._classes(folders[0], splits))
+        return Contents({"mask": field}, splits, problems=tuple(problems), left_out=tuple(left_out))
+
+    def read(self, split: str, reference: Reference) -> Sample:
+        """The paths of an image and its mask."""
+        image, _, mask = str(reference).partition("\0")
+        return Sample(image, self.path / image, masks={"mask": self.path / mask})
+
+    def key(self, split: str, reference: Reference) -> str:
+        """The image's path."""
+        return str(reference).partition("\0")[0]
+
+    def files(self, reference: Reference) -> tuple[Path, ...]:
+        """The image and the mask."""
+        return tuple(self.path / path for path in str(reference).split("\0"))
+
+    def _pairs(self, folders: _Folders, problems: list[Problem]) -> Iterator[str]:
+        """References of the images that have a mask; what is alone is a problem."""
+        masks = {path.rpartition(".")[0]: path for path in walk_files(self.path / folders.masks, IMAGE_SUFFIXES)}
+        for path in walk_files(self.path / folders.images, IMAGE_SUFFIXES):
+            stem = path.rpartition(".")[0]
+            mask = masks.pop(stem, None) or masks.pop(f"{stem}_mask", None)
+            if mask is None:
+                message = f"expected a mask of the same name in {folders.masks}, found none. Add it, or move this away."
+                problems.append(Problem(folders.images + path, "no-annotation", message))
+            elif problem := encoding_problem(path) or encoding_problem(mask):
+                problems.append(problem)
+            else:
+                yield f"{folders.images}{path}\0{folders.masks}{mask}"
+        for mask in masks.values():
+            message = f"expected an image of the same name in {folders.images}, found none. Add it, or remove the mask."
+            problems.append(Problem(folders.masks + mask, "no-image", message))
+
+    def _listed(
+        self, folder: Path, references: Sequence[str], problems: list[Problem], left_out: list[Problem]
+    ) -> dict[str, PackedStrings]:
+        """The splits that lists of ids say; a list that is the union of others is none."""
+        numbers = {Path(self.key("", reference)).stem: i for i, reference in enumerate(references)}
+        rows = {}
+        for path in sorted(folder.glob("*.txt")):
+            where = f"{_LISTS}/{path.name}"
+            ids = read_file(path, where, TEXT_LIMIT).decode("utf-8-sig", "surrogateescape").split()
+            for missing in dict.fromkeys(id for id in ids if id not in numbers):
+                message = f"expected an image and a mask of this name, which {where} lists, found none."
+                problems.append(Problem(missing, "no-annotation", f"{message} Add them, or remove the line."))
+            rows[path.stem] = np.array(list(dict.fromkeys(numbers[id] for id in ids if id in numbers)), np.int64)
+        for name, parts in find_unions(rows).items():
+            message = f"not stored twice: it is the union of {', '.join(parts)}."
+            left_out.append(Problem(f"{_LISTS}/{name}.txt", "split-union", message))
+            del rows[name]
+        stored = {int(row) for some in rows.values() for row in some}
+        for i, reference in enumerate(references):
+            if i not in stored:
+                left_out.append(Problem(self.key("", reference), "not-listed", "not stored: no split lists it."))
+        names = split_names(rows)
+        return {names[name]: PackedStrings(references[int(i)] for i in some) for name, some in rows.items()}
+
+    def _classes(self, folders: _Folders, splits: dict[str, PackedStrings]) -> tuple[str, ...]:
+        """Class names: the user's, those of a file, of Pascal VOC, or the numbers that occur."""
+        named = self.options.classes
+        if named is None and (self.path / _CLASSES).is_file():
+            named = read_classes(self.path / _CLASSES)
+        if named is None and folders.masks.endswith(_VOC):
+            named = VOC_CLASSES
+        references = (reference for some in splits.values() for reference in some)
+        values: set[int] = set()
+        for i, reference in enumerate(references):
+            if named is not None and i == _PROBED:
+                break
+            path = reference.partition("\0")[2]
+            try:
+                values.update(np.unique(decode_mask(read_file(self.path / path, path), key=path)).tolist())
+            except SourceError:
+                continue  # the conversion comes to it again, and names it
+        if values == {0, _FOREGROUND}:
+            message = "expected the numbers of classes in the masks, found 0 and 255 alone, and 255 is ignored."
+            raise SourceError(Problem(str(self.path), "mask-range", message), "Write 1 for the object.")
+        if named is not None:
+            return number_classes((), named, str(self.path))
+        most = max((value for value in values if value != _FOREGROUND), default=0)
+        return tuple(map(str, range(most + 1)))
+
+
+def find(root: Path) -> list[_Folders]:
+    """The folders of images and masks of a source: one pair, or one for each split."""
+    for prefix in ("", *(f"{path.relative_to(root).as_posix()}/" for path in _below(root))):
+        for images, masks in _LAYOUTS:
+            if (root / prefix / images).is_dir() and (root / prefix / masks).is_dir():
+                pairs = [_Folders(f"{prefix}{images}/", f"{prefix}{masks}/", "train")]
+                if prefix[:-1].lower() in SPLIT_NAMES:
+                    tops = [path.name for path in sorted(root.iterdir()) if path.name.lower() in SPLIT_NAMES]
+                    tops = [top for top in tops if (root / top / images).is_dir() and (root / top / masks).is_dir()]
+                    names = split_names(tops)
+                    pairs = [_Folders(f"{top}/{images}/", f"{top}/{masks}/", names[top]) for top in tops]
+                return pairs
+    return []
+
+
+def _below(root: Path) -> list[Path]:
+    """Folders one and two levels below that hold a folder of masks: splits, or VOCdevkit and what is in it."""
+    names = {masks for _, masks in _LAYOUTS}
+    try:
+        found = (path for name in names for above in ("*", "*/*") for path in root.glob(f"{above}/{name}"))
+        return sorted({path.parent for path in found})
+    except OSError:
+        return []  # walking says why
+
+
+def _by_folder(references: Sequence[str], folders: _Folders) -> dict[str, list[str]]:
+    """By the folder at the top of images, where all of these mean splits; else the split of the folders."""
+    tops: dict[str, list[str]] = {}
+    for reference in references:
+        top, slash, _ = reference[len(folders.images) :].partition("\0")[0].partition("/")
+        tops.setdefault(top if slash else "", []).append(reference)
+    if not all(top.lower() in SPLIT_NAMES for top in tops):
+        return {folders.split: list(references)}
+    return {name: tops[top] for top, name in split_names(tops).items()}

@@ -1,0 +1,286 @@
+"""The kind `mask`, from samples to batches: resizing, statistics, check, loading, batch transforms and pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from PIL import Image
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+import tensorstore_ds as tsds
+from mask_sources import squares, write_folders
+from small_stores import VALID, tsds as run
+from tensorstore_ds.conversion.encode import ImageOptions, encode_sample
+from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.errors import FormatError, OptionError, SourceError
+from tensorstore_ds.format.kinds import MaskField
+from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.imaging.placement import place
+from tensorstore_ds.imaging.resizing import resize_nearest
+from tensorstore_ds.pictures.contact_sheet import contact_sheet
+from tensorstore_ds.sources.base import Sample
+
+RNG = np.random.default_rng(0)
+CLASSES = ("background", "square")
+IN_PROCESS = ConvertOptions(workers=0, classes=CLASSES)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight images of 32 x 48 with a square each."""
+    root = tmp_path_factory.mktemp("masks")
+    write_folders(root / "city", 8)
+    tsds.convert(root / "city", root / "city.tsds", IN_PROCESS)
+    return root / "city.tsds"
+
+
+# --- samples ----------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(*[st.integers(1, 40)] * 4, st.sampled_from(["pad", "crop", "stretch"]))
+def test_resizing_takes_the_nearest_as_pillow_does(height, width, to_height, to_width, fit):
+    mask = RNG.integers(0, 200, (height, width), np.uint8)
+    placement = place((height, width), (to_height, to_width), fit)
+    resized = Image.fromarray(mask).resize(placement.resized[::-1], Image.Resampling.NEAREST, box=placement.box)
+    expected = np.full((to_height, to_width), 255, np.uint8)
+    top, left = placement.offset
+    expected[top : top + resized.height, left : left + resized.width] = np.asarray(resized)
+    found = resize_nearest(mask, placement, 255)
+    box = placement.box
+    rows = between_pixels(box[1], box[3], placement.resized[0], top, to_height)
+    columns = between_pixels(box[0], box[2], placement.resized[1], left, to_width)
+    same = (found == expected) | rows[:, None] | columns
+    assert same.all()
+
+
+def between_pixels(start: float, stop: float, count: int, offset: int, size: int) -> np.ndarray:
+    """(size,) whether the centre of each result lies between two pixels, either of which is the nearest."""
+    centres = start + (np.arange(count) + 0.5) * ((stop - start) / count)
+    found = np.zeros(size, bool)
+    found[offset : offset + count] = np.abs(centres - np.rint(centres)) < 1e-6
+    return found
+
+
+def encoded(mask, image=None, options=None, field=None, **sample):
+    """The stored mask of a sample with an image of 4 x 6 pixels."""
+    field = field or MaskField.of(CLASSES)
+    made = Sample("k", np.zeros((4, 6, 3), np.uint8) if image is None else image, masks={"mask": mask}, **sample)
+    return encode_sample(made, options or ImageOptions(), masks={"mask": field}).masks["mask"]
+
+
+def test_what_a_mask_may_be():
+    expected = RNG.integers(0, 2, (4, 6), np.uint8)
+    for mask in (expected, expected[None], expected[:, :, None], expected.astype(np.int64), expected.astype(bool)):
+        found = encoded(mask)
+        assert found.dtype == np.uint8
+        np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(encoded(Image.fromarray(expected).convert("1", dither=0)), expected * 0)
+    np.testing.assert_array_equal(encoded(Image.fromarray(expected * 255).convert("1")), expected)
+
+
+def test_many_classes_are_kept_with_16_bits():
+    field = MaskField.of(tuple(map(str, range(300))))
+    assert (field.spec.dtype, field.ignored) == ("uint16", 65535)
+    values = np.arange(24, dtype=np.uint16).reshape(4, 6) + 270
+    np.testing.assert_array_equal(encoded(Image.fromarray(values), field=field), values)
+
+
+@pytest.mark.parametrize(
+    ("mask", "reason"),
+    [
+        (np.zeros((6, 4), np.uint8), "size-mismatch"),
+        (np.full((4, 6), 2, np.uint8), "mask-range"),
+        (np.full((4, 6), -1), "mask-range"),
+        (np.full((4, 6), 256), "mask-range"),
+        (np.zeros((4, 6), np.float32), "array-shape"),
+        (np.zeros((4, 6, 3), np.uint8), "array-shape"),
+        (Image.new("RGB", (6, 4)), "unsupported-depth"),
+    ],
+)
+def test_what_a_mask_may_not_be(mask, reason):
+    with pytest.raises(SourceError) as caught:
+        encoded(mask)
+    assert caught.value.reason == reason
+    assert str(caught.value).startswith("k (mask): ")
+
+
+def test_a_mask_has_the_size_of_the_image_as_it_is_shown(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be shown turned
+    Image.new("RGB", (6, 4)).save(tmp_path / "a.jpg", exif=exif)
+    mask = np.tri(6, 4, dtype=np.uint8)
+    np.testing.assert_array_equal(encoded(mask, tmp_path / "a.jpg"), mask)
+    with pytest.raises(SourceError, match="the image is 6x4 as it is shown"):
+        encoded(mask.T, tmp_path / "a.jpg")
+    Image.fromarray(np.ascontiguousarray(np.rot90(mask))).save(tmp_path / "a.png", exif=exif)  # and so is its mask
+    np.testing.assert_array_equal(encoded(tmp_path / "a.png", tmp_path / "a.jpg"), mask)
+
+
+def test_what_pad_adds_is_ignored_or_0():
+    mask = np.ones((4, 6), np.uint8)
+    options = ImageOptions(size=(6, 6))
+    assert encoded(mask, options=options)[0].tolist() == [255] * 6
+    field = MaskField(ArraySpec("uint8", (0, 0)), CLASSES)
+    assert encoded(mask, options=options, field=field)[0].tolist() == [0] * 6
+
+
+def test_a_sample_may_be_a_dict_or_an_image_and_a_mask(tmp_path):
+    image, mask = squares(32, 48)
+    pil = Image.fromarray(mask)
+    Image.fromarray(mask).save(tmp_path / "mask.png")
+    samples = [(image, pil), {"image": image, "mask": mask}, {"image": image, "mask": tmp_path / "mask.png"}]
+    tsds.convert([*samples, {"image": image, "mask": torch.from_numpy(mask)}], tmp_path / "s.tsds", IN_PROCESS)
+    split = tsds.open(tmp_path / "s.tsds")["train"]
+    assert split.fields["mask"] == MaskField(ArraySpec("uint8", (32, 48)), CLASSES, 255)
+    np.testing.assert_array_equal(np.asarray(split["mask"]), np.stack([mask] * 4))
+
+
+def test_numbers_that_are_no_mask_are_an_array(tmp_path):
+    image = np.zeros((4, 6, 3), np.uint8)
+    samples = [{"image": image, "mask": np.zeros((4, 6), np.float32)}]
+    tsds.convert(samples, tmp_path / "s.tsds", ConvertOptions(workers=0))
+    assert tsds.open(tmp_path / "s.tsds")["train"].fields["mask"].kind == "array"
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "source"])
+def test_images_of_their_own_size_cannot_have_masks(encoding, tmp_path):
+    write_folders(tmp_path / "city")
+    with pytest.raises(OptionError, match="give `size`"):
+        tsds.convert(tmp_path / "city", tmp_path / "s.tsds", ConvertOptions(workers=0, encoding=encoding))
+
+
+def test_jpeg_with_a_size(tmp_path):
+    write_folders(tmp_path / "city")
+    options = ConvertOptions(workers=0, encoding="jpeg", size=(16, 16), classes=CLASSES)
+    tsds.convert(tmp_path / "city", tmp_path / "s.tsds", options)
+    assert tsds.verify(tmp_path / "s.tsds") == []
+    batch = next(iter(tsds.DataLoader(tsds.StoreDataset(tmp_path / "s.tsds"), batch_size=4)))
+    assert batch["mask"].shape == (4, 16, 16)
+
+
+# --- stores -----------------------------------------------------------------------------------------------------
+
+
+def test_statistics_count_pixels(store):
+    split = tsds.open(store)["train"]
+    masks = np.asarray(split["mask"])
+    counts = {"pixels": [int((masks == i).sum()) for i in range(2)], "ignored": int((masks == 255).sum())}
+    assert split.statistics["masks"] == {"mask": counts}
+    assert sum(counts["pixels"]) + counts["ignored"] == masks.size
+    assert counts["ignored"] > 0
+
+
+def test_the_statistics_do_not_depend_on_the_division_of_the_work(store, tmp_path):
+    source = store.with_name("city")
+    tsds.convert(source, tmp_path / "s.tsds", ConvertOptions(workers=0, classes=CLASSES, shard_nbytes=10_000))
+    assert tsds.open(tmp_path / "s.tsds")["train"].statistics == tsds.open(store)["train"].statistics
+
+
+def test_info_stats_and_preview(store, tmp_path):
+    assert "uint8 32 x 48 · 2 classes · 255 is ignored" in run("info", store).stdout
+    shown = run("stats", store).stdout
+    assert "classes of mask, by pixels" in shown
+    assert f"{tsds.open(store)['train'].statistics['masks']['mask']['ignored']:,} pixels are ignored" in shown
+    run("preview", store, "--out", tmp_path / "sheet.png")
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.width > 300
+
+
+def test_a_picture_shows_classes_and_leaves_the_background_clear(tmp_path):
+    mask = np.zeros((40, 40), np.uint8)
+    mask[:, 20:] = 1
+    samples = [{"image": np.full((40, 40, 3), 100, np.uint8), "mask": mask}]
+    tsds.convert(samples, tmp_path / "s.tsds", IN_PROCESS)
+    pixels = np.asarray(contact_sheet(tsds.open(tmp_path / "s.tsds")["train"], [0]))
+    gray = (pixels == 100).all(axis=2)
+    assert gray.sum() == 320 * 160  # the left half, eight times as large
+
+
+def test_zarr_and_repack_keep_masks(store, tmp_path):
+    tsds.repack(store, tmp_path / "z.tsds", layout="zarr")
+    expected = tsds.open(store)["train"]["mask"]
+    np.testing.assert_array_equal(tsds.open(tmp_path / "z.tsds")["train"]["mask"], expected)
+
+
+def test_a_mask_without_an_ignored_value_opens():
+    fields = tsds.open(VALID / "masks.tsds")["train"].fields
+    assert (fields["mask"].ignored, fields["parts"].ignored) == (255, None)
+    assert fields["parts"].describe() == "uint16 4 x 6 · 300 classes"
+
+
+def test_training_says_that_it_does_not_know_masks(store):
+    with pytest.raises(OptionError, match="mask"):
+        tsds.task_of(tsds.open(store)["train"])
+
+
+# --- torch ------------------------------------------------------------------------------------------------------
+
+
+def test_batches_and_samples(store):
+    dataset = tsds.StoreDataset(store)
+    expected = np.asarray(dataset.split["mask"])
+    batch = next(iter(tsds.DataLoader(dataset, batch_size=8)))
+    assert batch["mask"].dtype == torch.uint8
+    np.testing.assert_array_equal(batch["mask"], expected)
+    np.testing.assert_array_equal(dataset[5]["mask"], expected[5])
+    resident = next(iter(tsds.DataLoader(dataset, batch_size=8, residency="device", device="cpu")))
+    np.testing.assert_array_equal(resident["mask"], expected)
+    image, mask = tsds.StoreDataset(store, return_as="tuple")[2]
+    assert (image.shape, mask.shape) == ((3, 32, 48), (32, 48))
+
+
+def test_transforms_of_samples_move_masks_along(store):
+    dataset = tsds.StoreDataset(store, transform=v2.RandomHorizontalFlip(p=1))
+    sample = dataset[3]
+    assert isinstance(sample["mask"], tv_tensors.Mask)
+    np.testing.assert_array_equal(sample["mask"], dataset.split["mask"][3][:, ::-1])
+    batch = next(iter(tsds.DataLoader(dataset, batch_size=4)))
+    assert batch["mask"].shape == (4, 32, 48)
+
+
+def batch_of(dtype=torch.uint8, size=(20, 24)):
+    masks = torch.from_numpy(RNG.integers(0, 200, (4, *size)).astype(np.int32)).to(dtype)
+    return {"image": masks[:, None].to(torch.float32).repeat(1, 3, 1, 1) / 255, "mask": masks}
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.int64])
+@pytest.mark.parametrize("padding_mode", ["constant", "reflect"])
+def test_crops_and_flips_move_masks_as_their_images(dtype, padding_mode):
+    crop = tsds.RandomCrop(18, padding=3, padding_mode=padding_mode, fill=1, seed=1)
+    transform = tsds.Compose([crop, tsds.RandomHorizontalFlip(flip_pairs=()), tsds.ColorJitter(0)])
+    batch = batch_of(dtype)
+    found = transform(batch, torch.arange(4), 0)
+    assert found["mask"].dtype == dtype
+    np.testing.assert_array_equal(found["mask"].to(torch.int64), (found["image"][:, 0] * 255).round().to(torch.int64))
+    assert not torch.equal(found["mask"].to(torch.int64), batch["mask"][:, :18, :18].to(torch.int64))
+
+
+def test_resized_crops_take_the_nearest_as_pillow_does():
+    transform = tsds.RandomResizedCrop((13, 7), seed=2)
+    batch = batch_of()
+    found = transform(batch, torch.arange(4), 0)["mask"]
+    boxes = transform.make_params(transform.keys(torch.arange(4), 0), (20, 24))["boxes"]
+    for mask, (top, left, height, width), result in zip(batch["mask"], boxes.tolist(), found, strict=True):
+        part = Image.fromarray(mask[top : top + height, left : left + width].numpy())
+        expected = np.asarray(part.resize((7, 13), Image.Resampling.NEAREST))
+        ties = between_pixels(0, height, 13, 0, 13)[:, None] | between_pixels(0, width, 7, 0, 7)
+        assert ((result.numpy() == expected) | ties).all()
+
+
+def test_masks_of_another_size_are_refused():
+    with pytest.raises(ValueError, match="a mask for each image"):
+        tsds.RandomHorizontalFlip()({**batch_of(), "mask": torch.zeros(4, 5, 5, dtype=torch.uint8)})
+
+
+def test_a_mask_with_a_wrong_pixel_is_found_by_verify():
+    problems = tsds.verify(VALID.with_name("invalid") / "mask-range--above.tsds")
+    assert [(problem.where, problem.reason) for problem in problems] == [("train/mask", "mask-range")]
+    assert "found 3 in row 0 at (1, 0)" in problems[0].message
+    with pytest.raises(FormatError, match="which is no class"):
+        tsds.open(VALID.with_name("invalid") / "manifest--ignored.tsds")

@@ -1,0 +1,145 @@
+"""The source format `masks`: Pascal VOC's SegmentationClass, and folders of images and masks."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tensorstore_ds as tsds
+from mask_sources import squares, write_folders, write_palette, write_voc
+from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.errors import SourceError
+from tensorstore_ds.sources import FORMATS, open_source
+from tensorstore_ds.sources.base import SourceOptions
+from tensorstore_ds.sources.masks import VOC_CLASSES
+
+IN_PROCESS = ConvertOptions(workers=0)
+
+
+def scan(path: Path, **options):
+    source = open_source(path, options=SourceOptions(**options))
+    assert source.name == "masks"
+    return source, source.scan()
+
+
+def reasons(problems) -> list[tuple[str, str]]:
+    return [(problem.where, problem.reason) for problem in problems]
+
+
+def test_pascal_voc(tmp_path):
+    source, contents = scan(write_voc(tmp_path))
+    assert {name: len(found) for name, found in contents.splits.items()} == {"train": 2, "val": 2}
+    field = contents.fields["mask"]
+    assert (field.classes, field.ignored, field.spec.dtype) == (VOC_CLASSES, 255, "uint8")
+    assert VOC_CLASSES[15] == "person"
+    assert contents.problems == ()
+    assert reasons(contents.left_out) == [
+        ("ImageSets/Segmentation/trainval.txt", "split-union"),
+        ("VOC2012/JPEGImages/2008_000000.jpg", "not-listed"),
+    ]
+    reference = contents.splits["val"][0]
+    assert source.key("val", reference) == "VOC2012/JPEGImages/2007_000002.jpg"
+    assert [path.name for path in source.files(reference)] == ["2007_000002.jpg", "2007_000002.png"]
+
+
+def test_the_indices_of_a_palette_are_the_classes(tmp_path):
+    out = tmp_path / "voc.tsds"
+    voc = write_voc(tmp_path, ((40, 60),) * 4)
+    tsds.convert(voc, out, IN_PROCESS)
+    expected = np.asarray(Image.open(voc / "VOC2012/SegmentationClass/2007_000001.png"))
+    np.testing.assert_array_equal(tsds.open(out)["train"]["mask"][1], expected)
+    assert set(np.unique(expected)) == {0, 15, 255}
+    assert tsds.verify(out) == []
+
+
+def test_voc_with_annotations_is_for_boxes_unless_masks_are_asked_for(tmp_path):
+    voc = write_voc(tmp_path)
+    (voc / "VOC2012/Annotations").mkdir()
+    (voc / "VOC2012/Annotations/2007_000000.xml").write_text("<annotation></annotation>")
+    assert [name for name, each in FORMATS.items() if each.load().detect(voc)] == ["voc"]
+    assert len(open_source(voc, "masks").scan().splits["train"]) == 2
+
+
+@pytest.mark.parametrize("folder", ["train/images", "images/train"])
+def test_folders_of_splits(folder, tmp_path):
+    write_folders(tmp_path / "city", 3, images=folder)
+    write_folders(tmp_path / "city", 2, images=folder.replace("train", "val"))
+    (tmp_path / "city/classes.txt").write_text("ground\nsquare\n")
+    _, contents = scan(tmp_path / "city")
+    assert {name: len(found) for name, found in contents.splits.items()} == {"train": 3, "val": 2}
+    assert contents.fields["mask"].classes == ("ground", "square")
+
+
+def test_other_names_of_the_folders_and_of_masks(tmp_path):
+    write_folders(tmp_path / "city")
+    (tmp_path / "city/images").rename(tmp_path / "city/img_dir")
+    (tmp_path / "city/masks").rename(tmp_path / "city/ann_dir")
+    (tmp_path / "city/ann_dir/2.png").rename(tmp_path / "city/ann_dir/2_mask.png")
+    _, contents = scan(tmp_path / "city")
+    assert [len(found) for found in contents.splits.values()] == [4]
+
+
+def test_without_names_the_classes_are_the_numbers_that_occur(tmp_path):
+    write_folders(tmp_path / "city", 2)
+    write_palette(tmp_path / "city/masks/1.png", squares(32, 48, label=4)[1])
+    assert scan(tmp_path / "city")[1].fields["mask"].classes == ("0", "1", "2", "3", "4")
+    assert scan(tmp_path / "city", classes=("a", "b"))[1].fields["mask"].classes == ("a", "b")
+
+
+def test_what_is_alone_is_named(tmp_path):
+    write_folders(tmp_path / "city")
+    (tmp_path / "city/images/1.png").unlink()
+    (tmp_path / "city/masks/3.png").unlink()
+    _, contents = scan(tmp_path / "city")
+    assert reasons(contents.problems) == [("images/3.png", "no-annotation"), ("masks/1.png", "no-image")]
+    assert [len(found) for found in contents.splits.values()] == [2]
+
+
+def test_a_line_of_a_list_without_a_mask_is_named(tmp_path):
+    voc = write_voc(tmp_path)
+    (voc / "VOC2012/SegmentationClass/2007_000001.png").unlink()
+    _, contents = scan(voc)
+    assert set(reasons(contents.problems)) == {("2007_000001", "no-annotation")}
+
+
+def test_masks_of_0_and_255_are_refused(tmp_path):
+    write_folders(tmp_path / "city")
+    for path in (tmp_path / "city/masks").iterdir():
+        mask = np.asarray(Image.open(path))
+        Image.fromarray(np.where(mask > 0, 255, 0).astype(np.uint8)).save(path)
+    with pytest.raises(SourceError, match="Write 1 for the object") as caught:
+        scan(tmp_path / "city", classes=("ground", "square"))
+    assert caught.value.reason == "mask-range"
+
+
+def test_a_class_folder_called_images_is_one(tmp_path):
+    write_folders(tmp_path / "photos")
+    shutil.rmtree(tmp_path / "photos/masks")
+    (tmp_path / "photos/others").mkdir()
+    shutil.copy(tmp_path / "photos/images/0.png", tmp_path / "photos/others/0.png")
+    assert open_source(tmp_path / "photos").name == "folders"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda path: Image.fromarray(np.zeros((8, 8), np.uint8)).save(path), "size-mismatch"),
+        (lambda path: Image.fromarray(np.full((32, 48), 9, np.uint8)).save(path), "mask-range"),
+        (lambda path: Image.fromarray(np.zeros((32, 48, 3), np.uint8)).save(path), "unsupported-depth"),
+        (lambda path: path.write_bytes(path.read_bytes()[:60]), "truncated-image"),
+    ],
+)
+def test_a_bad_mask_is_left_out_and_named(change, reason, tmp_path):
+    write_folders(tmp_path / "city")
+    (tmp_path / "city/classes.txt").write_text("ground\nsquare\n")
+    change(tmp_path / "city/masks/2.png")
+    with pytest.raises(SourceError) as caught:
+        tsds.convert(tmp_path / "city", tmp_path / "out.tsds", IN_PROCESS)
+    assert caught.value.reason == reason
+    assert "images/2.png (mask)" in str(caught.value)
+    summary = tsds.convert(tmp_path / "city", tmp_path / "out.tsds", ConvertOptions(workers=0, on_error="skip"))
+    assert (summary.rows, summary.skipped) == ({"train": 3}, {reason: 1})
