@@ -3,10 +3,11 @@
 from .comparison.bench import bench as bench
 from .comparison.options import BenchOptions as BenchOptions
 from .comparison.results import Comparison as Comparison
-from .conversion.convert import Progress as Progress, Summary as Summary, convert as convert
+from .conversion.convert import convert as convert
 from .conversion.estimate import Estimate as Estimate, estimate as estimate
 from .conversion.options import ConvertOptions as ConvertOptions
 from .conversion.repack import repack as repack
+from .conversion.result import Progress as Progress, Summary as Summary
 from .diagnosis.diagnosis import diagnose as diagnose
 from .diagnosis.findings import Diagnosis as Diagnosis, Verdict as Verdict
 from .diagnosis.options import DiagnoseOptions as DiagnoseOptions
