@@ -8,6 +8,8 @@ from .conversion.estimate import Estimate as Estimate, estimate as estimate
 from .conversion.options import ConvertOptions as ConvertOptions
 from .conversion.repack import repack as repack
 from .conversion.result import Progress as Progress, Summary as Summary
+from .conversion.sample_shard import ShardJob as ShardJob
+from .conversion.writer import Writer as Writer
 from .diagnosis.diagnosis import diagnose as diagnose
 from .diagnosis.findings import Diagnosis as Diagnosis, Verdict as Verdict
 from .diagnosis.options import DiagnoseOptions as DiagnoseOptions

@@ -120,47 +120,50 @@ def convert_block(
     for i, reference in enumerate(block.references):
         on_sample(i)
         files += identities(job.source.files(reference))
-        with rows.or_skipped():
+        with or_skipped(job.format.on_error, rows.skipped):
             rows.add(job.source.read(block.source_split, reference), on_decode)
     return rows.write(block.first_row, paths, bytes(files))
+
+
+@contextlib.contextmanager
+def or_skipped(on_error: OnError, skipped: list[Problem]) -> Iterator[None]:
+    """Note the problems of a sample that is bad, where bad samples are to be skipped."""
+    try:
+        yield
+    except SourceError as error:
+        if on_error == "fail" or error.reason == SHAPES_DIFFER:
+            raise
+        skipped += error.problems
 
 
 class BlockRows:
     """The rows of a block, encoded one by one until they are written.
 
     Attributes:
+        format: of all rows.
         nbytes: of the images' bytes, where these are stored and not their pixels.
+        skipped: problems of samples and boxes that are left out.
     """
 
-    def __init__(self, format: RowFormat) -> None:
+    def __init__(self, format: RowFormat, skipped: list[Problem] | None = None) -> None:
         self.nbytes = 0
-        self._format = format
+        self.format = format
         self._masks = of_kind(format.fields, MaskField)
         self._rows: list[EncodedSample] = []
         self._statistics = Statistics()
-        self._skipped: list[Problem] = []
+        self.skipped: list[Problem] = [] if skipped is None else skipped
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    @contextlib.contextmanager
-    def or_skipped(self) -> Iterator[None]:
-        """Note the problems of a sample that is bad, where bad samples are to be skipped."""
-        try:
-            yield
-        except SourceError as error:
-            if self._format.on_error == "fail" or error.reason == SHAPES_DIFFER:
-                raise
-            self._skipped += error.problems
-
     def add(self, sample: Sample, on_decode: OnDecode | None = None) -> None:
         """Encode a sample; raises `SourceError` if it is bad, and is as it was then."""
-        encoded = encode_sample(sample, self._format.image, on_decode, self._masks)
-        _check_shapes(self._format, encoded)
+        encoded = encode_sample(sample, self.format.image, on_decode, self._masks)
+        _check_shapes(self.format, encoded)
         bad = faults(encoded.problems)
-        if bad and self._format.on_error == "fail":
+        if bad and self.format.on_error == "fail":
             raise SourceError(bad, "Mend the annotation, or leave out such boxes with `on_error=skip`.")
-        self._skipped += encoded.problems
+        self.skipped += encoded.problems
         if encoded.image is not None:  # only the bytes are stored: a block of them can hold very many pixels
             self._statistics.add_pixels(encoded.pixels)
             self.nbytes += len(encoded.image)
@@ -170,7 +173,7 @@ class BlockRows:
     def write(self, first_row: int, paths: Mapping[str, Path], files: bytes = b"") -> BlockResult:
         """Write the fixed rows into place, and give back the rest."""
         tables = {}
-        for name, field in self._format.fields.items():
+        for name, field in self.format.fields.items():
             if isinstance(field, ArrayField):
                 rows = field.rows(name, self._rows)
                 write_rows(paths[name], first_row, rows)
@@ -179,7 +182,7 @@ class BlockRows:
             elif isinstance(field, TableField):
                 tables[name] = field.rows(name, self._rows)
                 field.add_statistics(self._statistics, name, *tables[name])
-        return BlockResult(len(self._rows), tables, self._statistics, tuple(self._skipped), files)
+        return BlockResult(len(self._rows), tables, self._statistics, tuple(self.skipped), files)
 
 
 def write_rows(path: Path, first_row: int, rows: NDArray[Any]) -> None:

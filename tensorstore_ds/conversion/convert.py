@@ -8,8 +8,9 @@ import multiprocessing
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, BlockResult, Job, faults, identities
 from tensorstore_ds.conversion.options import ConvertOptions
@@ -28,16 +29,22 @@ from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
 from tensorstore_ds.conversion.survey import mixed_colors, shapes_problem, survey
 from tensorstore_ds.conversion.workers import WORKER_NAME, run_blocks
 from tensorstore_ds.conversion.workspace import Workspace
+from tensorstore_ds.conversion.writer import Writer
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.sources.sequence import Indexable
 
 #: So many references are joined at a time for their digest.
 _DIGESTED = 10_000
 
 
+#: Samples of unknown number, or of each split.
+Streams = Iterable[Any] | Mapping[str, Iterable[Any]]
+
+
 def convert(
-    source: AnySource,
+    source: AnySource | Streams,
     out: str | os.PathLike[str],
     options: ConvertOptions | None = None,
     *,
@@ -49,8 +56,9 @@ def convert(
     goes on from the shards that were finished.
 
     Args:
-        source: a folder or file, or any sequence of samples: a torchvision data set, or a mapping of split names to
-            such.
+        source: a folder or file; or samples: a sequence, such as a torchvision data set, or an iterator; or a mapping
+            of split names to such. One alone is the split ``train``. An iterator is read in this process, and
+            `workers` has no meaning: see `Writer`, which also says when it goes on after an interruption.
         out: where the store shall be; nothing may be there.
         options: all the rest.
         progress: called now and then, from this thread.
@@ -66,8 +74,10 @@ def convert(
     options = options or ConvertOptions()
     options.check()
     target = Path(out).absolute()
-    opened = open_any(source, options)
-    check_paths(opened.path if isinstance(source, str | os.PathLike) else None, target)
+    if not isinstance(source, str | os.PathLike) and (streams := _streams(source)):
+        return _convert_streams(streams, target, options, progress)
+    opened = open_any(cast(AnySource, source), options)
+    _check_paths(opened.path if isinstance(source, str | os.PathLike) else None, target)
     with one_line_for_failures(target), Workspace(target) as workspace:
         notify = progress or (lambda _: None)
         notify(Progress("scan", 0, 0))
@@ -96,6 +106,35 @@ def convert(
     )
 
 
+def _streams(source: object) -> dict[str, Iterable[Any]]:
+    """The samples of each split, if any of them are an iterator's, of unknown number."""
+    splits = source if isinstance(source, Mapping) else {"train": source}
+    if all(isinstance(samples, Indexable) or not isinstance(samples, Iterable) for samples in splits.values()):
+        return {}
+    streams: dict[str, Iterable[Any]] = {}
+    for name, samples in splits.items():
+        if not isinstance(samples, Indexable | Iterable):
+            raise OptionError(f"{name}: expected samples, found {type(samples).__name__}. Pass a list or an iterator.")
+        streams[name] = (samples[i] for i in range(len(samples))) if isinstance(samples, Indexable) else samples
+    return streams
+
+
+def _convert_streams(
+    streams: Mapping[str, Iterable[Any]], out: Path, options: ConvertOptions, progress: OnProgress | None
+) -> Summary:
+    done = 0
+    with Writer(out, options) as writer:
+        for split, samples in streams.items():
+            for sample in samples:
+                writer.append(split, sample)
+                done += 1
+                if progress is not None:
+                    progress(Progress("convert", done, 0))
+    if writer.summary is None:
+        raise RuntimeError("the block has ended without a summary")
+    return writer.summary
+
+
 def _check_process() -> None:
     """End a worker process that runs the user's script again, from its beginning, to find what is defined there.
 
@@ -106,7 +145,7 @@ def _check_process() -> None:
         raise SystemExit(1)
 
 
-def check_paths(source: Path | None, out: Path) -> None:
+def _check_paths(source: Path | None, out: Path) -> None:
     """Raise `OptionError` where a store cannot be made at `out`, or not of that source."""
     if not out.parent.is_dir():
         raise OptionError(f"{out}: the folder {out.parent} does not exist. Make it first.")

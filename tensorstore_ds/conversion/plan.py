@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from tensorstore_ds.sources.base import Contents, Reference
 BLOCK_NBYTES = 2 * 1024**2
 BLOCK_ROWS = 512
 
+S = TypeVar("S")
 _ORDER = {name: i for i, name in enumerate(("train", "val", "valid", "validation", "test"))}
 
 
@@ -91,7 +93,7 @@ def plan_splits(
     """
     splits = {name: PlannedSplit(name, references) for name, references in contents.splits.items()}
     if fractions is None:
-        return _in_order(splits)
+        return in_order(splits)
     if not math.isclose(sum(fractions.values()), 1, abs_tol=1e-6) or min(fractions.values()) < 0:
         raise OptionError(f"`split`: expected fractions that add up to 1, found {sum(fractions.values()):g}.")
     for name in fractions:
@@ -110,10 +112,10 @@ def plan_splits(
     hashes = np.fromiter((_hash(key(divided, r), salt) for r in references), np.uint64, len(references))
     parts = _divide(hashes, labels, list(fractions.values()))
     chosen = zip(fractions, parts, strict=True)
-    return _in_order({name: PlannedSplit(divided, Selection(references, rows)) for name, rows in chosen} | others)
+    return in_order({name: PlannedSplit(divided, Selection(references, rows)) for name, rows in chosen} | others)
 
 
-def _in_order(splits: Mapping[str, PlannedSplit]) -> dict[str, PlannedSplit]:
+def in_order(splits: Mapping[str, S]) -> dict[str, S]:
     """What is trained on first, what is tested on last, and other splits after them."""
     return dict(sorted(splits.items(), key=lambda item: _ORDER.get(item[0], len(_ORDER))))
 

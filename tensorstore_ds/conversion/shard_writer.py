@@ -42,6 +42,7 @@ class FinishedShard:
         samples: how many went into it, with those that were left out.
         origin: digest of what it was made from; where it is the same, the shard need not be made again. Empty where
             that is not known.
+        left_out: what the samples have that is not stored.
     """
 
     shard: Shard
@@ -50,6 +51,7 @@ class FinishedShard:
     skipped: tuple[Problem, ...]
     samples: int
     origin: str
+    left_out: tuple[Problem, ...] = ()
 
 
 class ShardWriter:
@@ -106,8 +108,8 @@ class ShardWriter:
                 self._files[f"{name}/{value}"].write(np.ascontiguousarray(array).data)
             self._lengths[name] += int(lengths.sum())
 
-    def finish(self, layout: Layout, samples: int, origin: str) -> FinishedShard:
-        """Complete the shard, sync it and let it appear."""
+    def finish(self, layout: Layout, samples: int, origin: str, left_out: tuple[Problem, ...] = ()) -> FinishedShard:
+        """Complete the shard, sync it and let it appear. The arguments are as of `FinishedShard`."""
         rows = sum(n for _, n in self._runs)
         for file in self._files.values():
             file.close()
@@ -117,7 +119,7 @@ class ShardWriter:
         _remove_directory(self.directory)
         self._partial.rename(self.directory)
         sync(self.directory.parent)
-        return FinishedShard(shard, self.fields, self._statistics, tuple(self._skipped), samples, origin)
+        return FinishedShard(shard, self.fields, self._statistics, tuple(self._skipped), samples, origin, left_out)
 
     def _close_gaps(self, path: Path, row_nbytes: int) -> None:
         """Move blocks down over rows that were planned and left out."""

@@ -20,17 +20,21 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from tensorstore_ds.conversion.shard_writer import FinishedShard, check_in_file
 from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.durable import sync
-from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem, StoreExistsError
+from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem, SourceError, StoreExistsError
 from tensorstore_ds.format.arrays import GROUP, dump_json
+from tensorstore_ds.format.kinds import KeyField
 from tensorstore_ds.format.manifest import File, Manifest, dump_shard, shard_path
 from tensorstore_ds.format.manifest_parser import parse_fields, parse_shard
 from tensorstore_ds.format.root import dump_root
 from tensorstore_ds.format.statistics import Statistics
+from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import open as open_store
 
 
@@ -138,6 +142,7 @@ class Workspace:
                 tuple(Problem(**item) for item in data["skipped"]),
                 int(data["samples"]),
                 data["origin"],
+                tuple(Problem(**item) for item in data["left_out"]),
             )
         except (KeyError, TypeError, ValueError):  # of another version: the shard is made again
             return None
@@ -151,6 +156,7 @@ class Workspace:
             "skipped": [asdict(problem) for problem in finished.skipped],
             "samples": finished.samples,
             "origin": finished.origin,
+            "left_out": [asdict(problem) for problem in finished.left_out],
         }
         self._folder.write(_journal_name(split, index), entry)
 
@@ -194,14 +200,18 @@ class Workspace:
 
     # --- the end ---
 
-    def commit(self, manifest: Manifest, skipped: Sequence[Problem]) -> Manifest:
+    def commit(self, manifest: Manifest, skipped: Sequence[Problem], *, check_keys: bool = False) -> Manifest:
         """Complete the store and let it appear as `out`; returns the manifest as it was written.
 
         The root's metadata is written last, and the directory is renamed after that: at no moment is there an `out`
         that is not whole. Before, the store is opened as a reader would.
 
+        Args:
+            check_keys: no two samples of a split may have the same key.
+
         Raises:
             StoreExistsError: `out` has appeared meanwhile.
+            SourceError: two have.
             ConversionError: the finished store does not open; or it is whole, but may not survive a power loss.
         """
         files: dict[str, File] = {}
@@ -216,6 +226,8 @@ class Workspace:
         self._add("zarr.json", dump_root(manifest))
         sync(self.store)
         self._look_at_result()
+        if check_keys:
+            self._check_keys()
         self._rename()
         return manifest
 
@@ -234,6 +246,14 @@ class Workspace:
             raise ConversionError(
                 f"{self.out}: the finished store does not open ({problem}) and was removed. Run the same command again."
             ) from error
+
+    def _check_keys(self) -> None:
+        store = open_store(self.store)
+        for name in store:
+            keys = cast(RaggedColumn, store[name]["key"])
+            for reason, message in KeyField().check(keys, lambda rows: np.empty((len(rows), 2))):
+                self.clean(())  # the same keys would be in it again
+                raise SourceError(Problem(name, reason, message), "Give each sample a key of its own.")
 
     def _rename(self) -> None:
         """Let the store appear. From then on only what threatens it is an error; a folder left behind is a note."""
