@@ -115,8 +115,13 @@ def _streams(source: object) -> dict[str, Iterable[Any]]:
     for name, samples in splits.items():
         if not isinstance(samples, Indexable | Iterable):
             raise OptionError(f"{name}: expected samples, found {type(samples).__name__}. Pass a list or an iterator.")
-        streams[name] = (samples[i] for i in range(len(samples))) if isinstance(samples, Indexable) else samples
+        streams[name] = _each(samples) if isinstance(samples, Indexable) else samples
     return streams
+
+
+def _each(samples: Indexable) -> Iterator[Any]:
+    for index in range(len(samples)):
+        yield samples[index]
 
 
 def _convert_streams(
