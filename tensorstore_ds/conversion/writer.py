@@ -20,7 +20,7 @@ from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.format.schema import Field
-from tensorstore_ds.sources.files import split_names
+from tensorstore_ds.sources.splits import split_names
 
 
 class Writer:
