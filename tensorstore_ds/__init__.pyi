@@ -3,10 +3,13 @@
 from .comparison.bench import bench as bench
 from .comparison.options import BenchOptions as BenchOptions
 from .comparison.results import Comparison as Comparison
-from .conversion.convert import Progress as Progress, Summary as Summary, convert as convert
+from .conversion.convert import convert as convert
 from .conversion.estimate import Estimate as Estimate, estimate as estimate
 from .conversion.options import ConvertOptions as ConvertOptions
 from .conversion.repack import repack as repack
+from .conversion.result import Progress as Progress, Summary as Summary
+from .conversion.sample_shard import ShardJob as ShardJob
+from .conversion.writer import Writer as Writer
 from .diagnosis.diagnosis import diagnose as diagnose
 from .diagnosis.options import DiagnoseOptions as DiagnoseOptions
 from .diagnosis.results import Diagnosis as Diagnosis, Verdict as Verdict

@@ -223,7 +223,7 @@ def test_nothing_but_bad_files(folders, tmp_path):
 def test_differing_sizes_are_listed_with_the_ways_out(folders, tmp_path):
     (folders / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint8)))
     for options in (FAIL, SKIP):  # never skipped: it may be most of them
-        with pytest.raises(tsds.SourceError, match=r"6x5 \(15\), 9x9 \(1\).*--size.*--encoding") as caught:
+        with pytest.raises(tsds.SourceError, match=r"6x5 \(15\), 9x9 \(1\).*`size`.*`encoding=") as caught:
             tsds.convert(folders, tmp_path / "s.tsds", options)
         assert caught.value.reason == "shapes-differ"
     tsds.convert(folders, tmp_path / "s.tsds", ConvertOptions(size=(6, 5), workers=0))
@@ -232,7 +232,7 @@ def test_differing_sizes_are_listed_with_the_ways_out(folders, tmp_path):
 def test_bad_boxes_stop_or_are_dropped_and_named(tmp_path):
     samples = detections(4)
     samples[2]["boxes"][1] = [5, 5, 5, 9]
-    with pytest.raises(tsds.SourceError, match=r"train/00002: object 1: the box .* has no area.*--on-error skip"):
+    with pytest.raises(tsds.SourceError, match=r"train/00002: object 1: the box .* has no area.*`on_error=skip`"):
         store_of(tmp_path / "s.tsds", samples, ["a", "b"])
     store = store_of(tmp_path / "s.tsds", samples, ["a", "b"], on_error="skip")
     assert len(store["train"]) == 4

@@ -71,6 +71,16 @@ def test_classification_learns_digits(example: Example, digits: Path) -> None:
     assert number(line, "accuracy") > 0.8
 
 
+def test_writing_makes_the_same_store_with_any_number_of_processes(tmp_path: Path) -> None:
+    for count in (1, 3):
+        words = [EXAMPLES / "writing.py", tmp_path / f"{count}.tsds", "--processes", str(count)]
+        run = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, timeout=60)
+        assert run.stdout.startswith("200 images with ") and run.stdout.endswith(" discs\n")
+    one, three = (tsds.open(tmp_path / f"{count}.tsds") for count in (1, 3))
+    assert one.manifest.splits == three.manifest.splits
+    assert three["test"]["key"][0] == "seed-000200"
+
+
 @pytest.mark.slow
 def test_detection_takes_lists_of_targets(example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "SCENES", 6)

@@ -96,6 +96,11 @@ def test_a_path_is_an_image(tmp_path: Path) -> None:
         assert scan([{"image": image}])[0].read("train", 0).image == tmp_path / "a.png"
 
 
+def test_the_bytes_of_a_file_are_an_image() -> None:
+    for sample in (b"bytes", (b"bytes", None), {"image": b"bytes"}):
+        assert scan([sample])[0].read("train", 0).image == b"bytes"
+
+
 def test_splits() -> None:
     source, contents = scan({"Train": [GRAY, GRAY], "val": [COLOR], "test": []})
     assert {split: list(rows) for split, rows in contents.splits.items()} == {"train": [0, 1], "val": [0]}
@@ -189,7 +194,6 @@ class Format(NamedTuple):
     [
         None,
         7,
-        b"bytes",
         (GRAY,),
         (GRAY, 1, 2),
         (GRAY, object()),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,26 +16,55 @@ from numpy.typing import NDArray
 from tensorstore_ds.conversion.encode import BOX_CROPPED, ImageOptions, encode_sample
 from tensorstore_ds.conversion.options import OnError
 from tensorstore_ds.conversion.plan import Block
-from tensorstore_ds.conversion.shard_writer import write_rows
-from tensorstore_ds.conversion.survey import SHAPES_DIFFER
-from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.kinds import MaskField
-from tensorstore_ds.format.schema import ArrayField, EncodedSample, Field, TableField, of_kind
+from tensorstore_ds.durable import write_at
+from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.format.kinds import EncodedImageField, KeyField, MaskField, RawImageField, SizeField
+from tensorstore_ds.format.schema import ArrayField, ArraySpec, EncodedSample, Field, TableField, of_kind
 from tensorstore_ds.format.statistics import Statistics
-from tensorstore_ds.sources.base import Source
+from tensorstore_ds.imaging.codecs import OnDecode
+from tensorstore_ds.sources.base import Sample, Source
 
+#: Fields that every store has, besides those of its source.
+OWN_FIELDS = ("image", "size", "key")
+#: An image is not of the shape that the first one had; never skipped, because it may be most of them.
+SHAPES_DIFFER = "shapes-differ"
 _NO_PIXELS = np.empty((0, 0, 0), np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What every worker needs to know, once; `channels` are those of the first image, which no other may differ in."""
+class RowFormat:
+    """What all rows have in common; `channels` are those of the first image, which no other may differ in."""
 
-    source: Source
     fields: Mapping[str, Field]
-    options: ImageOptions
+    image: ImageOptions
     on_error: OnError
     channels: int
+
+    @classmethod
+    def of(
+        cls, source_fields: Mapping[str, Field], first: EncodedSample, image: ImageOptions, on_error: OnError
+    ) -> RowFormat:
+        """What follows from the fields of a source and its first sample."""
+        if image.encoding == "raw":
+            own: Field = RawImageField(ArraySpec(first.pixels.dtype.name, first.pixels.shape))
+        else:
+            own = EncodedImageField(encoding=image.encoding)
+        others = {name: field.fitted(first) for name, field in source_fields.items()}
+        fields = {"image": own, **others, "size": SizeField(), "key": KeyField()}
+        return cls(fields, image, on_error, first.pixels.shape[2])
+
+    @property
+    def fixed_nbytes(self) -> int:
+        """Bytes of a row in the largest field of fixed shape."""
+        return max(field.spec.row_nbytes for field in of_kind(self.fields, ArrayField).values())
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every worker needs to know, once."""
+
+    source: Source
+    format: RowFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +86,16 @@ class BlockResult:
     files: bytes
 
 
-# --- a block ----------------------------------------------------------------------------------------------------
+def check_fields(fields: Mapping[str, Field], image: ImageOptions, where: str) -> None:
+    """Refuse fields of a source that no store can have beside its own, or not with these options."""
+    taken = [name for name in OWN_FIELDS if name in fields]
+    if taken:
+        raise SourceError(Problem(where, "array-shape", f"a field of its own is named {taken[0]}. Rename it."))
+    if image.encoding != "raw" and image.size is None and of_kind(fields, MaskField):
+        raise OptionError(
+            "masks are stored as pixels of one size: give `size`, with `encoding=raw` or `encoding=jpeg`, "
+            f"found `encoding={image.encoding}` without it."
+        )
 
 
 def convert_block(
@@ -64,7 +103,7 @@ def convert_block(
     block: Block,
     paths: Mapping[str, Path],
     on_sample: Callable[[int], None] = lambda i: None,
-    on_decode: Callable[[int], None] | None = None,
+    on_decode: OnDecode | None = None,
 ) -> BlockResult:
     """Convert one block, and write its fixed rows into the files of `paths`.
 
@@ -76,42 +115,84 @@ def convert_block(
         SourceError: a sample is bad, and bad samples are not to be skipped.
         OSError: the rows could not be written.
     """
-    statistics = Statistics()
-    kept: list[EncodedSample] = []
-    skipped: list[Problem] = []
+    rows = BlockRows(job.format)
     files = bytearray()
-    masks = of_kind(job.fields, MaskField)
     for i, reference in enumerate(block.references):
         on_sample(i)
         files += identities(job.source.files(reference))
-        try:
-            sample = job.source.read(block.source_split, reference)
-            encoded = encode_sample(sample, job.options, on_decode, masks)
-            _check_shapes(job, encoded)
-        except SourceError as error:
-            if job.on_error == "fail" or error.reason == SHAPES_DIFFER:
-                raise
-            skipped += error.problems
-            continue
+        with or_skipped(job.format.on_error, rows.skipped):
+            rows.add(job.source.read(block.source_split, reference), on_decode)
+    return rows.write(block.first_row, paths, bytes(files))
+
+
+@contextlib.contextmanager
+def or_skipped(on_error: OnError, skipped: list[Problem]) -> Iterator[None]:
+    """Note the problems of a sample that is bad, where bad samples are to be skipped."""
+    try:
+        yield
+    except SourceError as error:
+        if on_error == "fail" or error.reason == SHAPES_DIFFER:
+            raise
+        skipped += error.problems
+
+
+class BlockRows:
+    """The rows of a block, encoded one by one until they are written.
+
+    Attributes:
+        format: of all rows.
+        nbytes: of the images' bytes, where these are stored and not their pixels.
+        skipped: problems of samples and boxes that are left out.
+    """
+
+    def __init__(self, format: RowFormat, skipped: list[Problem] | None = None) -> None:
+        self.nbytes = 0
+        self.format = format
+        self._masks = of_kind(format.fields, MaskField)
+        self._rows: list[EncodedSample] = []
+        self._statistics = Statistics()
+        self.skipped: list[Problem] = [] if skipped is None else skipped
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, sample: Sample, on_decode: OnDecode | None = None) -> None:
+        """Encode a sample; raises `SourceError` if it is bad, and is as it was then."""
+        encoded = encode_sample(sample, self.format.image, on_decode, self._masks)
+        _check_shapes(self.format, encoded)
         bad = faults(encoded.problems)
-        if bad and job.on_error == "fail":
-            raise SourceError(bad, "Mend the annotation, or leave out such boxes with --on-error skip.")
-        skipped += encoded.problems
+        if bad and self.format.on_error == "fail":
+            raise SourceError(bad, "Mend the annotation, or leave out such boxes with `on_error=skip`.")
+        self.skipped += encoded.problems
         if encoded.image is not None:  # only the bytes are stored: a block of them can hold very many pixels
-            statistics.add_pixels(encoded.pixels)
+            self._statistics.add_pixels(encoded.pixels)
+            self.nbytes += len(encoded.image)
             encoded.pixels = _NO_PIXELS
-        kept.append(encoded)
-    tables = {}
-    for name, field in job.fields.items():
-        if isinstance(field, ArrayField):
-            rows = field.rows(name, kept)
-            write_rows(paths[name], block.first_row, rows)
-            if kept:
-                field.add_statistics(statistics, name, rows)
-        elif isinstance(field, TableField):
-            tables[name] = field.rows(name, kept)
-            field.add_statistics(statistics, name, *tables[name])
-    return BlockResult(len(kept), tables, statistics, tuple(skipped), bytes(files))
+        self._rows.append(encoded)
+
+    def write(self, first_row: int, paths: Mapping[str, Path], files: bytes = b"") -> BlockResult:
+        """Write the fixed rows into place, and give back the rest."""
+        tables = {}
+        for name, field in self.format.fields.items():
+            if isinstance(field, ArrayField):
+                rows = field.rows(name, self._rows)
+                write_rows(paths[name], first_row, rows)
+                if self._rows:
+                    field.add_statistics(self._statistics, name, rows)
+            elif isinstance(field, TableField):
+                tables[name] = field.rows(name, self._rows)
+                field.add_statistics(self._statistics, name, *tables[name])
+        return BlockResult(len(self._rows), tables, self._statistics, tuple(self.skipped), files)
+
+
+def write_rows(path: Path, first_row: int, rows: NDArray[Any]) -> None:
+    """Write rows at their place in an array's file, which exists.
+
+    With ``pwrite``, not through a map: a full disk is then an `OSError`, where a map would kill the process.
+    """
+    if len(rows):
+        data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+        write_at(path, data, first_row * rows[:1].nbytes)
 
 
 def identities(paths: Iterable[str | Path]) -> bytes:
@@ -119,7 +200,7 @@ def identities(paths: Iterable[str | Path]) -> bytes:
     numbers = array("q")
     for path in paths:
         try:
-            status = os.stat(path)  # noqa: PTH116  # most paths are strings
+            status = os.stat(path)  # noqa: PTH116  # several times as quick as a Path's for one call a sample
             inode = status.st_ino & 0x7FFF_FFFF_FFFF_FFFF  # some file systems use all 64 bits
             numbers.extend((inode, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
         except OSError:  # reading it will say why
@@ -132,10 +213,10 @@ def faults(problems: Iterable[Problem]) -> list[Problem]:
     return [problem for problem in problems if problem.reason != BOX_CROPPED]
 
 
-def _check_shapes(job: Job, encoded: EncodedSample) -> None:
-    image, pixels = job.fields["image"], encoded.pixels
-    if job.options.encoding == "jpeg" and pixels.shape[2] != job.channels:
-        message = f"expected an image of {job.channels} channels like the first one, found {pixels.shape[2]}."
+def _check_shapes(format: RowFormat, encoded: EncodedSample) -> None:
+    image, pixels = format.fields["image"], encoded.pixels
+    if format.image.encoding == "jpeg" and pixels.shape[2] != format.channels:
+        message = f"expected an image of {format.channels} channels like the first one, found {pixels.shape[2]}."
         raise SourceError(Problem(encoded.key, SHAPES_DIFFER, message))
     if isinstance(image, ArrayField) and (image.spec.shape != pixels.shape or image.spec.dtype != pixels.dtype):
         expected = f"{'x'.join(map(str, image.spec.shape))} {image.spec.dtype}"

@@ -3,87 +3,48 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import multiprocessing
 import os
 import shutil
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
-import numcodecs
-import PIL
-
-from tensorstore_ds.conversion.blocks import BlockResult, Job, faults, identities
+from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, BlockResult, Job, faults, identities
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import Block, PlannedShard, count_blocks, plan_blocks, plan_shards
-from tensorstore_ds.conversion.preparation import AnySource, Prepared, check_room, open_any, prepare, prepare_again
-from tensorstore_ds.conversion.shard_writer import ShardWriter
-from tensorstore_ds.conversion.survey import SHAPES_DIFFER, mixed_colors, shapes_problem, survey
+from tensorstore_ds.conversion.preparation import AnySource, Prepared, check_room, open_any, prepare
+from tensorstore_ds.conversion.result import (
+    OnProgress,
+    Progress,
+    Summary,
+    make_manifest,
+    one_line_for_failures,
+    summarize,
+    versions,
+)
+from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
+from tensorstore_ds.conversion.survey import mixed_colors, shapes_problem, survey
 from tensorstore_ds.conversion.workers import WORKER_NAME, run_blocks
-from tensorstore_ds.conversion.workspace import FinishedShard, Workspace
-from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, StoreExistsError
-from tensorstore_ds.format.manifest import Manifest, SplitEntry, shard_path
-from tensorstore_ds.format.statistics import Statistics
+from tensorstore_ds.conversion.workspace import Workspace
+from tensorstore_ds.conversion.writer import Writer
+from tensorstore_ds.errors import OptionError, SourceError
+from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.machine import usable_cores
-from tensorstore_ds.sources.base import Reference
-from tensorstore_ds.version import __version__
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a conversion is.
-
-    Attributes:
-        stage: ``scan``, ``convert``.
-        done, total: samples.
-        nbytes: bytes of the store written so far, before compression.
-        note: a line that the user should see now; empty but for the event that brings it.
-    """
-
-    stage: str
-    done: int
-    total: int
-    nbytes: int = 0
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What a conversion did.
-
-    Attributes:
-        rows: samples of each split.
-        nbytes: size of the store on disk.
-        seconds: wall time.
-        skipped: for each reason, how many files were left out or boxes dropped.
-        left_out: what the source itself does not take in.
-        resumed: shards that an earlier run had finished.
-        notes: what the user should know, though nothing failed; each was an event's `note`, too.
-    """
-
-    path: Path
-    rows: Mapping[str, int]
-    nbytes: int
-    seconds: float
-    skipped: Mapping[str, int] = field(default_factory=dict)
-    left_out: tuple[Problem, ...] = ()
-    resumed: int = 0
-    notes: tuple[str, ...] = ()
-
+from tensorstore_ds.sources.sequence import Indexable
 
 #: So many references are joined at a time for their digest.
 _DIGESTED = 10_000
 
-OnProgress = Callable[[Progress], None]
+
+#: Samples of unknown number, or of each split.
+Streams = Iterable[Any] | Mapping[str, Iterable[Any]]
 
 
 def convert(
-    source: AnySource,
+    source: AnySource | Streams,
     out: str | os.PathLike[str],
     options: ConvertOptions | None = None,
     *,
@@ -95,8 +56,9 @@ def convert(
     goes on from the shards that were finished.
 
     Args:
-        source: a folder or file, or any sequence of samples: a torchvision data set, or a mapping of split names to
-            such.
+        source: a folder or file; or samples: a sequence, such as a torchvision data set, or an iterator; or a mapping
+            of split names to such. One alone is the split ``train``. An iterator is read in this process, and
+            `workers` has no meaning: see `Writer`, which also says when it goes on after an interruption.
         out: where the store shall be; nothing may be there.
         options: all the rest.
         progress: called now and then, from this thread.
@@ -112,27 +74,70 @@ def convert(
     options = options or ConvertOptions()
     options.check()
     target = Path(out).absolute()
-    opened = open_any(source, options)
+    if not isinstance(source, str | os.PathLike) and (streams := _streams(source)):
+        return _convert_streams(streams, target, options, progress)
+    opened = open_any(cast(AnySource, source), options)
     _check_paths(opened.path if isinstance(source, str | os.PathLike) else None, target)
     with one_line_for_failures(target), Workspace(target) as workspace:
         notify = progress or (lambda _: None)
         notify(Progress("scan", 0, 0))
         prepared = prepare(opened, options, room=shutil.disk_usage(workspace.path).free)
         conversion = _Conversion(prepared, options, workspace, notify)
-        finished = conversion.run()
-        manifest, listed = _manifest(conversion.prepared, options, finished)
+        shards = conversion.run()
+        prepared = conversion.prepared
+        manifest, listed = make_manifest(
+            options,
+            prepared.format.fields,
+            shards,
+            {"source": opened.path.name, "source_format": opened.name},
+            prepared.contents.problems,
+            prepared.contents.left_out,
+        )
         manifest = workspace.commit(manifest, listed)
         conversion.pass_on_notes()
-    return Summary(
-        path=target,
-        rows={name: split.rows for name, split in manifest.splits.items()},
-        nbytes=sum(file.size for file in manifest.all_files().values()),
-        seconds=time.monotonic() - began,
+    return summarize(
+        target,
+        manifest,
+        time.monotonic() - began,
         skipped=manifest.provenance["skipped"],
         left_out=prepared.contents.left_out,
         resumed=conversion.resumed,
         notes=tuple(conversion.notes),
     )
+
+
+def _streams(source: object) -> dict[str, Iterable[Any]]:
+    """The samples of each split, if any of them are an iterator's, of unknown number."""
+    splits = source if isinstance(source, Mapping) else {"train": source}
+    if all(isinstance(samples, Indexable) or not isinstance(samples, Iterable) for samples in splits.values()):
+        return {}
+    streams: dict[str, Iterable[Any]] = {}
+    for name, samples in splits.items():
+        if not isinstance(samples, Indexable | Iterable):
+            raise OptionError(f"{name}: expected samples, found {type(samples).__name__}. Pass a list or an iterator.")
+        streams[name] = _each(samples) if isinstance(samples, Indexable) else samples
+    return streams
+
+
+def _each(samples: Indexable) -> Iterator[Any]:
+    for index in range(len(samples)):
+        yield samples[index]
+
+
+def _convert_streams(
+    streams: Mapping[str, Iterable[Any]], out: Path, options: ConvertOptions, progress: OnProgress | None
+) -> Summary:
+    done = 0
+    with Writer(out, options) as writer:
+        for split, samples in streams.items():
+            for sample in samples:
+                writer.append(split, sample)
+                done += 1
+                if progress is not None:
+                    progress(Progress("convert", done, 0))
+    if writer.summary is None:
+        raise RuntimeError("the block has ended without a summary")
+    return writer.summary
 
 
 def _check_process() -> None:
@@ -146,6 +151,7 @@ def _check_process() -> None:
 
 
 def _check_paths(source: Path | None, out: Path) -> None:
+    """Raise `OptionError` where a store cannot be made at `out`, or not of that source."""
     if not out.parent.is_dir():
         raise OptionError(f"{out}: the folder {out.parent} does not exist. Make it first.")
     if source is None:
@@ -159,135 +165,144 @@ def _check_paths(source: Path | None, out: Path) -> None:
         )
 
 
-# --- conversion -------------------------------------------------------------------------------------------------
-
-
 class _Conversion:
-    """Shards of a prepared source, converted or found finished."""
+    """Shards of a prepared source, converted or kept from an earlier run.
+
+    Attributes:
+        resumed: how many shards were kept.
+    """
 
     def __init__(self, prepared: Prepared, options: ConvertOptions, workspace: Workspace, notify: OnProgress) -> None:
         self.resumed = 0
         self.notes: list[str] = []
         self.prepared = prepared
         self._options = options
-        self._image = options.image
         self._workspace = workspace
         self._notify = notify
         self._common = identities(prepared.source.common_files())
-        self._mixed = False  # gray and colour images, which all become RGB
-        self._done = 0
-        self._nbytes = 0
+        self._samples = self._nbytes = 0
 
-    def run(self) -> list[tuple[PlannedShard, FinishedShard]]:
-        """Convert what is not finished yet; all anew where gray and colour images turn out to be mixed."""
-        if self._options.color == "auto" and self._workspace.is_mixed() and not self._use_rgb():
-            self._workspace.clean(set())  # they are mixed no longer
+    def run(self) -> dict[str, list[FinishedShard]]:
+        """All shards of each split; all made anew where gray and colour images turn out to be mixed."""
+        begun = self._workspace.begun() or {}
+        if self._options.color == "auto" and begun.get("mixed") is True and not self._use_rgb():
+            self._workspace.clean(())  # they are mixed no longer
         try:
             return self._run()
         except SourceError as error:
             if error.reason != SHAPES_DIFFER:
                 raise
-            self._workspace.clean(set())  # as they were prepared for, no shard will ever be of use
+            self._workspace.clean(())  # as they were prepared for, no shard will ever be of use
             if not self._use_rgb():
                 raise
         return self._run()
 
     def _use_rgb(self) -> bool:
         """Whether gray and colour images are mixed, and nothing else differs; they will all be RGB then."""
-        before, options = self.prepared, replace(self._options, color="rgb")
         self._notify(Progress("scan", 0, 0))
-        found = survey(before.source, before.splits, self._image)
-        problem = shapes_problem(before.source, found, self._image)
+        surveyed = survey(self.prepared)
+        problem = shapes_problem(self.prepared, surveyed)
         if problem is not None:
             raise SourceError(problem)
-        note = mixed_colors(found, self._image)
+        note = mixed_colors(surveyed, self.prepared.format.image)
         if note is None:
             return False
         self._note(note)
-        self._mixed = True
-        self._image = options.image
-        self.prepared = prepare_again(before.source, before.contents, before.splits, options)
-        self._done = self._nbytes = 0
+        self.prepared = self.prepared.in_rgb()
+        self._samples = self._nbytes = 0
         return True
 
-    def _run(self) -> list[tuple[PlannedShard, FinishedShard]]:
-        prepared, options = self.prepared, self._options
-        self._workspace.begin(
+    def _run(self) -> dict[str, list[FinishedShard]]:
+        prepared, options, workspace = self.prepared, self._options, self._workspace
+        workspace.begin(
             {
                 "source": str(prepared.source.path),
                 "source_format": prepared.source.name,
-                "versions": [__version__, f"Pillow {PIL.__version__}", f"numcodecs {numcodecs.__version__}"],
-                "fields": {name: field.dump() for name, field in prepared.fields.items()},
-                "mixed": self._mixed,
+                "versions": versions(),
+                "fields": {name: field.dump() for name, field in prepared.format.fields.items()},
+                "mixed": prepared.format.image != options.image,
                 **options.deciding(),
             }
         )
         self.pass_on_notes()
         shards = plan_shards(prepared.splits, max(1, options.shard_nbytes // max(1, prepared.row_nbytes)))
-        kept = {(shard.split, shard.index): self._find(shard) for shard in shards}
-        self._workspace.clean({name for name, finished in kept.items() if finished is not None})
-        missing = [shard for shard in shards if kept[shard.split, shard.index] is None]
-        self.resumed = len(shards) - len(missing)
+        finished = {
+            (shard.split, shard.index): earlier for shard in shards if (earlier := self._find(shard)) is not None
+        }
+        workspace.clean(finished)
+        missing = [shard for shard in shards if (shard.split, shard.index) not in finished]
+        self.resumed = len(finished)
         if options.layout == "memmap":
             needed = sum(len(shard.references) for shard in missing) * prepared.row_nbytes
-            check_room(needed, shutil.disk_usage(self._workspace.path).free)
-        made = self._convert(missing)
-        return [(shard, kept[shard.split, shard.index] or made[shard.split, shard.index]) for shard in shards]
+            check_room(needed, shutil.disk_usage(workspace.path).free)
+        finished |= self._convert(missing)
+        return {
+            name: [finished[shard.split, shard.index] for shard in shards if shard.split == name]
+            for name in prepared.splits
+        }
 
     def _find(self, shard: PlannedShard) -> FinishedShard | None:
         """The shard, if an earlier run finished it from the very same files, none of them changed since."""
         finished = self._workspace.finished(shard.split, shard.index)
-        if finished is None or finished.references != _digest(shard.references):
-            return None
-        source, found = self.prepared.source, hashlib.sha256(self._common)
-        for reference in shard.references:
-            found.update(identities(source.files(reference)))
-        if finished.files != found.hexdigest() or not (self._common or source.files(shard.references[0])):
+        source = self.prepared.source
+        if finished is None or not (self._common or source.files(shard.references[0])):
             return None  # where a sequence has its samples from is not known
+        origin = self._begin_origin(shard)
+        for reference in shard.references:
+            origin.update(identities(source.files(reference)))
+        if finished.origin != origin.hexdigest():
+            return None
         if self._options.on_error == "fail" and faults(finished.skipped):
             return None
         self._advance(finished.shard.rows)
         return finished
 
+    def _begin_origin(self, shard: PlannedShard) -> hashlib._Hash:
+        """The digest of a shard's references; the identities of its files follow."""
+        origin = hashlib.sha256(self._common)
+        for start in range(0, len(shard.references), _DIGESTED):
+            # No file name holds a NUL: joined by it, no two lists of references have the same bytes.
+            text = "\0".join(map(str, shard.references[start : start + _DIGESTED]))
+            origin.update(f"{text}\0".encode("utf-8", "surrogateescape"))
+        return origin
+
     def _convert(self, shards: Sequence[PlannedShard]) -> dict[tuple[str, int], FinishedShard]:
         prepared = self.prepared
-        job = Job(prepared.source, prepared.fields, self._image, self._options.on_error, prepared.channels)
+        job = Job(prepared.source, prepared.format)
         workers = usable_cores() if self._options.workers is None else self._options.workers
         workers = min(workers, count_blocks(shards, prepared.row_nbytes))
-        made = {}
+        finished = {}
         with contextlib.ExitStack() as stack:
-            writers = [ShardWriter(self._workspace.store / shard_path(s.split, s.index), job.fields) for s in shards]
-            tasks = _Tasks(shards, writers, prepared.row_nbytes, stack)
+            writers = [
+                ShardWriter(self._workspace.store / shard_path(shard.split, shard.index), prepared.format.fields)
+                for shard in shards
+            ]
+            tasks = _tasks(shards, writers, prepared.row_nbytes, stack)
             results = stack.enter_context(contextlib.closing(run_blocks(job, tasks, workers, self._note)))
             for shard, writer in zip(shards, writers, strict=True):
-                made[shard.split, shard.index] = self._collect(shard, writer, results)
-        return made
+                finished[shard.split, shard.index] = self._collect(shard, writer, results)
+        return finished
 
     def _collect(
         self, shard: PlannedShard, writer: ShardWriter, results: Iterator[tuple[Block, BlockResult]]
     ) -> FinishedShard:
         """Take in the blocks of one shard, and finish it."""
-        statistics = Statistics()
-        skipped: list[Problem] = []
-        files = hashlib.sha256(self._common)
-        left = len(shard.references)
-        while left:
+        origin = self._begin_origin(shard)
+        remaining = len(shard.references)
+        while remaining:
             block, result = next(results)
-            writer.append(block.first_row, result.rows, result.tables)
-            statistics.add(result.statistics)
-            skipped += result.skipped
-            files.update(result.files)
-            left -= len(block.references)
+            writer.append(block.first_row, result)
+            origin.update(result.files)
+            remaining -= len(block.references)
             self._advance(len(block.references))
-        written = writer.finish(self._options.layout)
-        finished = FinishedShard(written, statistics, tuple(skipped), _digest(shard.references), files.hexdigest())
+        finished = writer.finish(self._options.layout, len(shard.references), origin.hexdigest())
         self._workspace.finish(shard.split, shard.index, finished)
         return finished
 
     def _advance(self, rows: int) -> None:
-        self._done += rows
+        self._samples += rows
         self._nbytes += rows * self.prepared.row_nbytes
-        self._notify(Progress("convert", self._done, self.prepared.rows, self._nbytes))
+        self._notify(Progress("convert", self._samples, self.prepared.samples, self._nbytes))
 
     def pass_on_notes(self) -> None:
         """Tell the user what the workspace has to say."""
@@ -296,80 +311,14 @@ class _Conversion:
 
     def _note(self, note: str) -> None:
         self.notes.append(note)
-        self._notify(Progress("convert", self._done, self.prepared.rows, self._nbytes, note))
+        self._notify(Progress("convert", self._samples, self.prepared.samples, self._nbytes, note))
 
 
-class _Tasks:
+def _tasks(
+    shards: Sequence[PlannedShard], writers: Sequence[ShardWriter], row_nbytes: int, stack: contextlib.ExitStack
+) -> Iterator[tuple[Block, Mapping[str, Path]]]:
     """Blocks of all shards in order; a shard's files are made when its first block is asked for."""
-
-    def __init__(
-        self,
-        shards: Sequence[PlannedShard],
-        writers: Sequence[ShardWriter],
-        row_nbytes: int,
-        stack: contextlib.ExitStack,
-    ) -> None:
-        self._shards = shards
-        self._writers = writers
-        self._row_nbytes = row_nbytes
-        self._stack = stack
-
-    def __iter__(self) -> Iterator[tuple[Block, Mapping[str, Path]]]:
-        for shard, writer in zip(self._shards, self._writers, strict=True):
-            paths = self._stack.enter_context(writer).row_paths()
-            for block in plan_blocks(shard, self._row_nbytes):
-                yield block, paths
-
-
-def _digest(references: Sequence[Reference]) -> str:
-    sha256 = hashlib.sha256()
-    for start in range(0, len(references), _DIGESTED):
-        # No file name holds a NUL: joined by it, no two lists of references have the same bytes.
-        text = "\0".join(map(str, references[start : start + _DIGESTED]))
-        sha256.update(f"{text}\0".encode("utf-8", "surrogateescape"))
-    return sha256.hexdigest()
-
-
-def _manifest(
-    prepared: Prepared, options: ConvertOptions, finished: Sequence[tuple[PlannedShard, FinishedShard]]
-) -> tuple[Manifest, list[Problem]]:
-    """The manifest, and everything to be listed in ``skipped.jsonl``."""
-    skipped = [*prepared.contents.problems, *(p for _, shard in finished for p in shard.skipped)]
-    splits = {}
-    for name in prepared.splits:
-        shards = [done for planned, done in finished if planned.split == name]
-        statistics = Statistics()
-        for shard in shards:
-            statistics.add(shard.statistics)
-        splits[name] = SplitEntry(tuple(shard.shard for shard in shards), statistics.summary())
-    if not any(split.rows for split in splits.values()):
-        raise SourceError(skipped, "No sample is left to be stored.")
-    provenance = {
-        "tool": "tensorstore-ds",
-        "tool_version": __version__,
-        "source": prepared.source.path.name,
-        "source_format": prepared.source.name,
-        "options": options.recorded(),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "skipped": dict(Counter(p.reason for p in skipped)),
-        "left_out": dict(Counter(p.reason for p in prepared.contents.left_out)),
-    }
-    manifest = Manifest(options.layout, prepared.fields, splits, {}, provenance, options.license, options.citation)
-    return manifest, [*skipped, *prepared.contents.left_out]
-
-
-@contextlib.contextmanager
-def one_line_for_failures(out: Path) -> Iterator[None]:
-    """What the system refuses becomes a `ConversionError`; what was finished stays in ``OUT.partial``."""
-    kept = "Finished shards are kept; {} and run the same command again to go on."
-    try:
-        yield
-    except (ConversionError, StoreExistsError):
-        raise
-    except MemoryError as error:
-        advice = kept.format("use fewer workers, or a machine with more memory,")
-        raise ConversionError(f"{out}: there is not enough memory. {advice}") from error
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ConversionError(f"{out}: the disk is full. {kept.format('make room')}") from error
-        raise ConversionError(f"{error.filename or out}: {error.strerror or error}.") from error
+    for shard, writer in zip(shards, writers, strict=True):
+        paths = stack.enter_context(writer).row_paths()
+        for block in plan_blocks(shard, row_nbytes):
+            yield block, paths

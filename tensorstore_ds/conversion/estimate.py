@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numcodecs.zstd import Zstd
 
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ConvertOptions
-from tensorstore_ds.conversion.preparation import AnySource, Prepared, open_any, prepare, prepare_again
+from tensorstore_ds.conversion.preparation import AnySource, Prepared, open_any, prepare
 from tensorstore_ds.conversion.survey import mixed_colors, shapes_problem, survey
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.arrays import ZSTD_LEVEL
@@ -72,32 +72,31 @@ def estimate(source: AnySource, options: ConvertOptions | None = None) -> Estima
     options = options or ConvertOptions()
     options.check()
     prepared = prepare(open_any(source, options), options)
-    found = survey(prepared.source, prepared.splits, options.image)
-    problems = [*prepared.contents.problems, *found.problems]
-    note = mixed_colors(found, options.image)
-    differing = shapes_problem(prepared.source, found, options.image)
+    surveyed = survey(prepared)
+    problems = [*prepared.contents.problems, *surveyed.problems]
+    note = mixed_colors(surveyed, prepared.format.image)
+    differing = shapes_problem(prepared, surveyed)
     if differing is not None:
         problems.append(differing)
     if problems and options.on_error == "fail":
-        raise SourceError(problems, "Mend it, or leave such samples out with --on-error skip.")
+        raise SourceError(problems, "Mend it, or leave such samples out with `on_error=skip`.")
     if note is not None:
-        options = replace(options, color="rgb")
-        prepared = prepare_again(prepared.source, prepared.contents, prepared.splits, options)
-    tried = _try(prepared, options)
-    nbytes = prepared.rows * tried.row_nbytes
+        prepared = prepared.in_rgb()
+    tried = _try(prepared)
+    nbytes = prepared.samples * tried.row_nbytes
     memory = memory_limit()
     return Estimate(
         format=prepared.source.name,
         rows={name: len(split.references) for name, split in prepared.splits.items()},
-        classes=next((f.classes for f in prepared.fields.values() if f.classes), ()),
-        fields=prepared.fields,
+        classes=next((f.classes for f in prepared.format.fields.values() if f.classes), ()),
+        fields=prepared.format.fields,
         nbytes={"memmap": nbytes, "zarr": round(nbytes * tried.compressed)},
-        seconds=_OVERHEAD * prepared.rows * tried.seconds / max(1, options.workers or usable_cores()),
+        seconds=_OVERHEAD * prepared.samples * tried.seconds / max(1, options.workers or usable_cores()),
         memory=memory,
         fits=nbytes <= memory,
         problems=tuple(problems),
         left_out=prepared.contents.left_out,
-        sizes=dict(found.sizes.most_common()),
+        sizes=dict(surveyed.sizes.most_common()),
         notes=() if note is None else (note,),
     )
 
@@ -118,14 +117,14 @@ class _Tried:
     compressed: float
 
 
-def _try(prepared: Prepared, options: ConvertOptions) -> _Tried:
-    step = max(1, prepared.rows // _TRIED)
+def _try(prepared: Prepared) -> _Tried:
+    step = max(1, prepared.samples // _TRIED)
     stored: list[bytes] = []
     began = time.perf_counter()
     with own_pixel_limit():
         for source_split, reference in _every(prepared, step):
             try:
-                encoded = encode_sample(prepared.source.read(source_split, reference), options.image)
+                encoded = encode_sample(prepared.source.read(source_split, reference), prepared.format.image)
             except SourceError:
                 continue  # already among the problems, or found when it is converted
             stored.append(np.ascontiguousarray(encoded.pixels).tobytes() if encoded.image is None else encoded.image)
@@ -134,6 +133,6 @@ def _try(prepared: Prepared, options: ConvertOptions) -> _Tried:
     seconds = (time.perf_counter() - began) / max(1, len(stored))
     data = b"".join(stored)
     # Besides the image a row has a size, a key with its offset, and often a label: about a hundred bytes.
-    small = 100 + sum(field.spec.row_nbytes for field in of_kind(prepared.fields, MaskField).values())
+    small = 100 + sum(field.spec.row_nbytes for field in of_kind(prepared.format.fields, MaskField).values())
     compressed = len(Zstd(level=ZSTD_LEVEL).encode(data)) / len(data) if data else 1.0
     return _Tried(len(data) // max(1, len(stored)) + small, seconds, compressed)

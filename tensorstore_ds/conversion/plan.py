@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +19,19 @@ from tensorstore_ds.sources.base import Contents, Reference
 BLOCK_NBYTES = 2 * 1024**2
 BLOCK_ROWS = 512
 
+S = TypeVar("S")
 _ORDER = {name: i for i, name in enumerate(("train", "val", "valid", "validation", "test"))}
 
 
 class Selection(Sequence[Reference]):
-    """Some references of a source, in an order of their own, without a copy of them."""
+    """Some references of a source, in an order of their own, cut out only when they are asked for.
 
-    def __init__(self, references: Sequence[Reference], rows: NDArray[np.int64]) -> None:
+    Args:
+        references: of the source.
+        rows: which of them; those of a range without a step are cut out at once.
+    """
+
+    def __init__(self, references: Sequence[Reference], rows: range | NDArray[np.int64]) -> None:
         self._references = references
         self._rows = rows
 
@@ -32,9 +39,10 @@ class Selection(Sequence[Reference]):
         return len(self._rows)
 
     def __getitem__(self, item):  # type: ignore[no-untyped-def]  # typing's overloads would say no more
-        if isinstance(item, slice):
-            return [self._references[int(i)] for i in self._rows[item]]
-        return self._references[int(self._rows[item])]
+        rows = self._rows[item]
+        if isinstance(rows, range):
+            return self._references[rows.start : rows.stop]
+        return [self._references[int(i)] for i in rows] if isinstance(item, slice) else self._references[int(rows)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +93,18 @@ def plan_splits(
     """
     splits = {name: PlannedSplit(name, references) for name, references in contents.splits.items()}
     if fractions is None:
-        return _in_order(splits)
+        return in_order(splits)
     if not math.isclose(sum(fractions.values()), 1, abs_tol=1e-6) or min(fractions.values()) < 0:
-        raise OptionError(f"--split: expected fractions that add up to 1, found {sum(fractions.values()):g}.")
+        raise OptionError(f"`split`: expected fractions that add up to 1, found {sum(fractions.values()):g}.")
     for name in fractions:
         if not NAME.fullmatch(name):
-            raise OptionError(f"--split: expected names of a-z, 0-9, _ and -, found {name!r}.")
+            raise OptionError(f"`split`: expected names of a-z, 0-9, _ and -, found {name!r}.")
     divided = next(iter(splits)) if len(splits) == 1 else "train"
     others = {name: split for name, split in splits.items() if name != divided}
     if divided not in splits or others.keys() & fractions.keys():
         raise OptionError(
-            f"--split divides a source's only split, or its split train; here the source has {', '.join(splits)}, "
-            f"and {', '.join(fractions)} are asked for. Leave out --split, or choose other names."
+            f"`split` divides a source's only split, or its split train; here the source has {', '.join(splits)}, "
+            f"and {', '.join(fractions)} are asked for. Leave out `split`, or choose other names."
         )
     references = contents.splits[divided]
     labels = None if contents.labels is None else contents.labels.get(divided)
@@ -104,10 +112,10 @@ def plan_splits(
     hashes = np.fromiter((_hash(key(divided, r), salt) for r in references), np.uint64, len(references))
     parts = _divide(hashes, labels, list(fractions.values()))
     chosen = zip(fractions, parts, strict=True)
-    return _in_order({name: PlannedSplit(divided, Selection(references, rows)) for name, rows in chosen} | others)
+    return in_order({name: PlannedSplit(divided, Selection(references, rows)) for name, rows in chosen} | others)
 
 
-def _in_order(splits: Mapping[str, PlannedSplit]) -> dict[str, PlannedSplit]:
+def in_order(splits: Mapping[str, S]) -> dict[str, S]:
     """What is trained on first, what is tested on last, and other splits after them."""
     return dict(sorted(splits.items(), key=lambda item: _ORDER.get(item[0], len(_ORDER))))
 
@@ -135,41 +143,25 @@ def _hash(key: str, salt: bytes) -> int:
 def plan_shards(splits: Mapping[str, PlannedSplit], rows_per_shard: int) -> list[PlannedShard]:
     """Cut every split into shards of `rows_per_shard`, the last one shorter; an empty split has none."""
     return [
-        PlannedShard(name, i, split.source_split, _Window(split.references, start, start + rows_per_shard))
+        PlannedShard(name, i, split.source_split, Selection(split.references, rows[start : start + rows_per_shard]))
         for name, split in splits.items()
-        for i, start in enumerate(range(0, len(split.references), rows_per_shard))
+        for rows in [range(len(split.references))]
+        for i, start in enumerate(range(0, len(rows), rows_per_shard))
     ]
 
 
 def count_blocks(shards: Sequence[PlannedShard], row_nbytes: int) -> int:
     """How many blocks `plan_blocks` makes of some shards."""
-    return sum(math.ceil(len(shard.references) / _block_rows(row_nbytes)) for shard in shards)
+    return sum(math.ceil(len(shard.references) / block_rows(row_nbytes)) for shard in shards)
 
 
-def _block_rows(row_nbytes: int) -> int:
+def block_rows(row_nbytes: int) -> int:
+    """How many samples a block has at most, whose rows in the largest field have about so many bytes."""
     return max(1, min(BLOCK_ROWS, BLOCK_NBYTES // max(1, row_nbytes)))
 
 
 def plan_blocks(shard: PlannedShard, row_nbytes: int) -> Iterator[Block]:
     """Cut a shard into blocks."""
-    rows = _block_rows(row_nbytes)
+    rows = block_rows(row_nbytes)
     for start in range(0, len(shard.references), rows):
         yield Block(shard.source_split, start, shard.references[start : start + rows])
-
-
-class _Window(Sequence[Reference]):
-    """References ``[start, stop)``, cut out only when they are asked for."""
-
-    def __init__(self, references: Sequence[Reference], start: int, stop: int) -> None:
-        self._references = references
-        self._start = start
-        self._stop = min(stop, len(references))
-
-    def __len__(self) -> int:
-        return self._stop - self._start
-
-    def __getitem__(self, item):  # type: ignore[no-untyped-def]  # as above
-        if isinstance(item, slice):
-            start, stop, _ = item.indices(len(self))
-            return self._references[self._start + start : self._start + stop]
-        return self._references[range(self._start, self._stop)[item]]  # which knows where to stop

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tensorstore_ds.conversion.encode import encode_sample
-from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.blocks import RowFormat, check_fields
+from tensorstore_ds.conversion.encode import ImageOptions, encode_sample
+from tensorstore_ds.conversion.options import ConvertOptions, OnError
 from tensorstore_ds.conversion.plan import PlannedSplit, plan_splits
-from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
-from tensorstore_ds.format.kinds import EncodedImageField, KeyField, MaskField, RawImageField, SizeField
-from tensorstore_ds.format.schema import ArrayField, ArraySpec, EncodedSample, Field, of_kind
+from tensorstore_ds.errors import ConversionError, Problem, SourceError
+from tensorstore_ds.format.kinds import MaskField
+from tensorstore_ds.format.schema import EncodedSample, of_kind
 from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Source
@@ -22,8 +23,6 @@ from tensorstore_ds.sources.sequence import Indexable, SequenceSource
 #: What can be converted: a path, a sequence of samples, or for each split a sequence.
 AnySource = str | os.PathLike[str] | Indexable | Mapping[str, Indexable]
 
-#: Fields that every store has, besides those of its source.
-OWN_FIELDS = ("image", "size", "key")
 #: How many samples tell the size of a row, where images keep their encoding.
 PROBED = 32
 
@@ -40,23 +39,26 @@ class Prepared:
     """A source that was scanned, and what will be made of it.
 
     Attributes:
-        fields: of the store.
         splits: of the store.
-        channels: of the first image; all others must have as many, unless they keep the source's bytes.
+        format: of its rows.
         row_nbytes: bytes of a sample in its largest field, about.
     """
 
     source: Source
     contents: Contents
-    fields: Mapping[str, Field]
     splits: Mapping[str, PlannedSplit]
-    channels: int
+    format: RowFormat
     row_nbytes: int
 
     @property
-    def rows(self) -> int:
+    def samples(self) -> int:
         """Samples of all splits."""
         return sum(len(split.references) for split in self.splits.values())
+
+    def in_rgb(self) -> Prepared:
+        """The same, with all images as RGB."""
+        image = replace(self.format.image, color="rgb")
+        return _prepare(self.source, self.contents, self.splits, image, self.format.on_error)
 
 
 def prepare(source: Source, options: ConvertOptions, *, room: int | None = None) -> Prepared:
@@ -71,45 +73,25 @@ def prepare(source: Source, options: ConvertOptions, *, room: int | None = None)
     """
     contents = source.scan()
     if contents.problems and options.on_error == "fail":
-        raise SourceError(contents.problems, "Mend it, or leave such samples out with --on-error skip.")
-    taken = [name for name in OWN_FIELDS if name in contents.fields]
-    if taken:
-        raise SourceError(
-            Problem(str(source.path), "array-shape", f"a field of its own is named {taken[0]}. Rename it.")
-        )
-    if options.encoding != "raw" and options.size is None and of_kind(contents.fields, MaskField):
-        raise OptionError(
-            "masks are stored as pixels of one size: give `size`, with `encoding=raw` or `encoding=jpeg`, "
-            f"found `encoding={options.encoding}` without it."
-        )
+        raise SourceError(contents.problems, "Mend it, or leave such samples out with `on_error=skip`.")
+    check_fields(contents.fields, options.image, str(source.path))
     splits = plan_splits(contents, options.split, options.seed, source.key)
     if room is not None and options.size is not None and options.encoding == "raw" and options.layout == "memmap":
         check_room(sum(len(split.references) for split in splits.values()) * math.prod(options.size), room)
-    return prepare_again(source, contents, splits, options)
+    return _prepare(source, contents, splits, options.image, options.on_error)
 
 
-def prepare_again(
-    source: Source, contents: Contents, splits: Mapping[str, PlannedSplit], options: ConvertOptions
+def _prepare(
+    source: Source, contents: Contents, splits: Mapping[str, PlannedSplit], image: ImageOptions, on_error: OnError
 ) -> Prepared:
-    """What `prepare` does after the scan; for a source that is converted with other options than it was prepared with.
-
-    Raises:
-        SourceError: as `prepare`.
-    """
-    first, mean_nbytes = _probe(source, contents, splits, options)
+    first, mean_nbytes = _probe(source, contents, splits, image, on_error)
     if first is None:
         raise SourceError(
             contents.problems or Problem(str(source.path), "empty-source", "no sample can be read here."),
-            "Name the files to be converted, or another --format.",
+            "Name the files to be converted, or another `format`.",
         )
-    if options.encoding == "raw":
-        image: Field = RawImageField(ArraySpec(first.pixels.dtype.name, first.pixels.shape))
-    else:
-        image = EncodedImageField(encoding=options.encoding)
-    found = {name: field.fitted(first) for name, field in contents.fields.items()}
-    fields = {"image": image, **found, "size": SizeField(), "key": KeyField()}
-    fixed = [field.spec.row_nbytes for field in of_kind(fields, ArrayField).values()]
-    return Prepared(source, contents, fields, splits, first.pixels.shape[2], max(*fixed, mean_nbytes))
+    format = RowFormat.of(contents.fields, first, image, on_error)
+    return Prepared(source, contents, splits, format, max(format.fixed_nbytes, mean_nbytes))
 
 
 def check_room(needed: int, free: int) -> None:
@@ -117,12 +99,12 @@ def check_room(needed: int, free: int) -> None:
     if needed > free:
         raise ConversionError(
             f"at least {needed:,} bytes are needed, {free:,} are free on this disk. "
-            "Make room, choose another disk, or a smaller --size."
+            "Make room, choose another disk, or a smaller `size`."
         )
 
 
 def _probe(
-    source: Source, contents: Contents, splits: Mapping[str, PlannedSplit], options: ConvertOptions
+    source: Source, contents: Contents, splits: Mapping[str, PlannedSplit], image: ImageOptions, on_error: OnError
 ) -> tuple[EncodedSample | None, int]:
     """The first good sample, and the mean size of some samples' files, where these are kept.
 
@@ -130,17 +112,17 @@ def _probe(
     """
     first: EncodedSample | None = None
     nbytes: list[int] = []
-    wanted = 1 if options.encoding == "raw" else PROBED
+    wanted = 1 if image.encoding == "raw" else PROBED
     masks = of_kind(contents.fields, MaskField)
     with own_pixel_limit():
         for split in splits.values():
-            step = 1 if options.encoding == "raw" else max(1, len(split.references) // PROBED)
+            step = 1 if image.encoding == "raw" else max(1, len(split.references) // PROBED)
             for i in range(0, len(split.references), step):
                 try:
                     sample = source.read(split.source_split, split.references[i])
-                    encoded = encode_sample(sample, options.image, masks=masks)
+                    encoded = encode_sample(sample, image, masks=masks)
                 except SourceError:
-                    if options.on_error == "fail":
+                    if on_error == "fail":
                         raise
                     continue
                 first = first or encoded

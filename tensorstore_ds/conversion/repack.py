@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from tensorstore_ds.conversion.convert import OnProgress, Progress, Summary, one_line_for_failures
+from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, one_line_for_failures, summarize
 from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard, raw_path, sync
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import FormatError, OptionError, Problem
@@ -60,12 +60,7 @@ def repack(
             splits[name] = SplitEntry(tuple(shards), store[name].statistics)
         manifest = replace(store.manifest, layout=layout, splits=splits)
         manifest = workspace.commit(manifest, _skipped(store.path))
-    return Summary(
-        path=target,
-        rows={name: split.rows for name, split in splits.items()},
-        nbytes=sum(file.size for file in manifest.all_files().values()),
-        seconds=time.monotonic() - began,
-    )
+    return summarize(target, manifest, time.monotonic() - began)
 
 
 def _repack_shard(store: Store, name: str, index: int, root: Path, layout: Layout) -> Shard:

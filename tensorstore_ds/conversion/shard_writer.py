@@ -1,7 +1,7 @@
 """Write a shard: rows into place, then metadata and indices, synced, checked in, renamed.
 
 A shard is written in a directory of its own, ``NAME.partial``; it appears under its name when it is whole. Rows of
-fixed fields are written at their place by worker processes (`write_rows`); values of tables are appended in order.
+fixed fields are written at their place by whoever converts a block; values of tables are appended in order.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ import os
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tensorstore_ds.durable import sync as sync, write_at
+from tensorstore_ds.conversion.blocks import BlockResult
+from tensorstore_ds.durable import sync as sync
+from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.arrays import GROUP, ArrayGeometry, array_paths, dump_json, shard_arrays
 from tensorstore_ds.format.chunks import compress_array
 from tensorstore_ds.format.manifest import File, Shard
 from tensorstore_ds.format.schema import ArrayField, Field, Layout, TableField
+from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.machine import usable_cores
 
 COPY_NBYTES = 8 * 1024**2
@@ -29,14 +32,26 @@ COPY_NBYTES = 8 * 1024**2
 _BUFFER_NBYTES = 1024**2
 
 
-def write_rows(path: Path, first_row: int, rows: NDArray[Any]) -> None:
-    """Write rows at their place in an array's file, which exists; called in worker processes.
+@dataclass(frozen=True, slots=True)
+class FinishedShard:
+    """A shard on disk, and what is noted of it.
 
-    With ``pwrite``, not through a map: a full disk is then an `OSError`, where a map would kill the process.
+    Attributes:
+        fields: of the store.
+        skipped: samples left out and boxes dropped.
+        samples: how many went into it, with those that were left out.
+        origin: digest of what it was made from; where it is the same, the shard need not be made again. Empty where
+            that is not known.
+        left_out: what the samples have that is not stored.
     """
-    data = _bytes_of(rows)
-    offset = first_row * (len(data) // len(rows)) if len(rows) else 0
-    write_at(path, data, offset)
+
+    shard: Shard
+    fields: Mapping[str, Field]
+    statistics: Statistics
+    skipped: tuple[Problem, ...]
+    samples: int
+    origin: str
+    left_out: tuple[Problem, ...] = ()
 
 
 class ShardWriter:
@@ -54,13 +69,15 @@ class ShardWriter:
         self._files: dict[str, IO[bytes]] = {}
         self._lengths = {name: 0 for name, field in fields.items() if isinstance(field, TableField)}
         self._runs: list[tuple[int, int]] = []
+        self._statistics = Statistics()
+        self._skipped: list[Problem] = []
 
     def __enter__(self) -> ShardWriter:
         """Make the directory and the empty files of all arrays; what an earlier attempt left there is removed."""
-        remove_directory(self._partial)
+        _remove_directory(self._partial)
         for name, field in self.fields.items():
             for path in array_paths(name, field):
-                target = self._raw_path(path)
+                target = raw_path(self._partial, path)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if isinstance(field, TableField):
                     self._files[path] = target.open("wb", buffering=_BUFFER_NBYTES)
@@ -75,42 +92,34 @@ class ShardWriter:
             file.close()
 
     def row_paths(self) -> dict[str, Path]:
-        """For each fixed field the file into which workers write rows."""
-        return {name: self._raw_path(name) for name, field in self.fields.items() if isinstance(field, ArrayField)}
+        """For each fixed field the file into which rows are written."""
+        fixed = [name for name, field in self.fields.items() if isinstance(field, ArrayField)]
+        return {name: raw_path(self._partial, name) for name in fixed}
 
-    def append(
-        self, first_row: int, rows: int, tables: Mapping[str, tuple[NDArray[np.int64], Mapping[str, NDArray[Any]]]]
-    ) -> None:
-        """Take in a block, in order, whose fixed rows stand in ``[first_row, first_row + rows)``.
-
-        Args:
-            first_row: where the block's rows were written; blocks that came before may have left a gap.
-            rows: how many samples the block has.
-            tables: for each table the number of values of every sample, (rows,), and the values.
-        """
-        self._runs.append((first_row, rows))
-        for name, (lengths, values) in tables.items():
+    def append(self, first_row: int, block: BlockResult) -> None:
+        """Take in a block, in order, whose fixed rows begin at `first_row`; those before may have left a gap."""
+        self._runs.append((first_row, block.rows))
+        self._statistics.add(block.statistics)
+        self._skipped += block.skipped
+        for name, (lengths, values) in block.tables.items():
             ends = self._lengths[name] + np.cumsum(lengths, dtype=np.int64)
             self._files[f"{name}/offsets"].write(ends.astype("<i8").tobytes())
             for value, array in values.items():
-                self._files[f"{name}/{value}"].write(_bytes_of(array))
+                self._files[f"{name}/{value}"].write(np.ascontiguousarray(array).data)
             self._lengths[name] += int(lengths.sum())
 
-    def finish(self, layout: Layout) -> Shard:
-        """Complete the shard, sync it and let it appear; returns what the manifest says of it."""
+    def finish(self, layout: Layout, samples: int, origin: str, left_out: tuple[Problem, ...] = ()) -> FinishedShard:
+        """Complete the shard, sync it and let it appear. The arguments are as of `FinishedShard`."""
         rows = sum(n for _, n in self._runs)
         for file in self._files.values():
             file.close()
         for name, path in self.row_paths().items():
             self._close_gaps(path, self.fields[name].arrays[""].row_nbytes)
         shard = complete_shard(self._partial, self.fields, rows, self._lengths, layout)
-        remove_directory(self.directory)
+        _remove_directory(self.directory)
         self._partial.rename(self.directory)
         sync(self.directory.parent)
-        return shard
-
-    def _raw_path(self, path: str) -> Path:
-        return raw_path(self._partial, path)
+        return FinishedShard(shard, self.fields, self._statistics, tuple(self._skipped), samples, origin, left_out)
 
     def _close_gaps(self, path: Path, row_nbytes: int) -> None:
         """Move blocks down over rows that were planned and left out."""
@@ -118,7 +127,7 @@ class ShardWriter:
         with path.open("r+b") as file:
             for first_row, rows in self._runs:
                 if first_row != target:
-                    move_down(file, first_row * row_nbytes, target * row_nbytes, rows * row_nbytes)
+                    _move_down(file, first_row * row_nbytes, target * row_nbytes, rows * row_nbytes)
                 target += rows
             file.truncate(target * row_nbytes)
 
@@ -132,11 +141,10 @@ def complete_shard(
     directory: Path, fields: Mapping[str, Field], rows: int, lengths: Mapping[str, int], layout: Layout
 ) -> Shard:
     """Make a shard of a directory that holds the bytes of all arrays, and sync it."""
-    write_json(directory / "zarr.json", GROUP)
-    for name in lengths:
-        write_json(directory / name / "zarr.json", GROUP)
+    for group in ("", *lengths):
+        (directory / group / "zarr.json").write_bytes(dump_json(GROUP))
     for array, geometry in shard_arrays(fields, rows, lengths).items():
-        write_json(directory / array / "zarr.json", geometry.metadata(layout))
+        (directory / array / "zarr.json").write_bytes(dump_json(geometry.metadata(layout)))
         seal_array(raw_path(directory, array), directory / array, geometry, layout)
     return Shard(rows, dict(lengths), check_in(directory))
 
@@ -159,18 +167,12 @@ def seal_array(raw: Path, directory: Path, geometry: ArrayGeometry, layout: Layo
     raw.rename(target)
 
 
-def _bytes_of(array: NDArray[Any]) -> memoryview:
-    """The bytes of an array in C order, without a copy where they lie so."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-def remove_directory(path: Path) -> None:
-    """Remove a directory with all that is in it, if it exists."""
+def _remove_directory(path: Path) -> None:
     if path.exists():
         shutil.rmtree(path)
 
 
-def move_down(file: IO[bytes], source: int, target: int, nbytes: int) -> None:
+def _move_down(file: IO[bytes], source: int, target: int, nbytes: int) -> None:
     """Move a run of bytes within a file towards its beginning."""
     for done in range(0, nbytes, COPY_NBYTES):
         file.seek(source + done)
@@ -184,14 +186,13 @@ def move_down(file: IO[bytes], source: int, target: int, nbytes: int) -> None:
 
 def check_in(directory: Path) -> dict[str, File]:
     """Sync every file and directory below `directory`; size and SHA-256 of each file by its relative path."""
-    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    inside = sorted(directory.rglob("*"))
+    files = [path for path in inside if path.is_file()]
     with ThreadPoolExecutor(usable_cores()) as threads:  # hashing and syncing release the GIL
-        files = dict(
-            zip((p.relative_to(directory).as_posix() for p in paths), threads.map(check_in_file, paths), strict=True)
-        )
-    for path in [*(p for p in directory.rglob("*") if p.is_dir()), directory]:
+        checked_in = list(threads.map(check_in_file, files))
+    for path in (*(path for path in inside if path.is_dir()), directory):
         sync(path)
-    return files
+    return {path.relative_to(directory).as_posix(): file for path, file in zip(files, checked_in, strict=True)}
 
 
 def check_in_file(path: Path) -> File:
@@ -199,8 +200,3 @@ def check_in_file(path: Path) -> File:
     sync(path)
     with path.open("rb", buffering=0) as file:
         return File(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write metadata."""
-    path.write_bytes(dump_json(value))

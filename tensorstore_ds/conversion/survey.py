@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from tensorstore_ds.conversion.blocks import SHAPES_DIFFER
 from tensorstore_ds.conversion.encode import ImageOptions
-from tensorstore_ds.conversion.plan import PlannedSplit
+from tensorstore_ds.conversion.preparation import Prepared
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.imaging.codecs import color_of, open_image, oriented_size, own_pixel_limit
 from tensorstore_ds.regular_files import open_file
-from tensorstore_ds.sources.base import Sample, Source
+from tensorstore_ds.sources.base import Sample
 
-#: An image is not of the shape that the first one had; never skipped, because it may be most of them.
-SHAPES_DIFFER = "shapes-differ"
 #: So many sizes are named in a message.
 NAMED = 5
 
@@ -39,7 +38,7 @@ _NAMES = {GRAY: "gray", COLOUR: "colour", Kind(1, "uint16"): "16-bit gray"}
 
 
 @dataclass(slots=True)
-class Found:
+class Survey:
     """How many images there are of each size ("480x640", height x width, as shown) and kind, and what is no image."""
 
     sizes: Counter[str] = field(default_factory=Counter)
@@ -47,30 +46,31 @@ class Found:
     problems: list[Problem] = field(default_factory=list)
 
 
-def survey(source: Source, splits: Mapping[str, PlannedSplit], options: ImageOptions) -> Found:
+def survey(prepared: Prepared) -> Survey:
     """Count the sizes and kinds of all images, from their headers."""
-    found = Found()
+    result = Survey()
     with own_pixel_limit():
-        for split in splits.values():
+        for split in prepared.splits.values():
             for reference in split.references:
                 try:
-                    height, width, kind = header(source.read(split.source_split, reference), options)
+                    sample = prepared.source.read(split.source_split, reference)
+                    height, width, kind = _header(sample, prepared.format.image)
                 except SourceError as error:
-                    found.problems += error.problems
+                    result.problems += error.problems
                     continue
-                found.sizes[f"{height}x{width}"] += 1
-                found.kinds[kind] += 1
-    return found
+                result.sizes[f"{height}x{width}"] += 1
+                result.kinds[kind] += 1
+    return result
 
 
-def header(sample: Sample, options: ImageOptions) -> tuple[int, int, Kind]:
+def _header(sample: Sample, options: ImageOptions) -> tuple[int, int, Kind]:
     """Height, width and kind of a sample's image; raises `SourceError`."""
     image = sample.image
     if isinstance(image, np.ndarray):
         dtype = "uint8" if image.dtype == np.bool_ else image.dtype.newbyteorder("=").name
         return image.shape[0], image.shape[1], Kind(image.shape[2] if image.ndim == 3 else 1, dtype)
-    if isinstance(image, str | Path):
-        with open_file(image, sample.key) as file:
+    if isinstance(image, bytes | str | Path):
+        with io.BytesIO(image) if isinstance(image, bytes) else open_file(image, sample.key) as file:
             opened = open_image(file, max_pixels=options.max_pixels, key=sample.key)
             return (*oriented_size(opened, sample.key), _kind(opened))
     return (*oriented_size(image, sample.key), _kind(image))
@@ -83,42 +83,43 @@ def _kind(image: Image.Image) -> Kind:
     return Kind(1, {"I": "int32", "F": "float32"}.get(color, "uint16"))
 
 
-def mixed_colors(found: Found, options: ImageOptions) -> str | None:
+def mixed_colors(surveyed: Survey, options: ImageOptions) -> str | None:
     """What the user is told where gray and colour images are mixed, which are all stored as RGB then; else None."""
-    kinds = [kind for kind in found.kinds if options.encoding == "raw" or kind in (GRAY, COLOUR)]
+    kinds = [kind for kind in surveyed.kinds if options.encoding == "raw" or kind in (GRAY, COLOUR)]
     if options.encoding == "source" or options.color != "auto" or len({kind.dtype for kind in kinds}) > 1:
         return None
     if {kind.channels for kind in kinds} != {1, 3}:
         return None
-    counts = " and ".join(f"{found.kinds[kind]:,} {kind}" for kind in sorted(kinds))
-    return f"{counts} images: all are stored as RGB. Pass --color gray or rgb to choose."
+    counts = " and ".join(f"{surveyed.kinds[kind]:,} {kind}" for kind in sorted(kinds))
+    return f"{counts} images: all are stored as RGB. Pass `color=gray` or `color=rgb` to choose."
 
 
-def shapes_problem(source: Source, found: Found, options: ImageOptions) -> Problem | None:
+def shapes_problem(prepared: Prepared, surveyed: Survey) -> Problem | None:
     """What keeps images from being rows of one array, if anything does: all that differs, and the way out of it all."""
+    options = prepared.format.image
     if options.encoding != "raw":
         return None
     kinds = Counter[Kind]()
-    for kind, count in found.kinds.items():
+    for kind, count in surveyed.kinds.items():
         kinds[_stored(kind, options)] += count
-    becomes_rgb = mixed_colors(found, options) is not None
-    sizes_differ = len(found.sizes) > 1 and options.size is None
+    becomes_rgb = mixed_colors(surveyed, options) is not None
+    sizes_differ = len(surveyed.sizes) > 1 and options.size is None
     colors_differ = len(kinds) > 1 and not becomes_rgb
     if not sizes_differ and not colors_differ:
         return None
-    what = [f"sizes (height x width): {_named(found.sizes)}"] if sizes_differ else []
+    what = [f"sizes (height x width): {_named(surveyed.sizes)}"] if sizes_differ else []
     if len(kinds) > 1:
-        what.append(f"colours: {_named(found.kinds)}{' (stored as RGB)' if becomes_rgb else ''}")
-    color = " --color rgb" if colors_differ else ""
+        what.append(f"colours: {_named(surveyed.kinds)}{' (stored as RGB)' if becomes_rgb else ''}")
+    color = " and `color=rgb`" if colors_differ else ""
     if len({kind.dtype for kind in kinds}) > 1:
-        advice = "Keep each as it is with --encoding source, or bring all to one depth first."
+        advice = "Keep each as it is with `encoding=source`, or bring all to one depth first."
     elif sizes_differ:
-        advice = f"Pass --size 224{color} (or HxW) with --fit pad, crop or stretch, "
-        advice += f"or keep sizes with --encoding jpeg{color}, or all as it is with --encoding source."
+        advice = f"Pass one `size`{color} with `fit=pad`, `fit=crop` or `fit=stretch`, "
+        advice += f"or keep sizes with `encoding=jpeg`{color}, or all as it is with `encoding=source`."
     else:
-        advice = "Pass --color rgb, or keep each as it is with --encoding source."
+        advice = "Pass `color=rgb`, or keep each as it is with `encoding=source`."
     message = f"images are of differing {'; and of differing '.join(what)}. {advice}"
-    return Problem(str(source.path), SHAPES_DIFFER, message)
+    return Problem(str(prepared.source.path), SHAPES_DIFFER, message)
 
 
 def _stored(kind: Kind, options: ImageOptions) -> Kind:

@@ -41,6 +41,15 @@ def parse_shard(data: object) -> Shard:
     return shard
 
 
+def parse_fields(data: object) -> dict[str, Field]:
+    """Read fields, each as its `dump` gives it, by name; raises `FormatError`."""
+    reader = _Parser()
+    fields = reader.fields(reader.object_at("fields", data))
+    if reader.problems:
+        raise FormatError(reader.problems)
+    return fields
+
+
 class _Parser(ManifestValues):
     """The parts of a manifest."""
 

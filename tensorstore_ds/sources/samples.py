@@ -20,6 +20,7 @@ from tensorstore_ds.sources.base import Objects
 
 _IMAGE_KEYS = ("image", "img")
 _LABEL_KEYS = ("label", "labels")
+_NOTHING = Objects()
 _FLAGS = ("difficult", "truncated", "occluded")
 
 
@@ -28,7 +29,7 @@ class Parts:
     """A sample taken apart.
 
     Attributes:
-        image: a path, a PIL image, or pixels (H, W) or (H, W, C).
+        image: a path, the bytes of a file, a PIL image, or pixels (H, W) or (H, W, C).
         label: a class index, or a class name.
         mask: class indices (H, W), a PIL image or a path.
         arrays: numbers that are fields of their own, by name.
@@ -41,6 +42,11 @@ class Parts:
     mask: Any = None
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether something in it is a class index."""
+        return self.label is not None or self.mask is not None or (self.objects or _NOTHING).labels is not None
 
 
 def read_parts(sample: Any) -> Parts:
@@ -88,14 +94,14 @@ def as_array(value: Any) -> NDArray[Any] | None:
 
 
 def as_image(value: Any) -> Any:
-    """A path, a PIL image, or pixels (H, W) or (H, W, C); tensors are (C, H, W), as torch has them.
+    """A path, a file's bytes, a PIL image, or pixels (H, W) or (H, W, C); tensors are (C, H, W), as torch has them.
 
     Raises:
         ValueError: it is no image.
     """
     if isinstance(value, str | os.PathLike):
         return Path(value)
-    if hasattr(value, "getbands"):  # a PIL image
+    if isinstance(value, bytes) or hasattr(value, "getbands"):  # of a PIL image
         return value
     array = as_array(value) if hasattr(value, "detach") or isinstance(value, np.ndarray) else None
     if array is None:

@@ -1,0 +1,139 @@
+"""What a conversion says on its way and at its end, and what its store says of how it was made."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numcodecs
+import PIL
+
+from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.shard_writer import FinishedShard
+from tensorstore_ds.errors import ConversionError, Problem, SourceError, StoreExistsError
+from tensorstore_ds.format.manifest import Manifest, SplitEntry
+from tensorstore_ds.format.schema import Field
+from tensorstore_ds.format.statistics import Statistics
+from tensorstore_ds.version import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a conversion is.
+
+    Attributes:
+        stage: ``scan``, ``convert``.
+        done, total: samples; of an iterator the total is not known, and 0.
+        nbytes: bytes of the store written so far, before compression.
+        note: a line that the user should see now; empty but for the event that brings it.
+    """
+
+    stage: str
+    done: int
+    total: int
+    nbytes: int = 0
+    note: str = ""
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a conversion did.
+
+    Attributes:
+        rows: samples of each split.
+        nbytes: size of the store on disk.
+        seconds: wall time.
+        skipped: for each reason, how many files were left out or boxes dropped.
+        left_out: what the source itself does not take in.
+        resumed: shards that an earlier run had finished.
+        notes: what the user should know, though nothing failed; each was an event's `note`, too.
+    """
+
+    path: Path
+    rows: Mapping[str, int]
+    nbytes: int
+    seconds: float
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    left_out: tuple[Problem, ...] = ()
+    resumed: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def summarize(path: Path, manifest: Manifest, seconds: float, **others: Any) -> Summary:
+    """What was done, by the manifest of the store that was made."""
+    rows = {name: split.rows for name, split in manifest.splits.items()}
+    nbytes = sum(file.size for file in manifest.all_files().values())
+    return Summary(path, rows, nbytes, seconds, **others)
+
+
+def make_manifest(
+    options: ConvertOptions,
+    fields: Mapping[str, Field],
+    shards: Mapping[str, Sequence[FinishedShard]],
+    origin: Mapping[str, str],
+    problems: Sequence[Problem] = (),
+    left_out: Sequence[Problem] = (),
+) -> tuple[Manifest, list[Problem]]:
+    """The manifest of a store, and everything to be listed in ``skipped.jsonl``.
+
+    Args:
+        shards: of each split, in order.
+        origin: ``source`` and ``source_format``.
+        problems: of the source as a whole; what was skipped in each shard is added.
+        left_out: what the source itself does not take in.
+
+    Raises:
+        SourceError: there is no sample.
+    """
+    skipped = [*problems, *(problem for split in shards.values() for shard in split for problem in shard.skipped)]
+    splits = {}
+    for name, finished in shards.items():
+        statistics = Statistics()
+        for shard in finished:
+            statistics.add(shard.statistics)
+        splits[name] = SplitEntry(tuple(shard.shard for shard in finished), statistics.summary())
+    if not any(split.rows for split in splits.values()):
+        nothing = Problem(origin["source"], "empty-source", "expected samples, found none.")
+        raise SourceError(skipped or nothing, "No sample is left to be stored.")
+    provenance = {
+        "tool": "tensorstore-ds",
+        "tool_version": __version__,
+        **origin,
+        "options": options.recorded(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "skipped": dict(Counter(problem.reason for problem in skipped)),
+        "left_out": dict(Counter(problem.reason for problem in left_out)),
+    }
+    manifest = Manifest(options.layout, fields, splits, {}, provenance, options.license, options.citation)
+    return manifest, [*skipped, *left_out]
+
+
+def versions() -> list[str]:
+    """Of this library, and of those that decode and compress: what may decide the bytes of a shard."""
+    return [__version__, f"Pillow {PIL.__version__}", f"numcodecs {numcodecs.__version__}"]
+
+
+@contextlib.contextmanager
+def one_line_for_failures(out: Path) -> Iterator[None]:
+    """What the system refuses becomes a `ConversionError`; what was finished stays in ``OUT.partial``."""
+    kept = "Finished shards are kept; {} and run the same command again to go on."
+    try:
+        yield
+    except (ConversionError, StoreExistsError):
+        raise
+    except MemoryError as error:
+        advice = kept.format("use fewer workers, or a machine with more memory,")
+        raise ConversionError(f"{out}: there is not enough memory. {advice}") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ConversionError(f"{out}: the disk is full. {kept.format('make room')}") from error
+        raise ConversionError(f"{error.filename or out}: {error.strerror or error}.") from error

@@ -1,0 +1,264 @@
+"""A shard that takes samples one at a time, and learns from the first what they are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensorstore_ds.conversion.blocks import OWN_FIELDS, SHAPES_DIFFER, BlockRows, RowFormat, check_fields, or_skipped
+from tensorstore_ds.conversion.encode import encode_sample
+from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.plan import BLOCK_NBYTES, block_rows
+from tensorstore_ds.conversion.result import one_line_for_failures
+from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
+from tensorstore_ds.conversion.workspace import Workspace
+from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
+from tensorstore_ds.format.kinds import MaskField
+from tensorstore_ds.format.manifest import shard_path
+from tensorstore_ds.format.schema import Field, of_kind
+from tensorstore_ds.imaging.codecs import own_pixel_limit
+from tensorstore_ds.sources.base import Sample
+from tensorstore_ds.sources.files import encoding_problem
+from tensorstore_ds.sources.sample_reader import SampleReader, parts_of
+
+#: Where samples come from, in errors and in the store.
+WHERE = "<samples>"
+_SHAPES_ADVICE = "Pass `size` and `color` for images of one shape, or `encoding=jpeg` or `encoding=source`."
+
+
+class SampleFormat:
+    """What all samples of a store have in common: by the first of them, by a finished shard, or as it was asked for.
+
+    Attributes:
+        rows: None until it is known.
+        left_out: what of the first sample is not stored.
+    """
+
+    def __init__(self, options: ConvertOptions, fields: Mapping[str, Field] | None) -> None:
+        self.options = options
+        self.reader = SampleReader(options.source, WHERE)
+        self.rows: RowFormat | None = None
+        self.left_out: tuple[Problem, ...] = ()
+        self._asked = fields
+
+    def learn(self, key: str, sample: Any) -> RowFormat:
+        """Take the format from the first sample; raises `SourceError` if that is bad."""
+        image = self.options.image
+        if self._asked is None:
+            self.left_out = self.reader.learn(parts_of(key, sample))
+            check_fields(self.reader.fields, image, WHERE)
+        else:
+            self.reader.use(_without_own(self._asked))
+        masks = of_kind(self.reader.fields, MaskField)
+        first = encode_sample(self.reader.read(key, sample), image, masks=masks)
+        rows = RowFormat.of(self.reader.fields, first, image, self.options.on_error)
+        if self._asked is not None and rows.fields != dict(self._asked):
+            expected, found = (f["image"].describe() for f in (self._asked, rows.fields))
+            raise SourceError(Problem(key, SHAPES_DIFFER, f"expected images {expected}, found {found}."))
+        self.rows = rows
+        return rows
+
+    def adopt(self, shard: FinishedShard) -> None:
+        """Take the format from a shard of an interrupted run."""
+        channels = shard.statistics.sums.get("channels") or {"sum": ()}
+        self.reader.use(_without_own(shard.fields))
+        self.left_out = shard.left_out
+        self.rows = RowFormat(shard.fields, self.options.image, self.options.on_error, len(channels["sum"]))
+
+
+class SampleShard:
+    """A shard that grows by samples; those of a shard that an interrupted run has finished are passed over.
+
+    Attributes:
+        samples: how many it was given.
+    """
+
+    def __init__(self, workspace: Workspace, split: str, index: int, format: SampleFormat) -> None:
+        self.samples = 0
+        self._workspace = workspace
+        self._split, self._index = split, index
+        self._format = format
+        finished = workspace.finished(split, index)
+        self._finished = finished if finished is not None and finished.origin else None
+        if self._finished is not None:
+            format.adopt(self._finished)
+        self._keys = hashlib.sha256()
+        self._has_keys = True
+        self._writer: ShardWriter | None = None
+        self._block: BlockRows | None = None
+        self._skipped: list[Problem] = []  # since the last block that was written
+        self._rows = self._nbytes = 0  # written
+        self._is_broken = False
+
+    @property
+    def resumed(self) -> bool:
+        """Whether an interrupted run has finished it."""
+        return self._finished is not None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next sample belongs into another shard."""
+        if self._finished is not None:
+            return self.samples == self._finished.samples
+        if self._block is None or self._format.rows is None:
+            return False
+        rows, limit = self._rows + len(self._block), self._format.options.shard_nbytes
+        too_many = (rows + 1) * self._format.rows.fixed_nbytes > limit
+        return rows > 0 and (too_many or self._nbytes + self._block.nbytes >= limit)
+
+    def append(self, sample: Any, key: str | None, default_key: str) -> None:
+        """Add a sample, or what a function returns that is called only if it is needed.
+
+        Raises:
+            SourceError: it is bad, and bad samples are not to be skipped; the shard is as it was then.
+            ConversionError: the disk is full, or memory is short.
+        """
+        if key is not None and encoding_problem(key) is not None:
+            raise SourceError(Problem(repr(key), "annotation", "expected a key in UTF-8, found other characters."))
+        self.samples += 1
+        self._has_keys &= key is not None
+        self._keys.update(f"{len(key or '')} {key}".encode())
+        if self._finished is not None:
+            return
+        if callable(sample):
+            sample = sample()
+        key = default_key if key is None else key
+        with one_line_for_failures(self._workspace.out), own_pixel_limit():
+            with or_skipped(
+                self._format.options.on_error, self._skipped if self._block is None else self._block.skipped
+            ):
+                self._add(key, sample)
+            if self._block is not None and self._is_block_full(self._block):
+                self._write_block(self._block)
+
+    def _add(self, key: str, sample: Any) -> None:
+        try:
+            rows = self._format.rows or self._format.learn(key, sample)
+            if self._block is None:
+                self._block = BlockRows(rows, self._skipped)
+            self._block.add(_copied(self._format.reader.read(key, sample)))
+        except SourceError as error:
+            if error.reason == SHAPES_DIFFER:
+                raise SourceError(error.problems, _SHAPES_ADVICE) from error
+            raise
+
+    def _is_block_full(self, block: BlockRows) -> bool:
+        rows = block_rows(block.format.fixed_nbytes)
+        return len(block) >= rows or block.nbytes >= BLOCK_NBYTES or self.is_full
+
+    def _write_block(self, block: BlockRows) -> ShardWriter:
+        self._is_broken = True  # unless all of it is written
+        if self._writer is None:
+            directory = self._workspace.store / shard_path(self._split, self._index)
+            self._writer = ShardWriter(directory, block.format.fields).__enter__()
+        result = block.write(self._rows, self._writer.row_paths())
+        self._writer.append(self._rows, result)
+        self._rows += result.rows
+        self._nbytes += block.nbytes
+        self._skipped = []
+        self._block = BlockRows(block.format, self._skipped)
+        self._is_broken = False
+        return self._writer
+
+    def finish(self) -> FinishedShard:
+        """Complete the shard, or make sure that the samples given were those of the finished one.
+
+        Raises:
+            SourceError: there was no good sample, and there is none in other shards.
+            OptionError: other samples were given than in the interrupted run.
+        """
+        origin = self._keys.hexdigest() if self._has_keys else ""
+        if self._finished is not None:
+            if (self._finished.samples, self._finished.origin) != (self.samples, origin):
+                raise self._other_samples()
+            return self._finished
+        name = shard_path(self._split, self._index)
+        if self._is_broken:
+            raise ConversionError(f"{self._workspace.out}: the shard {name} could not be written. Run it again.")
+        rows = self._format.rows
+        if rows is None:
+            nothing = Problem(name, "empty-source", "expected samples, found none.")
+            raise SourceError(self._skipped or nothing, "No sample is left to be stored.")
+        with one_line_for_failures(self._workspace.out):
+            writer = self._write_block(self._block or BlockRows(rows, self._skipped))
+            layout = self._format.options.layout
+            finished = writer.finish(layout, self.samples, origin, self._format.left_out)
+            self._workspace.finish(self._split, self._index, finished)
+        return finished
+
+    def close(self) -> None:
+        """Close its files."""
+        if self._writer is not None:
+            self._writer.__exit__()
+
+    def _other_samples(self) -> OptionError:
+        shard = f"{self._workspace.path}: the shard {shard_path(self._split, self._index)} of an interrupted run"
+        message = "expected the same keys in the same order, found others."
+        return OptionError(f"{shard}: {message} Give the same samples, or remove this directory.")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardJob:
+    """A shard that any process of this machine may write; it can be pickled.
+
+    Attributes:
+        out: the store.
+        split, index: the shard: `index` is its place among those of the split, from 0.
+    """
+
+    out: Path
+    split: str
+    index: int
+    options: ConvertOptions
+    fields: Mapping[str, Field] | None
+    run: str
+
+    def write(self, samples: Iterable[Any]) -> int:
+        """Write all of some samples into this one shard, whatever its size; returns how many are stored.
+
+        Args:
+            samples: each as `Writer.extend` takes them. Those of a shard that an interrupted run has finished are
+                compared by their keys and not encoded again.
+
+        Raises:
+            SourceError: a sample is bad, and bad samples are not to be skipped; or there is none.
+            ConversionError: the `Writer` has ended, another process writes this shard, or the disk is full.
+        """
+        with one_line_for_failures(self.out):
+            workspace = Workspace(self.out, self.run).__enter__()
+        with workspace:
+            workspace.claim(self.split, self.index)
+            format = SampleFormat(self.options, self.fields)
+            shard = SampleShard(workspace, self.split, self.index, format)
+            try:
+                for number, item in enumerate(samples):
+                    sample, key = with_key(item)
+                    shard.append(sample, key, f"{shard_path(self.split, self.index)}/{number:05d}")
+                return shard.finish().shard.rows
+            finally:
+                shard.close()
+
+
+def with_key(sample: Any, key: object = None) -> tuple[Any, str | None]:
+    """A sample, and its key, which may be its entry ``key``."""
+    if key is None and isinstance(sample, Mapping) and isinstance(sample.get("key"), str | int | np.integer):
+        key = sample["key"]
+        sample = {name: value for name, value in sample.items() if name != "key"}
+    return sample, None if key is None else str(key)
+
+
+def _without_own(fields: Mapping[str, Field]) -> dict[str, Field]:
+    return {name: field for name, field in fields.items() if name not in OWN_FIELDS}
+
+
+def _copied(sample: Sample) -> Sample:
+    """With arrays of its own: the caller's may be filled with the next sample before the block is written."""
+    if isinstance(sample.image, np.ndarray):
+        sample.image = sample.image.copy()
+    sample.arrays = {name: array.copy() for name, array in sample.arrays.items()}
+    return sample

@@ -1,0 +1,241 @@
+"""A folder of ours in a place where others may create names, too.
+
+A folder without our mark, or of another user, is refused and left as it is; and what is removed, overwritten or renamed
+in it is named relative to its open descriptor (``dir_fd``), with no link followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Mapping, Set
+from pathlib import Path
+from typing import Any
+
+from tensorstore_ds.durable import lock, sync, write_all
+from tensorstore_ds.errors import ConversionError, OptionError
+from tensorstore_ds.format.arrays import dump_json
+
+_MARK = "tsds.lock"
+_FOLDER = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+_FILE = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe would be waited for
+_STRANGE = "a folder that no conversion made"
+_BUSY = "another conversion is writing here. Wait for it to end."
+
+
+class WorkFolder:
+    """A folder that is ours alone while it is open.
+
+    Attributes:
+        descriptor: of the folder; -1 while it is closed.
+        run: text that no other run has; processes that this one lets write here know it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.descriptor = -1
+        self.run = ""
+        self._locks: list[int] = []  # descriptors; the first is that of the mark
+
+    # --- ours or not ---
+
+    def open(self) -> list[str]:
+        """Make the folder, or find it, and lock it for this process; returns what the user should be told.
+
+        Raises:
+            OptionError: there is something of that name that is not ours.
+            ConversionError: another process has the lock.
+        """
+        with contextlib.suppress(FileExistsError):
+            self.path.mkdir(0o700)
+        is_new = self._find()
+        notes = self._take_lock()
+        if is_new:  # on disk before anything else is in it: without its mark it would be a stranger's
+            os.fsync(self.descriptor)
+            sync(self.path.parent)
+        self.run = os.urandom(8).hex()
+        with open(self._locks[0], "wb", buffering=0, closefd=False) as mark:
+            write_all(mark, self.run.encode())
+        return notes
+
+    def join(self, run: str) -> None:
+        """Open the folder beside the process that has locked it, whose `run` this is.
+
+        Raises:
+            OptionError: there is something of that name that is not ours.
+            ConversionError: that process has ended.
+        """
+        gone = ConversionError(f"{self.path}: expected the Writer that this shard is for, found that it has ended.")
+        try:
+            self._find()
+        except FileNotFoundError as error:
+            raise gone from error
+        with contextlib.suppress(OSError):  # without locks, what is written in the mark has to do
+            if lock(self._locks[0]):
+                raise gone
+        if os.pread(self._locks[0], 100, 0).decode("ascii", "replace") != run:
+            raise gone
+        self.run = run
+
+    def _find(self) -> bool:
+        """Open the folder and its mark, if it is ours; returns whether it was empty."""
+        try:
+            self.descriptor = os.open(self.path, _FOLDER)
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                raise self._foreign("something else") from error
+            raise
+        names = os.listdir(self.descriptor)
+        if names and _MARK not in names:  # an empty one is what a run leaves that was killed when it began
+            raise self._foreign(_STRANGE)
+        try:
+            self._locks.append(os.open(_MARK, os.O_RDWR | os.O_CREAT | _FILE, 0o600, dir_fd=self.descriptor))
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise self._foreign(_STRANGE) from error
+            raise
+        if not stat.S_ISREG(os.fstat(self._locks[0]).st_mode):
+            raise self._foreign(_STRANGE)
+        if not self._is_ours():
+            raise self._foreign("a folder of another user")
+        return not names
+
+    def _is_ours(self) -> bool:
+        """Whether the folder belongs to the user that new files here belong to: over NFS, root may be nobody."""
+        owner = os.fstat(self.descriptor).st_uid
+        if owner == os.geteuid():
+            return True
+        name = f"{_MARK}.{os.getpid()}"
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, 0o600, dir_fd=self.descriptor)
+        try:
+            return os.fstat(descriptor).st_uid == owner
+        finally:
+            os.unlink(name, dir_fd=self.descriptor)
+            os.close(descriptor)
+
+    def _take_lock(self) -> list[str]:
+        notes = []
+        try:
+            if not lock(self._locks[0]):
+                raise ConversionError(f"{self.path}: {_BUSY}")
+        except OSError as error:
+            notes.append(
+                f"{self.path}: this file system has no locks ({error.strerror}). "
+                "Make sure that no other conversion writes here."
+            )
+        if not self.is_in_place() or not _is_same(_MARK, self._locks[0], dir_fd=self.descriptor):
+            raise ConversionError(f"{self.path}: {_BUSY}")  # it has just ended, and removed the folder opened here
+        return notes
+
+    def is_in_place(self) -> bool:
+        """Whether the open folder is still the one at `path`."""
+        return self.descriptor >= 0 and _is_same(self.path, self.descriptor)
+
+    def close(self) -> None:
+        """Release the locks."""
+        for descriptor in (*self._locks, self.descriptor):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._locks, self.descriptor = [], -1
+
+    def _foreign(self, what: str) -> OptionError:
+        message = f"{self.path}: expected no such name, or the work folder of a conversion, found {what}."
+        return OptionError(f"{message} Move it away, or choose another name for the store.")
+
+    # --- what is in it ---
+
+    def lock_file(self, name: str) -> bool:
+        """Lock a file in the folder, which is made; false if another process has it. `close` releases it."""
+        try:
+            descriptor = os.open(name, os.O_RDWR | os.O_CREAT | _FILE, 0o600, dir_fd=self.descriptor)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise self._foreign(f"something else as its file {name}") from error
+            raise
+        self._locks.append(descriptor)
+        try:
+            return lock(descriptor)
+        except OSError:  # a file system without locks
+            return True
+
+    def make_folder(self, name: str) -> None:
+        """Make a folder in this one, unless it is there."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o777, dir_fd=self.descriptor)
+        if not stat.S_ISDIR(os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mode):
+            raise self._foreign(f"something else as its folder {name}")
+
+    def write(self, name: str, value: Mapping[str, Any]) -> None:
+        """Write JSON behind its checksum, so that after any crash there is the old file, the new one, or none."""
+        data = dump_json(value)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FILE
+        descriptor = os.open(f"{name}.new", flags, 0o600, dir_fd=self.descriptor)
+        with open(descriptor, "wb") as file:
+            file.write(f"{hashlib.sha256(data).hexdigest()}\n".encode() + data)
+            file.flush()
+            os.fsync(descriptor)
+        os.rename(f"{name}.new", name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+        sync((self.path / name).parent)
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """What `write` wrote; None where there is nothing, or something else."""
+        try:
+            descriptor = os.open(name, os.O_RDONLY | _FILE, dir_fd=self.descriptor)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
+                return None
+            raise
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            return None
+        with open(descriptor, "rb") as file:
+            checksum, _, data = file.read().partition(b"\n")
+        if checksum != hashlib.sha256(data).hexdigest().encode():
+            return None
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            return None
+        return value if isinstance(value, dict) else None
+
+    def remove_all_but(self, kept: Set[str]) -> None:
+        """Remove all but the mark, the paths that are kept, and what leads to them."""
+        _remove_all_but({_MARK, *kept}, self.descriptor)
+
+    def remove(self) -> None:
+        """Remove the folder, its mark last."""
+        self.remove_all_but(set())
+        os.unlink(_MARK, dir_fd=self.descriptor)
+        self.path.rmdir()
+
+
+def _is_same(path: Path | str, descriptor: int, *, dir_fd: int | None = None) -> bool:
+    try:
+        status = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(status, os.fstat(descriptor))
+
+
+def _remove_all_but(kept: Set[str], folder: int, prefix: str = "") -> None:
+    """Remove everything below an open folder whose path is not kept, nor leads to one that is. No link is followed."""
+    for name in os.listdir(folder):
+        path = prefix + name
+        if path in kept:
+            continue
+        is_folder = stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+        if not is_folder:
+            os.unlink(name, dir_fd=folder)
+        elif any(other.startswith(f"{path}/") for other in kept):
+            below = os.open(name, _FOLDER, dir_fd=folder)
+            try:
+                _remove_all_but(kept, below, f"{path}/")
+            finally:
+                os.close(below)
+        else:
+            shutil.rmtree(name, dir_fd=folder)

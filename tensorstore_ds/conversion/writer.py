@@ -1,0 +1,272 @@
+"""A store from samples that come one at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, faults
+from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.plan import in_order
+from tensorstore_ds.conversion.result import Summary, make_manifest, one_line_for_failures, summarize, versions
+from tensorstore_ds.conversion.sample_shard import WHERE, SampleFormat, SampleShard, ShardJob, with_key
+from tensorstore_ds.conversion.shard_writer import FinishedShard
+from tensorstore_ds.conversion.workspace import Workspace
+from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
+from tensorstore_ds.format.manifest import shard_path
+from tensorstore_ds.format.schema import Field
+from tensorstore_ds.sources.splits import split_names
+
+
+class Writer:
+    """Write a store from samples that come one at a time: from a generator, a simulator, a stream of unknown length.
+
+    >>> with tsds.Writer("out.tsds", classes=["cat", "dog"]) as writer:      # doctest: +SKIP
+    ...     writer.append("train", image=pixels, label=1)
+    ...     writer.extend("test", samples)
+
+    The store appears at `out` when the block ends well, whole; after an exception nothing appears. Samples go to disk
+    as they come, in shards, so that memory does not grow with their number.
+
+    **Keys and interruptions.** Where every sample has a key of its own, finished shards are kept in ``OUT.partial``
+    when the program is interrupted. When it runs again and gives the same keys in the same order, the samples of these
+    shards are passed over: `append` returns without a look at the sample, and does not call it if it is a function.
+    Samples without keys are always written anew.
+
+    **Several processes.** `shard` gives jobs that other processes of this machine write, a whole shard each.
+
+    Args:
+        out: where the store shall be; nothing may be there.
+        options: see `ConvertOptions`; `format`, `images`, `split`, `seed` and `workers` have no meaning.
+        fields: those of another store's split, `store["train"].fields`, that all samples must have; None takes them
+            from the first sample.
+        changes: options by their names: ``classes=["cat", "dog"]``, ``size=(224, 224)``.
+
+    Attributes:
+        summary: what was written, once the block has ended well.
+    """
+
+    def __init__(
+        self,
+        out: str | os.PathLike[str],
+        options: ConvertOptions | None = None,
+        *,
+        fields: Mapping[str, Field] | None = None,
+        **changes: Any,
+    ) -> None:
+        self.summary: Summary | None = None
+        self._out = Path(out).absolute()
+        self._options = _changed(options or ConvertOptions(), changes)
+        self._fields = fields
+        self._format = SampleFormat(self._options, fields)
+        self._workspace: Workspace | None = None
+        self._splits: dict[str, _Split] = {}
+        self._jobs: dict[str, set[int]] = {}
+        self._names: dict[str, str] = {}  # of splits, as the caller and as the store has them
+        self._began = time.monotonic()
+        self._process = os.getpid()
+
+    def __enter__(self) -> Self:
+        """Make ``OUT.partial``, or find what an interrupted run has left in it.
+
+        Raises:
+            StoreExistsError: `out` exists.
+            OptionError: options contradict each other, or those of the interrupted run.
+            ConversionError: another process writes there.
+        """
+        self._options.check()
+        if self._options.split is not None:
+            raise OptionError("`split` divides a source of known length: name the split of each sample instead.")
+        if not self._out.parent.is_dir():
+            raise OptionError(f"{self._out}: the folder {self._out.parent} does not exist. Make it first.")
+        with one_line_for_failures(self._out), contextlib.ExitStack() as stack:
+            workspace = stack.enter_context(Workspace(self._out))
+            workspace.clean([shard for shard in workspace.finished_names() if self._is_usable(workspace, *shard)])
+            asked = None if self._fields is None else {name: field.dump() for name, field in self._fields.items()}
+            workspace.begin({"source": WHERE, "versions": versions(), "fields": asked, **self._options.deciding()})
+            stack.pop_all()
+        self._workspace = workspace
+        return self
+
+    def append(self, split: str, sample: Any = None, *, key: str | int | None = None, **values: Any) -> None:
+        """Add a sample to a split.
+
+        Args:
+            split: its name.
+            sample: ``(image, label)``, ``(image, target)``, a dict or an image alone, as in
+                ``formats/sources/sequence.md``; or a function that returns such, which is not called for a sample that
+                is stored already.
+            key: what the sample is called; no other of the split may have it. None for its number.
+            values: in place of `sample`: ``image=..., label=...``; the image is pixels, a path, the bytes of a file, or
+                a PIL image.
+
+        Raises:
+            SourceError: the sample is bad, and ``on_error`` is not ``"skip"``; it was not added, nothing else happened.
+            OptionError: samples that an interrupted run has stored are given in another order.
+            ConversionError: the disk is full, or memory is short.
+        """
+        sample, own_key = with_key(values if sample is None else sample, key)
+        name = self._split_name(split)
+        if name in self._jobs:
+            raise OptionError(f"{split}: this split is written by jobs, shard by shard. Append to another.")
+        if name not in self._splits:
+            self._splits[name] = _Split(name, self._open_workspace(), self._format)
+        self._splits[name].append(sample, own_key)
+
+    def extend(self, split: str, samples: Iterable[Any]) -> None:
+        """Add samples to a split, each as `append` takes it; a dict may have its ``key``. Raises as `append`."""
+        for sample in samples:
+            self.append(split, sample)
+
+    def shard(self, split: str, index: int) -> ShardJob:
+        """A shard that another process may write, by `ShardJob.write`; all that were asked for must be written.
+
+        Args:
+            split: its name; nothing is appended to it.
+            index: the shard's place in the split: 0, 1, 2 and so on, without a gap.
+        """
+        name = self._split_name(split)
+        if name in self._splits:
+            raise OptionError(f"{split}: samples were appended to this split already. Name another.")
+        run = self._open_workspace().run
+        self._jobs.setdefault(name, set()).add(index)
+        return ShardJob(self._out, name, index, self._options, self._fields, run)
+
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        """Commit the store; or, after an exception, keep only shards that a later run can use.
+
+        Raises:
+            SourceError: there is no sample, or two have the same key.
+            ConversionError: the disk is full; a job was not done.
+        """
+        if os.getpid() != self._process or self._workspace is None:
+            return  # a forked child leaves its parent's block
+        workspace, self._workspace = self._workspace, None
+        with one_line_for_failures(self._out), contextlib.ExitStack() as stack:
+            stack.push(lambda failure, *rest: workspace.__exit__(kind or failure, *rest))
+            for split in self._splits.values():
+                stack.callback(split.close)
+            if kind is None:
+                self._commit(workspace)
+            elif not any(self._is_usable(workspace, *shard) for shard in workspace.finished_names()):
+                with contextlib.suppress(OSError):  # the next run clears it
+                    workspace.clean(())
+
+    def _commit(self, workspace: Workspace) -> None:
+        shards = {name: split.finish() for name, split in self._splits.items()}
+        shards |= {name: self._written(workspace, name, indices) for name, indices in self._jobs.items()}
+        shards = in_order(shards)
+        fields = _common_fields(shards)
+        workspace.clean((name, index) for name, split in shards.items() for index in range(len(split)))
+        left_out = next((shard.left_out for split in shards.values() for shard in split), ())
+        origin = {"source": WHERE, "source_format": "samples"}
+        manifest, listed = make_manifest(self._options, fields, shards, origin, (), left_out)
+        manifest = workspace.commit(manifest, listed, check_keys=True)
+        self.summary = summarize(
+            self._out,
+            manifest,
+            time.monotonic() - self._began,
+            skipped=manifest.provenance["skipped"],
+            left_out=left_out,
+            resumed=sum(split.resumed for split in self._splits.values()),
+            notes=tuple(workspace.notes),
+        )
+
+    def _written(self, workspace: Workspace, name: str, indices: set[int]) -> list[FinishedShard]:
+        """The shards of a split that other processes have written."""
+        shards = []
+        for index in range(max(indices) + 1):
+            shard = workspace.finished(name, index)
+            if index not in indices or shard is None:
+                message = f"expected the shard {shard_path(name, index)}, found that it was not written"
+                raise ConversionError(f"{self._out}: {message}. Write all shards before the block ends.")
+            shards.append(shard)
+        return shards
+
+    def _is_usable(self, workspace: Workspace, split: str, index: int) -> bool:
+        """Whether a later run can go on from a finished shard."""
+        shard = workspace.finished(split, index)
+        return bool(shard and shard.origin and not (self._options.on_error == "fail" and faults(shard.skipped)))
+
+    def _split_name(self, split: str) -> str:
+        if split not in self._names:
+            self._names = split_names([*self._names, split])
+        return self._names[split]
+
+    def _open_workspace(self) -> Workspace:
+        if self._workspace is None:
+            raise OptionError(
+                f"{self._out}: the Writer is not open. Use it in its block: with tsds.Writer(...) as writer."
+            )
+        return self._workspace
+
+
+class _Split:
+    """Samples of a split, which fill one shard after another.
+
+    Attributes:
+        resumed: how many shards an interrupted run had finished.
+    """
+
+    def __init__(self, name: str, workspace: Workspace, format: SampleFormat) -> None:
+        self.resumed = 0
+        self._name = name
+        self._workspace = workspace
+        self._format = format
+        self._shards: list[FinishedShard] = []
+        self._samples = 0
+        self._shard: SampleShard | None = None
+
+    def append(self, sample: Any, key: str | None) -> None:
+        if self._shard is None:
+            self._shard = SampleShard(self._workspace, self._name, len(self._shards), self._format)
+            self.resumed += self._shard.resumed
+        number, self._samples = self._samples, self._samples + 1
+        self._shard.append(sample, key, f"{self._name}/{number:05d}")
+        if self._shard.is_full:
+            self._finish_shard(self._shard)
+
+    def finish(self) -> list[FinishedShard]:
+        """All shards of the split."""
+        if self._shard is not None:
+            self._finish_shard(self._shard)
+        return self._shards
+
+    def _finish_shard(self, shard: SampleShard) -> None:
+        self._shards.append(shard.finish())
+        self._shard = None
+
+    def close(self) -> None:
+        if self._shard is not None:
+            self._shard.close()
+
+
+def _changed(options: ConvertOptions, changes: dict[str, Any]) -> ConvertOptions:
+    unknown = changes.keys() - ConvertOptions.__dataclass_fields__.keys()
+    if unknown:
+        raise OptionError(f"Writer: expected names of ConvertOptions, found {', '.join(sorted(unknown))}.")
+    if changes.get("classes") is not None:
+        changes = {**changes, "classes": tuple(changes["classes"])}
+    return replace(options, **changes)
+
+
+def _common_fields(shards: Mapping[str, list[FinishedShard]]) -> Mapping[str, Field]:
+    """The fields of all shards, which other processes may have written; raises `SourceError` where they differ."""
+    fields: Mapping[str, Field] | None = None
+    for split, finished in shards.items():
+        for index, shard in enumerate(finished):
+            if fields is not None and shard.fields != fields:
+                expected, found = (_described(each) for each in (fields, shard.fields))
+                message = f"expected the fields of the first shard, {expected}, found {found}."
+                raise SourceError(Problem(shard_path(split, index), SHAPES_DIFFER, message))
+            fields = shard.fields
+    return fields or {}
+
+
+def _described(fields: Mapping[str, Field]) -> str:
+    return ", ".join(f"{name} ({field.describe()})" for name, field in fields.items())
