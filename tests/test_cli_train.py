@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from small_stores import ROOT, tsds
-from tensorstore_ds.training.history import load_history
-from training_stores import labelled, names
+from training_stores import labelled, load_history, names
 
 FLAGS = (
     *("--image-size", "12", "--patch-size", "4", "--width", "16", "--depth", "2", "--heads", "2", "--mlp-width", "32"),

@@ -16,10 +16,11 @@ import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tensorstore_ds.errors import OptionError, OutputError
-from tensorstore_ds.training.history import History, load_history
+from tensorstore_ds.training.history import History
 from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.records import EpochRecord, best_record, dump_record, parse_record, scalars
 from tensorstore_ds.training.report import write_report
+from training_stores import load_history
 
 RECORD = EpochRecord(
     epoch=1,

@@ -12,8 +12,9 @@ from torch import nn
 
 from learners import batch, expected_loss, gradients, learner, weights_of
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.training.learner import matrix_precision, precision_of
+from tensorstore_ds.training.learner import precision_of
 from tensorstore_ds.training.options import ViTOptions
+from tensorstore_ds.training.process import torch_settings
 from training_stores import one_line
 
 
@@ -84,12 +85,12 @@ def test_which_precision(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_products_in_tf32_for_the_time_being() -> None:
     before = torch.get_float32_matmul_precision()
     assert before == "highest"
-    with pytest.raises(KeyError), matrix_precision("tf32"):
+    with pytest.raises(KeyError), torch_settings("tf32"):
         assert torch.get_float32_matmul_precision() == "high"
         raise KeyError
     assert torch.get_float32_matmul_precision() == before
     for precision in ("fp32", "bf16", "fp16"):
-        with matrix_precision(precision):  # type: ignore[arg-type]
+        with torch_settings(precision):  # type: ignore[arg-type]
             assert torch.get_float32_matmul_precision() == before
 
 

@@ -17,8 +17,7 @@ import tensorstore_ds as tsds
 from global_state import global_state
 from stores import Samples
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
-from tensorstore_ds.training.history import load_history
-from training_stores import annotated, labelled, one_line, small
+from training_stores import annotated, labelled, load_history, one_line, small
 
 
 @pytest.fixture(scope="module")

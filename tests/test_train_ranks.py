@@ -16,8 +16,7 @@ import torch
 
 import tensorstore_ds as tsds
 from small_stores import ROOT
-from tensorstore_ds.training.history import load_history
-from training_stores import SMALL, labelled, names, small
+from training_stores import SMALL, labelled, load_history, names, small
 
 pytestmark = pytest.mark.slow
 

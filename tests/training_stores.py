@@ -13,6 +13,8 @@ from PIL import Image
 import tensorstore_ds as tsds
 from stores import store_of
 from tensorstore_ds.errors import TsdsError
+from tensorstore_ds.training.history import parse_lines
+from tensorstore_ds.training.records import EpochRecord
 
 #: A model that takes a millisecond a step.
 SMALL: dict[str, Any] = {
@@ -74,6 +76,12 @@ def annotated(path: Path, *, rows: int = 24, size: int = 16, points: int = 2, la
         samples.append({**sample, "labels": np.array([row % 2])} if labels else sample)
     store_of(path, samples, ("small", "large") if labels else ())
     return path
+
+
+def load_history(path: Path) -> list[EpochRecord]:
+    """The epochs in a `history.jsonl`, or in that of a run's folder."""
+    path = path / "history.jsonl" if path.is_dir() else path
+    return [record for _, record in parse_lines(path.read_bytes(), path)]
 
 
 def one_line(error: TsdsError) -> str:

@@ -13,9 +13,6 @@ from tensorstore_ds.durable import replacing, sync, unwritable, write_all
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.training.records import EpochRecord, dump_record, parse_record, scalars
 
-HISTORY = "history.jsonl"
-TENSORBOARD = "tensorboard"
-
 
 class History:
     """Writes `history.jsonl` in a run's folder, and TensorBoard's files in `tensorboard/` below it, if it is installed.
@@ -39,7 +36,7 @@ class History:
 
     def __init__(self, folder: str | os.PathLike[str], *, keep_epochs: int = 0) -> None:
         self.folder = Path(folder)
-        self.path = self.folder / HISTORY
+        self.path, self.board_path = self.folder / "history.jsonl", self.folder / "tensorboard"
         self.keep_epochs = keep_epochs
         self.records: list[EpochRecord] = []
         self._file: BinaryIO | None = None
@@ -54,8 +51,8 @@ class History:
             if tensorboard_available():
                 from torch.utils.tensorboard import SummaryWriter
 
-                with _writing(self.folder / TENSORBOARD):  # epochs of other files that are trained again are hidden
-                    self._board = SummaryWriter(self.folder / TENSORBOARD, purge_step=self.keep_epochs + 1)
+                with _writing(self.board_path):  # epochs of other files that are trained again are hidden
+                    self._board = SummaryWriter(self.board_path, purge_step=self.keep_epochs + 1)
             opened.pop_all()
         return self
 
@@ -64,7 +61,7 @@ class History:
             self._file.close()
         board, self._file, self._board = self._board, None, None
         if board is not None:
-            with _writing(self.folder / TENSORBOARD):
+            with _writing(self.board_path):
                 board.close()
 
     def add(self, record: EpochRecord) -> None:
@@ -84,7 +81,7 @@ class History:
         self.records.append(record)
         board, self._board = self._board, None  # one that fails would fail again when it is closed
         if board is not None:
-            with _writing(self.folder / TENSORBOARD):
+            with _writing(self.board_path):
                 for name, value in scalars(record).items():
                     board.add_scalar(name, value, record.epoch)
                 board.flush()
@@ -93,7 +90,7 @@ class History:
     def _take_up(self) -> None:
         """Keep the lines of the first epochs, as they are; the file is replaced only if others are in it."""
         content = self.path.read_bytes() if self.path.exists() else b""
-        kept = [(line, record) for line, record in _lines(content, self.path) if record.epoch <= self.keep_epochs]
+        kept = [(line, record) for line, record in parse_lines(content, self.path) if record.epoch <= self.keep_epochs]
         wanted = b"".join(line + b"\n" for line, _ in kept)
         if wanted != content:
             with replacing(self.path) as file:
@@ -110,31 +107,17 @@ def tensorboard_available() -> bool:
     return True
 
 
-def load_history(path: str | os.PathLike[str]) -> list[EpochRecord]:
-    """The epochs of a run.
-
-    Args:
-        path: of `history.jsonl`, or of the folder that it is in.
-
-    Returns:
-        Their records, in order. A last line that was written half is left out.
-
-    Raises:
-        OptionError: a line is no record.
-        OSError: the file cannot be read.
-    """
-    path = Path(path)
-    path = path / HISTORY if path.is_dir() else path
-    return [record for _, record in _lines(path.read_bytes(), path)]
-
-
 def encoded(text: str) -> bytes:
     """UTF-8; half of a surrogate pair, which has none, as JSON's own escape."""
     return text.encode("utf-8", "backslashreplace")
 
 
-def _lines(content: bytes, path: Path) -> list[tuple[bytes, EpochRecord]]:
-    """Lines with their records, without the last one where it was written half."""
+def parse_lines(content: bytes, path: Path) -> list[tuple[bytes, EpochRecord]]:
+    """Lines of `history.jsonl` with their records, without the last one where it was written half.
+
+    Raises:
+        OptionError: a line is no record.
+    """
     *whole, last = content.split(b"\n")
     lines: list[tuple[bytes, EpochRecord]] = []
     for number, line in enumerate([*whole, last], 1):

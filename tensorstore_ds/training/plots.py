@@ -111,8 +111,6 @@ def draw_keypoint_errors(
     errors: NDArray[np.floating[Any]],
     names: Sequence[str],
     path: str | os.PathLike[str],
-    *,
-    unit: str = "normalised mean error",
 ) -> bool:
     """Draw the error of each keypoint, the largest first; of more than 100, the 100 largest.
 
@@ -120,7 +118,6 @@ def draw_keypoint_errors(
         errors: (K,) 0 or more; NaN for a keypoint that was never there.
         names: K names.
         path: of the PNG file.
-        unit: of the errors.
     """
     errors = np.asarray(errors, np.float64)
     if errors.shape != (len(names),) or not len(names):
@@ -142,7 +139,7 @@ def draw_keypoint_errors(
             axes.legend(loc="lower right")
         of_all = "" if len(order) == len(names) else f", the {len(order)} largest of {len(names)}"
         axes.set_title(f"error of each keypoint{of_all}")
-        axes.set_xlabel(unit)
+        axes.set_xlabel(TITLES["nme"])
         axes.margins(x=0.12, y=0.01)
         axes.set_xlim(left=0)
         axes.invert_yaxis()

@@ -66,22 +66,16 @@ def random_state_kept() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def matrix_precision(precision: Precision) -> Iterator[None]:
-    """float32 products in TF32 for the time being, where ``tf32`` was asked for."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
+def torch_settings(precision: Precision, threads: int | None = None) -> Iterator[None]:
+    """For the time being: float32 products in TF32 where ``tf32`` was asked for, and `threads` on the CPU.
+
+    None: as many threads as there are.
+    """
+    products, before = torch.get_float32_matmul_precision(), torch.get_num_threads()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else products)
+    torch.set_num_threads(threads or before)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
-
-
-@contextlib.contextmanager
-def computing_threads(number: int | None) -> Iterator[None]:
-    """torch's threads on the CPU for the time being; None: as many as there are."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
+        torch.set_float32_matmul_precision(products)
         torch.set_num_threads(before)

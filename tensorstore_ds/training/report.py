@@ -89,8 +89,8 @@ class Reports:
         for line in _notes(run):
             self.listeners.note(line)
         with ExitStack() as opened:
-            self._history = opened.enter_context(History(run.folder.path, keep_epochs=run.position.epoch))
-            run.folder.check_space(run.learner)
+            self._history = opened.enter_context(History(run.out, keep_epochs=run.position.epoch))
+            run.check_space()
             self._opened = opened.pop_all()
         return self
 
@@ -135,10 +135,10 @@ class Reports:
         before = self._best()
         self._history.add(record)
         if before is None or self._best() is not before:
-            self.run.folder.save_best(self.run.learner, record, {} if evaluation is None else evaluation.sums)
+            self.run.save_best(record, evaluation)
         self.listeners.epoch(record)
         if time.monotonic() - self._drawn > DRAW:
-            draw(self.run.folder.path, self._history.records, self.run.task)
+            draw(self.run.out, self._history.records, self.run.task)
             self._drawn = time.monotonic()
 
     def finish(self) -> TrainReport | None:
@@ -146,11 +146,11 @@ class Reports:
         if self._history is None:
             return None
         run, records, best = self.run, self._history.records, self._best()
-        _, best_state = checkpoint.load(run.folder.best)
+        _, best_state = checkpoint.load(run.best)
         sums: Mapping[str, Tensor] = best_state["sums"]
         seconds = sum(record.seconds for record in records)
         report = TrainReport(
-            folder=run.folder.path,
+            folder=run.out,
             task=run.task.name,
             metric=run.task.metric,
             best_epoch=None if best is None else best.epoch,
@@ -163,9 +163,9 @@ class Reports:
             facts=_facts(run),
             classes=_classes(run.task, sums),
             keypoints=_keypoints(run.task, sums),
-            pictures=[path.name for path in draw(run.folder.path, records, run.task, sums)],
+            pictures=[path.name for path in draw(run.out, records, run.task, sums)],
         )
-        write_report(run.folder.path, {"tensorstore_ds": __version__, **vars(report), "options": run.options.as_data()})
+        write_report(run.out, {"tensorstore_ds": __version__, **vars(report), "options": run.options.as_data()})
         return report
 
     def _best(self) -> EpochRecord | None:

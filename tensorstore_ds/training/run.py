@@ -1,8 +1,9 @@
-"""One run on this rank: its data, its model, where it is, and the checkpoint that it goes on with."""
+"""One run on this rank: its data, its model, where it is, and its checkpoints."""
 
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,20 +11,22 @@ from typing import Any
 
 import torch
 
-from tensorstore_ds.errors import OptionError, TrainingStopped
+from tensorstore_ds.durable import partial_of
+from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
 from tensorstore_ds.imaging.placement import FITS, Fit
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.reading.store import Split, Store
+from tensorstore_ds.training import checkpoint
 from tensorstore_ds.training.augmentation import eval_transform, normalize, train_transform
 from tensorstore_ds.training.batch_fit import is_out_of_memory
-from tensorstore_ds.training.checkpoint import ModelCard, unusable
+from tensorstore_ds.training.checkpoint import ModelCard
 from tensorstore_ds.training.data import eval_loader, eval_split_of, image_shape, split_of, train_loader
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import TrainOptions, ViTOptions
 from tensorstore_ds.training.ranks import Ranks, Tally
-from tensorstore_ds.training.records import EpochRecord
-from tensorstore_ds.training.run_folder import RunFolder
+from tensorstore_ds.training.records import EpochRecord, dump_record
+from tensorstore_ds.training.resume import load_state, plain
 from tensorstore_ds.training.tasks import task_of
 from tensorstore_ds.training.tasks.base import Task
 
@@ -55,13 +58,19 @@ class Position:
 class Run:
     """What a run works with on this rank.
 
+    Attributes:
+        position: where it is.
+        last: path of all that the run goes on with: the state after the last step before it was written.
+        best: path of the model of the best epoch.
+
     Raises:
         OptionError: options contradict each other or the store.
         FormatError: a label is not the index of a class.
     """
 
     def __init__(self, store: Store, options: TrainOptions, ranks: Ranks, out: Path) -> None:
-        self.store, self.options, self.ranks = store, options, ranks
+        self.store, self.options, self.ranks, self.out = store, options, ranks, out
+        self.last, self.best = out / "last.pt", out / "best.pt"
         self.split = split_of(store, options.train_split, "train_split")
         self.eval_split = eval_split_of(store, options)
         self.task = task_of(self.split, options.task, eval_split=self.eval_split)
@@ -70,7 +79,6 @@ class Run:
         if self.eval_split is not None and image_shape(store, self.eval_split)[2] != channels:
             raise OptionError(f"{self.eval_split.name}: expected images of {channels} channels, found others.")
         self.card = _card(store, self.split, self.vit, self.task)
-        self.folder = RunFolder(out, self.card, options)
         transform = train_transform(self.split, options, self.vit)
         self.loader, self.order = train_loader(store, self.task, options, transform, ranks)
         steps = math.ceil(len(self.loader) / options.accumulate) * options.epochs
@@ -78,15 +86,22 @@ class Run:
             self.vit, self.task, options, device=ranks.device, steps=steps, distributed=ranks.size > 1
         )
         self.position = Position()
-        self.resumed = False
 
     def begin(self, *, resume: bool) -> None:
-        """Take up the checkpoint in the run's folder, if there is one and it was asked for.
+        """Take up the last checkpoint, if there is one and it was asked for.
 
         Raises:
-            OptionError, TrainingError: see `RunFolder.begin`.
+            OptionError: there is a run already, and it was not asked to go on.
+            TrainingError: the checkpoint is damaged, or of another run.
         """
-        state = self.folder.begin(resume=resume, ranks=self.ranks.size)
+        self.resumed = self.last.exists()
+        if self.resumed and not resume:
+            raise OptionError(
+                f"{self.out}: expected a new folder, found a run. Go on with `resume`, or choose another `out`."
+            )
+        for path in (self.last, self.best):
+            partial_of(path).unlink(missing_ok=True)  # what a run that was killed had half written
+        state = load_state(self.last, self.card, self.options, ranks=self.ranks.size) if self.resumed else None
         self.ranks.wait()  # no rank writes before all have looked
         if state is None:
             return
@@ -95,8 +110,7 @@ class Run:
         except Exception as error:  # whatever a state makes torch stumble over
             if is_out_of_memory(error):
                 raise
-            raise unusable(self.folder.last, error) from error
-        self.resumed = True
+            raise checkpoint.unusable(self.last, error) from error
 
     def share_of_step(self, batch: int) -> tuple[float, bool]:
         """The share of its step's samples that a batch has, and whether it is the step's last.
@@ -136,13 +150,33 @@ class Run:
             device_memory=self.ranks.device_memory(),
         )
 
+    def check_space(self) -> None:
+        """Raise a `TrainingError` if the disk has no room for the checkpoints of a run."""
+        weights = sum(p.numel() * p.element_size() for p in self.learner.module.parameters())
+        copies = 3 + (self.learner.average is not None)  # weights and two moments of each; and their average
+        needed = weights * (2 * copies + 2)  # a new one is written before the old one goes; best.pt likewise
+        free = shutil.disk_usage(self.out).free
+        if free < needed:
+            raise TrainingError(
+                f"{self.out}: expected {needed / 1e6:,.0f} MB of free disk for checkpoints, found "
+                f"{free / 1e6:,.0f} MB. Make room, or choose another `out`."
+            )
+
     def save(self) -> None:
         """Write all that the run goes on with: the first rank does, with the sums of all."""
         position = self.position
         state = {name: getattr(position, name) for name in ("epoch", "batch", "seconds", "wait")}
         state |= {"tally": position.tally.over_ranks(self.ranks).sums, "ranks": self.ranks.size}
         if self.ranks.first:
-            self.folder.save_last(self.learner, {**state, "loader": self.loader.state_dict()})
+            state |= {"loader": self.loader.state_dict(), "options": plain(self.options.as_data())}
+            state |= {"learner": self.learner.state_dict(), "weights": self.learner.best_weights.state_dict()}
+            checkpoint.save(self.last, self.card, state)
+
+    def save_best(self, record: EpochRecord, evaluation: Tally | None) -> None:
+        """Write the model of an epoch, with its metrics and the sums that they follow from."""
+        sums = {} if evaluation is None else evaluation.sums
+        content = {"weights": self.learner.best_weights.state_dict(), "record": dump_record(record), "sums": sums}
+        checkpoint.save(self.best, self.card, content)
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
         """Go on where `save` was called; raises whatever a state that is none makes torch stumble over."""
@@ -168,7 +202,7 @@ class Run:
         position = self.position
         return TrainingStopped(
             f"stopped in epoch {position.epoch + 1} after {position.batch:,} of {len(self.loader):,} batches. "
-            f"Go on with the same command and `resume`; the checkpoint is {self.folder.last}.",
+            f"Go on with the same command and `resume`; the checkpoint is {self.last}.",
             signal,
         )
 

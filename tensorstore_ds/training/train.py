@@ -13,7 +13,7 @@ from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.seeding import torch_seeds
 from tensorstore_ds.training.batch_fit import is_out_of_memory, memory_advice
 from tensorstore_ds.training.options import TrainOptions
-from tensorstore_ds.training.process import StopSignals, computing_threads, matrix_precision, random_state_kept
+from tensorstore_ds.training.process import StopSignals, random_state_kept, torch_settings
 from tensorstore_ds.training.ranks import Tally, ranks
 from tensorstore_ds.training.records import Listeners
 from tensorstore_ds.training.report import Reports, TrainReport
@@ -61,11 +61,8 @@ def train(
         try:
             run = Run(opened, options, group, Path(out))
             run.begin(resume=resume)
-            with (
-                matrix_precision(run.learner.precision),
-                computing_threads(options.torch_threads),
-                Reports(run, listeners or Listeners()) as reports,
-            ):
+            settings = torch_settings(run.learner.precision, options.torch_threads)
+            with settings, Reports(run, listeners or Listeners()) as reports:
                 run_epochs(run, stop, reports)
                 return reports.finish()
         except (RuntimeError, MemoryError) as error:
