@@ -161,9 +161,8 @@ class Reports:
             samples_per_second=sum(r.samples_per_second * r.seconds for r in records) / seconds if seconds else 0.0,
             wait_share=sum(r.wait_share * r.seconds for r in records) / seconds if seconds else 0.0,
             facts=_facts(run),
-            classes=_classes(run.task, sums),
-            keypoints=_keypoints(run.task, sums),
             pictures=[path.name for path in draw(run.out, records, run.task, sums)],
+            **_details(run.task, sums),
         )
         write_report(run.out, {"tensorstore_ds": __version__, **vars(report), "options": run.options.as_data()})
         return report
@@ -260,21 +259,17 @@ def _parameters(run: Run) -> int:
     return sum(weights.numel() for weights in run.learner.module.parameters())
 
 
-def _classes(task: Task, sums: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-    if "confusion" not in sums:
-        return []
-    right, samples = sums["confusion"].diag().tolist(), sums["confusion"].sum(1).tolist()
-    return [
-        {"class": name, "samples": n, "accuracy": r / n if n else None}
-        for name, r, n in zip(task.classes, right, samples, strict=True)
-    ]
+def _details(task: Task, sums: Mapping[str, Tensor]) -> dict[str, list[dict[str, Any]]]:
+    """The `classes` and `keypoints` of a report; None is the share of no samples."""
 
+    def shares(what: str, names: Sequence[str], measure: str, parts: Tensor, samples: Tensor) -> list[dict[str, Any]]:
+        rows = zip(names, parts.tolist(), samples.tolist(), strict=True)
+        return [{what: name, "samples": n, measure: part / n if n else None} for name, part, n in rows]
 
-def _keypoints(task: Task, sums: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-    if "distances" not in sums:
-        return []
-    distances, present = sums["distances"].tolist(), sums["present"].tolist()
-    return [
-        {"keypoint": name, "samples": n, "error": d / n if n else None}
-        for name, d, n in zip(task.keypoints, distances, present, strict=True)
-    ]
+    details: dict[str, list[dict[str, Any]]] = {"classes": [], "keypoints": []}
+    if "confusion" in sums:
+        confusion = sums["confusion"]
+        details["classes"] = shares("class", task.classes, "accuracy", confusion.diag(), confusion.sum(1))
+    if "distances" in sums:
+        details["keypoints"] = shares("keypoint", task.keypoints, "error", sums["distances"], sums["present"])
+    return details

@@ -10,6 +10,7 @@ from tensorstore_ds.errors import TrainingError
 from tensorstore_ds.training import checkpoint
 from tensorstore_ds.training.checkpoint import ModelCard
 from tensorstore_ds.training.options import FREE_TO_CHANGE, TrainOptions
+from tensorstore_ds.training.records import plain
 
 #: What a checkpoint has of a run, beside the weights.
 _STATE: Mapping[str, tuple[type, ...]] = {
@@ -43,13 +44,6 @@ def load_state(path: Path, card: ModelCard, options: TrainOptions, *, ranks: int
             "Another number is possible between two epochs."
         )
     return state
-
-
-def plain(value: Any) -> Any:
-    """Tuples as lists, as a checkpoint holds them."""
-    if isinstance(value, Mapping):
-        return {name: plain(item) for name, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _is_plain(value: object) -> bool:

@@ -25,8 +25,8 @@ from tensorstore_ds.training.data import eval_loader, eval_split_of, image_shape
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import TrainOptions, ViTOptions
 from tensorstore_ds.training.ranks import Ranks, Tally
-from tensorstore_ds.training.records import EpochRecord, dump_record
-from tensorstore_ds.training.resume import load_state, plain
+from tensorstore_ds.training.records import EpochRecord, dump_record, plain
+from tensorstore_ds.training.resume import load_state
 from tensorstore_ds.training.tasks import task_of
 from tensorstore_ds.training.tasks.base import Task
 
