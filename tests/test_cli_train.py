@@ -151,7 +151,9 @@ def test_a_signal_ends_it_with_a_checkpoint(store: Path, tmp_path: Path, number:
             break
     process.send_signal(number)
     error = one_error(process, status)
-    assert re.search(r"stopped in epoch \d+ after \d+ of 8 batches\. Go on with the same command and --resume", error)
+    assert re.search(
+        r"stopped in epoch \d+ after \d+ of 8 batches\. Go on with the same command and (`resume`|--resume)", error
+    )
     assert checkpoint(tmp_path / "run")["epoch"] >= 1
     assert not list((tmp_path / "run").glob("*.partial"))
 
@@ -198,7 +200,8 @@ def test_no_room_in_memory(tmp_path: Path) -> None:
     words = ("train", store, "--out", tmp_path / "run", "--epochs", 1, *FLAGS, "--batch-size", 4096)
     error = one_error(started(*words, "--width", 128, "--mlp-width", 512, before=before))
     found = re.search(
-        r"expected memory for batches of 4,096, found too little\. `batch_size=(\d+)` with `accumulate=(\d+)` fits",
+        r"expected memory for batches of 4,096, found too little\. "
+        r"(?:`batch_size=|--batch-size )(\d+)`? with (?:`accumulate=|--accumulate )(\d+)`? fits",
         error,
     )
     assert found is not None, error

@@ -50,8 +50,8 @@ def eval_split_of(store: Store, options: TrainOptions) -> Split | None:
     if options.eval_split is not None:
         return split_of(store, options.eval_split, "eval_split")
     others = (name for name in EVAL_SPLITS if name in store and name != options.train_split and len(store[name]))
-    found = next(others, None)
-    return None if found is None else store[found]
+    first = next(others, None)
+    return None if first is None else store[first]
 
 
 def image_shape(store: Store, split: Split) -> tuple[int, int, int]:
@@ -62,17 +62,17 @@ def image_shape(store: Store, split: Split) -> tuple[int, int, int]:
     """
     field = split.fields.get("image")
     if field is None or field.kind != "image":
-        found = ", ".join(f"{name} ({other.kind})" for name, other in split.fields.items())
-        raise OptionError(f"{split.name}: expected images in a field image, found {found}. Convert images.")
+        fields = ", ".join(f"{name} ({other.kind})" for name, other in split.fields.items())
+        raise OptionError(f"{split.name}: expected images in a field image, found {fields}. Convert images.")
     if isinstance(field, ArrayField):
         if field.spec.dtype not in ("uint8", "float32", "float16"):
             raise OptionError(f"{split.name}/image: expected uint8, found {field.spec.dtype}. Convert 8-bit images.")
         height, width, channels = field.spec.shape
         return height, width, channels
-    described, made = split.statistics.get("sizes"), store.manifest.provenance.get("options")  # by anybody
-    sizes = described.get("distinct") if isinstance(described, dict) else None
-    sizes = sizes if isinstance(sizes, dict) else {}
-    if (made.get("size") if isinstance(made, dict) else None) is None and len(sizes) != 1:
+    statistics, recorded = split.statistics.get("sizes"), store.manifest.provenance.get("options")  # by anybody
+    distinct = statistics.get("distinct") if isinstance(statistics, dict) else None
+    sizes = distinct if isinstance(distinct, dict) else {}
+    if (recorded.get("size") if isinstance(recorded, dict) else None) is None and len(sizes) != 1:
         shown = ", ".join(list(sizes)[:3]) or "many sizes"
         raise OptionError(
             f"{split.name}/image: expected images of one size, found {shown}{' and others' if len(sizes) > 3 else ''}. "
@@ -164,8 +164,8 @@ def balance_weights(split: Split, task: Task, balance: Balance) -> NDArray[np.fl
 
 def unseen_classes(task: Task, train: Split, evaluated: Split) -> Sequence[str]:
     """Names of classes that are evaluated, and that nothing is learned about."""
-    there, asked = class_counts(task, train) > 0, class_counts(task, evaluated) > 0
-    return [task.classes[i] for i in np.flatnonzero(asked & ~there)]
+    unseen = (class_counts(task, evaluated) > 0) & (class_counts(task, train) == 0)
+    return [task.classes[i] for i in np.flatnonzero(unseen)]
 
 
 def crowded_samples(task: Task, split: Split) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def predict(
         device: ``cuda``, ``cpu``, ...; None: a GPU if there is one.
 
     Yields:
-        A prediction an image, in their order.
+        A prediction per image, in their order.
 
     Raises:
         TrainingError: the checkpoint is damaged, or none of `train`; or its model says NaN.
@@ -80,28 +80,28 @@ def predict(
                 f"{os.fspath(checkpoint)}: expected a model that says numbers, found NaN or infinity of "
                 f"{part[numbers.index(False)]}. Use another checkpoint, of a run whose loss is a number."
             )
-        for path, said, (_, placement) in zip(part, card.task.predictions(outputs, card.stored), read, strict=True):
-            yield Prediction(path, _placed_back(said, placement))
+        answers = card.task.predictions(outputs, card.stored)
+        for path, answer, (_, placement) in zip(part, answers, read, strict=True):
+            yield Prediction(path, _placed_back(answer, placement))
 
 
 def _read(path: Path, card: ModelCard) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Placement]:
     """An image's pixels as the store would have them, and how they came there."""
     pixels = decode_image(read_file(path, str(path)), color=_COLORS.get(card.vit.channels, "auto"), key=str(path))
     if pixels.shape[2] != card.vit.channels or pixels.dtype != np.uint8:
-        wanted, found = f"uint8 with {card.vit.channels} channels", f"{pixels.dtype} with {pixels.shape[2]}"
-        problem = Problem(str(path), "unsupported-depth", f"expected {wanted}, found {found}.")
+        message = f"expected uint8 with {card.vit.channels} channels, found {pixels.dtype} with {pixels.shape[2]}."
+        problem = Problem(str(path), "unsupported-depth", message)
         raise SourceError(problem, "Give images such as the model was trained on.")
     placement = place((pixels.shape[0], pixels.shape[1]), card.stored, card.fit)
     return np.ascontiguousarray(resize(pixels, placement)), placement
 
 
-def _placed_back(said: Mapping[str, Any], placement: Placement) -> dict[str, Any]:
+def _placed_back(answer: Mapping[str, Any], placement: Placement) -> Mapping[str, Any]:
     """Keypoints in pixels of the image, where they were in pixels of the stored one: `Placement.move` backwards."""
-    if "keypoints" not in said:
-        return dict(said)
+    if "keypoints" not in answer:
+        return answer
     left, top, right, bottom = placement.box
     zoom = np.array([(right - left) / placement.resized[1], (bottom - top) / placement.resized[0]])
-    names: Sequence[str] = list(said["keypoints"])
-    stored = np.array(list(said["keypoints"].values()), np.float64).reshape(-1, 2)
-    points = (stored - placement.offset[::-1]) * zoom + (left, top)
-    return {**said, "keypoints": dict(zip(names, points.tolist(), strict=True))}
+    stored = np.array([*answer["keypoints"].values()], np.float64).reshape(-1, 2)
+    keypoints = (stored - placement.offset[::-1]) * zoom + (left, top)
+    return {**answer, "keypoints": dict(zip(answer["keypoints"], keypoints.tolist(), strict=True))}
