@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-#: What to say of a picture, behind its name, when it was not drawn.
-NOT_DRAWN = "not drawn, matplotlib is not installed. pip install 'tensorstore-ds[plots]'"
-
 #: Colours that the colour-blind tell apart (Okabe and Ito, Color Universal Design, 2008): of training, of evaluation.
 TRAIN, EVAL = "#0072b2", "#d55e00"
 INK, FADED, EDGE, EMPTY = "#1c1f24", "#6b7280", "#d9dce1", "#eceef1"
