@@ -72,7 +72,7 @@ class Examination:
             except TsdsError as error:
                 self._note("training", f"no model learns from this store, loading alone was examined ({error})")
         if self._student is not None and self._student.fields is not None:
-            self._dataset = loading.remade(dataset, self._student.fields, dataset.transform)
+            self._dataset = self._rows = loading.remade(dataset, self._student.fields, dataset.transform)
 
     def measure(self) -> Measured:
         """All that verdicts follow from, but for the settings to use."""
