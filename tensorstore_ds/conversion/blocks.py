@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.conversion.encode import BOX_CROPPED, EncodedSample, ImageOptions, encode_sample
-from tensorstore_ds.conversion.options import OnError
+from tensorstore_ds.conversion.encode import BOX_CROPPED, EncodedSample, encode_sample
+from tensorstore_ds.conversion.options import ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Block
 from tensorstore_ds.conversion.shard_writer import write_rows
 from tensorstore_ds.conversion.survey import SHAPES_DIFFER

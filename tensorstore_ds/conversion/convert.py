@@ -110,7 +110,6 @@ def convert(
     began = time.monotonic()
     _check_process()
     options = options or ConvertOptions()
-    options.check()
     target = Path(out).absolute()
     opened = open_any(source, options)
     _check_paths(opened.path if isinstance(source, str | os.PathLike) else None, target)

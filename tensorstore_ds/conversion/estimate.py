@@ -69,7 +69,6 @@ def estimate(source: AnySource, options: ConvertOptions | None = None) -> Estima
         OptionError: options contradict each other or the source.
     """
     options = options or ConvertOptions()
-    options.check()
     prepared = prepare(open_any(source, options), options)
     found = survey(prepared.source, prepared.splits, options.image)
     problems = [*prepared.contents.problems, *found.problems]
