@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tensorstore_ds.conversion.blocks import RowFormat, check_fields
-from tensorstore_ds.conversion.encode import ImageOptions, encode_sample
-from tensorstore_ds.conversion.options import ConvertOptions, OnError
+from tensorstore_ds.conversion.encode import encode_sample
+from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import PlannedSplit, plan_splits
 from tensorstore_ds.errors import ConversionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
@@ -30,8 +30,8 @@ PROBED = 32
 def open_any(source: AnySource, options: ConvertOptions) -> Source:
     """The source at a path, or around a sequence."""
     if isinstance(source, str | os.PathLike):
-        return open_source(Path(source).absolute(), options.format, options.source)
-    return SequenceSource(source, options.source)
+        return open_source(Path(source).absolute(), options.format, options)
+    return SequenceSource(source, options)
 
 
 @dataclass(frozen=True)
