@@ -12,7 +12,7 @@ from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceE
 
 #: Bytes of an image file, which is read whole.
 FILE_LIMIT = 1 << 30
-#: Bytes of a text file that is read whole: a list of ids, of classes or of landmarks.
+#: Bytes of a text file that is read whole: a list of ids, of classes or of keypoints.
 TEXT_LIMIT = 64 << 20
 
 # A pipe is not waited for, and no terminal becomes this process's own.
@@ -106,7 +106,7 @@ def check_machine(where: str, error: BaseException) -> None:
     short = isinstance(error, MemoryError | RecursionError) or any(words in str(error) for words in _NO_MEMORY)
     if short:
         what = "too deep a recursion" if isinstance(error, RecursionError) else "memory ran out"
-        advice = "Run the same command again to go on, with fewer --workers; remove this file if it is always the one."
+        advice = "Run the same command again to go on, with fewer `workers`; remove this file if it is always the one."
         raise ConversionError(f"{where}: {what} while this was read. {advice}") from error
     if isinstance(error, OSError) and error.errno is not None and error.errno not in _OF_THE_FILE:
         message = f"{error.strerror or error} while this was read, which is not the file's fault."
