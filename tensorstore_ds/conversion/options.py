@@ -23,7 +23,7 @@ class ConvertOptions:
     """All that can be asked of a conversion.
 
     Attributes:
-        format: of the source: a name of `sources.registry()`, or ``auto``.
+        format: of the source: a name of `sources.FORMATS`, or ``auto``.
         layout: ``memmap`` to train from, ``zarr`` (compressed) to share.
         encoding, quality, size, fit, color, max_pixels: of images, see `encode.ImageOptions`; size is (height, width).
         classes, keypoints, images: of the source, see `sources.base.SourceOptions`.

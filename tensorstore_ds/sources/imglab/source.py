@@ -127,10 +127,8 @@ def _labelled(file: ImageList) -> PackedStrings:
     """The entries whose boxes all have a label; the others become problems of the file."""
     for i, box in file.unlabelled.items():
         message = f"{file.xml}: expected a label in every box, as in others of this source, found box {box} without."
-        problem = Problem(
-            file.entries[i].partition("\0")[0], "annotation", f"{message} Label it, or remove all labels."
-        )
-        file.problems.append(problem)
+        message = f"{message} Label it, or remove all labels."
+        file.problems.append(Problem(file.entries[i].partition("\0")[0], "annotation", message))
     return PackedStrings(entry for i, entry in enumerate(file.entries) if i not in file.unlabelled)
 
 
