@@ -12,7 +12,7 @@ from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceE
 
 #: Bytes of an image file, which is read whole.
 FILE_LIMIT = 1 << 30
-#: Bytes of a text file that is read whole: a list of ids, of classes or of landmarks.
+#: Bytes of a text file that is read whole: a list of ids, of classes or of keypoints.
 TEXT_LIMIT = 64 << 20
 
 # A pipe is not waited for, and no terminal becomes this process's own.

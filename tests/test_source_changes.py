@@ -79,7 +79,8 @@ def labels(root: Path) -> None:
     ("make", "change", "resumed"),
     [
         (voc, edit("0.xml", "<xmax>4<", "<xmax>5<"), 1),
-        (imglab, edit("d.xml", "width='3'", "width='4'"), 0),
+        (imglab, edit("d.xml", "width='3'", "width='4'"), 0),  # of every image
+        (imglab, edit("d.xml", "<images>", "<images>\n"), 2),
         (imglab, lambda root: None, 2),
         (listed, append("l.csv", "8.png,1,1,1,3,3\n"), 2),
         (listed, edit("l.csv", "2.png,0,", "2.png,1,"), 1),

@@ -57,7 +57,7 @@ def keys(source: ImglabSource, contents: Contents) -> dict[str, list[str]]:
 def objects(root: Path, *boxes: str, **options: object) -> Objects:
     source, contents = scan(write(root, {"a.xml": dataset(image("a.jpg", *boxes)), "a.jpg": ""}), **options)
     assert contents.problems == ()
-    result = source.read("train", 0).objects
+    result = source.read("train", contents.splits["train"][0]).objects
     assert result is not None
     return result
 
@@ -105,10 +105,10 @@ def test_boxes_labels_and_parts(tmp_path: Path) -> None:
     assert shapes == [(0, 4), (0,), (0, 2, 2)]
     dtypes = [array.dtype for array in (a.boxes, a.labels, a.keypoints) if array is not None]
     assert dtypes == [np.float64, np.int64, np.float64]
-    assert source.read("train", 1).annotated_size == (375, 500)
-    assert source.read("train", 0).annotated_size is None
-    assert source.files(1) == (f"{tmp_path}/x/b.jpg",)
-    assert source.common_files() == (f"{tmp_path}/faces.xml",)
+    assert source.read("train", contents.splits["train"][1]).annotated_size == (375, 500)
+    assert source.read("train", contents.splits["train"][0]).annotated_size is None
+    assert source.files(contents.splits["train"][1]) == (f"{tmp_path}/x/b.jpg",)
+    assert source.common_files() == ()  # a reference says all that the XML file says of its image
     assert isinstance(source, Source)
 
 
@@ -199,7 +199,7 @@ def test_faults_of_one_image_are_problems(tmp_path: Path, entry: str, where: str
     assert keys(source, contents) == {"train": ["a.jpg", "b.jpg"]}
     assert reasons(contents) == [(where, reason)]
     assert message in str(contents.problems[0])
-    b = source.read("train", 1).objects
+    b = source.read("train", contents.splits["train"][1]).objects
     assert b is not None and b.boxes is not None
     assert b.boxes.tolist() == [[1, 2, 31, 42]]  # what was read of the faulty entry is gone
 
@@ -259,8 +259,8 @@ def test_a_folder_like_dlibs_faces(tmp_path: Path) -> None:
     }
     source, contents = scan(write(tmp_path, files))
     assert keys(source, contents) == {"test": ["c.jpg"], "train": ["b.jpg", "a.jpg"]}
-    assert [list(references) for references in contents.splits.values()] == [[0], [1, 2]]
-    assert source.files(2) == (f"{tmp_path}/a.jpg",)
+    assert [len(references) for references in contents.splits.values()] == [1, 2]
+    assert source.files(contents.splits["train"][1]) == (f"{tmp_path}/a.jpg",)
     assert contents.problems == ()
     assert sorted(left_out(contents)) == [
         ("dogs.jpg", "not-listed"),
@@ -305,14 +305,13 @@ def test_one_file_alone(tmp_path: Path) -> None:
     write(tmp_path, {"x/test.xml": dataset(image("a.jpg")), "x/train.xml": dataset(image("b.jpg")), "x/a.jpg": ""})
     source, contents = scan(tmp_path / "x" / "test.xml")
     assert keys(source, contents) == {"test": ["a.jpg"]}
-    assert source.files(0) == (f"{tmp_path}/x/a.jpg",)
-    assert source.common_files() == (f"{tmp_path}/x/test.xml",)
+    assert source.files(contents.splits["test"][0]) == (f"{tmp_path}/x/a.jpg",)
 
 
 def test_images_in_a_folder_apart(tmp_path: Path) -> None:
     write(tmp_path, {"xml/deep/a.xml": dataset(image("x/a.jpg")), "photos/x/a.jpg": "", "photos/x/b.jpg": ""})
     source, contents = scan(tmp_path / "xml", images=tmp_path / "photos")
-    assert source.read("train", 0).image == f"{tmp_path}/photos/x/a.jpg"
+    assert source.read("train", contents.splits["train"][0]).image == f"{tmp_path}/photos/x/a.jpg"
     assert left_out(contents) == [("x/b.jpg", "not-listed")]
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-#: Names of the source formats. A test holds it equal to the registry, which help must not import.
+#: Names of the source formats. A test holds it equal to `tensorstore_ds.sources.FORMATS`.
 FORMATS = ("auto", "arrays", "folders", "idx", "imglab", "list", "masks", "voc")
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}

@@ -28,8 +28,8 @@ class Format:
 
     def load(self) -> type[Source]:
         """The class, imported."""
-        found: type[Source] = getattr(importlib.import_module(f"{__name__}.{self.module}"), self.source)
-        return found
+        source: type[Source] = getattr(importlib.import_module(f"{__name__}.{self.module}"), self.source)
+        return source
 
 
 #: Every format that is read from a path, by its name; a page in ``formats/sources/`` describes each.

@@ -10,15 +10,10 @@ from tensorstore_ds.regular_files import read_lines
 
 
 def order_classes(names: Iterable[str], wanted: tuple[str, ...] | None, where: str) -> tuple[str, ...]:
-    """The class names in their stored order: `wanted` as it is, else those that occur, by code point.
+    """The class names in their stored order: the user's list as it is, else those that occur, by code point.
 
     >>> order_classes(["dog", "cat", "dog"], None, "photos")
     ('cat', 'dog')
-
-    Args:
-        names: the names that occur; repetitions do not matter.
-        wanted: the user's list, which may name classes that do not occur.
-        where: what an error names: the source, or the file with the annotations.
 
     Raises:
         SourceError: `class-case` for two names that differ only in case, unless `wanted` has both; `unknown-class` for

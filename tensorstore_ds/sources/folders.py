@@ -74,14 +74,7 @@ class FolderSource(Source):
         split_of: Mapping[str, str],
         left_out: tuple[Problem, ...],
     ) -> Contents:
-        """The images of each split, with their labels.
-
-        Args:
-            images: the paths of all, in string order.
-            folders: for each folder with images the names of the folders on the way to it.
-            split_of: for each top folder the name of its split; empty without split folders.
-            left_out: as in `Contents`.
-        """
+        """The images of each split, with their labels; `split_of` has the split's name of each top folder."""
         problems: list[Problem] = []
         depth = self._level + bool(self._labels)  # of the folders that images lie in or below
         splits: dict[str, PackedStrings] = {}

@@ -224,12 +224,12 @@ def flag(text: str | None, name: str) -> int:
 
 def place(x: str | None, y: str | None, name: str) -> Place:
     """Where a keypoint lies: `ABSENT` where a coordinate is ``nan``; an `ElementError` beyond any picture."""
-    found = number(x, f"x of keypoint {name}"), number(y, f"y of keypoint {name}")
-    if any(map(math.isnan, found)):
+    column, row = number(x, f"x of keypoint {name}"), number(y, f"y of keypoint {name}")
+    if math.isnan(column) or math.isnan(row):
         return ABSENT
-    if max(map(abs, found)) > _PLACE_LIMIT:
-        raise ElementError(f"expected keypoint {name} within a billion pixels, found {found[0]} {found[1]}")
-    return found
+    if max(abs(column), abs(row)) > _PLACE_LIMIT:
+        raise ElementError(f"expected keypoint {name} within a billion pixels, found {column} {row}")
+    return column, row
 
 
 def shown(text: str | None) -> str:

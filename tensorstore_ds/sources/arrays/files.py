@@ -63,9 +63,9 @@ class ArrayFile:
 
     def check_nbytes(self, file_nbytes: int) -> None:
         """Refuse, with `array-file`, a file that is longer or shorter than its header says."""
-        if file_nbytes != self.offset + self.nbytes:
-            message = f"expected {self.offset + self.nbytes:,} bytes, found {file_nbytes:,}."
-            raise bad_file(self.where, message)
+        nbytes = self.offset + self.nbytes
+        if file_nbytes != nbytes:
+            raise bad_file(self.where, f"expected {nbytes:,} bytes, found {file_nbytes:,}.")
 
     def map(self) -> NDArray[Any]:
         """The array, mapped read-only.
@@ -128,12 +128,7 @@ def _remove(folder: Path, owner: int) -> None:
 
 
 def read_npy_header(head: bytes, where: str, path: Path) -> ArrayFile:
-    """The array in a .npy file, from its header, which NumPy reads; no pickled object is read.
-
-    Args:
-        head: the first `NPY_HEAD` bytes of the file.
-        where: how messages name it.
-        path: the file.
+    """The array in a .npy file, from its first `NPY_HEAD` bytes, which NumPy parses; no pickled object is read.
 
     Raises:
         SourceError: `array-file`.

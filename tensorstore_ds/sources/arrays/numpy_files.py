@@ -58,9 +58,9 @@ class ArraysSource(ArraySource):
         """Whether this is a .npy or .npz file, or a folder of them without a file that is an image."""
         if path.is_file():
             return path.suffix.lower() in _SUFFIXES
-        found = [file.lower() for file in glance(path)] if path.is_dir() else []
-        arrays = any(file.endswith(_SUFFIXES) for file in found)
-        return arrays and not any(file.endswith((*IMAGE_SUFFIXES, ".xml")) for file in found)
+        files = [file.lower() for file in glance(path)] if path.is_dir() else []
+        arrays = any(file.endswith(_SUFFIXES) for file in files)
+        return arrays and not any(file.endswith((*IMAGE_SUFFIXES, ".xml")) for file in files)
 
     def find(self) -> dict[str, dict[str, ArrayFile]]:
         """The arrays of each split; those that belong to none, or have other rows, are left out and named."""
@@ -137,8 +137,8 @@ class ArraysSource(ArraySource):
     def _choose(self, arrays: dict[str, ArrayFile]) -> None:
         """Leave the arrays that can be fields."""
         if "image" not in arrays:
-            found = ", ".join(f"{array.where} {array.shape}" for array in arrays.values())
-            message = f"expected an array of images (named images, x or data), found {found}."
+            names = ", ".join(f"{array.where} {array.shape}" for array in arrays.values())
+            message = f"expected an array of images (named images, x or data), found {names}."
             raise SourceError(Problem(str(self.path), "no-image", message), "Rename the array that holds the images.")
         image = arrays["image"]
         for name, array in list(arrays.items()):

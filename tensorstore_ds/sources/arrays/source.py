@@ -61,10 +61,9 @@ class ArraySource(Source):
         maps = self._maps.get(split) or self._map(split)
         row = int(reference)
         label = int(maps["label"][row].item()) if "label" in maps else None
-        others = {
-            name: np.asarray(maps[name][row], array.native, order="C") for name, array in _others(self._splits[split])
-        }
-        return Sample(self.key(split, row), maps["image"][row], label, arrays=others)
+        others = _others(self._splits[split])
+        arrays = {name: np.asarray(maps[name][row], array.native, order="C") for name, array in others}
+        return Sample(self.key(split, row), maps["image"][row], label, arrays=arrays)
 
     def key(self, split: str, reference: Reference) -> str:
         """The split and the row's number."""

@@ -1,9 +1,9 @@
-"""One of dlib's imglab XML files, as columns: formats/sources/imglab.md. dlib calls a keypoint a part."""
+"""What one of dlib's imglab XML files lists: formats/sources/imglab.md. dlib calls a keypoint a part."""
 
 from __future__ import annotations
 
+import json
 import re
-from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree.ElementTree import Element
@@ -12,89 +12,78 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import unreadable
 from tensorstore_ds.sources.base import FLAGS
 from tensorstore_ds.sources.files import PackedStrings
+from tensorstore_ds.sources.objects import AnnotatedObject, ObjectTable
 from tensorstore_ds.sources.xml import ElementError, Place, flag, iterate_elements, number, pixels, place, shown
 
-NO_LABEL = -1
-NAMES_LIMIT = 1 << 16  # different keypoint names: what the columns have room for
+NAMES_LIMIT = 1 << 16  # different keypoint names of a file
 
 _DRIVE = re.compile(r"[A-Za-z]:(/|$)")
 
 
 @dataclass(slots=True)
-class Names:
-    """Numbers for class and keypoint names, in the order in which they were met, over all files of a source."""
-
-    labels: dict[str, int] = field(default_factory=dict)
-    keypoints: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Columns:
-    """What a file holds, a row an image, a box or a keypoint: 10 bytes a keypoint, where Python objects would take 200.
+class ImageList:
+    """What a file lists.
 
     Attributes:
         xml: the file's path in the source.
         listed: the paths of all its images, sound or not, each once.
-        images: the paths of the sound ones: a row each.
-        sizes: height and width of each image, 0 where the file does not say them.
-        starts: (images + 1) where the boxes of each image begin.
-        boxes: x1 y1 x2 y2 of each box.
-        labels: the number in `Names.labels` of each box's class, or `NO_LABEL`.
-        flags: for each of `FLAGS`, 0 or 1 for each box.
-        keypoint_starts: (boxes + 1) where the keypoints of each box begin.
-        keypoint_names: the number in `Names.keypoints` of each keypoint's name.
-        keypoint_places: x y of each keypoint.
-        seen: those of `FLAGS` that some box has.
+        entries: the sound ones, each as `pack` makes it.
+        boxes, keypoints: how many of each these have.
+        unlabelled: the entries of which a box has no label, and the number (from 1) of the first such box.
+        table: the names that occur.
         problems: the images that are left out, and why.
     """
 
     xml: str
     listed: PackedStrings = field(default_factory=PackedStrings)
-    images: PackedStrings = field(default_factory=PackedStrings)
-    sizes: array[int] = field(default_factory=lambda: array("i"))
-    starts: array[int] = field(default_factory=lambda: array("q", [0]))
-    boxes: array[float] = field(default_factory=lambda: array("d"))
-    labels: array[int] = field(default_factory=lambda: array("i"))
-    flags: dict[str, bytearray] = field(default_factory=lambda: {name: bytearray() for name in FLAGS})
-    keypoint_starts: array[int] = field(default_factory=lambda: array("q", [0]))
-    keypoint_names: array[int] = field(default_factory=lambda: array("H"))
-    keypoint_places: array[float] = field(default_factory=lambda: array("f"))
-    seen: set[str] = field(default_factory=set)
+    entries: PackedStrings = field(default_factory=PackedStrings)
+    boxes: int = 0
+    keypoints: int = 0
+    unlabelled: dict[int, int] = field(default_factory=dict)
+    table: ObjectTable = field(default_factory=ObjectTable)
     problems: list[Problem] = field(default_factory=list)
 
     @property
     def richness(self) -> tuple[int, int]:
-        """Numbers of keypoints and boxes: of two files that list the same images, the larger one counts."""
-        return len(self.keypoint_names), len(self.labels)
+        """Of two files that list the same images, the larger one counts."""
+        return self.keypoints, self.boxes
 
-    def append(self, image: str, size: tuple[int, int], boxes: list[_Box]) -> None:
-        """Add an image (its size is 0 where the file does not say it) and its boxes."""
-        self.images.extend([image])
-        self.sizes.extend(size)
-        for box in boxes:
-            self.boxes.extend(box.corners)
-            self.labels.append(box.label)
-            self.seen.update(box.flags)
-            for name, values in self.flags.items():
-                values.append(box.flags.get(name, 0))
-            for name_number, position in box.keypoints.items():
-                self.keypoint_names.append(name_number)
-                self.keypoint_places.extend(position)
-            self.keypoint_starts.append(len(self.keypoint_names))
-        self.starts.append(len(self.labels))
+    def add(self, image: str, size: tuple[int, int], objects: list[AnnotatedObject]) -> None:
+        """Add a sound image; its size is 0 where the file does not say it."""
+        bare = next((i for i, each in enumerate(objects, 1) if not each.label), None)
+        if bare is not None:
+            self.unlabelled[len(self.entries)] = bare
+        self.entries.extend([pack(image, size, objects)])
+        self.boxes += len(objects)
+        self.keypoints += sum(len(each.keypoints) for each in objects)
+        self.table.note(objects)
 
 
-@dataclass(frozen=True, slots=True)
-class _Box:
-    """One box; its keypoints by the numbers of their names."""
+def pack(image: str, size: tuple[int, int], objects: list[AnnotatedObject]) -> str:
+    """An image with its objects as one string, for `unpack`: some 12 bytes a keypoint, where a tuple would take 200."""
+    rows = []
+    for each in objects:
+        keypoints = [value for name, (x, y) in each.keypoints.items() for value in (name, _short(x), _short(y))]
+        rows.append([each.label, each.flags, *map(_short, each.box), *keypoints])
+    return f"{image}\0{json.dumps([size, rows], separators=(',', ':'))}"
 
-    corners: tuple[float, float, float, float]
-    label: int
-    flags: dict[str, int]
-    keypoints: dict[int, Place]
+
+def unpack(entry: str) -> tuple[str, tuple[int, int], list[AnnotatedObject]]:
+    """The image's path, its size, and its objects."""
+    image, _, text = entry.partition("\0")
+    (height, width), rows = json.loads(text)
+    objects = []
+    for label, flags, x1, y1, x2, y2, *flat in rows:
+        keypoints = {name: (x, y) for name, x, y in zip(flat[::3], flat[1::3], flat[2::3], strict=True)}
+        objects.append(AnnotatedObject(label, (x1, y1, x2, y2), flags, keypoints))
+    return image, (height, width), objects
 
 
-def read_columns(path: Path, xml: str, images: Path, folder: str, names: Names) -> Columns:
+def _short(value: float) -> float:
+    return int(value) if value.is_integer() else value  # 201 takes two characters less than 201.0
+
+
+def read_list(path: Path, xml: str, images: Path, folder: str) -> ImageList:
     """Read the file `path`, named `xml` in errors.
 
     Args:
@@ -102,12 +91,11 @@ def read_columns(path: Path, xml: str, images: Path, folder: str, names: Names) 
         xml: its path in the source.
         images: the folder that no image may lie outside of.
         folder: where in it the paths of the file begin: ``""`` or with a ``/`` at the end.
-        names: receives the class and keypoint names that are new.
 
     Raises:
         SourceError: those of `xml.iterate_elements`, when the whole file cannot be used.
     """
-    columns = Columns(xml)
+    result = ImageList(xml)
     seen: set[str] = set()
     for line, element in iterate_elements(path, xml, "dataset", "image"):
         where = f"{xml} line {line}"
@@ -117,14 +105,19 @@ def read_columns(path: Path, xml: str, images: Path, folder: str, names: Names) 
                 message = f"expected each image once in {xml}, found it again in line {line}. Merge the two."
                 raise SourceError(Problem(image, "duplicate-key", message))
             seen.add(image)
-            columns.listed.extend([image])
+            result.listed.extend([image])
             _check_image(images / image, image, where)
-            boxes = [_box(box, f"{where}, box {i}", image, names) for i, box in enumerate(element.iterfind("box"), 1)]
+            objects = [_object(box, f"{where}, box {i}", image) for i, box in enumerate(element.iterfind("box"), 1)]
+            known = result.table.keypoints
+            new = {name for each in objects for name in each.keypoints if name not in known}
+            if len(known) + len(new) > NAMES_LIMIT:
+                message = f"{where}: expected at most {NAMES_LIMIT} different keypoint names in a file, found more."
+                raise SourceError(Problem(image, "keypoint-count", message))
         except SourceError as error:
-            columns.problems.extend(error.problems)
+            result.problems.extend(error.problems)
         else:
-            columns.append(image, (pixels(element.get("height")), pixels(element.get("width"))), boxes)
-    return columns
+            result.add(image, (pixels(element.get("height")), pixels(element.get("width"))), objects)
+    return result
 
 
 def _image_path(text: str | None, folder: str, where: str) -> str:
@@ -156,7 +149,7 @@ def _check_image(path: Path, image: str, where: str) -> None:
         raise SourceError(Problem(image, "no-image", message))
 
 
-def _box(element: Element, where: str, image: str, names: Names) -> _Box:
+def _object(element: Element, where: str, image: str) -> AnnotatedObject:
     try:
         left, top, width, height = (number(element.get(key), key) for key in ("left", "top", "width", "height"))
         flags: dict[str, int] = {}
@@ -168,14 +161,9 @@ def _box(element: Element, where: str, image: str, names: Names) -> _Box:
     except ElementError as error:
         message = f"{where}: {error}. Correct the entry, or remove it."
         raise SourceError(Problem(image, "annotation", message)) from error
-    numbered = {names.keypoints.setdefault(name, len(names.keypoints)): xy for name, xy in keypoints.items()}
-    if max(numbered, default=0) >= NAMES_LIMIT:
-        message = f"{where}: expected at most {NAMES_LIMIT} different keypoint names in a source, found more."
-        raise SourceError(Problem(image, "keypoint-count", message))
     text = element.findtext("label")
     label = (element.get("label", "") if text is None else text).strip()
-    label_number = names.labels.setdefault(label, len(names.labels)) if label else NO_LABEL
-    return _Box((left, top, left + width, top + height), label_number, flags, numbered)
+    return AnnotatedObject(label, (left, top, left + width, top + height), flags, keypoints)
 
 
 def _keypoints(element: Element) -> dict[str, Place]:

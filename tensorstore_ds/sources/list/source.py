@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from array import array
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,12 +17,11 @@ from tensorstore_ds.format.schema import Field
 from tensorstore_ds.regular_files import unreadable
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.classes import number_classes, order_classes
-from tensorstore_ds.sources.files import glance, walk_files
+from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
 from tensorstore_ds.sources.keypoints import flip_pairs
 from tensorstore_ds.sources.list.columns import Columns, RowError, read_columns, unpack
 from tensorstore_ds.sources.list.lines import LIST_SUFFIXES, Table, names_images, open_table
-from tensorstore_ds.sources.list.rows import Rows
-from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name, split_names
+from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, split_name, split_names
 
 #: Names of lists that may stand beside the usual ones of splits: unions of them, which are left out.
 _UNION_NAMES = frozenset({"all", "trainval"})
@@ -53,7 +54,7 @@ class ListSource(Source):
         splits = self._lists()
         tables = [open_table(file, file.name) for file in splits]
         self._columns = self._agreed_columns(tables)
-        rows, problems = Rows(), list[Problem]()
+        rows, problems = _Rows(), list[Problem]()
         for table, split in zip(tables, splits.values(), strict=True):
             self._read_table(table, split, rows, problems)
 
@@ -109,7 +110,7 @@ class ListSource(Source):
                 raise SourceError(Problem(f"{table.where}:1", "list-line", message), "Give all lists the same columns.")
         return first
 
-    def _read_table(self, table: Table, split: str, rows: Rows, problems: list[Problem]) -> None:
+    def _read_table(self, table: Table, split: str, rows: _Rows, problems: list[Problem]) -> None:
         place = self._columns.split
         names: dict[str, str] = {}  # the text in the list -> the split's name
         for line, cells in table.rows():
@@ -124,7 +125,7 @@ class ListSource(Source):
                 split = names[cells[place]]
             rows.add(packed, split, table.where, line)
 
-    def _not_listed(self, rows: Rows) -> list[Problem]:
+    def _not_listed(self, rows: _Rows) -> list[Problem]:
         """The images of the folder that no line names; not looked for where the source is a file."""
         if not self.path.is_dir():
             return []
@@ -132,7 +133,7 @@ class ListSource(Source):
         unnamed = np.flatnonzero(~rows.names(images))
         return [Problem(images[int(i)], "not-listed", "no line of the list names this image.") for i in unnamed]
 
-    def _contents(self, rows: Rows, keep: NDArray[np.bool_], problems: list[Problem], left: list[Problem]) -> Contents:
+    def _contents(self, rows: _Rows, keep: NDArray[np.bool_], problems: list[Problem], left: list[Problem]) -> Contents:
         fields: dict[str, Field] = {}
         classes = np.zeros(len(rows.labels), np.int64)  # from the order of occurrence to the class index
         if self._columns.label is not None:
@@ -169,3 +170,66 @@ class ListSource(Source):
         n, k = len(self._columns.box), len(self._columns.keypoints)
         keypoints = values[:, n:].reshape(len(values), k, 2)
         return Objects(boxes=values[:, :n] if n else None, keypoints=keypoints if k else None)
+
+
+class _Rows:
+    """The rows of all lists together, in the order of reading, to see which repeat each other. A million take 100 MB.
+
+    Attributes:
+        packed: each row as `Columns.pack` makes it.
+        splits, labels: the names and texts that occur, in the order of their first occurrence.
+    """
+
+    def __init__(self) -> None:
+        self.packed = PackedStrings()
+        self.splits: dict[str, int] = {}
+        self.labels: dict[str, int] = {}
+        self._lists: dict[str, int] = {}
+        self._split, self._label, self._hash, self._list, self._line = (array("q") for _ in range(5))
+
+    def add(self, packed: str, split: str, where: str, line: int) -> None:
+        """Add a row that stands on a line (from 1) of the list `where`."""
+        path, label = packed.split("\0", 2)[:2]
+        self.packed.extend((packed,))
+        self._split.append(self.splits.setdefault(split, len(self.splits)))
+        self._label.append(self.labels.setdefault(label, len(self.labels)))
+        self._hash.append(hash(path))
+        self._list.append(self._lists.setdefault(where, len(self._lists)))
+        self._line.append(line)
+
+    def in_split(self, split: str) -> NDArray[np.bool_]:
+        """Which rows a split has: (rows,) bool."""
+        chosen: NDArray[np.bool_] = np.asarray(self._split, np.int64) == self.splits[split]
+        return chosen
+
+    def of_split(self, split: str, keep: NDArray[np.bool_]) -> tuple[PackedStrings, NDArray[np.int64]]:
+        """The rows of a split and, for each, the place of its label in `labels`: (n,) int64."""
+        chosen = keep & self.in_split(split)
+        rows = self.packed if chosen.all() else PackedStrings(self.packed[int(i)] for i in np.flatnonzero(chosen))
+        return rows, np.asarray(self._label, np.int64)[chosen]
+
+    def names(self, paths: Sequence[str]) -> NDArray[np.bool_]:
+        """Which of the paths the rows name: (n,) bool."""
+        return np.isin(np.array([hash(path) for path in paths], np.int64), np.asarray(self._hash))
+
+    def unions(self) -> list[str]:
+        """The splits that hold exactly what smaller ones hold together."""
+        splits, hashes = np.asarray(self._split), np.asarray(self._hash)
+        return list(find_unions({name: hashes[splits == i] for name, i in self.splits.items()}))
+
+    def repeated(self, keep: NDArray[np.bool_]) -> list[tuple[int, Problem]]:
+        """The rows, of those kept, whose path an earlier one has, each with its problem `duplicate-key`."""
+        rows = np.flatnonzero(keep)
+        hashes = np.asarray(self._hash)[rows]
+        order = np.argsort(hashes, kind="stable")
+        same = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
+        repeated: list[tuple[int, Problem]] = []
+        for first, second in sorted((int(rows[order[i]]), int(rows[order[i + 1]])) for i in same):
+            path = unpack(self.packed[second])[0]
+            if path == unpack(self.packed[first])[0]:  # and not only its hash
+                message = f"expected each image once, found {path} in {self._place(first)} already."
+                repeated.append((second, Problem(self._place(second), "duplicate-key", message)))
+        return repeated
+
+    def _place(self, row: int) -> str:
+        return f"{list(self._lists)[self._list[row]]}:{self._line[row]}"

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.sources.base import FLAGS
+from tensorstore_ds.sources.objects import AnnotatedObject
 from tensorstore_ds.sources.xml import ABSENT, ElementError, Place, flag, number, pixels, place, read_tree
 
 #: Tags that programs give to any keypoint; another tag is the keypoint's name.
 _KEYPOINT_TAGS = frozenset({"keypoint", "landmark", "part", "point"})
 _NUMBERED = re.compile(r"([xy])([0-9]{1,5})")
-
-
-@dataclass(frozen=True, slots=True)
-class AnnotatedObject:
-    """One object as the file has it.
-
-    Attributes:
-        name: its class.
-        box: x1 y1 x2 y2 in pixels, as written.
-        flags: those of `FLAGS` that it has, 0 or 1.
-        keypoints: x and y of each by name; NaN where it is absent.
-    """
-
-    name: str
-    box: tuple[float, float, float, float]
-    flags: Mapping[str, int]
-    keypoints: Mapping[str, Place]
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,12 +109,7 @@ class Splits:
 
 
 def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> Splits:
-    """The splits that the lists say, or else those that the folders say, or else `train`.
-
-    Args:
-        root: the source.
-        layout: of its folders.
-        xmls: the paths of all XML files, in string order.
+    """The splits of all XML files (in string order) that the lists say, or else the folders, or else `train`.
 
     Raises:
         SourceError: `split-name`; `unreadable-file` for a list.

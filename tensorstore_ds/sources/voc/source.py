@@ -11,12 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.kinds import ObjectsField
-from tensorstore_ds.sources.base import FLAGS, Contents, Objects, Reference, Sample, Source, SourceOptions
-from tensorstore_ds.sources.classes import order_classes
+from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
-from tensorstore_ds.sources.keypoints import absent_keypoints, choose_keypoints
-from tensorstore_ds.sources.voc.annotation import Annotation, read_annotation
+from tensorstore_ds.sources.objects import ObjectTable
+from tensorstore_ds.sources.voc.annotation import read_annotation
 from tensorstore_ds.sources.voc.images import Images
 from tensorstore_ds.sources.voc.layout import Layout, Splits, find_layout, find_splits, image_folders
 from tensorstore_ds.sources.xml import folder_roots
@@ -32,9 +30,7 @@ class VocSource(Source):
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
         self.images = options.images or path  # the folder that the paths of images are relative to
-        self._classes: dict[str, int] = {}
-        self._keypoints: dict[str, int] = {}
-        self._flags: tuple[str, ...] = ()  # those of FLAGS that occur
+        self._table = ObjectTable()
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -50,7 +46,7 @@ class VocSource(Source):
             message = f"expected XML files in {layout.annotations or 'this folder'} or below, found none."
             raise SourceError(Problem(str(self.path), "empty-source", message), "Name a folder that holds some.")
         splits = find_splits(self.path, layout, xmls)
-        survey = _Survey(self, layout, xmls)
+        survey = _Survey(self, layout, xmls, self._table)
         survey.read(splits)
         references = {name: PackedStrings(survey.references(rows)) for name, rows in splits.rows.items()}
         references = {name: paths for name, paths in references.items() if paths}
@@ -58,17 +54,18 @@ class VocSource(Source):
         if not references:
             raise SourceError(problems)
         left_out = (*splits.left_out, *survey.left_out)
-        return Contents({"objects": self._field(survey)}, references, problems=problems, left_out=left_out)
+        field = self._table.field(self.options, str(self.path), labelled=True)
+        return Contents({"objects": field}, references, problems=problems, left_out=left_out)
 
     def read(self, split: str, reference: Reference) -> Sample:
         """The objects of one XML file, and the path of its image."""
         xml, _, image = str(reference).partition("\0")
         annotation = read_annotation(self.path / xml, xml)
         for each in annotation.objects:
-            if each.name not in self._classes or not self._keypoints.keys() >= each.keypoints.keys():
-                message = f"expected what the scan found, found a new class or keypoint in {each.name}."
+            if each.label not in self._table.classes or not self._table.keypoints.keys() >= each.keypoints.keys():
+                message = f"expected what the scan found, found a new class or keypoint in {each.label}."
                 raise SourceError(Problem(xml, "annotation", f"{message} Do not change a source while it is read."))
-        objects = self._objects(annotation, xml)
+        objects = self._table.arrays(annotation.objects, xml)
         return Sample(image, f"{self.images}/{image}", objects=objects, annotated_size=annotation.size)
 
     def key(self, split: str, reference: Reference) -> str:
@@ -80,40 +77,14 @@ class VocSource(Source):
         xml, _, image = str(reference).partition("\0")
         return (f"{self.path}/{xml}", f"{self.images}/{image}")
 
-    def _field(self, survey: _Survey) -> ObjectsField:
-        where = str(self.path)
-        classes = order_classes(survey.classes, self.options.classes, where)
-        self._classes = {name: i for i, name in enumerate(classes)}
-        keypoints = choose_keypoints(survey.keypoints, self.options.keypoints, where)
-        self._keypoints = {name: i for i, name in enumerate(keypoints.names)}
-        self._flags = tuple(flag for flag in FLAGS if flag in survey.flags)
-        values = ("boxes", "labels", *(["keypoints"] if self._keypoints else []), *self._flags)
-        return ObjectsField.of(*values, classes=classes, keypoints=keypoints.names, flip_pairs=keypoints.flip_pairs)
-
-    def _objects(self, annotation: Annotation, xml: str) -> Objects:
-        objects = annotation.objects
-        keypoints = absent_keypoints(len(objects), len(self._keypoints), xml)
-        for row, each in zip(keypoints, objects, strict=True):
-            for name, place in each.keypoints.items():
-                row[self._keypoints[name]] = place
-        return Objects(
-            np.array([each.box for each in objects], np.float64).reshape(-1, 4),
-            np.array([self._classes[each.name] for each in objects], np.int64),
-            keypoints if self._keypoints else None,
-            **{flag: np.array([each.flags.get(flag, 0) for each in objects], np.uint8) for flag in self._flags},
-        )
-
 
 class _Survey:
     """What all annotations hold together, and which image each of them has."""
 
-    def __init__(self, source: VocSource, layout: Layout, xmls: Sequence[str]) -> None:
-        self.classes: set[str] = set()
-        self.keypoints: set[str] = set()
-        self.flags: set[str] = set()
+    def __init__(self, source: VocSource, layout: Layout, xmls: Sequence[str], table: ObjectTable) -> None:
         self.problems: list[Problem] = []
         self.left_out: list[Problem] = []
-        self._root, self._layout, self._xmls = source.path, layout, xmls
+        self._root, self._layout, self._xmls, self._table = source.path, layout, xmls, table
         self._apart = source.options.images is not None
         self._images = Images(source.images, "" if self._apart else layout.images)
         self._image_of = array("q", [_NO_IMAGE]) * len(xmls)
@@ -156,10 +127,7 @@ class _Survey:
             raise SourceError(Problem(xml, "duplicate-key", f"{message} Correct <filename> in one of them."))
         self._claimed[image] = 1
         self._image_of[i] = image
-        for each in annotation.objects:
-            self.classes.add(each.name)
-            self.keypoints.update(each.keypoints)
-            self.flags.update(each.flags)
+        self._table.note(annotation.objects)
 
     def _claim(self, xml: str) -> None:
         """Mark the image of an XML file that is not stored, so that it is not reported once more."""
