@@ -119,7 +119,7 @@ def _clear(out: Path) -> None:
     is_free = not out.exists() or (out / _MARKER).is_file() or (out.is_dir() and not any(out.iterdir()))
     if not is_free:
         found = "expected a new or empty folder, or that of an earlier demo, found something else."
-        raise OptionError(f"{out}: {found} Choose another with --out.")
+        raise OptionError(f"{out}: {found} Choose another `out`.")
     out.mkdir(parents=True, exist_ok=True)
     (out / _MARKER).write_text("tsds demo may replace what it wrote here: digits*, scenes*\n", "utf-8")
     for name in _FOLDERS:

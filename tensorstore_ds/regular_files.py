@@ -106,7 +106,7 @@ def check_machine(where: str, error: BaseException) -> None:
     short = isinstance(error, MemoryError | RecursionError) or any(words in str(error) for words in _NO_MEMORY)
     if short:
         what = "too deep a recursion" if isinstance(error, RecursionError) else "memory ran out"
-        advice = "Run the same command again to go on, with fewer --workers; remove this file if it is always the one."
+        advice = "Run the same command again to go on, with fewer `workers`; remove this file if it is always the one."
         raise ConversionError(f"{where}: {what} while this was read. {advice}") from error
     if isinstance(error, OSError) and error.errno is not None and error.errno not in _OF_THE_FILE:
         message = f"{error.strerror or error} while this was read, which is not the file's fault."

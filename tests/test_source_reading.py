@@ -20,8 +20,8 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from stores import Samples, class_folders, png_bytes
-from tensorstore_ds.conversion.encode import ImageOptions, encode_sample
-from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.encode import encode_sample
+from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
 from tensorstore_ds.errors import ConversionError, OptionError, SourceError
 from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size
 from tensorstore_ds.regular_files import TEXT_LIMIT, check_machine, read_file, unreadable

@@ -14,7 +14,8 @@ import tensorstore_ds as tsds
 from small_stores import tsds as command
 from stores import png_bytes, store_of
 from tensorstore_ds.errors import SourceError
-from tensorstore_ds.imaging.codecs import MAX_PIXELS, own_pixel_limit
+from tensorstore_ds.imaging import MAX_PIXELS
+from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.reading import stored_images
 from tensorstore_ds.reading.stored_images import decode_stored, stored_size

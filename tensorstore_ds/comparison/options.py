@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from tensorstore_ds.errors import OptionError
+from tensorstore_ds.options import ANY_DEVICE, check, declared, option, refusal
 
 Group = Literal["files", "tensors", "plain", "store", "device"]
 GROUPS: tuple[Group, ...] = get_args(Group)
@@ -22,47 +20,52 @@ SECONDS = (0.5, 1.5)
 MIDDLE_BATCH = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class BenchOptions:
     """What is to be compared, and for how long.
-
-    Attributes:
-        raw: the folder that the store was converted from; None: loading from files is not measured.
-        split: of the store.
-        batch_sizes: samples a batch; larger ones than the split become one, of the whole split.
-        ways: groups of ways to load: ``files``, the source through torchvision; ``tensors``, all of it in a
-            TensorDataset; ``plain``, the store through torch's DataLoader; ``store``, through this library's;
-            ``device``, through this library's from a copy on the GPU.
-        train: measure training, too.
-        seconds: for each measurement, about; None: `SECONDS`. What takes longer is measured on a part of the epoch.
-        device: ``cuda``, ``cpu``; None: a GPU if there is one.
-        memory: bytes that a copy of the split in memory may take; None: what this process may use.
-        seed: of orders and weights.
 
     Raises:
         OptionError: one is out of its range.
     """
 
-    raw: Path | None = None
-    split: str = "train"
-    batch_sizes: Sequence[int] = BATCH_SIZES
-    ways: Sequence[Group] = GROUPS
-    train: bool = True
-    seconds: float | None = None
-    device: str | None = None
-    memory: int | None = None
-    seed: int = 0
+    raw: Path | None = option(
+        "The folder that the store was converted from.",
+        default=None,
+        shown="loading from files is not measured",
+    )
+    split: str = option("The split to load.", default="train")
+    batch_sizes: Sequence[int] = option(
+        "Samples per batch; larger ones than the split become one, of the whole split.",
+        default=BATCH_SIZES,
+        at_least=1,
+    )
+    ways: Sequence[Group] = option(
+        "What to compare: `files`, the source through torchvision; `tensors`, all of it in a TensorDataset; `plain`, "
+        "the store through torch's DataLoader; `store`, through this library's; `device`, through this library's from "
+        "a copy on the GPU.",
+        default=GROUPS,
+    )
+    train: bool = option("Measure training of a small ViT, too.", default=True)
+    seconds: float | None = option(
+        "Time for each measurement, about; what takes longer is measured on a part of the epoch.",
+        default=None,
+        above=0,
+        shown=f"{SECONDS[0]} up to {SMALL_ROWS:,} samples, else {SECONDS[1]}",
+    )
+    device: str | None = option("The device to load to: cuda or cpu.", default=None, shown=ANY_DEVICE)
+    memory: int | None = option(
+        "Memory that a copy of the split may take.",
+        default=None,
+        at_least=0,
+        unit="bytes",
+        shown="what this process may use",
+    )
+    seed: int = option("Seed of orders and weights.", default=0, at_least=0)
 
     def __post_init__(self) -> None:
-        _check(bool(self.batch_sizes), "batch_sizes", "one or more", "none")
-        _check(min(self.batch_sizes) >= 1, "batch_sizes", "1 or more", min(self.batch_sizes))
-        _check(bool(self.ways), "ways", f"some of {', '.join(GROUPS)}", "none")
-        for way in self.ways:
-            _check(way in GROUPS, "ways", f"some of {', '.join(GROUPS)}", way)
-        _check(self.seconds is None or 0 < self.seconds < math.inf, "seconds", "a positive number", self.seconds)
-        _check(self.memory is None or self.memory >= 0, "memory", "0 or more", self.memory)
-        _check(self.seed >= 0, "seed", "0 or more", self.seed)
-        _check(self.raw is None or Path(self.raw).is_dir(), "raw", "a folder", self.raw)
+        check(self)
+        if self.raw is not None and not Path(self.raw).is_dir():
+            raise refusal("raw", "a folder", self.raw)
 
     def sizes(self, rows: int) -> tuple[int, ...]:
         """The batch sizes for a split of `rows` samples, each once, in rising order.
@@ -84,8 +87,3 @@ def middle(sizes: Sequence[int]) -> int:
     (1000, 5000)
     """
     return max((size for size in sizes if size <= MIDDLE_BATCH), default=sizes[0])
-
-
-def _check(valid: bool, name: str, expected: str, found: object) -> None:
-    if not valid:
-        raise OptionError(f"{name}: expected {expected}, found {found}.")

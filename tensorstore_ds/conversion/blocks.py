@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.conversion.encode import BOX_CROPPED, ImageOptions, encode_sample
-from tensorstore_ds.conversion.options import OnError
+from tensorstore_ds.conversion.encode import BOX_CROPPED, encode_sample
+from tensorstore_ds.conversion.options import ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Block
 from tensorstore_ds.durable import write_at
 from tensorstore_ds.errors import OptionError, Problem, SourceError

@@ -72,7 +72,6 @@ def convert(
     began = time.monotonic()
     _check_process()
     options = options or ConvertOptions()
-    options.check()
     target = Path(out).absolute()
     if not isinstance(source, str | os.PathLike) and (streams := _streams(source)):
         return _convert_streams(streams, target, options, progress)

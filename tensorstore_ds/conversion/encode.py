@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,54 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField
 from tensorstore_ds.format.kinds.objects import FLAGS
-from tensorstore_ds.format.schema import EncodedSample, Encoding
-from tensorstore_ds.imaging.codecs import MAX_PIXELS, Color, OnDecode, bad_image, decode_image, decode_mask, encode_jpeg
-from tensorstore_ds.imaging.placement import Fit, Placement, box_faults, clip, place
+from tensorstore_ds.format.schema import EncodedSample
+from tensorstore_ds.imaging.codecs import OnDecode, bad_image, decode_image, decode_mask, encode_jpeg
+from tensorstore_ds.imaging.placement import Placement, box_faults, clip, place
 from tensorstore_ds.imaging.resizing import resize, resize_nearest
 from tensorstore_ds.regular_files import check_machine, read_file
 from tensorstore_ds.sources.base import Objects, Sample
 
 #: Reasons that are the resizing's doing, not a fault of the source.
 BOX_CROPPED = "box-cropped"
-
-
-@dataclass(frozen=True, slots=True)
-class ImageOptions:
-    """How images are kept.
-
-    Attributes:
-        encoding: ``raw`` pixels, ``jpeg`` (encoded again), or the ``source`` file's own bytes.
-        quality: of ``jpeg``, 1 to 95.
-        size: (height, width) to fit every image to; None to keep sizes.
-        fit: how: ``pad`` keeps the whole image, ``crop`` fills the size, ``stretch`` ignores the aspect.
-        color: ``auto`` keeps gray and colour and drops alpha; the others convert. A conversion that finds gray and
-            colour mixed goes on with ``rgb``.
-        max_pixels: refuse an image with more, before decoding it.
-    """
-
-    encoding: Encoding = "raw"
-    quality: int = 90
-    size: tuple[int, int] | None = None
-    fit: Fit = "pad"
-    color: Color = "auto"
-    max_pixels: int = MAX_PIXELS
-
-    def check(self) -> None:
-        """Raise `OptionError` for options that contradict each other."""
-        if self.encoding == "source" and (self.size is not None or self.color != "auto"):
-            raise OptionError("--encoding source keeps files as they are: leave out --size and --color, or use jpeg.")
-        if self.encoding == "jpeg" and self.color == "rgba":
-            raise OptionError("JPEG has no alpha: use --encoding raw with --color rgba.")
-        if not 1 <= self.quality <= 95:
-            raise OptionError(f"--quality: expected 1 to 95, found {self.quality}.")
-        if self.size is not None and min(self.size) < 1:
-            raise OptionError(f"--size: expected positive numbers, found {self.size[0]}x{self.size[1]}.")
-        if self.size is not None and math.prod(self.size) > self.max_pixels:
-            found = f"{self.size[0]}x{self.size[1]}"
-            raise OptionError(f"--size: expected at most --max-pixels, {self.max_pixels:,} pixels, found {found}.")
 
 
 def encode_sample(
@@ -181,7 +145,7 @@ def _encode(key: str, source: Any, pixels: NDArray[Any], options: ImageOptions) 
         return None
     if options.encoding == "source":
         if not isinstance(source, bytes):
-            raise OptionError(f"{key}: this source has no image files to keep. Use --encoding raw or jpeg.")
+            raise OptionError(f"{key}: this source has no image files to keep. Use `encoding=raw` or `encoding=jpeg`.")
         return source
     if pixels.dtype != np.uint8 or pixels.shape[2] not in (1, 3):
         message = f"JPEG keeps 8-bit gray or RGB, this image is {pixels.dtype} with {pixels.shape[2]} channels."

@@ -70,7 +70,6 @@ def estimate(source: AnySource, options: ConvertOptions | None = None) -> Estima
         OptionError: options contradict each other or the source.
     """
     options = options or ConvertOptions()
-    options.check()
     prepared = prepare(open_any(source, options), options)
     surveyed = survey(prepared)
     problems = [*prepared.contents.problems, *surveyed.problems]

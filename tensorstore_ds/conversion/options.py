@@ -1,90 +1,133 @@
-"""What can be asked of a conversion."""
+"""What can be asked of a conversion. Neither Pillow nor zarr is imported, so that ``tsds convert --help`` is quick."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import fields
 from typing import Any, Literal
 
-from tensorstore_ds.conversion.encode import ImageOptions
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.schema import Encoding, Keypoints, Layout
-from tensorstore_ds.imaging.codecs import MAX_PIXELS, Color
+from tensorstore_ds.format.schema import Encoding, Layout
+from tensorstore_ds.imaging import MAX_PIXELS, Color
 from tensorstore_ds.imaging.placement import Fit
+from tensorstore_ds.options import check, deciding, declared, option, recorded, refusal
+from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.sources.files import encoding_problem
 
 OnError = Literal["fail", "skip"]
 
 
-@dataclass(frozen=True, slots=True)
-class ConvertOptions:
+@declared
+class ImageOptions:
+    """How images are kept."""
+
+    encoding: Encoding = option(
+        "How images are kept: `raw` pixels, to train from; `jpeg`, encoded again, for less room; or the bytes of the "
+        "`source`'s files.",
+        default="raw",
+    )
+    quality: int = option("Quality of `encoding=jpeg`.", default=90, at_least=1, at_most=95)
+    size: tuple[int, int] | None = option(
+        "Resize every image to this (height, width) in pixels; boxes, keypoints and masks go along.",
+        default=None,
+        at_least=1,
+        shown="as they are",
+    )
+    fit: Fit = option(
+        "How an image is brought to `size`: `pad` adds a black edge, `crop` cuts off what is too long, `stretch` "
+        "changes the aspect.",
+        default="pad",
+    )
+    color: Color = option(
+        "Channels that are kept. `auto` keeps gray or colour as it is, stores both as RGB where they are mixed, and "
+        "drops alpha.",
+        default="auto",
+    )
+    max_pixels: int = option(
+        "Refuse images with more pixels, before they are decoded: a small file can unpack to more than memory holds.",
+        default=MAX_PIXELS,
+        at_least=1,
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.encoding == "source" and (self.size is not None or self.color != "auto"):
+            raise OptionError(
+                "`encoding=source` keeps files as they are: leave out `size` and `color`, or use `encoding=jpeg`."
+            )
+        if self.encoding == "jpeg" and self.color == "rgba":
+            raise OptionError("JPEG has no alpha: use `encoding=raw` with `color=rgba`.")
+        if self.size is not None and math.prod(self.size) > self.max_pixels:
+            found = f"{self.size[0]}x{self.size[1]}"
+            raise refusal("size", f"at most `max_pixels`, {self.max_pixels:,} pixels", found)
+
+
+@declared
+class ConvertOptions(ImageOptions, SourceOptions):
     """All that can be asked of a conversion.
 
-    Attributes:
-        format: of the source: a name of `sources.registry()`, or ``auto``.
-        layout: ``memmap`` to train from, ``zarr`` (compressed) to share.
-        encoding, quality, size, fit, color, max_pixels: of images, see `encode.ImageOptions`; size is (height, width).
-        classes, keypoints, images: of the source, see `sources.base.SourceOptions`.
-        split: divide the source's samples: name to fraction.
-        seed: of that division.
-        shard_nbytes: size of a shard's largest field, about.
-        workers: processes; 0 for none but this one, None for the cores that this process may use.
-        on_error: ``fail`` stops at the first bad sample, ``skip`` leaves it out and names it in ``skipped.jsonl``.
-        license, citation: noted in the manifest.
+    Raises:
+        OptionError: options are out of their range, or contradict each other.
     """
 
-    format: str = "auto"
-    layout: Layout = "memmap"
-    encoding: Encoding = "raw"
-    quality: int = 90
-    size: tuple[int, int] | None = None
-    fit: Fit = "pad"
-    color: Color = "auto"
-    max_pixels: int = MAX_PIXELS
-    classes: tuple[str, ...] | None = None
-    keypoints: Keypoints | None = None
-    images: Path | None = None
-    split: Mapping[str, float] | None = None
-    seed: int = 0
-    shard_nbytes: int = 4 * 1024**3
-    workers: int | None = None
-    on_error: OnError = "fail"
-    license: str | None = None
-    citation: str | None = None
+    format: str = option(
+        "Format of the source; `auto` recognises it by names and first bytes.",
+        default="auto",
+        among=("auto", *FORMATS),
+        recorded=False,
+    )
+    layout: Layout = option(
+        "`memmap` is uncompressed, to train from; `zarr` is compressed, to share.", default="memmap"
+    )
+    split: Mapping[str, float] | None = option(
+        "Divide the samples into splits of these names and fractions, such as train=0.9,val=0.1. Each class is divided "
+        "so, by a hash of the samples' paths.",
+        default=None,
+        shown="the source's own",
+    )
+    seed: int = option(
+        "Seed of `split`: the same seed always gives the same division.", default=0, at_least=0, at_most=2**63 - 1
+    )
+    shard_nbytes: int = option(
+        "Size of a shard, about. An interrupted conversion goes on after the last whole one.",
+        default=4 * 1024**3,
+        at_least=1,
+        unit="bytes",
+        shown="4GiB",
+    )
+    workers: int | None = option(
+        "Worker processes; 0 for none but this one.",
+        default=None,
+        at_least=0,
+        shown="the cores that this process may use",
+        decides=False,
+    )
+    on_error: OnError = option(
+        "What to do about a bad sample: `fail` stops and names it; `skip` leaves it out and lists it in "
+        "skipped.jsonl in the store.",
+        default="fail",
+        decides=False,
+    )
+    license: str | None = option("The data's licence, noted in the store.", default=None, decides=False)
+    citation: str | None = option("How to cite the data, noted in the store.", default=None, decides=False)
 
-    def check(self) -> None:
-        """Raise `OptionError` for options that contradict each other, or that no store can hold."""
-        self.image.check()
-        if not 0 <= self.seed < 2**63:
-            raise OptionError(f"--seed: expected a number in [0, 2^63), found one of {self.seed.bit_length()} bits.")
+    def __post_init__(self) -> None:
+        ImageOptions.__post_init__(self)
         for name, text in (("license", self.license), ("citation", self.citation)):
             if text is not None and encoding_problem(text) is not None:
-                raise OptionError(f"--{name}: expected text in UTF-8, found other bytes.")
+                raise refusal(name, "text in UTF-8", "other bytes")
 
     @property
     def image(self) -> ImageOptions:
-        """The options that concern images."""
-        return ImageOptions(self.encoding, self.quality, self.size, self.fit, self.color, self.max_pixels)
-
-    @property
-    def source(self) -> SourceOptions:
-        """The options that concern the source."""
-        return SourceOptions(self.classes, self.keypoints, self.images)
+        """The options that concern images, alone."""
+        return ImageOptions(**{each.name: getattr(self, each.name) for each in fields(ImageOptions)})
 
     def deciding(self) -> dict[str, Any]:
         """All that may decide the bytes of a shard: what must be the same in the run that a conversion goes on from."""
-        return {
-            name: str(value) if isinstance(value, Path) else value
-            for name, value in asdict(self).items()
-            if name not in _NOT_DECIDING
-        }
+        return deciding(self)
 
     def recorded(self) -> dict[str, Any]:
         """What is noted in the store of how it was made; names of fields say the rest, and paths are private."""
-        return {name: value for name, value in self.deciding().items() if name not in _NOT_RECORDED}
-
-
-_NOT_DECIDING = frozenset({"workers", "on_error", "license", "citation"})
-_NOT_RECORDED = frozenset({"format", "classes", "keypoints", "images"})
+        return recorded(self)

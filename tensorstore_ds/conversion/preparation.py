@@ -30,8 +30,8 @@ PROBED = 32
 def open_any(source: AnySource, options: ConvertOptions) -> Source:
     """The source at a path, or around a sequence."""
     if isinstance(source, str | os.PathLike):
-        return open_source(Path(source).absolute(), options.format, options.source)
-    return SequenceSource(source, options.source)
+        return open_source(Path(source).absolute(), options.format, options)
+    return SequenceSource(source, options)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER
-from tensorstore_ds.conversion.encode import ImageOptions
+from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.conversion.preparation import Prepared
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.imaging.codecs import color_of, open_image, oriented_size, own_pixel_limit

@@ -2,49 +2,43 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from tensorstore_ds.training.options import Preset, check
+from tensorstore_ds.options import ANY_DEVICE, check, declared, option
+from tensorstore_ds.training.options import Preset
 
-Model = Preset | Literal["none"]
-MODELS: tuple[str, ...] = (*get_args(Preset), "none")
+Model = Literal[Preset, "none"]
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class DiagnoseOptions:
     """What is examined, for how long, and with which limits.
-
-    Attributes:
-        split: its name; None: `train`, or the first one.
-        model: that trains: a name of `PRESETS`, or ``auto``, by the images' size; ``none``: loading alone.
-        batch_size: samples of a step; cut to the data.
-        seconds: that the diagnosis may take, about.
-        device: ``cuda``, ``cpu``, ...; None: a GPU if there is one.
-        num_threads, prefetch_factor, pin_memory: of the `DataLoader` that is examined; None: its defaults. What is
-            recommended is compared with these.
-        cores: that this process may use; None: as the system says.
-        memory: bytes that this process may use; None: as the system says.
 
     Raises:
         OptionError: one is out of its range.
     """
 
-    split: str | None = None
-    model: Model = "tiny"
-    batch_size: int = 128
-    seconds: float = 40.0
-    device: str | None = None
-    num_threads: int | None = None
-    prefetch_factor: int | None = None
-    pin_memory: bool | None = None
-    cores: int | None = None
-    memory: int | None = None
+    split: str | None = option("The split to train on.", default=None, shown="train, or the first")
+    model: Model = option(
+        "The model that trains, a preset of `TrainOptions`; `none` examines loading alone.", default="tiny"
+    )
+    batch_size: int = option("Samples per step; cut to the data.", default=128, at_least=1)
+    seconds: float = option("Time that the diagnosis may take, about.", default=40.0, at_least=1)
+    device: str | None = option("The device to train on, such as cuda or cpu.", default=None, shown=ANY_DEVICE)
+    num_threads: int | None = option(
+        "The loader's threads that you use now, with which the best settings are compared.",
+        default=None,
+        at_least=1,
+        shown="the loader's",
+    )
+    prefetch_factor: int | None = option(
+        "The loader's prefetch_factor that you use now.", default=None, at_least=1, shown="the loader's"
+    )
+    pin_memory: bool | None = option("Whether you use the loader's pin_memory now.", default=None, shown="the loader's")
+    cores: int | None = option("Cores that this process may use.", default=None, at_least=1, shown="as the system says")
+    memory: int | None = option(
+        "Memory that this process may use.", default=None, at_least=1, unit="bytes", shown="as the system says"
+    )
 
     def __post_init__(self) -> None:
-        check(self.model in MODELS, "model", f"one of {', '.join(MODELS)}", self.model)
-        check(1 <= self.seconds < math.inf, "seconds", "1 or more", self.seconds)
-        for name in ("batch_size", "num_threads", "prefetch_factor", "cores", "memory"):
-            value = getattr(self, name)
-            check(value is None or value >= 1, name, "at least 1", value)
+        check(self)

@@ -1,1 +1,8 @@
-"""From the bytes of an image file to pixels, from pixels to bytes, and to another size."""
+"""Image files to pixels, and pixels to image files; what no Pillow is needed for stands here."""
+
+from typing import Literal
+
+Color = Literal["auto", "gray", "rgb", "rgba"]
+
+#: More pixels than this are taken for a decompression bomb; Pillow's own threshold for a warning.
+MAX_PIXELS = 1024**3 // 4 // 3

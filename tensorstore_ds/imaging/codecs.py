@@ -6,7 +6,7 @@ import contextlib
 import io
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, BinaryIO, Literal, get_args
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,11 @@ from PIL.PngImagePlugin import PngImageFile
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.schema import DTYPES
+from tensorstore_ds.imaging import MAX_PIXELS, Color
 from tensorstore_ds.imaging.resizing import as_image
 from tensorstore_ds.regular_files import check_machine
 
 OnDecode = Callable[[int], None]
-Color = Literal["auto", "gray", "rgb", "rgba"]
-COLORS: tuple[Color, ...] = get_args(Color)
-
-#: More pixels than this are taken for a decompression bomb; Pillow's own threshold for a warning.
-MAX_PIXELS = 1024**3 // 4 // 3
 
 #: The formats behind `IMAGE_SUFFIXES`, in Pillow's names. It knows forty more, and would start Ghostscript for one.
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP", "JPEG2000")
@@ -123,7 +119,7 @@ def open_image(data: bytes | BinaryIO, *, max_pixels: int = MAX_PIXELS, key: str
     if width * height > max_pixels:
         message = f"this image says it has {width}x{height} pixels, the limit is {max_pixels}."
         raise SourceError(
-            Problem(key, "too-many-pixels", message), "Raise the limit with --max-pixels, if you trust it."
+            Problem(key, "too-many-pixels", message), "Raise the limit with `max_pixels`, if you trust it."
         )
     if image.tile and image.mode[:2] != "I;" and ";16" in str(image.tile[0][3]):
         message = "this is a 16-bit colour image, of which Pillow would keep 8 bits."

@@ -11,7 +11,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.imaging.codecs import MAX_PIXELS, decode_image, open_image, oriented_size, own_pixel_limit
+from tensorstore_ds.imaging import MAX_PIXELS
+from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size, own_pixel_limit
 from tensorstore_ds.machine import memory_limit
 
 #: Memory that decoding takes for each pixel, at most about: Pillow's own 4 bytes, the array, and the image turned.

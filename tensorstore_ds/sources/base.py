@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.schema import Field, Keypoints
+from tensorstore_ds.options import check, declared, option
 
 #: What a source hands to its own `read`: a path, a row number. It must be small: a data set has millions.
 Reference = str | int
@@ -28,19 +29,31 @@ IMAGE_SUFFIXES = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class SourceOptions:
-    """What the user may say about a source.
+    """What the user may say about a source."""
 
-    Attributes:
-        classes: the class names in their order; None for those that occur, in alphabetic order.
-        keypoints: keypoint names in their order and flip pairs; None to derive them.
-        images: a folder to look for images in, for annotations that lie apart from their images.
-    """
+    classes: tuple[str, ...] | None = option(
+        "Names of the classes in their order: the first one is label 0.",
+        default=None,
+        shown="the names in the source, sorted",
+        recorded=False,
+    )
+    keypoints: Keypoints | None = option(
+        "Names of the keypoints in their order, and the pairs that a mirror swaps.",
+        default=None,
+        shown="the names in the source, sorted, with pairs such as left and right",
+        recorded=False,
+    )
+    images: Path | None = option(
+        "The folder with the images, where they lie apart from their annotations.",
+        default=None,
+        shown="beside the annotations",
+        recorded=False,
+    )
 
-    classes: tuple[str, ...] | None = None
-    keypoints: Keypoints | None = None
-    images: Path | None = None
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)

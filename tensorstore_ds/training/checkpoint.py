@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tensorstore_ds.durable import replacing
 from tensorstore_ds.errors import TrainingError, one_line
-from tensorstore_ds.imaging.codecs import MAX_PIXELS
+from tensorstore_ds.imaging import MAX_PIXELS
 from tensorstore_ds.imaging.placement import FITS, Fit
 from tensorstore_ds.training.options import ViTOptions
 from tensorstore_ds.training.tasks import task_from_data

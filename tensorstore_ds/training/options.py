@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from tensorstore_ds.errors import OptionError
+from tensorstore_ds.options import ANY_DEVICE, changed, check, declarations, declared, option, refusal
 
 Task = Literal["auto", "classification", "multilabel", "keypoints", "classification+keypoints"]
 Preset = Literal["auto", "seed", "tiny", "small", "base"]
@@ -24,43 +23,43 @@ LARGEST = 2**16
 SMALL_IMAGE = 64
 
 
-@dataclass(frozen=True, slots=True)
+@declared
 class ViTOptions:
     """The shape of a vision transformer.
-
-    Attributes:
-        image_size: (height, width) in pixels; where `patch_size` does not divide them, the image is padded.
-        channels: of the image.
-        patch_size: side of a patch in pixels: an image is a sequence of its patches.
-        width: numbers in a token.
-        depth: encoder blocks.
-        heads: of the attention; they divide `width`.
-        mlp_width: of the hidden layer in each block.
-        dropout: probability, in [0, 1).
 
     Raises:
         OptionError: one is out of its range.
     """
 
-    image_size: tuple[int, int]
-    channels: int
-    patch_size: int
-    width: int
-    depth: int
-    heads: int
-    mlp_width: int
-    dropout: float = 0.0
+    image_size: tuple[int, int] = option(
+        "(height, width) of the images in pixels; where `patch_size` does not divide them, an image is padded.",
+        at_least=1,
+        at_most=LARGEST,
+    )
+    channels: int = option("Channels of the images.", at_least=1, at_most=LARGEST)
+    patch_size: int = option(
+        "Side of a patch in pixels: an image becomes a sequence of its patches. Smaller patches show more detail and "
+        "take more time.",
+        at_least=1,
+        at_most=LARGEST,
+    )
+    width: int = option("Numbers in a token, which stands for a patch.", at_least=1, at_most=LARGEST)
+    depth: int = option("Number of encoder blocks.", at_least=1, at_most=LARGEST)
+    heads: int = option("Number of attention heads; must divide `width`.", at_least=1, at_most=LARGEST)
+    mlp_width: int = option("Width of the hidden layer in each block.", at_least=1, at_most=LARGEST)
+    dropout: float = option(
+        "Probability with which a number is left out in training, against overfitting.",
+        default=0.0,
+        at_least=0,
+        below=1,
+    )
 
     def __post_init__(self) -> None:
-        for name in ("channels", "patch_size", "width", "depth", "heads", "mlp_width"):
-            check(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-            check(getattr(self, name) <= LARGEST, name, f"at most {LARGEST:,}", getattr(self, name))
-        check(min(self.image_size) >= 1, "image_size", "at least 1 x 1", self.image_size)
-        check(max(self.image_size) <= LARGEST, "image_size", f"at most {LARGEST:,} x {LARGEST:,}", self.image_size)
-        check(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
-        divisors = [heads for heads in range(1, self.width + 1) if self.width % heads == 0]
-        expected = f"a divisor of the width {self.width}, such as {min(divisors, key=lambda n: abs(n - self.heads))}"
-        check(self.width % self.heads == 0, "heads", expected, self.heads)
+        check(self)
+        if self.width % self.heads:
+            divisors = [heads for heads in range(1, self.width + 1) if self.width % heads == 0]
+            near = min(divisors, key=lambda n: abs(n - self.heads))
+            raise refusal("heads", f"a divisor of the width {self.width}, such as {near}", self.heads)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -93,94 +92,139 @@ def vit_options(preset: Preset, stored: tuple[int, int], channels: int, **change
     """
     if preset == "auto":
         preset = "seed" if max(stored) <= SMALL_IMAGE else "tiny"
-    check(preset in PRESETS, "model", f"one of {', '.join(PRESETS)}", preset)
+    if preset not in PRESETS:
+        raise refusal("model", f"one of {', '.join(PRESETS)}", preset)
     given = {name: value for name, value in changes.items() if value is not None}
     return ViTOptions(**{"image_size": stored, "channels": channels, **PRESETS[preset], **given})
 
 
-@dataclass(frozen=True, slots=True)
+def _of_vit(name: str) -> Any:
+    """An option that changes the preset, as `ViTOptions` declares it."""
+    return changed(declarations(ViTOptions)[name], default=None, shown="that of `model`")
+
+
+@declared
 class TrainOptions:
     """What a run is to do.
-
-    Attributes:
-        task: what is learned; ``auto``: labels if there are any, else keypoints, else the classes of objects.
-        train_split, eval_split: names; None: `val`, `valid`, `validation` or `test`, the first that there is.
-        model: a name of `PRESETS`, or ``auto``, by the images' size.
-        image_size: (height, width) that images are resized to on the device; None: the preset's, or as they are stored.
-        patch_size, width, depth, heads, mlp_width, dropout: change the preset; see `ViTOptions`.
-        epochs: passes over the training split.
-        batch_size: samples of a step, of each rank.
-        accumulate: batches whose gradients are added up before the weights change.
-        learning_rate: the highest, after the warm-up; it falls to 0 along half a cosine.
-        warmup: share of the run in which the learning rate rises from 0.
-        weight_decay: of matrices; biases, norms, class token and positions have none.
-        clip: largest norm of the gradient; 0: as it is.
-        label_smoothing: of classification, in [0, 1).
-        mix: blend images of a batch: ``mixup`` or ``cutmix``, of torchvision.
-        augment: random changes on the device: ``light`` crops and colours, ``strong`` more of it.
-        flip: mirror images left to right, at random; not for digits, text or arrows.
-        balance: draw samples by weight: rare classes more often, see `class_balanced_weights` and `repeat_factors`.
-        ema: decay of the moving average of the weights, which is what is evaluated and kept; 0: none.
-        precision: ``auto``: bf16 on a GPU that has it, else fp32.
-        compile: through torch.compile.
-        grad_checkpointing: compute blocks again in the backward pass, for less memory.
-        device: ``cuda``, ``cpu``, ...; None: a GPU if there is one.
-        residency: where rows are read from; see `DataLoader`.
-        num_threads: of the loader.
-        torch_threads: of torch's computations on the CPU; None: as torch has it.
-        seed: of weights, order and augmentation.
 
     Raises:
         OptionError: one is out of its range.
     """
 
-    task: Task = "auto"
-    train_split: str = "train"
-    eval_split: str | None = None
-    model: Preset = "auto"
-    image_size: tuple[int, int] | None = None
-    patch_size: int | None = None
-    width: int | None = None
-    depth: int | None = None
-    heads: int | None = None
-    mlp_width: int | None = None
-    dropout: float | None = None
-    epochs: int = 20
-    batch_size: int = 128
-    accumulate: int = 1
-    learning_rate: float = 1e-3
-    warmup: float = 0.05
-    weight_decay: float = 0.05
-    clip: float = 1.0
-    label_smoothing: float = 0.0
-    mix: Mix = "none"
-    augment: Augment = "light"
-    flip: bool = False
-    balance: Balance = "none"
-    ema: float = 0.0
-    precision: Precision = "auto"
-    compile: bool = False
-    grad_checkpointing: bool = False
-    device: str | None = None
-    residency: Residency = "auto"
-    num_threads: int | None = None
-    torch_threads: int | None = None
-    seed: int = 0
+    task: Task = option(
+        "What is learned: `classification`, one label per image; `multilabel`, the classes of its objects; "
+        "`keypoints`; or `classification+keypoints`. `auto` takes labels, else keypoints, else objects.",
+        default="auto",
+    )
+    train_split: str = option("The split to learn from.", default="train")
+    eval_split: str | None = option(
+        "The split to evaluate on, after every epoch.",
+        default=None,
+        shown="val, valid, validation or test, the first that there is",
+    )
+    model: Preset = option(
+        "Size of the model, from small to large: `seed` (for 28 x 28 pixels), `tiny`, `small`, `base`. `auto` is "
+        "`seed` for images of at most 64 x 64 pixels, else `tiny`.",
+        default="auto",
+    )
+    image_size: tuple[int, int] | None = option(
+        "Resize images to this (height, width) in pixels, on the device.",
+        default=None,
+        at_least=1,
+        at_most=LARGEST,
+        shown="that of `model`, or as they are stored",
+    )
+    patch_size: int | None = _of_vit("patch_size")
+    width: int | None = _of_vit("width")
+    depth: int | None = _of_vit("depth")
+    heads: int | None = _of_vit("heads")
+    mlp_width: int | None = _of_vit("mlp_width")
+    dropout: float | None = _of_vit("dropout")
+    epochs: int = option("Passes over the training split.", default=20, at_least=1)
+    batch_size: int = option(
+        "Samples per step and per rank. Larger batches use a GPU better and take more memory.", default=128, at_least=1
+    )
+    accumulate: int = option(
+        "Batches whose gradients are added up for one change of the weights: a larger batch in the same memory.",
+        default=1,
+        at_least=1,
+    )
+    learning_rate: float = option(
+        "The highest learning rate, after the warm-up; it falls to 0 along half a cosine. Lower it when the loss is no "
+        "number or jumps.",
+        default=1e-3,
+        above=0,
+    )
+    warmup: float = option(
+        "Share of the run in which the learning rate rises from 0.", default=0.05, at_least=0, below=1
+    )
+    weight_decay: float = option(
+        "Weight decay of AdamW, for matrices; biases, norms, class token and positions have none.",
+        default=0.05,
+        at_least=0,
+    )
+    clip: float = option("Largest norm of the gradient; 0 leaves it as it is.", default=1.0, at_least=0)
+    label_smoothing: float = option(
+        "Label smoothing in classification: the share of a label that is spread over all classes.",
+        default=0.0,
+        at_least=0,
+        below=1,
+    )
+    mix: Mix = option("Blend the images of a batch and their labels, with `mixup` or `cutmix`.", default="none")
+    augment: Augment = option(
+        "Random changes of the images, on the device: `light` shifts them and changes brightness and contrast; "
+        "`strong` enlarges random parts and changes colours more.",
+        default="light",
+    )
+    flip: bool = option(
+        "Mirror images left to right at random, with their boxes and keypoints. Not for digits, text or arrows.",
+        default=False,
+    )
+    balance: Balance = option(
+        "Draw samples of rare classes more often: by labels with `inverse` or `effective`, by objects with `repeat`.",
+        default="none",
+    )
+    ema: float = option(
+        "Decay of a moving average of the weights, such as 0.999, which is then evaluated and kept; 0 for none.",
+        default=0.0,
+        at_least=0,
+        below=1,
+    )
+    precision: Precision = option(
+        "Precision of the computation; `auto` is `bf16` on a GPU that has it, else `fp32`.", default="auto"
+    )
+    compile: bool = option(
+        "Compile the model with torch.compile: a slow start, then faster steps.", default=False, decides=False
+    )
+    grad_checkpointing: bool = option(
+        "Compute the blocks again in the backward pass: the same gradients in less memory, and more time.",
+        default=False,
+        decides=False,
+    )
+    device: str | None = option(
+        "The device to train on, such as cuda or cpu.", default=None, shown=ANY_DEVICE, decides=False
+    )
+    residency: Residency = option(
+        "Where rows are read from: `page-cache`, `locked` in memory, or a copy on the `device`. `auto` is `device` if "
+        "it fits on a GPU, else `page-cache`.",
+        default="auto",
+        decides=False,
+    )
+    num_threads: int | None = option(
+        "Threads of the loader.", default=None, at_least=1, shown="the cores, at most 8", decides=False
+    )
+    torch_threads: int | None = option(
+        "Threads of torch on the CPU. They spin while they wait for each other: 1 is faster where other processes need "
+        "the cores.",
+        default=None,
+        at_least=1,
+        shown="as torch has it",
+        decides=False,
+    )
+    seed: int = option("Seed of weights, order and augmentation.", default=0, at_least=0)
 
     def __post_init__(self) -> None:
-        for name, allowed in _CHOICES.items():
-            check(getattr(self, name) in allowed, name, f"one of {', '.join(allowed)}", getattr(self, name))
-        for name in ("epochs", "batch_size", "accumulate"):
-            check(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        check(0 < self.learning_rate < math.inf, "learning_rate", "a positive number", self.learning_rate)
-        for name in ("weight_decay", "clip"):
-            check(0 <= getattr(self, name) < math.inf, name, "0 or more", getattr(self, name))
-        for name in ("warmup", "label_smoothing", "ema"):
-            check(0 <= getattr(self, name) < 1, name, "in [0, 1)", getattr(self, name))
-        for name in ("num_threads", "torch_threads"):
-            value = getattr(self, name)
-            check(value is None or value >= 1, name, "at least 1", value)
-        check(self.seed >= 0, "seed", "0 or more", self.seed)
+        check(self)
 
     def vit(self, image_size: tuple[int, int], channels: int) -> ViTOptions:
         """The model's shape for stored images of a size."""
@@ -193,20 +237,4 @@ class TrainOptions:
 
 
 #: What a run may be resumed with that is not what it was begun with: it changes how fast, not what is computed.
-FREE_TO_CHANGE = frozenset({"compile", "grad_checkpointing", "device", "residency", "num_threads", "torch_threads"})
-
-_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "task": get_args(Task),
-    "model": get_args(Preset),
-    "mix": get_args(Mix),
-    "augment": get_args(Augment),
-    "balance": get_args(Balance),
-    "precision": get_args(Precision),
-    "residency": get_args(Residency),
-}
-
-
-def check(valid: bool, name: str, expected: str, found: object) -> None:
-    """Raise an `OptionError` unless an option is valid."""
-    if not valid:
-        raise OptionError(f"{name}: expected {expected}, found {found}.")
+FREE_TO_CHANGE = frozenset(name for name, each in declarations(TrainOptions).items() if not each.decides)

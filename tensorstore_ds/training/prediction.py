@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from tensorstore_ds.errors import Problem, SourceError, TrainingError
-from tensorstore_ds.imaging.codecs import Color, decode_image
+from tensorstore_ds.imaging import Color
+from tensorstore_ds.imaging.codecs import decode_image
 from tensorstore_ds.imaging.placement import Placement, place
 from tensorstore_ds.imaging.resizing import resize
 from tensorstore_ds.loading.augment.base import Compose

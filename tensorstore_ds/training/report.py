@@ -226,12 +226,12 @@ def _notes(run: Run) -> Iterator[str]:
     if crowded := crowded_samples(run.task, run.split):
         yield f"{crowded:,} samples have several objects: the keypoints of the one with the largest box are learned"
     if run.eval_split is None:
-        yield "there is no split to evaluate on (val or test): make one with tsds convert --split train=0.9,val=0.1"
+        yield "there is no split to evaluate on (val or test): convert with `split=train=0.9,val=0.1`"
     elif unseen := unseen_classes(run.task, run.split, run.eval_split):
         names = ", ".join(unseen[:3]) + (f" and {len(unseen) - 3} more" if len(unseen) > 3 else "")
         yield (
             f"{run.eval_split.name} has samples of classes that {run.split.name} has none of: {names}. "
-            "They count as wrong; divide the data again with tsds convert --split"
+            "They count as wrong; convert with another `split`"
         )
     if not tensorboard_available():
         yield "no files for TensorBoard, it is not installed: pip install 'tensorstore-ds[tensorboard]'"

@@ -19,7 +19,8 @@ from PIL import Image
 import tensorstore_ds as tsds
 from fuzz.door import Door
 from fuzz.mutations import NAMES, TABLE_TOKENS, mutate_bytes, mutate_table, mutate_text, mutate_xml
-from tensorstore_ds.conversion.encode import ImageOptions, encode_sample
+from tensorstore_ds.conversion.encode import encode_sample
+from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size, own_pixel_limit
