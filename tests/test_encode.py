@@ -187,11 +187,11 @@ def test_source_encoding_keeps_every_byte():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(encoding="source", size=(8, 8)), "leave out `size`"),
-        (dict(encoding="source", color="rgb"), "leave out `size` and `color`"),
-        (dict(encoding="jpeg", color="rgba"), "JPEG has no alpha"),
-        (dict(quality=0), "1 to 95"),
-        (dict(size=(0, 5)), "`size`: expected 1 or more, found 0x5"),
+        ({"encoding": "source", "size": (8, 8)}, "leave out `size`"),
+        ({"encoding": "source", "color": "rgb"}, "leave out `size` and `color`"),
+        ({"encoding": "jpeg", "color": "rgba"}, "JPEG has no alpha"),
+        ({"quality": 0}, "1 to 95"),
+        ({"size": (0, 5)}, "`size`: expected 1 or more, found 0x5"),
     ],
 )
 def test_options_that_contradict_each_other(options, message):

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tensorstore_ds.conversion.blocks import RowFormat, check_fields
-from tensorstore_ds.conversion.encode import ImageOptions, encode_sample
-from tensorstore_ds.conversion.options import ConvertOptions, OnError
+from tensorstore_ds.conversion.encode import encode_sample
+from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import PlannedSplit, plan_splits
 from tensorstore_ds.errors import ConversionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField

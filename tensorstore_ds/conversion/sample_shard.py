@@ -41,7 +41,7 @@ class SampleFormat:
 
     def __init__(self, options: ConvertOptions, fields: Mapping[str, Field] | None) -> None:
         self.options = options
-        self.reader = SampleReader(options.source, WHERE)
+        self.reader = SampleReader(options, WHERE)
         self.rows: RowFormat | None = None
         self.left_out: tuple[Problem, ...] = ()
         self._asked = fields

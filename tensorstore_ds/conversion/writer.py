@@ -79,7 +79,6 @@ class Writer:
             OptionError: options contradict each other, or those of the interrupted run.
             ConversionError: another process writes there.
         """
-        self._options.check()
         if self._options.split is not None:
             raise OptionError("`split` divides a source of known length: name the split of each sample instead.")
         if not self._out.parent.is_dir():
