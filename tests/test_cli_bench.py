@@ -3,14 +3,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 import tensorstore_ds
 from stores import class_folders
-from tensorstore_ds.comparison.options import BATCH_SIZES, GROUPS, BenchOptions, Group
+from tensorstore_ds import BenchOptions
 from tensorstore_ds.comparison.results import Cell, Comparison, Way
 from tsds_cli import bench as command
 from tsds_cli.failure import failure_of
@@ -128,11 +128,6 @@ def test_options_are_handed_on(asked: list[Any], tmp_path: Path) -> None:
     run("s.tsds", "--out", tmp_path, *arguments, "--seconds", 3, "--device", "cpu")
     assert asked[1] == BenchOptions()
     assert asked[2] == BenchOptions(tmp_path, "val", (7, 9), ("store", "files"), False, 3.0, "cpu")
-
-
-def test_names_and_sizes_are_those_of_the_library() -> None:
-    assert command.WAYS == GROUPS == get_args(Group)
-    assert command.BATCH_SIZES == BATCH_SIZES
 
 
 def test_what_was_not_measured_is_said(asked: list[Any], tmp_path: Path) -> None:

@@ -1,20 +1,20 @@
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from typing import get_args
+from typing import get_origin
 
 import click
 import pytest
 
+from command_tables import PAGE, table, with_tables
 from small_stores import ROOT, VALID, tsds
-from tensorstore_ds import ConvertOptions
-from tensorstore_ds.conversion.options import OnError
-from tensorstore_ds.format.schema import ENCODINGS, LAYOUTS
-from tensorstore_ds.imaging.codecs import COLORS
-from tensorstore_ds.imaging.placement import FITS
+from tensorstore_ds import BenchOptions, ConvertOptions, DiagnoseOptions, TrainOptions
+from tensorstore_ds.options import declarations
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.version import __version__
 from tsds_cli.main import COMMANDS, cli
@@ -50,34 +50,87 @@ def test_every_option_has_help(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_and_option_is_in_the_docs(name: str) -> None:
-    text = (ROOT / "docs" / "commands.md").read_text("utf-8")
+    text = PAGE.read_text("utf-8")
     section = re.search(rf"^## tsds {name}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     assert section is not None
     for option in options(name).values():
         assert f"`{option.opts[0]}" in section[1]
 
 
+def test_the_tables_of_the_docs_are_what_help_says() -> None:
+    text = PAGE.read_text("utf-8")
+    assert text == with_tables(text), "run: python tests/command_tables.py"
+    assert "| `--quality` | Quality of --encoding jpeg. Default: 90. |" in table("convert")
+
+
+# --- messages name options as the caller wrote them ---------------------------------------------------------------
+
+
+def literals(tree: ast.AST) -> Iterator[str]:
+    """The texts of a module that are no docstrings."""
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.value
+
+
+def library() -> list[tuple[str, ast.AST]]:
+    modules = sorted((ROOT / "tensorstore_ds").rglob("*.py"))
+    assert len(modules) > 50
+    return [(str(m.relative_to(ROOT)), ast.parse(m.read_text("utf-8"))) for m in modules]
+
+
+def test_no_message_of_the_library_names_a_flag() -> None:
+    found = {(name, text) for name, tree in library() for text in literals(tree) if re.search(r"(?<!\w)--[a-z]", text)}
+    assert {text for _, text in found if "docker run --ulimit" not in text} == set()
+
+
+def test_every_option_that_an_error_names_is_one_of_a_command() -> None:
+    known = {str(p.name) for name in COMMANDS for p in command(name).params}
+    raised = [
+        node
+        for _, tree in library()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("OptionError", "refusal")
+    ]
+    assert len(raised) > 40
+    named = {n for node in raised for text in literals(node) for n in re.findall(r"`([a-z_]+)(?:=|`)", text)}
+    assert {"size", "max_pixels", "encoding"} <= named <= known
+
+
+def test_a_message_becomes_flags() -> None:
+    done = tsds("convert", "a", "b", "--encoding", "source", "--size", 8)
+    assert done.stderr == (
+        "tsds: --encoding source keeps files as they are: leave out --size and --color, or use --encoding jpeg.\n"
+    )
+
+
+# --- the whole ----------------------------------------------------------------------------------------------------
+
+
 def test_the_list_of_commands_has_them_all() -> None:
     shown = tsds("--help").output
     for name in COMMANDS:
         summary = re.search(rf"^  {name} +(.+)$", shown, re.MULTILINE)
-        assert summary is not None and not summary[1].endswith("...")
+        assert summary is not None and summary[1] == COMMANDS[name] == command(name).get_short_help_str(200)
 
 
-def test_choices_and_defaults_are_those_of_the_library() -> None:
-    found = options("convert")
+@pytest.mark.parametrize(
+    ("name", "cls"),
+    [("convert", ConvertOptions), ("train", TrainOptions), ("bench", BenchOptions), ("doctor", DiagnoseOptions)],
+)
+def test_every_option_of_a_class_is_a_flag_with_its_choices_and_default(name: str, cls: type) -> None:
+    flags = options(name)
+    for declared in declarations(cls).values():
+        flag = flags[declared.name]
+        assert flag.default == declared.default
+        if declared.choices and get_origin(declared.type) is not Sequence:
+            assert isinstance(flag.type, click.Choice) and tuple(flag.type.choices) == declared.choices
 
-    def choices(name: str) -> set[str]:
-        assert isinstance(found[name].type, click.Choice)
-        return set(found[name].type.choices)
 
-    assert choices("format") == {"auto", *FORMATS}
-    assert choices("layout") == set(LAYOUTS)
-    assert choices("encoding") == set(ENCODINGS)
-    assert choices("fit") == set(FITS)
-    assert choices("color") == set(COLORS)
-    assert choices("on_error") == set(get_args(OnError))
-    assert options("repack")["layout"].type.to_info_dict()["choices"] == found["layout"].type.to_info_dict()["choices"]
+def test_formats_are_those_of_the_library() -> None:
+    assert isinstance(options("convert")["format"].type, click.Choice)
+    assert set(options("convert")["format"].type.choices) == {"auto", *FORMATS}
 
 
 def test_every_option_of_the_library_is_an_option_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,8 +143,7 @@ def test_every_option_of_the_library_is_an_option_of_the_command(monkeypatch: py
     monkeypatch.setattr("tensorstore_ds.convert", convert)
     assert tsds("convert", "a", "b").exit_code == 130
     assert seen == [ConvertOptions()]
-    known = {"shard_size" if f.name == "shard_nbytes" else f.name for f in fields(ConvertOptions)}
-    assert known == set(options("convert")) - {"dry_run", "as_json"}
+    assert {f.name for f in fields(ConvertOptions)} == set(options("convert")) - {"dry_run", "as_json"}
 
 
 def loaded(*arguments: str) -> set[str]:
@@ -109,8 +161,9 @@ def loaded(*arguments: str) -> set[str]:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    for arguments in (["--help"], ["convert", "--help"], ["preview", "--help"]):
-        assert not loaded(*arguments) & {"numpy", "PIL", "zarr", "rich", "torch", "tensorstore_ds"}
+    assert not loaded("--help") & {"numpy", "tensorstore_ds"}
+    for arguments in ([name, "--help"] for name in COMMANDS):
+        assert not loaded(*arguments) & {"PIL", "zarr", "rich", "torch"}
 
 
 def test_info_imports_neither_pillow_nor_zarr() -> None:

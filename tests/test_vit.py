@@ -205,18 +205,18 @@ def test_presets_can_be_changed() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"channels": 0}, "channels: expected at least 1, found 0."),
-        ({"patch_size": 0}, "patch_size: expected at least 1, found 0."),
-        ({"width": 0}, "width: expected at least 1, found 0."),
-        ({"depth": -1}, "depth: expected at least 1, found -1."),
-        ({"heads": 0}, "heads: expected at least 1, found 0."),
-        ({"mlp_width": 0}, "mlp_width: expected at least 1, found 0."),
-        ({"image_size": (0, 16)}, "image_size: expected at least 1 x 1, found (0, 16)."),
-        ({"dropout": 1.0}, "dropout: expected in [0, 1), found 1.0."),
-        ({"dropout": -0.1}, "dropout: expected in [0, 1), found -0.1."),
-        ({"dropout": math.nan}, "dropout: expected in [0, 1), found nan."),
-        ({"heads": 5}, "heads: expected a divisor of the width 24, such as 4, found 5."),
-        ({"width": 20}, "heads: expected a divisor of the width 20, such as 2, found 3."),
+        ({"channels": 0}, "`channels`: expected 1 to 65,536, found 0."),
+        ({"patch_size": 0}, "`patch_size`: expected 1 to 65,536, found 0."),
+        ({"width": 0}, "`width`: expected 1 to 65,536, found 0."),
+        ({"depth": -1}, "`depth`: expected 1 to 65,536, found -1."),
+        ({"heads": 0}, "`heads`: expected 1 to 65,536, found 0."),
+        ({"mlp_width": 0}, "`mlp_width`: expected 1 to 65,536, found 0."),
+        ({"image_size": (0, 16)}, "`image_size`: expected 1 to 65,536, found 0x16."),
+        ({"dropout": 1.0}, "`dropout`: expected in [0, 1), found 1.0."),
+        ({"dropout": -0.1}, "`dropout`: expected in [0, 1), found -0.1."),
+        ({"dropout": math.nan}, "`dropout`: expected in [0, 1), found nan."),
+        ({"heads": 5}, "`heads`: expected a divisor of the width 24, such as 4, found 5."),
+        ({"width": 20}, "`heads`: expected a divisor of the width 20, such as 2, found 3."),
     ],
 )
 def test_a_shape_that_cannot_be_is_refused(change: dict[str, Any], message: str) -> None:
@@ -226,7 +226,7 @@ def test_a_shape_that_cannot_be_is_refused(change: dict[str, Any], message: str)
 
 
 def test_a_preset_that_there_is_not_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"model: expected one of seed, tiny, small, base, found huge\."):
+    with pytest.raises(OptionError, match=r"`model`: expected one of seed, tiny, small, base, found huge\."):
         vit_options("huge", (224, 224), 3)  # type: ignore[arg-type]
 
 

@@ -8,92 +8,26 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tensorstore_ds import BenchOptions
 from tsds_cli import text
 from tsds_cli.failure import Interrupted
-from tsds_cli.options import json_option, path_argument
+from tsds_cli.options import json_option, options_of, out_option, path_argument
 from tsds_cli.progress import ProgressBar
+from tsds_cli.spelling import spelled
 
 if TYPE_CHECKING:
     from tensorstore_ds.comparison.bench import BenchProgress
     from tensorstore_ds.comparison.results import Cell, Comparison, First, Way
 
-#: Names of the groups of ways. A test holds them equal to the library's, which help must not import.
-WAYS = ("files", "tensors", "plain", "store", "device")
-#: Likewise.
-BATCH_SIZES = (100, 300, 500, 1000, 3000, 5000, 10000)
-
 _MISSING = "-"
-
-
-def batch_sizes(value: str) -> tuple[int, ...]:
-    """``100,1000``: numbers of samples.
-
-    >>> batch_sizes("100,1000")
-    (100, 1000)
-    """
-    parts = [part.strip() for part in value.split(",")]
-    if not all(part.isascii() and part.isdecimal() and 0 < len(part) < 10 and int(part) for part in parts):
-        raise click.BadParameter(f"expected numbers of samples, such as 100,1000, found {value!r}.")
-    return tuple(map(int, parts))
-
-
-def ways(value: str) -> tuple[str, ...]:
-    """``files,store``: groups of ways.
-
-    >>> ways("files,store")
-    ('files', 'store')
-    """
-    found = tuple(part.strip() for part in value.split(","))
-    for way in found:
-        if way not in WAYS:
-            raise click.BadParameter(f"expected some of {', '.join(WAYS)}, found {way!r}.")
-    return found
 
 
 @click.command()
 @path_argument("store")
-@click.option("--raw", type=click.Path(path_type=Path), metavar="DIR", help="The folder that was converted.")
-@click.option("--split", default="train", show_default=True, metavar="NAME", help="The split to load.")
-@click.option(
-    "--batch-sizes",
-    type=batch_sizes,
-    default=",".join(map(str, BATCH_SIZES)),
-    show_default=True,
-    metavar="N,...",
-    help="Samples a batch; larger ones than the split become one, of the whole split.",
-)
-@click.option(
-    "--ways",
-    "chosen",
-    type=ways,
-    default=",".join(WAYS),
-    show_default=True,
-    metavar="NAME,...",
-    help="What to compare: files, through torchvision; tensors, all in a TensorDataset; plain, the store through "
-    "torch's DataLoader; store, through this library's; device, through this library's from the GPU's memory.",
-)
-@click.option("--train/--no-train", default=True, show_default=True, help="Measure training of a small ViT, too.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(0, min_open=True),
-    help="For each measurement, about; what takes longer is measured on a part of the epoch. "
-    "[default: 0.5 up to 10,000 samples, else 1.5]",
-)
-@click.option("--device", metavar="NAME", help="cuda or cpu. [default: a GPU if there is one]")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write here. [default: STORE.bench]")
+@options_of(BenchOptions)
+@out_option(None, "The folder to write bench.json and bench.png to.", shown="the name of STORE, and .bench")
 @json_option
-def bench(
-    store: Path,
-    raw: Path | None,
-    split: str,
-    batch_sizes: tuple[int, ...],
-    chosen: tuple[str, ...],
-    train: bool,
-    seconds: float | None,
-    device: str | None,
-    out: Path | None,
-    as_json: bool,
-) -> None:
+def bench(store: Path, options: BenchOptions, out: Path | None, as_json: bool) -> None:
     """Compare ways to load a STORE, and the files that it was made of.
 
     Measures epochs of loading alone and of training, memory, and the first epoch from files that are not in memory, for
@@ -107,9 +41,7 @@ def bench(
     """
     from tensorstore_ds import bench as run
     from tensorstore_ds.comparison.chart import draw_comparison
-    from tensorstore_ds.comparison.options import BenchOptions
 
-    options = BenchOptions(raw, split, batch_sizes, chosen, train, seconds, device)  # type: ignore[arg-type]
     folder = out or Path(f"{store.name}.bench")
     folder.mkdir(parents=True, exist_ok=True)  # before anything is measured that could not be written
     bar = _Bar()
@@ -196,14 +128,14 @@ def _first(first: First | None) -> list[str]:
     if first is None:
         return [_MISSING, _MISSING, _MISSING, ""]
     if first.seconds is None or first.opened is None:
-        return [_MISSING, _MISSING, f"{first.batch_size:,}", f"not measured: {first.reason}"]
+        return [_MISSING, _MISSING, f"{first.batch_size:,}", f"not measured: {spelled(first.reason)}"]
     epoch = f"{'~' if first.reckoned else ''}{text.duration(first.seconds)}"
     return [text.duration(first.opened), epoch, f"{first.batch_size:,}", ""]
 
 
 def _delivered(row: Way) -> text.Text:
     if row.reason:
-        return f"not measured: {row.reason}"
+        return f"not measured: {spelled(row.reason)}"
     return text.Styled(row.delivered, fg="red") if row.correct is False else row.delivered
 
 
@@ -226,7 +158,7 @@ def _remarks(comparison: Comparison) -> Iterator[text.Text]:
         way = next(row for row in comparison.ways if row.name == cell.way)
         if cell.seconds is None and not way.reason and not comparison.interrupted:
             phase = "loading" if cell.phase == "load" else "training"
-            yield f"{phase}, batch {cell.batch_size:,}, {_title(way)}: not measured, {cell.reason}"
+            yield f"{phase}, batch {cell.batch_size:,}, {_title(way)}: not measured, {spelled(cell.reason)}"
     yield from comparison.notes
     for phase, name in (("load", "loading"), ("train", "training")):
         for group, others in (("files", "the best way from files"), ("tensors", "the best TensorDataset")):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tsds_cli import text
+from tsds_cli.options import out_option
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -16,13 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default="demo",
-    show_default=True,
-    help="The folder to work in; what an earlier demo left there is replaced.",
-)
+@out_option("demo", "The folder to work in; what an earlier demo left there is replaced.")
 @click.option("--train/--no-train", default=True, help="Whether to train a vision transformer on them, too.")
 def demo(out: Path, train: bool) -> None:
     """Convert, verify, draw and train on real handwritten digits.

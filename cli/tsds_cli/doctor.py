@@ -10,39 +10,20 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tensorstore_ds import DiagnoseOptions
 from tsds_cli import text
-from tsds_cli.options import json_option, path_argument
+from tsds_cli.options import json_option, options_of, path_argument
+from tsds_cli.spelling import spelled
 
 if TYPE_CHECKING:
     from tensorstore_ds.diagnosis.results import Diagnosis, Measured
 
-#: Names of the models. A test holds it equal to the library's, which help must not import.
-MODELS = ("auto", "seed", "tiny", "small", "base", "none")
-
 
 @click.command()
 @path_argument("store")
-@click.option("--split", metavar="NAME", help="The split to train on.  [default: train, or the first]")
-@click.option("--model", type=click.Choice(MODELS), default="tiny", show_default=True, help="The model that trains.")
-@click.option(
-    "--batch-size", type=click.IntRange(1), default=128, show_default=True, help="Samples of a step; cut to the data."
-)
-@click.option("--seconds", type=click.FloatRange(1), default=40, show_default=True, help="How long it may take, about.")
-@click.option("--device", metavar="NAME", help="Where to train: cuda, cpu, ...  [default: a GPU if there is one]")
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="The loader's threads that you use now.")
-@click.option("--prefetch", type=click.IntRange(1), metavar="N", help="The loader's prefetch_factor that you use now.")
+@options_of(DiagnoseOptions)
 @json_option
-def doctor(
-    store: Path,
-    split: str | None,
-    model: str,
-    batch_size: int,
-    seconds: float,
-    device: str | None,
-    threads: int | None,
-    prefetch: int | None,
-    as_json: bool,
-) -> None:
+def doctor(store: Path, options: DiagnoseOptions, as_json: bool) -> None:
     """Measure what holds training back, and say what to change.
 
     Measures the loader alone, the model alone, and both together; threads, copies, memory and storage. Ends with the
@@ -54,18 +35,8 @@ def doctor(
       tsds doctor photos.tsds --model small --batch-size 256 --threads 2
     """
     from tensorstore_ds import diagnose
-    from tensorstore_ds.diagnosis.options import DiagnoseOptions
 
-    options = DiagnoseOptions(
-        split=split,
-        model=model,  # type: ignore[arg-type]  # click has checked it
-        batch_size=batch_size,
-        seconds=seconds,
-        device=device,
-        num_threads=threads,
-        prefetch_factor=prefetch,
-    )
-    with _Stages(seconds) as stages:
+    with _Stages(options.seconds) as stages:
         found = diagnose(str(store), options, progress=stages.show)
     if as_json:
         text.echo_json(found)
@@ -82,7 +53,7 @@ def show(found: Diagnosis) -> None:
     for verdict in found.verdicts:
         text.head(verdict.code)
         text.echo(f"  {verdict.line}")
-        text.echo(f"  {verdict.change}")
+        text.echo(f"  {spelled(verdict.change)}")
     text.head("recommended")
     for line in found.code.splitlines():
         text.echo(f"  {line}")

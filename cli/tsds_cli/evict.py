@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from tsds_cli import text
-from tsds_cli.options import json_option, path_argument
+from tsds_cli.options import json_option, path_argument, splits_option
 from tsds_cli.warm import show_change
 
 
 @click.command()
 @path_argument("store")
-@click.option("--split", "splits", metavar="NAME", multiple=True, help="Only this split; may be given several times.")
+@splits_option
 @json_option
 def evict(store: Path, splits: tuple[str, ...], as_json: bool) -> None:
     """Drop a STORE from the page cache.

@@ -8,6 +8,7 @@ from typing import IO, Any
 import click
 
 from tsds_cli import text
+from tsds_cli.spelling import spelled
 
 
 class Failure(click.ClickException):
@@ -35,18 +36,18 @@ class Interrupted(Failure):
     exit_code = 130  # as shells have it: 128 + SIGINT
 
 
-def failure_of(error: BaseException) -> Failure | None:
-    """What to tell the user about an exception; None for one that no user can cause: a defect."""
+def failure_of(error: BaseException, command: click.Command | None = None) -> Failure | None:
+    """What to tell the user of a command about an exception; None for one that no user can cause: a defect."""
     from tensorstore_ds import TrainingStopped, TsdsError
 
     if isinstance(error, KeyboardInterrupt):
         return Interrupted("interrupted")
     if isinstance(error, TrainingStopped):
-        return Stopped(str(error), error.signal)
+        return Stopped(spelled(str(error), command), error.signal)
     if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "torchvision"):
         return Failure(f"this command needs {error.name}. Install it with: pip install 'tensorstore-ds[torch]'")
     if isinstance(error, TsdsError):
-        return Failure(str(error))
+        return Failure(spelled(str(error), command))
     # A closed pipe is nobody's error: click ends the command without a word.
     if isinstance(error, OSError) and error.errno is not None and error.errno != errno.EPIPE:
         where = f"{error.filename}: " if error.filename is not None else ""

@@ -12,10 +12,22 @@ import click
 from tsds_cli import text
 from tsds_cli.failure import Interrupted, failure_of
 
-COMMANDS = (
-    *("convert", "info", "verify", "repack", "stats", "preview", "warm", "evict"),
-    *("train", "predict", "bench", "doctor", "demo"),
-)
+#: The commands and what each does, for `tsds --help`, which imports none of them.
+COMMANDS = {
+    "convert": "Convert the data set SRC into a new store OUT.",
+    "info": "Show what a STORE holds.",
+    "verify": "Check every byte of a STORE.",
+    "repack": "Write the store SRC again as OUT, in another layout.",
+    "stats": "Print the statistics of a STORE, for each split.",
+    "preview": "Draw samples of a STORE as a contact sheet (PNG).",
+    "warm": "Read a STORE into the page cache.",
+    "evict": "Drop a STORE from the page cache.",
+    "train": "Train a vision transformer on a STORE.",
+    "predict": "Say what the model of a CHECKPOINT sees in IMAGES.",
+    "bench": "Compare ways to load a STORE, and the files that it was made of.",
+    "doctor": "Measure what holds training back, and say what to change.",
+    "demo": "Convert, verify, draw and train on real handwritten digits.",
+}
 
 
 class Commands(click.Group):
@@ -31,6 +43,11 @@ class Commands(click.Group):
             return None
         command: click.Command = getattr(importlib.import_module(f"tsds_cli.{cmd_name}"), cmd_name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Read the command line."""
@@ -52,7 +69,8 @@ class Commands(click.Group):
         except (click.exceptions.Exit, click.Abort):
             raise
         except (Exception, KeyboardInterrupt) as error:
-            failure = failure_of(error)
+            name = ctx.invoked_subcommand
+            failure = failure_of(error, self.get_command(ctx, name) if name else None)
             if failure is None:
                 raise
             raise failure from error

@@ -1,20 +1,110 @@
-"""Options that several commands share, and values with a grammar of their own: sizes, bytes, fractions, rows."""
+"""Flags: those of a dataclass of options, made from its declarations, and those that several commands share."""
 
 from __future__ import annotations
 
+import functools
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 import click
 
-#: Names of the source formats. A test holds it equal to `tensorstore_ds.sources.FORMATS`.
-FORMATS = ("auto", "arrays", "folders", "idx", "imglab", "list", "masks", "voc")
+from tensorstore_ds.options import Option, declarations
+from tsds_cli import spelling
+
+#: Flags that are shorter than their option's name.
+_FLAGS = {
+    "shard_nbytes": "--shard-size",
+    "learning_rate": "--lr",
+    "num_threads": "--threads",
+    "prefetch_factor": "--prefetch",
+}
+#: Options that are files on the command line, with the function of the library that reads them.
+_READERS = {"classes": "read_classes", "keypoints": "read_keypoints"}
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def options_of(cls: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command a flag for each option of a class; the command gets an object of the class as ``options``."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def run(**values: Any) -> Any:
+            chosen = {name: _read(name, values.pop(name)) for name in declarations(cls)}
+            return command(options=cls(**chosen), **values)
+
+        decorated: Callable[..., Any] = run
+        for name in reversed(tuple(declarations(cls))):
+            decorated = option_of(cls, name)(decorated)
+        return decorated
+
+    return decorate
+
+
+def option_of(cls: type[Any], name: str, **changes: Any) -> Callable[[F], F]:
+    """The flag of one option that a class declares."""
+    declared = declarations(cls)[name]
+    flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
+    wording = re.sub("``", "", spelling.with_flags(declared.help, {n: _named(n) for n in declarations(cls)}))
+    settings: dict[str, Any] = {"default": declared.default, "help": wording, "show_default": _shown(declared)}
+    if declared.type is bool:
+        flag += "" if declared.default is False else f"/--no-{name.replace('_', '-')}"
+        settings["is_flag"] = True
+    else:
+        settings["type"], settings["metavar"] = _type(declared)
+    return click.option(flag, name, **{**settings, **changes})
+
+
+def _named(name: str) -> click.Parameter:
+    return click.Option([_FLAGS.get(name, f"--{name.replace('_', '-')}"), name])
+
+
+def _shown(declared: Option) -> str | bool:
+    if declared.shown:
+        return spelling.with_flags(declared.shown, {}).replace("`", "")
+    default = declared.default
+    return ",".join(map(str, default)) if isinstance(default, tuple) else default is not None and default is not False
+
+
+def _type(declared: Option) -> tuple[Any, str | None]:
+    """The click type of an option, and what stands for its value in the help."""
+    if declared.name in _READERS:
+        return click.Path(path_type=Path), "FILE"
+    if declared.unit == "bytes":
+        return nbytes, "BYTES"
+    if declared.type is Path:
+        return click.Path(path_type=Path), "DIR"
+    if get_origin(declared.type) is tuple:
+        return size, "N|HxW"
+    if get_origin(declared.type) is Mapping:
+        return fractions, "NAME=PART,..."
+    if get_origin(declared.type) is Sequence:
+        return _list_of(declared), "NAME,..." if declared.choices else "N,..."
+    if declared.choices:
+        return click.Choice(declared.choices), None
+    least = declared.at_least if declared.above is None else declared.above
+    most = declared.at_most if declared.below is None else declared.below
+    if declared.type is int:
+        return click.IntRange(least, most), None  # type: ignore[arg-type]  # whole numbers
+    if declared.type is float:
+        return click.FloatRange(least, most, declared.above is not None, declared.below is not None), None
+    return str, None
+
+
+def _read(name: str, value: Any) -> Any:
+    if value is None or name not in _READERS:
+        return value
+    import tensorstore_ds
+
+    return getattr(tensorstore_ds, _READERS[name])(value)
+
+
+# --- values with a grammar of their own -------------------------------------------------------------------------
 
 
 def size(value: str) -> tuple[int, int]:
@@ -29,12 +119,14 @@ def size(value: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
-def nbytes(value: str) -> int:
+def nbytes(value: str | int) -> int:
     """``4GiB``, ``500MB``, ``1.5g``, ``65536``: a number of bytes.
 
     >>> nbytes("500MB"), nbytes("1.5 GiB"), nbytes("65536")
     (500000000, 1610612736, 65536)
     """
+    if isinstance(value, int):  # a default
+        return value
     match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?) ?([kmgt]i?)?b?", value, re.IGNORECASE)
     number = int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
     if not 0 < number < 2**62:
@@ -43,17 +135,17 @@ def nbytes(value: str) -> int:
 
 
 def fractions(value: str) -> dict[str, float]:
-    """``train=0.9,val=0.1``: fractions by name; the library judges both.
+    """``train=0.9,val=0.1`` or ``train=90%,val=10%``: fractions by name; the library judges both.
 
-    >>> fractions("train=0.9, val=.1")
-    {'train': 0.9, 'val': 0.1}
+    >>> fractions("train=0.9, val=.1"), fractions("train=90%,val=10%")
+    ({'train': 0.9, 'val': 0.1}, {'train': 0.9, 'val': 0.1})
     """
     parts: dict[str, float] = {}
     for item in value.split(","):
-        match = re.fullmatch(r"\s*([^=\s]+)\s*=\s*(\d{0,9}\.?\d{1,9})\s*", item)
+        match = re.fullmatch(r"\s*([^=\s]+)\s*=\s*(\d{0,9}\.?\d{1,9})(%?)\s*", item)
         if match is None or match[1] in parts:
             raise click.BadParameter(f"expected names and fractions, such as train=0.9,val=0.1, found {value!r}.")
-        parts[match[1]] = float(match[2])
+        parts[match[1]] = float(match[2]) / (100 if match[3] else 1)
     return parts
 
 
@@ -68,14 +160,21 @@ def rows(value: str) -> tuple[int, ...]:
     return tuple(int(row) for row in value.split(","))
 
 
-def path_argument(name: str) -> Callable[[F], F]:
-    """A path that the library will check, so that one message serves the command and Python."""
-    return click.argument(name, type=click.Path(path_type=Path))
+def _list_of(declared: Option) -> Callable[[Any], tuple[Any, ...]]:
+    """``100,1000`` or ``files,store``: the values of an option that has several."""
 
+    def values(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, tuple):  # a default
+            return value
+        parts = [part.strip() for part in value.split(",")]
+        numbers = declared.item is int and all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts)
+        several = tuple(map(int, parts)) if numbers else tuple(parts)
+        if not all(map(declared.allows, several)):
+            expected = f"some of {', '.join(declared.choices)}" if declared.choices else "numbers, such as 100,1000"
+            raise click.BadParameter(f"expected {expected}, found {value!r}.")
+        return several
 
-def json_option(command: F) -> F:
-    """``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for other programs to read.")(command)
+    return values
 
 
 def digest(value: str) -> str:
@@ -85,11 +184,35 @@ def digest(value: str) -> str:
     return value.lower()
 
 
-def sha256_option(command: F) -> F:
-    """``--sha256 DIGEST``: the store that is meant."""
+def path(value: str | Path) -> Path:
+    """A path; an empty one would be the folder that the command is called in."""
+    if not os.fspath(value):
+        raise click.BadParameter("expected a path, found an empty text. Write . for this folder.")
+    return Path(value)
+
+
+# --- arguments and options that several commands share ------------------------------------------------------------
+
+
+def path_argument(name: str, metavar: str | None = None) -> Callable[[F], F]:
+    """A path that the library will check, so that one message serves the command and Python."""
+    return click.argument(name, type=path, metavar=metavar or name.upper())
+
+
+def out_option(default: str | None, help: str, metavar: str = "DIR", *, shown: str | None = None) -> Callable[[F], F]:
+    """``--out``: where a command writes."""
     return click.option(
-        "--sha256",
-        type=digest,
-        metavar="DIGEST",
-        help="Refuse any store but the one that tsds info shows with this digest.",
-    )(command)
+        "--out", type=path, metavar=metavar, default=default, show_default=shown or default is not None, help=help
+    )
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for other programs to read.")
+sha256_option = click.option(
+    "--sha256",
+    type=digest,
+    metavar="DIGEST",
+    help="Refuse any store but the one that tsds info shows with this digest.",
+)
+splits_option = click.option(
+    "--split", "splits", metavar="NAME", multiple=True, help="Only this split; may be given several times."
+)

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tensorstore_ds import TrainOptions
 from tsds_cli import text
-from tsds_cli.options import json_option
+from tsds_cli.options import json_option, option_of, path, path_argument
 
 if TYPE_CHECKING:
     from tensorstore_ds import Prediction
 
 
 @click.command()
-@click.argument("checkpoint", type=click.Path(path_type=Path))
-@click.argument("images", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("--device", help="cuda, cpu, ...  [a GPU if there is one]")
+@path_argument("checkpoint")
+@click.argument("images", type=path, nargs=-1, required=True)
+@option_of(TrainOptions, "device", help="The device to predict on, such as cuda or cpu.")
 @json_option
 def predict(checkpoint: Path, images: tuple[Path, ...], device: str | None, as_json: bool) -> None:
     """Say what the model of a CHECKPOINT sees in IMAGES.

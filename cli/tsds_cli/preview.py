@@ -8,7 +8,7 @@ import click
 
 from tsds_cli import text
 from tsds_cli.failure import Failure
-from tsds_cli.options import path_argument, rows as row_numbers
+from tsds_cli.options import out_option, path_argument, rows as row_numbers
 
 
 @click.command()
@@ -19,13 +19,7 @@ from tsds_cli.options import path_argument, rows as row_numbers
 )
 @click.option("--rows", type=row_numbers, metavar="N,N,...", help="Show these rows, instead of a draw.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the draw.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default="preview.png",
-    show_default=True,
-    help="The PNG file to write; one that exists is replaced.",
-)
+@out_option("preview.png", "The PNG file to write; one that exists is replaced.", "FILE")
 def preview(store: Path, split: str | None, count: int, rows: tuple[int, ...] | None, seed: int, out: Path) -> None:
     """Draw samples of a STORE as a contact sheet (PNG).
 

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tsds_cli import text
+from tsds_cli.spelling import spelled
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress, TaskID
@@ -51,7 +52,7 @@ class ProgressBar:
         """Show an event of `convert` or `repack`; its note is printed, where there is no bar, too."""
         if event.note:
             self.clear()
-            text.echo(text.Styled(f"note: {event.note}", fg="yellow"), err=True)
+            text.echo(text.Styled(f"note: {spelled(event.note)}", fg="yellow"), err=True)
         self._show(event.stage, event.done, event.total, event.nbytes)
 
     def update_bytes(self, done: int, total: int, *, stage: str = "checksum") -> None:

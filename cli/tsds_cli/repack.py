@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tensorstore_ds import ConvertOptions
 from tsds_cli import text
 from tsds_cli.failure import Interrupted
-from tsds_cli.options import json_option, path_argument
+from tsds_cli.options import json_option, option_of, path_argument
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -18,16 +19,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@path_argument("src")
+@path_argument("source", "SRC")
 @path_argument("out")
-@click.option(
-    "--layout",
-    type=click.Choice(["memmap", "zarr"]),
-    required=True,
-    help="memmap: uncompressed, to train from. zarr: compressed, to share.",
-)
+@option_of(ConvertOptions, "layout", required=True, default=None, show_default=False)
 @json_option
-def repack(src: Path, out: Path, layout: Layout, as_json: bool) -> None:
+def repack(source: Path, out: Path, layout: Layout, as_json: bool) -> None:
     """Write the store SRC again as OUT, in another layout.
 
     Every value stays the same, bit for bit. SRC is not touched.
@@ -41,7 +37,7 @@ def repack(src: Path, out: Path, layout: Layout, as_json: bool) -> None:
 
     try:
         with ProgressBar() as bar:
-            summary = run(src, out, layout=layout, progress=bar.update)
+            summary = run(source, out, layout=layout, progress=bar.update)
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; {out} was not made") from None
     if as_json:

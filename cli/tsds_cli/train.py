@@ -4,78 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from tsds_cli import options, text
-from tsds_cli.options import json_option, path_argument
+from tensorstore_ds import TrainOptions
+from tsds_cli import text
+from tsds_cli.options import json_option, options_of, out_option, path_argument
 from tsds_cli.progress import ProgressBar
+from tsds_cli.spelling import spelled
 
 if TYPE_CHECKING:
     from tensorstore_ds import EpochRecord, TrainReport
 
-_TASKS = ("auto", "classification", "multilabel", "keypoints", "classification+keypoints")
-_MODELS = ("auto", "seed", "tiny", "small", "base")
-
 
 @click.command()
 @path_argument("store")
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="The run's folder.  [STORE's name + .run]"
-)
+@out_option(None, "The folder of the run.", shown="the name of STORE, and .run")
 @click.option("--resume", is_flag=True, help="Go on with the run in --out at the very next batch; begin it if none is.")
-@click.option("--task", type=click.Choice(_TASKS), default="auto", help="What to learn.  [what the store has]")
-@click.option("--train-split", default="train", show_default=True, help="The split to learn from.")
-@click.option("--eval-split", help="The split to evaluate on.  [val or test, the first there is]")
-@click.option("--model", type=click.Choice(_MODELS), default="auto", help="The size of the model.  [seed, or tiny]")
-@click.option("--image-size", type=options.size, help="Resize on the device: 224 or 480x640.  [as stored; seed: 28]")
-@click.option("--patch-size", type=int, help="Side of a patch, in pixels.")
-@click.option("--width", type=int, help="Numbers in a token.")
-@click.option("--depth", type=int, help="Encoder blocks.")
-@click.option("--heads", type=int, help="Of the attention.")
-@click.option("--mlp-width", type=int, help="Of the hidden layer in each block.")
-@click.option("--dropout", type=float, help="Probability.  [0]")
-@click.option("--epochs", type=int, default=20, show_default=True, help="Passes over the data.")
-@click.option("--batch-size", type=int, default=128, show_default=True, help="Samples of a batch, of each rank.")
-@click.option("--accumulate", type=int, default=1, show_default=True, help="Batches for one change of the weights.")
-@click.option("--lr", "learning_rate", type=float, default=1e-3, show_default=True, help="Highest learning rate.")
-@click.option("--warmup", type=float, default=0.05, show_default=True, help="Share of the run in which it rises.")
-@click.option("--weight-decay", type=float, default=0.05, show_default=True, help="Of matrices.")
-@click.option("--clip", type=float, default=1.0, show_default=True, help="Largest norm of the gradient; 0: any.")
-@click.option("--label-smoothing", type=float, default=0.0, show_default=True, help="Of classification, in [0, 1).")
-@click.option("--mix", type=click.Choice(["none", "mixup", "cutmix"]), default="none", help="Blend images.  [none]")
-@click.option(
-    "--augment", type=click.Choice(["none", "light", "strong"]), default="light", help="On the device.  [light]"
-)
-@click.option("--flip", is_flag=True, help="Mirror images left to right, too: not for digits or text.")
-@click.option(
-    "--balance",
-    type=click.Choice(["none", "inverse", "effective", "repeat"]),
-    default="none",
-    help="Draw rare classes more often: labels inverse or effective, objects repeat.  [none]",
-)
-@click.option("--ema", type=float, default=0.0, help="Decay of an average of the weights, such as 0.999.  [0: none]")
-@click.option(
-    "--precision",
-    type=click.Choice(["auto", "fp32", "tf32", "bf16", "fp16"]),
-    default="auto",
-    help="Of the computation.  [bf16 on a GPU that has it, else fp32]",
-)
-@click.option("--compile", "compile_", is_flag=True, help="Through torch.compile.")
-@click.option("--grad-checkpointing", is_flag=True, help="Less memory, one more forward pass, the same gradients.")
-@click.option("--device", help="cuda, cpu, ...  [a GPU if there is one]")
-@click.option(
-    "--residency",
-    type=click.Choice(["auto", "page-cache", "locked", "device"]),
-    default="auto",
-    help="Where rows are read from.  [device if it fits on a GPU, else page-cache]",
-)
-@click.option("--threads", "num_threads", type=int, help="Of the loader.  [cores, at most 8]")
-@click.option("--torch-threads", type=int, help="Of torch on the CPU: 1 where other processes need the cores.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of weights, order and augmentation.")
+@options_of(TrainOptions)
 @json_option
-def train(store: Path, out: Path | None, resume: bool, compile_: bool, as_json: bool, **given: Any) -> None:
+def train(store: Path, out: Path | None, resume: bool, options: TrainOptions, as_json: bool) -> None:
     """Train a vision transformer on a STORE.
 
     Classes, keypoints or both, whatever the store has; its normalisation and its classes are used. The run's folder
@@ -89,14 +38,13 @@ def train(store: Path, out: Path | None, resume: bool, compile_: bool, as_json: 
       tsds train photos.tsds --out runs/photos --resume
       torchrun --nproc-per-node 8 -m tsds_cli train photos.tsds --model small
     """
-    from tensorstore_ds import Listeners, TrainOptions, train as run
+    from tensorstore_ds import Listeners, train as run
 
-    chosen = TrainOptions(compile=compile_, **given)
     folder = out or Path(f"{store.name.removesuffix('.tsds')}.run")
     lines = _Lines(as_json)
     with ProgressBar() as progress:
         listeners = Listeners(lines.note, progress.update_training, lambda record: lines.epoch(record, progress))
-        report = run(store, chosen, out=folder, resume=resume, listeners=listeners)
+        report = run(store, options, out=folder, resume=resume, listeners=listeners)
     if report is None:  # of another rank than the first
         return
     if as_json:
@@ -113,7 +61,7 @@ class _Lines:
 
     def note(self, line: str) -> None:
         if not self._quiet:
-            text.echo(line)
+            text.echo(spelled(line))
 
     def epoch(self, record: EpochRecord, progress: ProgressBar) -> None:
         progress.clear()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tsds_cli import text
-from tsds_cli.options import json_option, nbytes, path_argument
+from tsds_cli.options import json_option, nbytes, path_argument, splits_option
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _BAR = 10
 
 @click.command()
 @path_argument("store")
-@click.option("--split", "splits", metavar="NAME", multiple=True, help="Only this split; may be given several times.")
+@splits_option
 @click.option(
     "--budget",
     type=nbytes,

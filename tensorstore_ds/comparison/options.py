@@ -40,9 +40,9 @@ class BenchOptions:
         at_least=1,
     )
     ways: Sequence[Group] = option(
-        "What to compare: `files`, the source through torchvision; `tensors`, all of it in a TensorDataset; `plain`, "
-        "the store through torch's DataLoader; `store`, through this library's; `device`, through this library's from "
-        "a copy on the GPU.",
+        "What to compare: ``files``, the source through torchvision; ``tensors``, all of it in a TensorDataset; "
+        "``plain``, the store through torch's DataLoader; ``store``, through this library's; ``device``, "
+        "through this library's from a copy on the GPU.",
         default=GROUPS,
     )
     train: bool = option("Measure training of a small ViT, too.", default=True)

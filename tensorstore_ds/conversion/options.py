@@ -24,8 +24,8 @@ class ImageOptions:
     """How images are kept."""
 
     encoding: Encoding = option(
-        "How images are kept: `raw` pixels, to train from; `jpeg`, encoded again, for less room; or the bytes of the "
-        "`source`'s files.",
+        "How images are kept: ``raw`` pixels, to train from; ``jpeg``, encoded again, for less room; or the "
+        "bytes of the ``source``'s files.",
         default="raw",
     )
     quality: int = option("Quality of `encoding=jpeg`.", default=90, at_least=1, at_most=95)
@@ -36,12 +36,12 @@ class ImageOptions:
         shown="as they are",
     )
     fit: Fit = option(
-        "How an image is brought to `size`: `pad` adds a black edge, `crop` cuts off what is too long, `stretch` "
+        "How an image is brought to `size`: ``pad`` adds a black edge, ``crop`` cuts off what is too long, ``stretch`` "
         "changes the aspect.",
         default="pad",
     )
     color: Color = option(
-        "Channels that are kept. `auto` keeps gray or colour as it is, stores both as RGB where they are mixed, and "
+        "Channels that are kept. ``auto`` keeps gray or colour as it is, stores both as RGB where they are mixed, and "
         "drops alpha.",
         default="auto",
     )
@@ -73,13 +73,13 @@ class ConvertOptions(ImageOptions, SourceOptions):
     """
 
     format: str = option(
-        "Format of the source; `auto` recognises it by names and first bytes.",
+        "Format of the source; ``auto`` recognises it by names and first bytes.",
         default="auto",
         among=("auto", *FORMATS),
         recorded=False,
     )
     layout: Layout = option(
-        "`memmap` is uncompressed, to train from; `zarr` is compressed, to share.", default="memmap"
+        "``memmap`` is uncompressed, to train from; ``zarr`` is compressed, to share.", default="memmap"
     )
     split: Mapping[str, float] | None = option(
         "Divide the samples into splits of these names and fractions, such as train=0.9,val=0.1. Each class is divided "
@@ -105,7 +105,7 @@ class ConvertOptions(ImageOptions, SourceOptions):
         decides=False,
     )
     on_error: OnError = option(
-        "What to do about a bad sample: `fail` stops and names it; `skip` leaves it out and lists it in "
+        "What to do about a bad sample: ``fail`` stops and names it; ``skip`` leaves it out and lists it in "
         "skipped.jsonl in the store.",
         default="fail",
         decides=False,

@@ -20,7 +20,7 @@ class DiagnoseOptions:
 
     split: str | None = option("The split to train on.", default=None, shown="train, or the first")
     model: Model = option(
-        "The model that trains, a preset of `TrainOptions`; `none` examines loading alone.", default="tiny"
+        "The model that trains, a preset of `TrainOptions`; ``none`` examines loading alone.", default="tiny"
     )
     batch_size: int = option("Samples per step; cut to the data.", default=128, at_least=1)
     seconds: float = option("Time that the diagnosis may take, about.", default=40.0, at_least=1)

@@ -112,8 +112,8 @@ class TrainOptions:
     """
 
     task: Task = option(
-        "What is learned: `classification`, one label per image; `multilabel`, the classes of its objects; "
-        "`keypoints`; or `classification+keypoints`. `auto` takes labels, else keypoints, else objects.",
+        "What is learned: ``classification``, one label per image; ``multilabel``, the classes of its objects; "
+        "``keypoints``; or ``classification+keypoints``. ``auto`` takes labels, else keypoints, else objects.",
         default="auto",
     )
     train_split: str = option("The split to learn from.", default="train")
@@ -123,8 +123,8 @@ class TrainOptions:
         shown="val, valid, validation or test, the first that there is",
     )
     model: Preset = option(
-        "Size of the model, from small to large: `seed` (for 28 x 28 pixels), `tiny`, `small`, `base`. `auto` is "
-        "`seed` for images of at most 64 x 64 pixels, else `tiny`.",
+        "Size of the model, from small to large: ``seed`` (for 28 x 28 pixels), ``tiny``, ``small``, ``base``. "
+        "``auto`` is ``seed`` for images of at most 64 x 64 pixels, else ``tiny``.",
         default="auto",
     )
     image_size: tuple[int, int] | None = option(
@@ -170,10 +170,10 @@ class TrainOptions:
         at_least=0,
         below=1,
     )
-    mix: Mix = option("Blend the images of a batch and their labels, with `mixup` or `cutmix`.", default="none")
+    mix: Mix = option("Blend the images of a batch and their labels, with ``mixup`` or ``cutmix``.", default="none")
     augment: Augment = option(
-        "Random changes of the images, on the device: `light` shifts them and changes brightness and contrast; "
-        "`strong` enlarges random parts and changes colours more.",
+        "Random changes of the images, on the device: ``light`` shifts them and changes brightness and contrast; "
+        "``strong`` enlarges random parts and changes colours more.",
         default="light",
     )
     flip: bool = option(
@@ -181,7 +181,8 @@ class TrainOptions:
         default=False,
     )
     balance: Balance = option(
-        "Draw samples of rare classes more often: by labels with `inverse` or `effective`, by objects with `repeat`.",
+        "Draw samples of rare classes more often: by labels with ``inverse`` or ``effective``, by objects with "
+        "``repeat``.",
         default="none",
     )
     ema: float = option(
@@ -191,7 +192,7 @@ class TrainOptions:
         below=1,
     )
     precision: Precision = option(
-        "Precision of the computation; `auto` is `bf16` on a GPU that has it, else `fp32`.", default="auto"
+        "Precision of the computation; ``auto`` is ``bf16`` on a GPU that has it, else ``fp32``.", default="auto"
     )
     compile: bool = option(
         "Compile the model with torch.compile: a slow start, then faster steps.", default=False, decides=False
@@ -205,8 +206,8 @@ class TrainOptions:
         "The device to train on, such as cuda or cpu.", default=None, shown=ANY_DEVICE, decides=False
     )
     residency: Residency = option(
-        "Where rows are read from: `page-cache`, `locked` in memory, or a copy on the `device`. `auto` is `device` if "
-        "it fits on a GPU, else `page-cache`.",
+        "Where rows are read from: ``page-cache``, ``locked`` in memory, or a copy on the ``device``. ``auto`` is "
+        "``device`` if it fits on a GPU, else ``page-cache``.",
         default="auto",
         decides=False,
     )
