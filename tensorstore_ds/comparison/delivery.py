@@ -97,11 +97,11 @@ def _pieces(split: Split, fields: Mapping[str, str], pixels: bool, boxes: bool) 
     counted = ("labels", "boxes") if boxes else ("labels",)
     for start in range(0, len(split), step):
         rows = np.arange(start, min(start + step, len(split)))
-        piece: dict[str, NDArray[Any]] = {"image": split[fields["image"]].take(rows) if pixels else rows}
+        piece: dict[str, NDArray[Any]] = {"image": split.column(fields["image"]).take(rows) if pixels else rows}
         if "label" in fields:
-            piece["label"] = split[fields["label"]].take(rows)
+            piece["label"] = split.column(fields["label"]).take(rows)
         if "objects" in fields:
-            objects = split[fields["objects"]].take(rows)
+            objects = split.table(fields["objects"]).take(rows)
             piece["offsets"] = objects.offsets
             piece.update({name: objects.values[name] for name in counted if name in objects.values})
         yield piece

@@ -200,12 +200,12 @@ class TensorsFeed(SplitFeed):
         if needed > limit:
             raise ResidencyError(f"expected {max(0, limit):,} bytes at most, found {needed:,}: it does not fit")
         self._names: tuple[str, ...] = ()
-        tensors = [copy_of_images(split[fields["image"]])]
+        tensors = [copy_of_images(split.column(fields["image"]))]
         rows = np.arange(len(split))
         if "label" in fields:
-            tensors.append(torch.from_numpy(split[fields["label"]].take(rows)))
+            tensors.append(torch.from_numpy(split.column(fields["label"]).take(rows)))
         if "objects" in fields:
-            objects = split[fields["objects"]].take(rows)
+            objects = split.table(fields["objects"]).take(rows)
             values = {name: torch.from_numpy(value) for name, value in objects.values.items()}
             padded = collate_objects(PackedObjects(torch.from_numpy(objects.offsets), values), "padded")
             self._names = tuple(padded)
@@ -281,9 +281,9 @@ def unpad(padded: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def tensors_nbytes(split: Split, fields: Mapping[str, str]) -> int:
     """Bytes of a `TensorsFeed`'s tensors."""
-    total: int = sum(split[fields[kind]].nbytes for kind in ("image", "label") if kind in fields)
+    total = sum(split[fields[kind]].nbytes for kind in ("image", "label") if kind in fields)
     if "objects" in fields:
-        objects = split[fields["objects"]]
+        objects = split.table(fields["objects"])
         most = int(np.diff(objects.offsets).max(initial=0))
         total += len(split) * most * (1 + sum(value.spec.row_nbytes for value in objects.values.values()))
     return total

@@ -206,8 +206,8 @@ class Listed(Dataset[Any]):
         self.paths = [str(raw.joinpath(*_parts(keys[row])[dropped:])) for row in range(len(split))]
         self.transform = transform
         rows = np.arange(len(split))
-        self._labels = split[fields["label"]].take(rows).tolist() if "label" in fields else None
-        self._objects = split[fields["objects"]].take(rows) if "objects" in fields else None
+        self._labels = split.column(fields["label"]).take(rows).tolist() if "label" in fields else None
+        self._objects = split.table(fields["objects"]).take(rows) if "objects" in fields else None
 
     def __len__(self) -> int:
         return len(self.paths)

@@ -150,7 +150,7 @@ class Trainer:
         subject = feed.subject
         split = subject.open()
         options = TrainOptions(model="seed", augment="none", device=str(subject.device), seed=subject.seed)
-        height, width, channels = split[subject.fields["image"]].spec.shape
+        height, width, channels = split.column(subject.fields["image"]).spec.shape
         vit = vit_options("seed", (height, width), channels)
         self._feed = feed
         self._done = 0

@@ -90,7 +90,7 @@ def _encode_sample(
         label=sample.label,
         objects=objects,
         masks={
-            name: encode_mask(sample, name, field, (height, width), placement, options.max_pixels)
+            name: _encode_mask(sample, name, field, (height, width), placement, options.max_pixels)
             for name, field in masks.items()
         },
         arrays=sample.arrays,
@@ -105,22 +105,12 @@ def _whole_keypoints(key: str, keypoints: NDArray[np.float32]) -> NDArray[np.flo
     return np.where(np.isnan(keypoints).any(axis=2, keepdims=True), np.float32(np.nan), keypoints)
 
 
-def encode_mask(
+def _encode_mask(
     sample: Sample, name: str, field: MaskField, size: tuple[int, int], placement: Placement | None, max_pixels: int
 ) -> NDArray[Any]:
-    """(H, W) of a sample's mask, of the field's dtype, fitted as its image was; what that leaves free is ignored.
+    """(H, W) of a sample's mask, in the field's dtype, fitted as its image of (height, width) `size` was.
 
-    Args:
-        sample: the sample.
-        name: of the mask in it.
-        field: of the store.
-        size: (height, width) of the image.
-        placement: how it was fitted; None if it was not.
-        max_pixels: refuse a mask with more, before decoding it.
-
-    Raises:
-        SourceError: the mask cannot be decoded, is of another size (`size-mismatch`), or has values that are no class
-            (`mask-range`).
+    What that leaves free is ignored, or 0 where nothing is.
     """
     key, source = f"{sample.key} ({name})", sample.masks[name]
     if isinstance(source, str | Path):

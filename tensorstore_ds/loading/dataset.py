@@ -17,7 +17,6 @@ from torch.utils.data import Dataset
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of, gather_field, key_of, view_field
-from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Split, open as open_store
 from tensorstore_ds.seeding import torch_seeds
 
@@ -139,11 +138,7 @@ class StoreDataset(Dataset[Sample]):
     @property
     def nbytes(self) -> int:
         """Bytes of its fields in the store, of the whole split; of encoded images, those of the files."""
-        columns = [self.split[name] for name in self.fields]
-        tables = [column for column in columns if isinstance(column, RaggedColumn)]
-        arrays = [column for column in columns if isinstance(column, Column)]
-        arrays += [array for table in tables for array in (table.offset_column, *table.values.values())]
-        return sum(array.nbytes for array in arrays)
+        return sum(self.split[name].nbytes for name in self.fields)
 
     def __len__(self) -> int:
         return len(self.split) if self.rows is None else len(self.rows)

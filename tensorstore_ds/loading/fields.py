@@ -51,10 +51,10 @@ def gather_field(split: Split, name: str, rows: NDArray[np.int64], pool: BufferP
     field, column = split.fields[name], split[name]
     if isinstance(field, ArrayField):
         tensor, array = pool.empty(len(rows), field.spec)
-        column.take(rows, out=array)
+        split.column(name).take(rows, out=array)
         return channels_first(field, tensor)
     if isinstance(field, ObjectsField):
-        ragged = column.take(rows)
+        ragged = split.table(name).take(rows)
         values = {value: torch.from_numpy(array) for value, array in ragged.values.items()}
         return PackedObjects(torch.from_numpy(ragged.offsets), values)
     if isinstance(field, KeyField):

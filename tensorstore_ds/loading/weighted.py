@@ -11,7 +11,7 @@ from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.schema import Field
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
-from tensorstore_ds.reading.columns import Column, RaggedColumn
+from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.seeding import generator
 
@@ -123,7 +123,7 @@ def class_balanced_weights(
     if not 0 <= beta < 1:
         raise OptionError(f"beta: expected in [0, 1), found {beta}.")
     _check_field(split, field, LabelField)
-    labels = _labels(split[field], len(split.fields[field].classes), f"{split.name}/{field}")
+    labels = _labels(split.column(field), len(split.fields[field].classes), f"{split.name}/{field}")
     counts = np.bincount(labels, minlength=1).clip(1)  # a class without samples has a weight that nobody asks for
     weights = 1 / counts if method == "inverse" else (1 - beta) / (1 - beta**counts)
     return np.asarray(weights[labels])
@@ -150,7 +150,7 @@ def repeat_factors(split: Split, *, threshold: float, field: str = "objects") ->
     if not 0 < threshold <= 1:
         raise OptionError(f"threshold: expected in (0, 1], found {threshold}.")
     _check_field(split, field, ObjectsField)
-    table: RaggedColumn = split[field]
+    table = split.table(field)
     if "labels" not in table.values:
         raise OptionError(
             f"split {split.name!r}: expected objects with labels, found {', '.join(table.values)}. {ADVICE}"

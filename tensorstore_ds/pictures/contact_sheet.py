@@ -134,7 +134,7 @@ def _legend(split: Split, tables: Sequence[str], rows: Sequence[int]) -> list[tu
     legend = []
     for table in tables:
         classes = split.fields[table].classes
-        if not classes or "labels" not in split[table].values:
+        if not classes or "labels" not in split.table(table).values:
             continue
         counts = np.bincount(np.concatenate([split[table][row]["labels"] for row in rows]).clip(0))
         for label in np.flatnonzero(counts):

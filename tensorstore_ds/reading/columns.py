@@ -221,6 +221,11 @@ class RaggedColumn:
         joined.flags.writeable = False
         return joined
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values and offsets, uncompressed."""
+        return self._offsets.nbytes + sum(column.nbytes for column in self._values.values())
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
@@ -231,10 +236,17 @@ class RaggedColumn:
     def __getitem__(self, item: str) -> Column: ...
     @overload
     def __getitem__(self, item: int | np.integer[Any]) -> Any: ...
+    @overload
+    def __getitem__(self, item: slice) -> list[Any]: ...
     def __getitem__(self, item: Any) -> Any:
-        """A value column by name; or what row i holds: a dict of (m, ...) arrays, an image's `bytes`, a key's `str`."""
+        """A value column by name; or what row i holds: a dict of (m, ...) arrays, an image's `bytes`, a key's `str`.
+
+        Of a slice, a list of these.
+        """
         if isinstance(item, str):
             return self._values[item]
+        if isinstance(item, slice):
+            return [self[row] for row in range(*item.indices(len(self)))]
         row = int(_checked_rows(item, len(self), self._name))
         start, stop = int(self.offsets[row]), int(self.offsets[row + 1])
         self._check_fits(stop - start)

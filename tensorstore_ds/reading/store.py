@@ -125,13 +125,30 @@ class Split:
     def __len__(self) -> int:
         return sum(shard.rows for shard in self._shards)
 
-    def __getitem__(self, field: str) -> Any:
-        """The field's `Column`, or its `RaggedColumn` if its length varies from sample to sample."""
+    def __getitem__(self, field: str) -> Column | RaggedColumn:
+        """The field's `Column`, or its `RaggedColumn` if its length varies from sample to sample.
+
+        Both have a length, rows by number or slice, and `take`; `column` and `table` tell a type checker which it is.
+        """
         if field not in self.fields:
             raise KeyError(f"split {self.name!r} has no field {field!r}, it has {', '.join(self.fields)}")
         if field not in self._columns:
             self._columns[field] = self._column(field)
         return self._columns[field]
+
+    def column(self, field: str) -> Column:
+        """A field of fixed shape, such as images kept as pixels; raises `TypeError` for a table."""
+        found = self[field]
+        if not isinstance(found, Column):
+            raise TypeError(f"split {self.name!r}: expected {field} to have a fixed shape, found a table: use table().")
+        return found
+
+    def table(self, field: str) -> RaggedColumn:
+        """A field of varying length, such as objects, keys or image files; raises `TypeError` for a fixed shape."""
+        found = self[field]
+        if not isinstance(found, RaggedColumn):
+            raise TypeError(f"split {self.name!r}: expected {field} to be a table, found a fixed shape: use column().")
+        return found
 
     def __repr__(self) -> str:
         return f"<Split {self.name!r}, {len(self)} rows of {', '.join(self.fields)}>"

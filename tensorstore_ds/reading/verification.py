@@ -214,18 +214,19 @@ def _check_values(store: Store) -> Iterator[Problem]:
         split = store[name]
         for field_name, field in split.fields.items():
             where = f"{name}/{field_name}"
-            column = split[field_name]
             try:
                 if isinstance(field, ArrayField):
+                    column = split.column(field_name)
                     for part in range(column.shards):
                         column.part(part)  # compares the metadata
                     findings = field.check(column)
                 elif isinstance(field, TableField):
-                    _ = column.offsets
-                    for value in column.values.values():
+                    table = split.table(field_name)
+                    _ = table.offsets
+                    for value in table.values.values():
                         for part in range(value.shards):
                             value.part(part)
-                    findings = field.check(column, functools.partial(_image_sizes, split))
+                    findings = field.check(table, functools.partial(_image_sizes, split))
                 yield from (Problem(where, reason, message) for reason, message in findings)
             except (FormatError, SourceError) as error:
                 yield from error.problems

@@ -170,4 +170,4 @@ def unseen_classes(task: Task, train: Split, evaluated: Split) -> Sequence[str]:
 
 def crowded_samples(task: Task, split: Split) -> int:
     """How many samples have more than one object, where a task is about one."""
-    return int((np.diff(split[task.objects_field].offsets) > 1).sum()) if task.keypoints else 0
+    return int((np.diff(split.table(task.objects_field).offsets) > 1).sum()) if task.keypoints else 0

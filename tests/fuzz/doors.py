@@ -32,6 +32,8 @@ DOORS: Mapping[str, Callable[[Path], Door]] = {
     "skipped": partial(StoreFile, store=_MEMMAP, path="skipped.jsonl", mutate=mutate_lines),
     "voc-annotation": sources.voc_annotation,
     "voc-list": sources.voc_list,
+    "mask": sources.mask,
+    "mask-list": sources.mask_list,
     "imglab": sources.imglab,
     "list-csv": partial(sources.list_of, "csv"),
     "list-tsv": partial(sources.list_of, "tsv"),

@@ -22,6 +22,8 @@ from fuzz.mutations import NAMES, TABLE_TOKENS, mutate_bytes, mutate_table, muta
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.errors import SourceError
+from tensorstore_ds.format.kinds import MaskField
+from tensorstore_ds.format.schema import of_kind
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size, own_pixel_limit
 from tensorstore_ds.sources import FORMATS, open_source
@@ -69,11 +71,11 @@ def scan_and_read(path: Path, format: str) -> None:
     source = open_source(path, format, SourceOptions())
     contents = source.scan()
     problems = list(contents.problems)
-    statistics = Statistics()
+    statistics, masks = Statistics(), of_kind(contents.fields, MaskField)
     for split, references in contents.splits.items():
         for reference in list(references[:_SAMPLES]):
             try:
-                encoded = encode_sample(source.read(split, reference), _IMAGE)
+                encoded = encode_sample(source.read(split, reference), _IMAGE, masks=masks)
                 statistics.add_pixels(encoded.pixels)
                 problems += encoded.problems
             except SourceError as error:
@@ -115,6 +117,29 @@ def voc_list(folder: Path) -> Door:
     mutate = partial(mutate_text, tokens=(b"a", b"b", b"a.xml", b"../a", b" 1", b" -1", *TABLE_TOKENS))
     goods = (b"a\n2007_000032\n", b"a 1\nb -1\n", b"a\r\nb\r\n")
     return SourceFile(folder, "voc", "voc/ImageSets/Main/train.txt", mutate, *goods)
+
+
+def mask(folder: Path) -> Door:
+    """A mask beside its image."""
+    write_images(folder / "city/images", "a.png")
+    goods = []
+    for mode in ("P", "L", "1"):
+        buffer = io.BytesIO()
+        Image.new(mode, (60, 40), 1).save(buffer, "PNG")
+        goods.append(buffer.getvalue())
+    mutate = partial(mutate_bytes, tokens=_IMAGE_TOKENS)
+    return SourceFile(folder, "masks", "city/masks/a.png", mutate, *goods)
+
+
+def mask_list(folder: Path) -> Door:
+    """A list of a split of Pascal VOC's masks."""
+    write_images(folder / "voc/JPEGImages", "a.png", "2007_000032.png")
+    (folder / "voc/SegmentationClass").mkdir()
+    for name in ("a.png", "2007_000032.png"):
+        Image.new("L", (60, 40)).save(folder / "voc/SegmentationClass" / name)
+    mutate = partial(mutate_text, tokens=(b"a", b"b", b"a.png", b"../a", *TABLE_TOKENS))
+    file = "voc/ImageSets/Segmentation/train.txt"
+    return SourceFile(folder, "masks", file, mutate, b"a\n2007_000032\n", b"a\r\n")
 
 
 def imglab(folder: Path) -> Door:

@@ -22,7 +22,7 @@ from tensorstore_ds.format.schema import (
 )
 
 if TYPE_CHECKING:
-    from tensorstore_ds.format.manifest_values import ManifestValues
+    from tensorstore_ds.format.manifest_parser import ManifestValues
     from tensorstore_ds.format.statistics import Statistics
     from tensorstore_ds.reading.columns import RaggedColumn
 

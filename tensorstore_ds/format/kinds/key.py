@@ -15,7 +15,7 @@ from tensorstore_ds.format.schema import BytesField, EncodedSample, Field, Findi
 from tensorstore_ds.machine import check_fits
 
 if TYPE_CHECKING:
-    from tensorstore_ds.format.manifest_values import ManifestValues
+    from tensorstore_ds.format.manifest_parser import ManifestValues
     from tensorstore_ds.reading.columns import RaggedColumn
 
 #: Keys looked at together.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.format.schema import ArrayField, ArraySpec, EncodedSample, Field, Finding, pieces
 
 if TYPE_CHECKING:
-    from tensorstore_ds.format.manifest_values import ManifestValues
+    from tensorstore_ds.format.manifest_parser import ManifestValues
     from tensorstore_ds.format.statistics import Statistics
     from tensorstore_ds.reading.columns import Column
 

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.format.kinds.label import check_labels
-from tensorstore_ds.format.manifest_values import brief
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample, Field, Finding, ImageSizes, TableField, pieces
 
 if TYPE_CHECKING:
-    from tensorstore_ds.format.manifest_values import ManifestValues
+    from tensorstore_ds.format.manifest_parser import ManifestValues
     from tensorstore_ds.format.statistics import Statistics
     from tensorstore_ds.reading.columns import Column, RaggedColumn
 
@@ -154,7 +153,7 @@ def _flip_pairs(
         if len(pair) == 2 and max(pair) < keypoints:
             pairs.append((pair[0], pair[1]))
         else:
-            values.wrong(f"{where}[{i}]", f"expected two indices in [0, {keypoints}), found {brief(item)}.")
+            values.wrong(f"{where}[{i}]", f"expected two indices in [0, {keypoints}), found {repr(item)[:60]}.")
     flat = [i for pair in pairs for i in pair]
     if len(set(flat)) != len(flat):
         values.wrong(where, "expected each keypoint in at most one pair, found one in two.")

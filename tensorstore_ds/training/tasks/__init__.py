@@ -106,7 +106,9 @@ def class_counts(task: Task, split: Split) -> Any:
     classes = len(task.classes)
     if not classes:
         return np.zeros(0, np.int64)
-    labels = np.asarray(split[task.label_field] if task.label_field else split[task.objects_field]["labels"])
+    labels = np.asarray(
+        split.column(task.label_field) if task.label_field else split.table(task.objects_field)["labels"]
+    )
     if labels.size and not 0 <= labels.min() <= labels.max() < classes:
         where = f"{split.name}/{task.label_field or task.objects_field + '/labels'}"
         message = f"expected labels in [0, {classes}), found {labels.min()} to {labels.max()}."
