@@ -190,5 +190,5 @@ def test_on_a_gpu(group: Any, labelled: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_without_a_gpu_there_is_no_way_on_it(labelled: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there is no GPU"):
+    with pytest.raises(tsds.ResidencyError, match="there is no GPU"):
         runner(Way("device", "", "device"), labelled, tmp_path)

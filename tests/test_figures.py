@@ -59,7 +59,7 @@ def test_a_measurement_becomes_a_file_and_the_page(tmp_path: Path, monkeypatch: 
 
     def measure(settings: Settings) -> dict[str, object]:
         assert settings.digits == tmp_path and settings.scratch.is_dir()
-        return {"machine": {"cpu": "AMD"}, "figures": []}
+        return {"machine": {"cpu": "AMD", "memory": "1 GiB"}, "figures": []}
 
     (tmp_path / "train").mkdir()
     monkeypatch.setattr("benchmarks.__main__.MEASUREMENTS", {"take": measure})

@@ -18,7 +18,7 @@ import numpy as np
 from tensorstore_ds.comparison.delivery import marks_of_split
 from tensorstore_ds.comparison.lane import Answer, Lane
 from tensorstore_ds.comparison.options import BenchOptions, middle
-from tensorstore_ds.comparison.results import Cell, Comparison, First, Phase, make_cell, ways_of, with_ratios
+from tensorstore_ds.comparison.results import Cell, Comparison, First, Phase, Way, make_cell, ways_of, with_ratios
 from tensorstore_ds.comparison.stopwatch import least_batches
 from tensorstore_ds.comparison.system import machine
 from tensorstore_ds.comparison.turns import Expectation, take_turns
@@ -109,6 +109,8 @@ class _Run:
         self.fields: Mapping[str, str] = {}  # that are loaded, by kind
         self.sizes, self.seconds = options.sizes(self.samples), options.time_for(self.samples)
         self.ways = {way.name: way for way in ways_of(options.ways, usable_cores())}
+        for name in [way.name for way in self.ways.values() if way.group == "files" and options.raw is None]:
+            self._note(name, reason="`raw` was not given")
         self.interrupted = False
         self._begun = time.monotonic()
         self._answers: dict[tuple[Phase, int], dict[str, list[Answer]]] = {}
@@ -124,7 +126,9 @@ class _Run:
 
     def measure(self, stack: ExitStack, scratch: Path) -> None:
         """Everything, one after the other."""
-        lanes = self._start(stack, scratch)
+        lanes = [stack.enter_context(self._lane(way, scratch)) for way in self.ways.values() if not way.reason]
+        for lane in lanes:  # most of a start is importing torch, which they do side by side
+            self._begin(lane)
         seen = self._first_epochs(self._able(lanes))
         self._verify(self._able(lanes), scratch)
         for phase in self._phases:
@@ -142,29 +146,10 @@ class _Run:
 
     # --- the lanes
 
-    def _start(self, stack: ExitStack, scratch: Path) -> list[Lane]:
-        """Start all, and wait for each: most of it is importing torch, which they do side by side."""
-        lanes = {
-            way.name: stack.enter_context(self._lane(way.name, scratch))
-            for way in self.ways.values()
-            if way.group != "device" and (way.group != "files" or self.options.raw is not None)
-        }
-        for lane in lanes.values():
-            self._begin(lane)
-        for way in list(self.ways.values()):
-            if way.group == "files" and way.name not in lanes:
-                self._note(way.name, reason="`raw` was not given")
-            elif way.group == "device" and self._device == "cpu":
-                self._note(way.name, reason="there is no GPU")
-            elif way.group == "device":  # last, since the others know whether there is a GPU
-                lanes[way.name] = stack.enter_context(self._lane(way.name, scratch))
-                self._begin(lanes[way.name])
-        return list(lanes.values())
-
-    def _lane(self, name: str, scratch: Path) -> Lane:
+    def _lane(self, way: Way, scratch: Path) -> Lane:
         raw, options = self.options.raw, self.options
         assignment = {
-            "way": asdict(self.ways[name]),
+            "way": asdict(way),
             "store": str(self.store.path),
             "split": options.split,
             "raw": None if raw is None else str(Path(raw).absolute()),
@@ -173,7 +158,7 @@ class _Run:
             "memory": options.memory,
             "seed": options.seed,
         }
-        return Lane(name, RUNNER, assignment, scratch)
+        return Lane(way.name, RUNNER, assignment, scratch)
 
     def _begin(self, lane: Lane) -> None:
         self._say(f"starting {self.ways[lane.name].title}")

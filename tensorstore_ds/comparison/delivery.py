@@ -6,7 +6,7 @@ those of a part of an epoch must be among them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -87,24 +87,20 @@ def marks_of_split(split: Split, fields: Mapping[str, str], *, pixels: bool, box
         pixels: whether they count; images must be kept as pixels then.
         boxes: whether they count.
     """
-    marks = [marks_of(batch, pixels=pixels) for batch in _pieces(split, fields, pixels, boxes)]
-    return np.sort(np.concatenate([np.zeros(0, np.uint64), *marks]))
-
-
-def _pieces(split: Split, fields: Mapping[str, str], pixels: bool, boxes: bool) -> Iterator[Columns]:
     spec = getattr(split.fields[fields["image"]], "spec", None)
     step = max(1, _PIECE_NBYTES // spec.row_nbytes) if spec is not None else 10_000
-    counted = ("labels", "boxes") if boxes else ("labels",)
+    marks = [np.zeros(0, np.uint64)]
     for start in range(0, len(split), step):
         rows = np.arange(start, min(start + step, len(split)))
-        piece: dict[str, NDArray[Any]] = {"image": split.column(fields["image"]).take(rows) if pixels else rows}
+        batch: dict[str, NDArray[Any]] = {"image": split.column(fields["image"]).take(rows) if pixels else rows}
         if "label" in fields:
-            piece["label"] = split.column(fields["label"]).take(rows)
+            batch["label"] = split.column(fields["label"]).take(rows)
         if "objects" in fields:
             objects = split.table(fields["objects"]).take(rows)
-            piece["offsets"] = objects.offsets
-            piece.update({name: objects.values[name] for name in counted if name in objects.values})
-        yield piece
+            names = {"labels", "boxes"} if boxes else {"labels"}
+            batch |= {"offsets": objects.offsets, **{n: v for n, v in objects.values.items() if n in names}}
+        marks.append(marks_of(batch, pixels=pixels))
+    return np.sort(np.concatenate(marks))
 
 
 def agree(delivered: Marks, stored: Marks, *, whole: bool) -> bool:

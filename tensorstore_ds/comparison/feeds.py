@@ -53,12 +53,12 @@ class Subject:
         seed: of orders.
     """
 
-    store: Path
+    store: str
     split: str
     fields: Mapping[str, str]
     device: torch.device
-    raw: Path | None
-    scratch: Path
+    raw: str | None
+    scratch: str
     memory: int | None
     seed: int
 
@@ -167,7 +167,9 @@ class FilesFeed(SplitFeed):
         if self.subject.raw is None:
             raise ValueError("raw: expected a folder, found None.")
         split, fields = self.subject.open(), self.subject.fields
-        files = open_files(open_store(self.subject.store), split, fields, self.subject.raw, self.subject.scratch)
+        files = open_files(
+            open_store(self.subject.store), split, fields, Path(self.subject.raw), Path(self.subject.scratch)
+        )
         self.reader, self.folder = files.reader, files.folder
         return files.dataset
 

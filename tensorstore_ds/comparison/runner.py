@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,14 @@ from tensorstore_ds.comparison.feeds import FEEDS, Batch, Feed, SplitFeed, Subje
 from tensorstore_ds.comparison.lane import Answer, serve
 from tensorstore_ds.comparison.results import Way
 from tensorstore_ds.comparison.stopwatch import Clock, Step, Timing
-from tensorstore_ds.errors import OptionError, ResidencyError, TsdsError, one_line
+from tensorstore_ds.errors import ResidencyError, TsdsError, one_line
 from tensorstore_ds.format.kinds import EncodedImageField, LabelField, ObjectsField
 from tensorstore_ds.format.schema import of_kind
 from tensorstore_ds.loading.device import move
 from tensorstore_ds.training.augmentation import train_transform
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import TrainOptions, vit_options
+from tensorstore_ds.training.ranks import device_of
 from tensorstore_ds.training.tasks import task_of
 
 #: Steps that a learning rate is scheduled over: more than are ever done.
@@ -175,24 +175,6 @@ class Trainer:
 # --- the device ----------------------------------------------------------------------------------------------------
 
 
-def device_of(name: str | None) -> torch.device:
-    """The device that was asked for; None: a GPU if there is one.
-
-    Raises:
-        OptionError: it is not here.
-    """
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise OptionError(f"device: expected cuda or cpu, found {name}.") from error
-    devices = torch.cuda.device_count() if device.type == "cuda" else int(device.type == "cpu")
-    if (device.index or 0) >= devices:
-        raise OptionError(f"device: expected one that is here, found {name}. Choose cpu.")
-    return device
-
-
 @contextmanager
 def watching(device: torch.device) -> Iterator[dict[str, Any]]:
     """While the block runs, see to the device: a dict that has its peak memory and its use afterwards.
@@ -234,20 +216,10 @@ def start(assignment: Mapping[str, Any]) -> tuple[Runner, Answer]:
     device = device_of(assignment["device"])
     way = Way(**assignment["way"])
     if way.group == "device" and device.type != "cuda":
-        raise ValueError("there is no GPU")
-    store, raw = Path(assignment["store"]), assignment["raw"]
-    split = tsds.open(store)[assignment["split"]]
-    fields, untrainable = fields_of(split)
-    subject = Subject(
-        store=store,
-        split=assignment["split"],
-        fields=fields,
-        device=device,
-        raw=None if raw is None else Path(raw),
-        scratch=Path(assignment["scratch"]),
-        memory=assignment["memory"],
-        seed=assignment["seed"],
-    )
+        raise ResidencyError("there is no GPU")
+    fields, untrainable = fields_of(tsds.open(assignment["store"])[assignment["split"]])
+    given = {name: assignment[name] for name in ("store", "split", "raw", "scratch", "memory", "seed")}
+    subject = Subject(fields=fields, device=device, **given)
     torch.manual_seed(subject.seed)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     facts = {"device": device.type, "device_name": name, "fields": fields, "untrainable": untrainable}
