@@ -239,6 +239,7 @@ def test_other_files(tmp_path: Path) -> None:
         {"vit": {**CARD.as_data()["vit"], "another": 3}},
         {"vit": {"depth": 1}},
         {"task": {**CARD.as_data()["task"], "name": "segmentation"}},
+        {"task": {**CARD.as_data()["task"], "name": "classification"}},  # which has no keypoints
         {"task": None},
         {"mean": 3},
     ],

@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +15,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tensorstore_ds.errors import OptionError, OutputError
 from tensorstore_ds.training.history import History
-from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.records import EpochRecord, best_record, dump_record, parse_record, scalars
-from tensorstore_ds.training.report import write_report
-from training_stores import load_history
+from training_stores import load_history, strict_json as strict
 
 RECORD = EpochRecord(
     epoch=1,
@@ -74,13 +70,6 @@ def write(folder: Path, last: int) -> Path:
         for record in epochs(last):
             history.add(record)
     return history.path
-
-
-def strict(text: str) -> Any:
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"not JSON: {constant}")
-
-    return json.loads(text, parse_constant=refuse)
 
 
 def finite(values: Mapping[str, float]) -> dict[str, float | None]:
@@ -352,48 +341,3 @@ def test_without_tensorboard_the_history_is_written_all_the_same(tmp_path: Path)
     subprocess.run([sys.executable, "-W", "error", "-c", code, tmp_path, "tensorboard"], check=True)
     assert len(load_history(tmp_path)) == 1
     assert [entry.name for entry in tmp_path.iterdir()] == ["history.jsonl"]
-
-
-# --- the report
-
-
-def test_a_report_is_indented_json_in_the_order_of_its_data(tmp_path: Path) -> None:
-    confusion = torch.tensor([[5, 1], [0, 4]])
-    data = {
-        "store": Path("digits.tsds"),
-        "best": {"epoch": np.int64(3), "accuracy": np.float32(0.5), "nme": math.nan},
-        "confusion": confusion,
-        "errors": np.array([0.5, math.inf]),
-        "classes": ("Käfer", "ant"),
-        "skipped": {3, 1},
-        "options": TrainOptions(),
-        "whole": True,
-    }
-    path = write_report(tmp_path, data)
-    text = path.read_text("utf-8")
-    found = strict(text)
-    assert path == tmp_path / "report.json"
-    assert list(found) == list(data)
-    assert text.startswith('{\n  "store": "digits.tsds",\n  "best": {\n    "epoch": 3,')
-    assert text.endswith("}\n")
-    assert '"Käfer"' in text
-    assert found["best"] == {"epoch": 3, "accuracy": 0.5, "nme": None}
-    assert found["confusion"] == [[5, 1], [0, 4]]
-    assert found["errors"] == [0.5, None]
-    assert found["skipped"] == [1, 3]
-    assert found["options"] == TrainOptions().as_data()
-    assert found["whole"] is True
-
-
-def test_a_name_that_utf8_does_not_have_is_escaped(tmp_path: Path) -> None:
-    name = os.fsdecode(b"photo-\xff.png")  # a file's name may be any bytes
-    assert strict(write_report(tmp_path, {"image": name}).read_text("utf-8")) == {"image": name}
-
-
-def test_a_report_replaces_another_or_leaves_it(tmp_path: Path) -> None:
-    write_report(tmp_path, {"epoch": 1})
-    write_report(tmp_path, {"epoch": 2})
-    with pytest.raises(TypeError, match="expected what JSON can hold, found function"):
-        write_report(tmp_path, {"epoch": write_report})
-    assert strict((tmp_path / "report.json").read_text("utf-8")) == {"epoch": 2}
-    assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,15 @@ def load_history(path: Path) -> list[EpochRecord]:
     """The epochs in a `history.jsonl`, or in that of a run's folder."""
     path = path / "history.jsonl" if path.is_dir() else path
     return [record for _, record in parse_lines(path.read_bytes(), path)]
+
+
+def strict_json(text: str) -> Any:
+    """The value of JSON without NaN and infinity."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"not JSON: {constant}")
+
+    return json.loads(text, parse_constant=refuse)
 
 
 def one_line(error: TsdsError) -> str:

@@ -1,0 +1,57 @@
+"""The report of a run, as a file."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tensorstore_ds.training.options import TrainOptions
+from tensorstore_ds.training.report import write_report
+from training_stores import strict_json as strict
+
+
+def test_a_report_is_indented_json_in_the_order_of_its_data(tmp_path: Path) -> None:
+    confusion = torch.tensor([[5, 1], [0, 4]])
+    data = {
+        "store": Path("digits.tsds"),
+        "best": {"epoch": np.int64(3), "accuracy": np.float32(0.5), "nme": math.nan},
+        "confusion": confusion,
+        "errors": np.array([0.5, math.inf]),
+        "classes": ("Käfer", "ant"),
+        "skipped": {3, 1},
+        "options": TrainOptions(),
+        "whole": True,
+    }
+    path = write_report(tmp_path, data)
+    text = path.read_text("utf-8")
+    found = strict(text)
+    assert path == tmp_path / "report.json"
+    assert list(found) == list(data)
+    assert text.startswith('{\n  "store": "digits.tsds",\n  "best": {\n    "epoch": 3,')
+    assert text.endswith("}\n")
+    assert '"Käfer"' in text
+    assert found["best"] == {"epoch": 3, "accuracy": 0.5, "nme": None}
+    assert found["confusion"] == [[5, 1], [0, 4]]
+    assert found["errors"] == [0.5, None]
+    assert found["skipped"] == [1, 3]
+    assert found["options"] == TrainOptions().as_data()
+    assert found["whole"] is True
+
+
+def test_a_name_that_utf8_does_not_have_is_escaped(tmp_path: Path) -> None:
+    name = os.fsdecode(b"photo-\xff.png")  # a file's name may be any bytes
+    assert strict(write_report(tmp_path, {"image": name}).read_text("utf-8")) == {"image": name}
+
+
+def test_a_report_replaces_another_or_leaves_it(tmp_path: Path) -> None:
+    write_report(tmp_path, {"epoch": 1})
+    write_report(tmp_path, {"epoch": 2})
+    with pytest.raises(TypeError, match="expected what JSON can hold, found function"):
+        write_report(tmp_path, {"epoch": write_report})
+    assert strict((tmp_path / "report.json").read_text("utf-8")) == {"epoch": 2}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
