@@ -160,12 +160,8 @@ def write_digits(path: Path, images: NDArray[np.uint8], labels: NDArray[np.int64
 # --- Pascal VOC -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """A digit in a scene: which, and its box x1 y1 x2 y2 in pixels, x2 and y2 exclusive."""
-
-    digit: int
-    box: tuple[int, int, int, int]
+#: A digit in a scene: which, and its box x1 y1 x2 y2 in pixels, x2 and y2 exclusive.
+_Placed = tuple[int, tuple[int, int, int, int]]
 
 
 def write_scenes(path: Path, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> str:
@@ -202,18 +198,15 @@ def _scene(
         x, y = int(rng.integers(2, width - w - 2)), int(rng.integers(2, height - h - 2))
         box = (x, y, x + w, y + h)
         if any(
-            box[0] < b[2] + 3 and b[0] < box[2] + 3 and box[1] < b[3] + 3 and b[1] < box[3] + 3 for b in _boxes(placed)
+            box[0] < x2 + 3 and x1 < box[2] + 3 and box[1] < y2 + 3 and y1 < box[3] + 3
+            for _, (x1, y1, x2, y2) in placed
         ):
             continue
         patch = scene[y : y + h, x : x + w]
         color = _contrasting(rng, patch)
         patch += (color - patch) * ink[:, :, None]
-        placed.append(_Placed(int(labels[chosen]), box))
+        placed.append((int(labels[chosen]), box))
     return np.clip(np.rint(scene), 0, 255).astype(np.uint8), placed
-
-
-def _boxes(placed: list[_Placed]) -> list[tuple[int, int, int, int]]:
-    return [p.box for p in placed]
 
 
 def _background(rng: np.random.Generator) -> NDArray[np.float64]:
@@ -246,32 +239,10 @@ def _contrasting(rng: np.random.Generator, patch: NDArray[np.float64]) -> NDArra
 
 def _annotation(filename: str, placed: list[_Placed]) -> str:
     height, width = SCENE_SIZE
-    objects = "".join(
-        f"""\
-\t<object>
-\t\t<name>{p.digit}</name>
-\t\t<pose>Unspecified</pose>
-\t\t<truncated>0</truncated>
-\t\t<difficult>0</difficult>
-\t\t<bndbox>
-\t\t\t<xmin>{p.box[0]}</xmin>
-\t\t\t<ymin>{p.box[1]}</ymin>
-\t\t\t<xmax>{p.box[2]}</xmax>
-\t\t\t<ymax>{p.box[3]}</ymax>
-\t\t</bndbox>
-\t</object>
-"""
-        for p in placed
-    )
-    return f"""\
-<annotation>
-\t<folder>VOC2012</folder>
-\t<filename>{filename}</filename>
-\t<size>
-\t\t<width>{width}</width>
-\t\t<height>{height}</height>
-\t\t<depth>3</depth>
-\t</size>
-\t<segmented>0</segmented>
-{objects}</annotation>
-"""
+    lines = [f"\t<filename>{filename}</filename>"]
+    lines += [f"\t<size><width>{width}</width><height>{height}</height><depth>3</depth></size>"]
+    for digit, (x1, y1, x2, y2) in placed:
+        box = f"<xmin>{x1}</xmin><ymin>{y1}</ymin><xmax>{x2}</xmax><ymax>{y2}</ymax>"
+        flags = "<truncated>0</truncated><difficult>0</difficult>"
+        lines += [f"\t<object><name>{digit}</name>{flags}<bndbox>{box}</bndbox></object>"]
+    return "\n".join(["<annotation>", *lines, "</annotation>\n"])

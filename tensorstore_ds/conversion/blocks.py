@@ -7,6 +7,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ SHAPES_DIFFER = "shapes-differ"
 _NO_PIXELS = np.empty((0, 0, 0), np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RowFormat:
     """What all rows have in common; `channels` are those of the first image, which no other may differ in."""
 
@@ -53,7 +54,7 @@ class RowFormat:
         fields = {"image": own, **others, "size": SizeField(), "key": KeyField()}
         return cls(fields, image, on_error, first.pixels.shape[2])
 
-    @property
+    @cached_property
     def fixed_nbytes(self) -> int:
         """Bytes of a row in the largest field of fixed shape."""
         return max(field.spec.row_nbytes for field in of_kind(self.fields, ArrayField).values())
@@ -116,13 +117,13 @@ def convert_block(
         OSError: the rows could not be written.
     """
     rows = BlockRows(job.format)
-    files = bytearray()
+    # Before they are read: what changes from here on is noticed by a run that goes on.
+    files = identities(path for reference in block.references for path in job.source.files(reference))
     for i, reference in enumerate(block.references):
         on_sample(i)
-        files += identities(job.source.files(reference))
         with or_skipped(job.format.on_error, rows.skipped):
             rows.add(job.source.read(block.source_split, reference), on_decode)
-    return rows.write(block.first_row, paths, bytes(files))
+    return rows.write(block.first_row, paths, files)
 
 
 @contextlib.contextmanager

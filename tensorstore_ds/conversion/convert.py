@@ -73,7 +73,7 @@ def convert(
     _check_process()
     options = options or ConvertOptions()
     target = Path(out).absolute()
-    if not isinstance(source, str | os.PathLike) and (streams := _streams(source)):
+    if streams := _streams(source):
         return _convert_streams(streams, target, options, progress)
     opened = open_any(cast(AnySource, source), options)
     _check_paths(opened.path if isinstance(source, str | os.PathLike) else None, target)
@@ -107,6 +107,8 @@ def convert(
 
 def _streams(source: object) -> dict[str, Iterable[Any]]:
     """The samples of each split, if any of them are an iterator's, of unknown number."""
+    if isinstance(source, str | os.PathLike):
+        return {}
     splits = source if isinstance(source, Mapping) else {"train": source}
     if all(isinstance(samples, Indexable) or not isinstance(samples, Iterable) for samples in splits.values()):
         return {}
@@ -187,14 +189,14 @@ class _Conversion:
         if self._options.color == "auto" and begun.get("mixed") is True and not self._use_rgb():
             self._workspace.clean(())  # they are mixed no longer
         try:
-            return self._run()
+            return self._all_shards()
         except SourceError as error:
             if error.reason != SHAPES_DIFFER:
                 raise
             self._workspace.clean(())  # as they were prepared for, no shard will ever be of use
             if not self._use_rgb():
                 raise
-        return self._run()
+        return self._all_shards()
 
     def _use_rgb(self) -> bool:
         """Whether gray and colour images are mixed, and nothing else differs; they will all be RGB then."""
@@ -211,7 +213,7 @@ class _Conversion:
         self._samples = self._nbytes = 0
         return True
 
-    def _run(self) -> dict[str, list[FinishedShard]]:
+    def _all_shards(self) -> dict[str, list[FinishedShard]]:
         prepared, options, workspace = self.prepared, self._options, self._workspace
         workspace.begin(
             {
@@ -225,33 +227,27 @@ class _Conversion:
         )
         self.pass_on_notes()
         shards = plan_shards(prepared.splits, max(1, options.shard_nbytes // max(1, prepared.row_nbytes)))
-        finished = {
-            (shard.split, shard.index): earlier for shard in shards if (earlier := self._find(shard)) is not None
-        }
+        finished = {shard.name: earlier for shard in shards if (earlier := self._find(shard)) is not None}
         workspace.clean(finished)
-        missing = [shard for shard in shards if (shard.split, shard.index) not in finished]
+        missing = [shard for shard in shards if shard.name not in finished]
         self.resumed = len(finished)
         if options.layout == "memmap":
             needed = sum(len(shard.references) for shard in missing) * prepared.row_nbytes
             check_room(needed, shutil.disk_usage(workspace.path).free)
         finished |= self._convert(missing)
-        return {
-            name: [finished[shard.split, shard.index] for shard in shards if shard.split == name]
-            for name in prepared.splits
-        }
+        return {split: [finished[s.name] for s in shards if s.split == split] for split in prepared.splits}
 
     def _find(self, shard: PlannedShard) -> FinishedShard | None:
         """The shard, if an earlier run finished it from the very same files, none of them changed since."""
-        finished = self._workspace.finished(shard.split, shard.index)
+        finished = self._workspace.finished(*shard.name)
         source = self.prepared.source
         if finished is None or not (self._common or source.files(shard.references[0])):
             return None  # where a sequence has its samples from is not known
         origin = self._begin_origin(shard)
         for reference in shard.references:
             origin.update(identities(source.files(reference)))
-        if finished.origin != origin.hexdigest():
-            return None
-        if self._options.on_error == "fail" and faults(finished.skipped):
+        is_bad = self._options.on_error == "fail" and faults(finished.skipped)
+        if is_bad or finished.origin != origin.hexdigest():
             return None
         self._advance(finished.shard.rows)
         return finished
@@ -272,14 +268,19 @@ class _Conversion:
         workers = min(workers, count_blocks(shards, prepared.row_nbytes))
         finished = {}
         with contextlib.ExitStack() as stack:
-            writers = [
-                ShardWriter(self._workspace.store / shard_path(shard.split, shard.index), prepared.format.fields)
-                for shard in shards
-            ]
-            tasks = _tasks(shards, writers, prepared.row_nbytes, stack)
-            results = stack.enter_context(contextlib.closing(run_blocks(job, tasks, workers, self._note)))
-            for shard, writer in zip(shards, writers, strict=True):
-                finished[shard.split, shard.index] = self._collect(shard, writer, results)
+            folders = {shard.name: self._workspace.store / shard_path(*shard.name) for shard in shards}
+            writers = {name: ShardWriter(folder, job.format.fields) for name, folder in folders.items()}
+
+            def tasks() -> Iterator[tuple[Block, Mapping[str, Path]]]:
+                """Blocks of all shards in order; a shard's files are made when its first block is asked for."""
+                for shard in shards:
+                    paths = stack.enter_context(writers[shard.name]).row_paths()
+                    for block in plan_blocks(shard, prepared.row_nbytes):
+                        yield block, paths
+
+            results = stack.enter_context(contextlib.closing(run_blocks(job, tasks(), workers, self._note)))
+            for shard in shards:
+                finished[shard.name] = self._collect(shard, writers[shard.name], results)
         return finished
 
     def _collect(
@@ -295,7 +296,7 @@ class _Conversion:
             remaining -= len(block.references)
             self._advance(len(block.references))
         finished = writer.finish(self._options.layout, len(shard.references), origin.hexdigest())
-        self._workspace.finish(shard.split, shard.index, finished)
+        self._workspace.finish(*shard.name, finished)
         return finished
 
     def _advance(self, rows: int) -> None:
@@ -311,13 +312,3 @@ class _Conversion:
     def _note(self, note: str) -> None:
         self.notes.append(note)
         self._notify(Progress("convert", self._samples, self.prepared.samples, self._nbytes, note))
-
-
-def _tasks(
-    shards: Sequence[PlannedShard], writers: Sequence[ShardWriter], row_nbytes: int, stack: contextlib.ExitStack
-) -> Iterator[tuple[Block, Mapping[str, Path]]]:
-    """Blocks of all shards in order; a shard's files are made when its first block is asked for."""
-    for shard, writer in zip(shards, writers, strict=True):
-        paths = stack.enter_context(writer).row_paths()
-        for block in plan_blocks(shard, row_nbytes):
-            yield block, paths

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,6 @@ from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.schema import Field, of_kind
 from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.machine import memory_limit, usable_cores
-from tensorstore_ds.sources.base import Reference
 
 #: Time beyond that of the samples themselves: starting, listing, syncing, checksums.
 _OVERHEAD = 1.3
@@ -100,13 +99,6 @@ def estimate(source: AnySource, options: ConvertOptions | None = None) -> Estima
     )
 
 
-def _every(prepared: Prepared, step: int) -> Iterator[tuple[str, Reference]]:
-    """Every `step`-th sample of each split."""
-    for split in prepared.splits.values():
-        for i in range(0, len(split.references), step):
-            yield split.source_split, split.references[i]
-
-
 @dataclass(frozen=True, slots=True)
 class _Tried:
     """Of the samples that were converted: bytes and seconds a sample, and the ratio of compression."""
@@ -118,10 +110,15 @@ class _Tried:
 
 def _try(prepared: Prepared) -> _Tried:
     step = max(1, prepared.samples // _TRIED)
+    chosen = (
+        (split.source_split, split.references[i])
+        for split in prepared.splits.values()
+        for i in range(0, len(split.references), step)
+    )
     stored: list[bytes] = []
     began = time.perf_counter()
     with own_pixel_limit():
-        for source_split, reference in _every(prepared, step):
+        for source_split, reference in chosen:
             try:
                 encoded = encode_sample(prepared.source.read(source_split, reference), prepared.format.image)
             except SourceError:

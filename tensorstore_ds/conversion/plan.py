@@ -62,6 +62,11 @@ class PlannedShard:
     source_split: str
     references: Sequence[Reference]
 
+    @property
+    def name(self) -> tuple[str, int]:
+        """What no other shard has: split and number."""
+        return self.split, self.index
+
 
 @dataclass(frozen=True, slots=True)
 class Block:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -229,19 +230,16 @@ class ShardJob:
             SourceError: a sample is bad, and bad samples are not to be skipped; or there is none.
             ConversionError: the `Writer` has ended, another process writes this shard, or the disk is full.
         """
-        with one_line_for_failures(self.out):
-            workspace = Workspace(self.out, self.run).__enter__()
-        with workspace:
-            workspace.claim(self.split, self.index)
-            format = SampleFormat(self.options, self.fields)
-            shard = SampleShard(workspace, self.split, self.index, format)
-            try:
-                for number, item in enumerate(samples):
-                    sample, key = with_key(item)
-                    shard.append(sample, key, f"{shard_path(self.split, self.index)}/{number:05d}")
-                return shard.finish().shard.rows
-            finally:
-                shard.close()
+        with contextlib.ExitStack() as stack:
+            with one_line_for_failures(self.out):
+                workspace = stack.enter_context(Workspace(self.out, self.run))
+                workspace.claim(self.split, self.index)
+            shard = SampleShard(workspace, self.split, self.index, SampleFormat(self.options, self.fields))
+            stack.callback(shard.close)
+            for number, item in enumerate(samples):
+                sample, key = with_key(item)
+                shard.append(sample, key, f"{shard_path(self.split, self.index)}/{number:05d}")
+            return shard.finish().shard.rows
 
 
 def with_key(sample: Any, key: object = None) -> tuple[Any, str | None]:

@@ -47,7 +47,8 @@ _DIED = (
 _ENDED = "the source ended its worker process with status {}. Convert with 0 workers to see where."
 _UNGUARDED = "worker processes do not start (a script needs its calls under: if __name__ == '__main__')"
 
-Tasks = Iterable[tuple[Block, Mapping[str, Path]]]
+Task = tuple[Block, Mapping[str, Path]]
+Tasks = Iterable[Task]
 Results = Generator[tuple[Block, BlockResult], None, None]
 
 
@@ -180,7 +181,7 @@ class _Workers:
                 yield results.pop(yielded)
                 yielded += 1
 
-    def _hand_out(self, worker: _Worker, remaining: Iterator[tuple[int, tuple[Block, Mapping[str, Path]]]]) -> bool:
+    def _hand_out(self, worker: _Worker, remaining: Iterator[tuple[int, Task]]) -> bool:
         """Send the next block to a worker; false if there is none, or if the worker would not read it at once."""
         if self._next is None:
             item = next(remaining, None)
