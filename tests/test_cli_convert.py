@@ -51,6 +51,7 @@ def convert(source: Path, *arguments: object) -> tensorstore_ds.Store:
         (["--color", "gray"], {"color": "gray"}),
         (["--images", "pictures"], {"images": Path("pictures")}),
         (["--split", "train=0.75,val=0.25"], {"split": {"train": 0.75, "val": 0.25}}),
+        (["--split", "train=75%,val=25%"], {"split": {"train": 0.75, "val": 0.25}}),
         (["--seed", "7"], {"seed": 7}),
         (["--shard-size", "500MB"], {"shard_nbytes": 500_000_000}),
         (["--workers", "3"], {"workers": 3}),
@@ -155,7 +156,7 @@ def test_a_bad_sample_stops_the_conversion(photos: Path, tmp_path: Path) -> None
     (photos / "cat" / "7.png").write_text("not an image")
     done = tsds("convert", photos, tmp_path / "out.tsds", "--workers", 0)
     assert done.exit_code == 1
-    assert re.fullmatch(r"tsds: cat/7\.png: .+\n", done.stderr)
+    assert re.fullmatch(r"tsds: cat/7\.png: .+ leave such samples out with --on-error skip\.\n", done.stderr)
     assert not (tmp_path / "out.tsds").exists()
 
 
@@ -187,6 +188,23 @@ def test_one_line_for_what_a_user_can_cause(source: str, out: str, photos: Path,
     assert done.exit_code == 1
     assert re.fullmatch(r"tsds: [^\n]+\n", done.stderr)
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("words", [("", "out"), ("photos", "")])
+def test_an_empty_path_is_wrong_usage(words: tuple[str, str]) -> None:
+    done = tsds("convert", *words)
+    assert done.exit_code == 2
+    assert "expected a path, found an empty text" in done.stderr
+
+
+@pytest.mark.parametrize(("name", "advice"), [("a.zip", "unpack it"), ("a.png", "one image"), ("s.tsds", "a store")])
+def test_what_is_no_source_gets_a_hint(name: str, advice: str, tmp_path: Path) -> None:
+    if name == "s.tsds":
+        (tmp_path / name).symlink_to(VALID / "classification.tsds")
+    else:
+        (tmp_path / name).write_bytes(b"")
+    done = tsds("convert", tmp_path / name, tmp_path / "out")
+    assert done.exit_code == 1 and advice in done.stderr
 
 
 def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

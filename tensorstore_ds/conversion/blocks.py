@@ -29,6 +29,8 @@ from tensorstore_ds.sources.base import Sample, Source
 OWN_FIELDS = ("image", "size", "key")
 #: An image is not of the shape that the first one had; never skipped, because it may be most of them.
 SHAPES_DIFFER = "shapes-differ"
+#: What to do about a sample that is bad.
+SKIP = "Mend it, or leave such samples out with `on_error=skip`."
 _NO_PIXELS = np.empty((0, 0, 0), np.uint8)
 
 
@@ -132,8 +134,10 @@ def or_skipped(on_error: OnError, skipped: list[Problem]) -> Iterator[None]:
     try:
         yield
     except SourceError as error:
-        if on_error == "fail" or error.reason == SHAPES_DIFFER:
+        if error.reason == SHAPES_DIFFER:
             raise
+        if on_error == "fail":
+            raise SourceError(error.problems, error.advice or SKIP) from error
         skipped += error.problems
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tensorstore_ds.conversion.blocks import RowFormat, check_fields
+from tensorstore_ds.conversion.blocks import SKIP, RowFormat, check_fields
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import PlannedSplit, plan_splits
@@ -73,7 +73,7 @@ def prepare(source: Source, options: ConvertOptions, *, room: int | None = None)
     """
     contents = source.scan()
     if contents.problems and options.on_error == "fail":
-        raise SourceError(contents.problems, "Mend it, or leave such samples out with `on_error=skip`.")
+        raise SourceError(contents.problems, SKIP)
     check_fields(contents.fields, options.image, str(source.path))
     splits = plan_splits(contents, options.split, options.seed, source.key)
     if room is not None and options.size is not None and options.encoding == "raw" and options.layout == "memmap":
@@ -121,9 +121,9 @@ def _probe(
                 try:
                     sample = source.read(split.source_split, split.references[i])
                     encoded = encode_sample(sample, image, masks=masks)
-                except SourceError:
+                except SourceError as error:
                     if on_error == "fail":
-                        raise
+                        raise SourceError(error.problems, error.advice or SKIP) from error
                     continue
                 first = first or encoded
                 nbytes.append(len(encoded.image or b""))

@@ -66,4 +66,17 @@ def open_source(path: Path, format: str = "auto", options: SourceOptions | None 
         problem = Problem(str(path), "ambiguous-format", f"this could be {' or '.join(names)}.")
         raise SourceError(problem, "Name the format with `format`.")
     problem = Problem(str(path), "unknown-format", "no known data set format was recognised.")
-    raise SourceError(problem, f"Name the format with `format` ({', '.join(FORMATS)}).")
+    raise SourceError(problem, _advice(path))
+
+
+def _advice(path: Path) -> str:
+    """What to do about a path that no format recognises."""
+    from tensorstore_ds.sources.base import IMAGE_SUFFIXES
+
+    if path.suffix.lower() in (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z"):
+        return "It seems to be an archive: unpack it, and name the folder."
+    if path.is_dir() and (path / "zarr.json").exists():
+        return "It seems to be a store: read it as it is, or write it again with tsds repack."
+    if path.suffix.lower() in IMAGE_SUFFIXES:
+        return "It seems to be one image: name the folder that holds the images."
+    return f"Name the format with `format` ({', '.join(FORMATS)})."
