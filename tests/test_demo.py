@@ -105,7 +105,7 @@ def test_a_folder_with_anything_else_is_refused(tmp_path: Path) -> None:
     before = tree(tmp_path)
     done = tsds("demo", "--out", tmp_path)
     assert done.exit_code == 1
-    assert "Choose another with --out." in done.stderr
+    assert "Choose another --out." in done.stderr
     assert tree(tmp_path) == before
 
 
