@@ -303,7 +303,7 @@ def refused(store: Path, out: Path, **changes: Any) -> str:
         ({"balance": "repeat"}, "balance: expected inverse or effective for classification, found repeat."),
         ({"device": "nonsense"}, "device: expected one that this machine has, found nonsense"),
         ({"precision": "tf32"}, "precision: expected fp32, bf16 or fp16 on cpu, found tf32"),
-        ({"heads": 3}, "heads: expected a divisor of the width 16, such as 2, found 3."),
+        ({"heads": 3}, "`heads`: expected a divisor of the width 16, such as 2, found 3."),
     ],
 )
 def test_options_that_cannot_be(store: Path, tmp_path: Path, changes: Any, message: str) -> None:
