@@ -350,7 +350,7 @@ def test_a_clock_that_was_set_back_hides_nothing(folders, out, tmp_path, monkeyp
 
 def test_a_size_beyond_the_disk_is_refused_before_an_image_is_decoded(folders, out, monkeypatch):
     monkeypatch.setattr("tensorstore_ds.conversion.preparation.encode_sample", None)
-    with pytest.raises(tsds.OptionError, match="--size: expected at most --max-pixels"):
+    with pytest.raises(tsds.OptionError, match="`size`: expected at most `max_pixels`"):
         tsds.convert(folders, out, ConvertOptions(size=(100_000, 100_000)))
     huge = ConvertOptions(size=(1_000_000, 1_000_000), max_pixels=10**12)
     with pytest.raises(tsds.ConversionError, match=r"at least 16,000,000,000,000 bytes are needed"):
