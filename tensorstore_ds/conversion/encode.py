@@ -75,13 +75,7 @@ def _encode_sample(
     problems: tuple[Problem, ...] = ()
     if sample.objects is not None:
         placed, problems = place_objects(sample.key, sample.objects, (height, width), placement)
-        for name, (dtype, _) in OBJECT_VALUES.items():
-            value = getattr(placed, name)
-            if value is not None:
-                with np.errstate(over="ignore"):  # infinity is refused below
-                    objects[name] = np.ascontiguousarray(value != 0 if name in FLAGS else value, dtype)
-        if "keypoints" in objects:
-            objects["keypoints"] = _whole_keypoints(sample.key, objects["keypoints"])
+        objects = _encode_objects(sample.key, placed)
     return EncodedSample(
         key=sample.key,
         pixels=pixels,
@@ -98,11 +92,20 @@ def _encode_sample(
     )
 
 
-def _whole_keypoints(key: str, keypoints: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Keypoints (M, K, 2) of which each has two coordinates, or two NaN where it is absent."""
-    if np.isinf(keypoints).any():
-        raise bad_image(key, "annotation", "expected finite coordinates of keypoints, found infinity.")
-    return np.where(np.isnan(keypoints).any(axis=2, keepdims=True), np.float32(np.nan), keypoints)
+def _encode_objects(key: str, objects: Objects) -> dict[str, NDArray[Any]]:
+    """The values that there are in the dtypes stored; a keypoint that lacks one coordinate is absent."""
+    values: dict[str, NDArray[Any]] = {}
+    for name, (dtype, _) in OBJECT_VALUES.items():
+        value = getattr(objects, name)
+        if value is not None:
+            with np.errstate(over="ignore"):  # infinity is refused below
+                values[name] = np.ascontiguousarray(value != 0 if name in FLAGS else value, dtype)
+    if "keypoints" in values:
+        keypoints = values["keypoints"]
+        if np.isinf(keypoints).any():
+            raise bad_image(key, "annotation", "expected finite coordinates of keypoints, found infinity.")
+        values["keypoints"] = np.where(np.isnan(keypoints).any(axis=2, keepdims=True), np.float32(np.nan), keypoints)
+    return values
 
 
 def _encode_mask(
@@ -146,10 +149,10 @@ def _encode(key: str, source: Any, pixels: NDArray[Any], options: ImageOptions) 
 def place_objects(
     key: str, objects: Objects, source: tuple[int, int], placement: Placement | None
 ) -> tuple[Objects, tuple[Problem, ...]]:
-    """Check boxes against their image, move boxes and landmarks with it, and clip boxes to what is stored.
+    """Check boxes against their image, move boxes and keypoints with it, and clip boxes to what is stored.
 
     A box that is not finite, is reversed, has no area or lies outside of its image is dropped with its object and
-    named; so is one that the crop leaves without area (reason `box-cropped`). Landmarks are moved, never clipped: one
+    named; so is one that the crop leaves without area (reason `box-cropped`). Keypoints are moved, never clipped: one
     that lies outside of the stored image keeps its coordinates there.
 
     Args:

@@ -50,7 +50,7 @@ def draw_objects(
 
 
 def _draw_points(draw: ImageDraw.ImageDraw, points: NDArray[Any]) -> None:
-    """Landmarks (K, 2) of one object as dots, smaller where they lie close together."""
+    """Keypoints (K, 2) of one object as dots, smaller where they lie close together."""
     if not len(points):
         return
     radius = float(np.clip(np.ptp(points, axis=0).max() / 45, 0.7, 2.4)) if len(points) > 1 else 2.4

@@ -239,10 +239,7 @@ class RaggedColumn:
     @overload
     def __getitem__(self, item: slice) -> list[Any]: ...
     def __getitem__(self, item: Any) -> Any:
-        """A value column by name; or what row i holds: a dict of (m, ...) arrays, an image's `bytes`, a key's `str`.
-
-        Of a slice, a list of these.
-        """
+        """A value column by name; or what row i holds: a dict of (m, ...) arrays, `bytes`, `str`. A slice lists these."""
         if isinstance(item, str):
             return self._values[item]
         if isinstance(item, slice):
@@ -276,9 +273,6 @@ class RaggedColumn:
 
     def _check_fits(self, values: int) -> None:
         check_fits(self._name, values * sum(column.spec.row_nbytes for column in self._values.values()))
-
-
-# --- parts of columns -------------------------------------------------------------------------------------------
 
 
 Part = NDArray[Any] | ZarrPart

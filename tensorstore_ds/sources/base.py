@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem
+from tensorstore_ds.format.kinds.objects import FLAGS as FLAGS
 from tensorstore_ds.format.schema import Field, Keypoints
 from tensorstore_ds.options import check, declared, option
 
 #: What a source hands to its own `read`: a path, a row number. It must be small: a data set has millions.
 Reference = str | int
-#: What is wrong with an object beside its box: flags of VOC's and dlib's.
-FLAGS = ("difficult", "truncated", "occluded")
 
 #: Files that are taken for images, by their suffix in lower case.
 IMAGE_SUFFIXES = frozenset(

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.format.kinds import OBJECT_VALUES
+from tensorstore_ds.format.kinds.objects import FLAGS
 from tensorstore_ds.format.schema import DTYPES
 from tensorstore_ds.sources.base import Objects
 
 _IMAGE_KEYS = ("image", "img")
 _LABEL_KEYS = ("label", "labels")
 _NOTHING = Objects()
-_FLAGS = ("difficult", "truncated", "occluded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def _objects(values: Mapping[str, Any]) -> Objects:
         None if boxes is None else boxes.astype(np.float64),
         None if labels is None else labels.astype(np.int64),
         None if keypoints is None else _keypoints(keypoints),
-        **{name: given[name].astype(np.uint8) for name in _FLAGS if name in given},
+        **{name: given[name].astype(np.uint8) for name in FLAGS if name in given},
     )
 
 

@@ -26,7 +26,8 @@ OBJECT_VALUES: Mapping[str, tuple[str, tuple[int | str, ...]]] = {
     "truncated": ("uint8", ()),
     "occluded": ("uint8", ()),
 }
-FLAGS = frozenset({"difficult", "truncated", "occluded"})
+#: Those of them that are 0 or 1.
+FLAGS = ("difficult", "truncated", "occluded")
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class ObjectsField(TableField):
             yield from _check_boxes(table, image_sizes)
         if "keypoints" in self.values:
             yield from _check_keypoints(table["keypoints"])
-        for flag in FLAGS & self.values.keys():
+        for flag in (flag for flag in FLAGS if flag in self.values):
             for start, values in pieces(table[flag]):
                 if values.max() > 1:
                     yield "flag-range", f"expected 0 or 1 in {flag}, found {values.max()} behind object {start}."
