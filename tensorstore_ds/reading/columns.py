@@ -239,7 +239,7 @@ class RaggedColumn:
     @overload
     def __getitem__(self, item: slice) -> list[Any]: ...
     def __getitem__(self, item: Any) -> Any:
-        """A value column by name; or what a row holds: a dict of (m, ...) arrays, `bytes`, `str`; a slice lists them."""
+        """A value column by name; or what a row holds: dict of (m, ...) arrays, `bytes` or `str`; slices list them."""
         if isinstance(item, str):
             return self._values[item]
         if isinstance(item, slice):
