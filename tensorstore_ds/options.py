@@ -95,7 +95,9 @@ class Option:
         """Whether a value, or each of several, is in the range."""
         if self.choices or self.item not in (int, float):
             return not self.choices or value in self.choices
-        if not isinstance(value, Integral if self.item is int else Real) or not math.isfinite(float(value)):
+        if not isinstance(value, Integral if self.item is int else Real):
+            return False
+        if not isinstance(value, Integral) and not math.isfinite(value):
             return False
         number: Any = value
         return (

@@ -60,7 +60,7 @@ class BenchOptions:
         unit="bytes",
         shown="what this process may use",
     )
-    seed: int = option("Seed of orders and weights.", default=0, at_least=0)
+    seed: int = option("Seed of orders and weights.", default=0, at_least=0, at_most=2**63 - 1)
 
     def __post_init__(self) -> None:
         check(self)

@@ -222,7 +222,7 @@ class TrainOptions:
         shown="as torch has it",
         decides=False,
     )
-    seed: int = option("Seed of weights, order and augmentation.", default=0, at_least=0)
+    seed: int = option("Seed of weights, order and augmentation.", default=0, at_least=0, at_most=2**63 - 1)
 
     def __post_init__(self) -> None:
         check(self)
