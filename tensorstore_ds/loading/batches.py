@@ -10,7 +10,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -34,11 +34,9 @@ class TorchOptions(TypedDict, total=False):
     persistent_workers: bool
 
 
-class TransformsBatches(Protocol):
-    """What `DataLoader` takes as `batch_transform`, such as `Compose`."""
-
-    def __call__(self, batch: Any, rows: NDArray[np.int64], epoch: int, /) -> Any:
-        """Transform a batch of the samples in `rows` of the split, (B,) int64."""
+#: What `DataLoader` takes as `batch_transform`, such as `Compose`: called with a batch, the rows of its samples in the
+#: split, (B,) int64, and the epoch.
+TransformsBatches = Callable[[Any, NDArray[np.int64], int], Any]
 
 
 @dataclass(frozen=True)
@@ -70,10 +68,10 @@ class StoreCollate:
             return self.collate_fn(list(batch))
         if not isinstance(batch, Batch) or self.dataset.transform is not None:
             return collate_samples(list(batch), self.how)
-        columns = {
-            name: collate_objects(value, self.how) if isinstance(value, PackedObjects) else value
-            for name, value in batch.columns.items()
-        }
+        columns: dict[str, Any] = dict(batch.columns)
+        for name, value in batch.columns.items():
+            if isinstance(value, PackedObjects):
+                columns[name] = collate_objects(value, self.how)
         if self.pinned:
             columns = map_tensors(columns, lambda tensor: tensor if tensor.is_pinned() else tensor.pin_memory())
         return as_tuple(columns, self.dataset.split.fields) if self.dataset.return_as == "tuple" else columns

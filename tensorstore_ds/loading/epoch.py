@@ -49,22 +49,14 @@ class LoaderStats:
     >>> before = LoaderStats(batches=10, wait=0.5)
     >>> (LoaderStats(batches=30, wait=0.6) - before).batches
     20
-
-    Attributes:
-        batches: handed out.
-        wait: the training script waited for a batch, and for copies that block the host; not for batch transforms.
-        gather: threads gathered, transformed and collated. Several threads may need more than the time that passed.
-        copy: copies to a GPU ran on their stream, beside the model; 0 on other devices.
-        ready: tasks (batches, or groups of small ones) that were done when one was asked for, summed over all requests.
-        requests: how often a task was asked for.
     """
 
-    batches: int = 0
-    wait: float = 0.0
-    gather: float = 0.0
-    copy: float = 0.0
-    ready: int = 0
-    requests: int = 0
+    batches: int = 0  #: handed out
+    wait: float = 0.0  #: the script waited for a batch, and for copies that block the host; not for batch transforms
+    gather: float = 0.0  #: threads gathered, transformed and collated; several may need more than the time that passed
+    copy: float = 0.0  #: copies to a GPU ran on their stream, beside the model; 0 on other devices
+    ready: int = 0  #: tasks (batches, or groups of small ones) that were done when one was asked for, of all requests
+    requests: int = 0  #: how often a task was asked for
 
     @property
     def depth(self) -> float:

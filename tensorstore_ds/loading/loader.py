@@ -88,8 +88,9 @@ class DataLoader(data.DataLoader[Any]):
             raise ValueError(f"num_threads: expected at least 1, found {num_threads}.")
         self.device = None if device is None else torch.device(device)
         on_gpu = self.device is not None and self.device.type == "cuda"
-        workers, has_cuda = torch_options.get("num_workers", 0), torch.cuda.is_available()
         pin_memory = on_gpu if pin_memory is None else pin_memory
+        pinned = pin_memory and torch.cuda.is_available()
+        workers = torch_options.get("num_workers", 0)
         self.seed = seed
         self.collate: Collate = collate
         self.batch_transform = batch_transform
@@ -113,7 +114,7 @@ class DataLoader(data.DataLoader[Any]):
         if isinstance(dataset, StoreDataset):
             if isinstance(collate_fn, StoreCollate):  # of a loader that Lightning makes again
                 collate_fn = collate_fn.collate_fn
-            collate_fn = whole = StoreCollate(collate, dataset, pin_memory and has_cuda and not workers, collate_fn)
+            collate_fn = whole = StoreCollate(collate, dataset, pinned and not workers, collate_fn)
             self._transform = batch_transform
             self._collated = whole.collate if batch_transform is None else whole.with_rows
         super().__init__(
@@ -128,7 +129,7 @@ class DataLoader(data.DataLoader[Any]):
             **torch_options,
         )
         self._prefetch = prefetch_factor or PREFETCH_FACTOR
-        self._pool = BufferPool(pinned=pin_memory and has_cuda)
+        self._pool = BufferPool(pinned=pinned)
         if isinstance(self.collate_fn, StoreCollate) and batch_transform is not None:
             self.collate_fn = replace(self.collate_fn, batch_transform=batch_transform, sampler=self.sampler)
 

@@ -13,7 +13,7 @@ from tensorstore_ds.errors import ResidencyError
 from tensorstore_ds.loading.buffers import torch_dtype
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.dataset import Batch, StoreDataset
-from tensorstore_ds.loading.fields import channels_first, has_fixed_rows
+from tensorstore_ds.loading.fields import Value, channels_first, has_fixed_rows
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.reading.columns import Column, RaggedColumn
 
@@ -95,11 +95,10 @@ class DeviceSplit:
         """A batch on the device."""
         rows = self._dataset.store_rows(indices)
         on_device = torch.from_numpy(rows).to(self._device, non_blocking=True)
-        fields = self._dataset.split.fields
-        columns = {
-            name: column.take(on_device)
-            if isinstance(column, PackedObjects)
-            else channels_first(fields[name], column[on_device])
-            for name, column in self._columns.items()
-        }
+        columns: dict[str, Value] = {}
+        for name, column in self._columns.items():
+            if isinstance(column, PackedObjects):
+                columns[name] = column.take(on_device)
+            else:
+                columns[name] = channels_first(self._dataset.split.fields[name], column[on_device])
         return Batch(columns, rows, self._dataset, (0, 0))

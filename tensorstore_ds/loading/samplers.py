@@ -29,9 +29,7 @@ class Order(TypedDict, total=False):
 
     seed: int  #: the same for all ranks, not negative; 0 if missing
     rank: int | None  #: this process, in [0, num_replicas)
-    num_replicas: (
-        int | None
-    )  #: sharing an epoch. Without it and `rank`, torch.distributed is asked whenever they matter
+    num_replicas: int | None  #: sharing an epoch; without both, torch.distributed is asked whenever they matter
     drop_last: bool  #: leave a remainder out instead of repeating rows
 
 
