@@ -156,8 +156,7 @@ class DataLoader(data.DataLoader[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called, with any number of threads; the order is computed, not replayed.
 
-        Raises:
-            ValueError: the state is of another seed, and so of another order.
+        ValueError if the state is of another seed, and so of another order.
         """
         if state["seed"] != self.seed:
             found = f"found seed {state['seed']}"

@@ -63,11 +63,7 @@ def free_nbytes(device: torch.device) -> int:
 
 
 class DeviceSplit:
-    """The fields of a data set on a device, whole; batches are gathered there.
-
-    Raises:
-        ResidencyError: it does not fit, with the figures.
-    """
+    """The fields of a data set on a device, whole; batches are gathered there. ResidencyError if they do not fit."""
 
     def __init__(self, dataset: StoreDataset, device: torch.device) -> None:
         needed, free = dataset.nbytes, free_nbytes(device)

@@ -43,12 +43,8 @@ class RowSampler(DistributedSampler[int], ABC):
     It is one, too: Lightning, Fabric and others leave a DistributedSampler alone, and would divide any other sampler's
     rows among the ranks once more. Accelerate does so with every sampler: our `DataLoader` shows it an undivided one.
 
-    Args:
-        size: rows of an epoch, all ranks together; or a data set, whose length is taken now.
-        seed, rank, num_replicas, drop_last: see `Order`.
-
-    Raises:
-        ValueError: a number is out of its range, or only one of `rank` and `num_replicas` was passed.
+    `size` counts the rows of an epoch, all ranks together, or is a data set, whose length is taken. ValueError if a
+    number is out of its range, or only one of `rank` and `num_replicas` was passed.
     """
 
     def __init__(

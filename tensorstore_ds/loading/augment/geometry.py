@@ -215,11 +215,7 @@ class RandomHorizontalFlip(BatchTransform):
 def move_objects(objects: PackedObjects, origin: Tensor, zoom: Tensor, size: tuple[int, int]) -> PackedObjects:
     """Move objects into a part of their image: a copy, without objects whose box has no area there.
 
-    Args:
-        objects: of B samples.
-        origin: (B, 2) x y on the CPU: the part's upper left corner, in pixels of the image.
-        zoom: (B, 2) x y on the CPU: by how much the part is enlarged afterwards.
-        size: (height, width) of the result, to which boxes are clipped.
+    The part begins at `origin` and is then enlarged by `zoom`, both (B, 2) x y on the CPU, to (height, width) `size`.
     """
     device, sample = objects.offsets.device, objects.image_index
     origin, zoom = (on_device(t.to(torch.float32), device)[sample][:, None] for t in (origin, zoom))  # (M, 1, 2)
