@@ -5,11 +5,12 @@ And what goes to and comes back from torch's worker processes, where they make t
 
 from __future__ import annotations
 
+import itertools
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -33,33 +34,22 @@ class TorchOptions(TypedDict, total=False):
     persistent_workers: bool
 
 
-class TransformsBatches(Protocol):
-    """What `DataLoader` takes as `batch_transform`, such as `Compose`."""
-
-    def __call__(self, batch: Any, rows: NDArray[np.int64], epoch: int, /) -> Any:
-        """Transform a batch of the samples in `rows` of the split, (B,) int64."""
+#: What `DataLoader` takes as `batch_transform`, such as `Compose`: called with a batch, the rows of its samples in the
+#: split, (B,) int64, and the epoch.
+TransformsBatches = Callable[[Any, NDArray[np.int64], int], Any]
 
 
 @dataclass(frozen=True)
 class StoreCollate:
-    """The `collate_fn` of a store's batches. It pickles, with the data set as its path, to go to worker processes.
-
-    Attributes:
-        how: the shape of objects.
-        dataset: whose batches these are.
-        pinned: whether small columns, which were not gathered into page-locked memory, are copied there.
-        collate_fn: the user's own, which gets a list of samples; None: columns are taken as they are.
-        batch_transform: for others than our loader, which take this out of it (Accelerate): it is applied where the
-            batch is made, on the CPU.
-        sampler: has the epoch for `batch_transform`, which whoever iterates sets.
-    """
+    """The `collate_fn` of a store's batches. It pickles, with the data set as its path, to go to worker processes."""
 
     how: Collate
     dataset: StoreDataset
-    pinned: bool = False
-    collate_fn: Callable[[Any], Any] | None = None
+    pinned: bool = False  #: whether small columns, not gathered into page-locked memory, are copied there
+    collate_fn: Callable[[Any], Any] | None = None  #: the user's own, which gets a list of samples
+    #: For others than our loader, which take this out of it (Accelerate): applied where the batch is made, on the CPU.
     batch_transform: TransformsBatches | None = None
-    sampler: Any = None
+    sampler: Any = None  #: has the epoch for `batch_transform`, which whoever iterates sets
 
     def __call__(self, batch: Any) -> Any:
         """Collate a `Batch`, or a list of samples, and transform it."""
@@ -78,10 +68,10 @@ class StoreCollate:
             return self.collate_fn(list(batch))
         if not isinstance(batch, Batch) or self.dataset.transform is not None:
             return collate_samples(list(batch), self.how)
-        columns = {
-            name: collate_objects(value, self.how) if isinstance(value, PackedObjects) else value
-            for name, value in batch.columns.items()
-        }
+        columns: dict[str, Any] = dict(batch.columns)
+        for name, value in batch.columns.items():
+            if isinstance(value, PackedObjects):
+                columns[name] = collate_objects(value, self.how)
         if self.pinned:
             columns = map_tensors(columns, lambda tensor: tensor if tensor.is_pinned() else tensor.pin_memory())
         return as_tuple(columns, self.dataset.split.fields) if self.dataset.return_as == "tuple" else columns
@@ -110,26 +100,21 @@ class IndexBatch(list[int]):
     draw: tuple[int, int] = (0, 0)
 
 
+@dataclass(frozen=True, slots=True)
 class IndexBatches:
-    """Batches of indices for torch's own machinery, from one batch on.
+    """Batches of indices for torch's own machinery, from one batch on."""
 
-    Args:
-        batches: torch's batch sampler, or its sampler where there is no automatic batching.
-        place: called when an iteration begins, for its (seed, epoch) and the number of batches to leave out.
-    """
-
-    def __init__(self, batches: Iterable[Any], place: Callable[[], tuple[tuple[int, int], int]]) -> None:
-        self._batches = batches
-        self._place = place
+    batches: Any  #: torch's batch sampler, or its sampler where there is no automatic batching
+    place: Callable[
+        [], tuple[tuple[int, int], int]
+    ]  #: an iteration's (seed, epoch), and how many batches it leaves out
 
     def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type]
+        return len(self.batches)
 
     def __iter__(self) -> Iterator[Any]:
-        draw, start = self._place()
-        for number, batch in enumerate(self._batches):
-            if number < start:
-                continue
+        draw, start = self.place()
+        for batch in itertools.islice(self.batches, start, None):
             if isinstance(batch, list):
                 batch = IndexBatch(batch)
                 batch.draw = draw
@@ -139,11 +124,6 @@ class IndexBatches:
 #: torch's iterators with worker processes. A forked child has copies of them, whose end, or whose next epoch, would end
 #: or confuse the workers of the parent.
 with_workers: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def is_of_parent(iterator: Any) -> bool:
-    """Whether the workers of one of torch's iterators are another process's, or have ended; not so for None."""
-    return bool(getattr(iterator, "_shutdown", False))
 
 
 def _leave_to_parent() -> None:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.epoch import Group
-from tensorstore_ds.loading.samplers import Order, RowSampler, at_least, length
+from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.seeding import generator
 
@@ -27,20 +27,12 @@ STEP_NBYTES = 128 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadAhead:
-    """Row ranges in the order in which a rank comes to need them; the arrays are (m,) int64.
+    """Row ranges in the order in which a rank comes to need them; the arrays are (m,) int64."""
 
-    Rows ``[starts[i], stops[i])`` are visited at positions of `BlockShuffleSampler.rows` in ``[first[i], last[i])``,
-    mixed with the other ranges of that window. `first` never falls: ``searchsorted(first, position)`` finds the ranges
-    to come.
-    """
-
-    starts: NDArray[np.int64]
+    starts: NDArray[np.int64]  #: the first row of each range
     stops: NDArray[np.int64]
-    first: NDArray[np.int64]
+    first: NDArray[np.int64]  #: its window's first position in `BlockShuffleSampler.rows`, which never falls
     last: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.starts)
 
 
 class BlockShuffleSampler(RowSampler):
@@ -72,17 +64,14 @@ class BlockShuffleSampler(RowSampler):
     [8, 4, 9, 5, 12, 15, 14, 13]
 
     Args:
-        data: a number of rows, or a data set, whose length is taken now; the data set itself is not kept.
+        data: a number of rows, or a data set, whose length is taken; it is not kept.
         block_rows: neighbouring rows that stay together in reading.
         window_blocks: blocks whose rows are mixed.
         order: `seed`, `rank`, `num_replicas` and `drop_last`: see `Order`.
-
-    Raises:
-        ValueError: a number is out of its range.
     """
 
     def __init__(self, data: int | Sized, *, block_rows: int, window_blocks: int, **order: Unpack[Order]) -> None:
-        super().__init__(length(data), **order)
+        super().__init__(data, **order)
         # No block or window is larger than the whole, so that nothing below is sized by what was asked for.
         self.block_rows = min(at_least(1, block_rows, "block_rows"), max(1, self.size))
         blocks = -(-self.size // self.block_rows)
@@ -95,7 +84,6 @@ class BlockShuffleSampler(RowSampler):
         return rows[rows < self.size] if self.size % self.block_rows else rows  # the last block of the store is short
 
     def _stretch(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        """This rank's part of an order, not yet mixed."""
         return order.take(np.arange(self.rank * len(self), (self.rank + 1) * len(self)), mode="wrap")
 
     def _deal(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -167,9 +155,10 @@ def shuffle_quality(
 
     The store is cut into `parts` equal stretches, as if it were sorted by that many classes. The quality is the Shannon
     entropy of the parts in a batch, ``-sum(p_k log p_k)`` where p_k is the share of part k, in the mean of all batches,
-    over the mean that the same rows in random order would have. (Over the greatest possible entropy it would be
-    Pielou's evenness, J. Theor. Biol. 13, 1966; but 256 rows drawn at random from 100 parts do not reach that. What
-    they reach is calculated exactly: how many rows of a part are in a batch is then hypergeometric.)
+    over the mean that the same rows in random order would have: a fortunate order is a little above 1. (Over the
+    greatest possible entropy it would be Pielou's evenness, J. Theor. Biol. 13, 1966; but 256 rows drawn at random from
+    100 parts do not reach that. What they reach is calculated exactly: how many rows of a part are in a batch is then
+    hypergeometric.)
 
     >>> shuffle_quality(np.arange(25_600))
     0.0
@@ -181,9 +170,6 @@ def shuffle_quality(
         batch_size: rows in a batch; a last short batch is left out if there is another.
         parts: of the store, up to the largest row in `rows`.
         labels: (n,) integers, not negative: the class of each row of the store, to be used instead of parts.
-
-    Returns:
-        A number from 0 to about 1: a fortunate order may be a little above.
 
     Raises:
         ValueError: there are no rows, or a number is out of its range.
@@ -199,26 +185,22 @@ def shuffle_quality(
     kinds = int(part.max()) + 1
     cells = np.repeat(np.arange(batches) * kinds, batch_size) + part[: batches * batch_size]
     counts = np.bincount(cells, minlength=batches * kinds)
-    found = _entropy_terms(batch_size)[counts].sum() / batches
-    expected = _expected_entropy(np.bincount(part), batch_size)
+    share = np.arange(batch_size + 1) / batch_size
+    terms = -share * np.log(share, where=share > 0, out=np.zeros(len(share)))
+    found = terms[counts].sum() / batches
+    expected = _expected_entropy(np.bincount(part), terms)
     return float(found / expected) if expected else 1.0  # rows of one part can only be mixed in one way
 
 
-def _entropy_terms(batch_size: int) -> NDArray[np.float64]:
-    """-p log p for p = 0, 1/batch_size, ... 1."""
-    share = np.arange(batch_size + 1) / batch_size
-    return -share * np.log(share, where=share > 0, out=np.zeros(len(share)))
-
-
-def _expected_entropy(sizes: NDArray[np.int64], batch_size: int) -> float:
-    """The mean entropy of `batch_size` rows drawn without replacement from parts of these sizes."""
+def _expected_entropy(sizes: NDArray[np.int64], terms: NDArray[np.float64]) -> float:
+    """The mean sum of `terms[k]` for k rows of a part, if rows are drawn without replacement from parts of `sizes`."""
+    batch_size = len(terms) - 1
     total = int(sizes.sum())
     log_factorial = np.concatenate([np.zeros(1), np.cumsum(np.log(np.arange(1, total + 1)))])  # of 0, 1, ... total
 
     def log_choose(n: int, k: Any) -> Any:
         return log_factorial[n] - log_factorial[k] - log_factorial[n - k]
 
-    terms = _entropy_terms(batch_size)
     expected = 0.0
     for size, times in zip(*np.unique(sizes, return_counts=True), strict=True):
         count = np.arange(max(0, batch_size - (total - size)), min(batch_size, size) + 1)

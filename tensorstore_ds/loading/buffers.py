@@ -67,10 +67,6 @@ class BufferPool:
 
 
 def torch_dtype(dtype: str) -> torch.dtype:
-    """torch's type of the same name.
-
-    >>> torch_dtype("uint8")
-    torch.uint8
-    """
+    """torch's type of the same name."""
     of_torch: torch.dtype = getattr(torch, dtype)
     return of_torch

@@ -64,6 +64,15 @@ class PackedObjects:
         values = {name: value[first:last] for name, value in self.values.items()}
         return PackedObjects(self.offsets[start : stop + 1] - first, values)
 
+    def take(self, samples: Tensor) -> PackedObjects:
+        """A copy of the objects of some samples, (n,) int64, back to back. On a GPU this waits for it."""
+        starts, lengths = self.offsets[samples], self.lengths[samples]
+        offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+        total = int(offsets[-1])
+        flat = torch.repeat_interleave(starts - offsets[:-1], lengths, output_size=total)
+        flat += torch.arange(total, device=flat.device)
+        return PackedObjects(offsets, {name: value[flat] for name, value in self.values.items()})
+
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         return iter(collate_objects(self, "list"))
 
@@ -84,21 +93,15 @@ class PackedObjects:
         samples = torch.arange(len(self), device=self.offsets.device)
         return torch.repeat_interleave(samples, self.lengths, output_size=self.total)  # the size spares a wait on GPUs
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> PackedObjects:
-        """`change` applied to the offsets and to each of the values."""
-        return PackedObjects(change(self.offsets), {name: change(value) for name, value in self.values.items()})
-
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PackedObjects:
         """The same on a device; tensors that are there already are not copied."""
-        return self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        moved: PackedObjects = map_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        return moved
 
     def pin_memory(self) -> PackedObjects:
         """A copy in page-locked memory; torch's own `DataLoader` calls this for ``pin_memory=True``."""
-        return self.map(Tensor.pin_memory)
-
-    def replace(self, **values: Tensor) -> PackedObjects:
-        """The same objects with some values exchanged."""
-        return PackedObjects(self.offsets, {**self.values, **values})
+        pinned: PackedObjects = map_tensors(self, Tensor.pin_memory)
+        return pinned
 
     def select(self, keep: Tensor) -> PackedObjects:
         """A copy of the objects where `keep` (M,) bool is true; every sample stays. On a GPU this waits for it."""
@@ -109,8 +112,7 @@ class PackedObjects:
 def pack_objects(samples: Sequence[Mapping[str, Tensor]]) -> PackedObjects:
     """Put the values of samples back to back: the inverse of ``collate_objects(packed, "list")``. A copy.
 
-    Raises:
-        ValueError: samples differ in their names, or a sample's tensors in their number of rows.
+    ValueError if samples differ in their names, or a sample's tensors in their number of rows.
     """
     names = list(samples[0]) if samples else []
     for i, sample in enumerate(samples):
@@ -155,24 +157,19 @@ def collate_objects(packed: PackedObjects, how: Collate) -> Any:
         lengths = packed.lengths.tolist()
         columns = {name: torch.split(value, lengths) for name, value in values.items()}
         return [{name: views[i] for name, views in columns.items()} for i in range(len(packed))]
-    if how == "padded":
-        return _padded(packed)
     if how == "packed":
         return {"offsets": packed.offsets, **values}
     if how == "nested":
         nest = torch.nested.nested_tensor_from_jagged
         return {name: nest(value, packed.offsets) for name, value in values.items()}
-    raise ValueError(f"collate: expected one of {', '.join(COLLATES)}, found {how!r}.")
-
-
-def _padded(packed: PackedObjects) -> dict[str, Tensor]:
-    lengths, sample = packed.lengths, packed.image_index
-    longest = int(lengths.max()) if len(packed) else 0
-    place = torch.arange(packed.total, device=sample.device) - packed.offsets[sample]
-    padded = {"mask": torch.arange(longest, device=sample.device) < lengths[:, None]}
-    for name, value in packed.values.items():
-        fill = PADDED_LABEL if name == "labels" else 0
-        padded[name] = value.new_full((len(packed), longest, *value.shape[1:]), fill)
+    if how != "padded":
+        raise ValueError(f"collate: expected one of {', '.join(COLLATES)}, found {how!r}.")
+    longest = int(packed.lengths.max()) if len(packed) else 0
+    mask = torch.arange(longest, device=packed.offsets.device) < packed.lengths[:, None]
+    sample, place = mask.nonzero(as_tuple=True)
+    padded = {"mask": mask}
+    for name, value in values.items():
+        padded[name] = value.new_full((*mask.shape, *value.shape[1:]), PADDED_LABEL if name == "labels" else 0)
         padded[name][sample, place] = value
     return padded
 
@@ -182,7 +179,7 @@ def map_tensors(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, PackedObjects):
-        return batch.map(change)
+        return PackedObjects(change(batch.offsets), map_tensors(batch.values, change))
     if isinstance(batch, Mapping):
         return {name: map_tensors(value, change) for name, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,10 +44,6 @@ class Batch(Sequence[Sample]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    @overload
-    def __getitem__(self, item: int) -> Sample: ...
-    @overload
-    def __getitem__(self, item: slice) -> list[Sample]: ...
     def __getitem__(self, item: int | slice) -> Sample:
         """One sample: views of the batch's columns, through the data set's transform. Of a slice, a list of them."""
         if isinstance(item, slice):
@@ -147,8 +143,14 @@ class StoreDataset(Dataset[Sample]):
         """One sample: tensors of their own memory, unless `zero_copy`."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"sample {index} is outside of [0, {len(self)})")
-        index %= len(self)
-        return self._view(index) if self.zero_copy else self.__getitems__([index])[0]
+        if not self.zero_copy:
+            return self.__getitems__([index % len(self)])[0]
+        rows = self.store_rows([index % len(self)])
+        row, sample = int(rows[0]), {}
+        for name in self.fields:
+            view = view_field(self.split, name, row)
+            sample[name] = gather_field(self.split, name, rows, self._pool)[0] if view is None else view
+        return self.finish(sample, row, lambda: torch_seeds(0, 0, row)[0])
 
     def __getitems__(self, indices: ArrayLike) -> Batch:
         """A whole batch, with one gather for each column. Indices may bring their (seed, epoch) as `draw`."""
@@ -157,8 +159,7 @@ class StoreDataset(Dataset[Sample]):
     def gather(self, indices: ArrayLike, pool: BufferPool, draw: tuple[int, int]) -> Batch:
         """A whole batch in memory of `pool`, whose transforms draw by (seed, epoch)."""
         rows = self.store_rows(indices)
-        columns = {name: gather_field(self.split, name, rows, pool) for name in self.fields}
-        return Batch(columns, rows, self, draw)
+        return Batch({name: gather_field(self.split, name, rows, pool) for name in self.fields}, rows, self, draw)
 
     def store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Rows of the split that the data set's `indices` stand for, (n,) int64."""
@@ -182,12 +183,10 @@ class StoreDataset(Dataset[Sample]):
         return subset
 
     def filter(self, predicate: Callable[..., ArrayLike], *names: str) -> StoreDataset:
-        """A data set of the samples that `predicate` chooses; it is called once, with whole columns.
+        """A data set of the samples that `predicate` chooses, as in ``filter(lambda label: label == 3, "label")``.
 
-        Args:
-            predicate: called with the columns `names`, as arrays (n, ...) or a `Ragged` of all samples; returns (n,)
-                bool.
-            names: fields; such as ``dataset.filter(lambda label: label == 3, "label")``.
+        It is called once, with the fields `names` as arrays (n, ...) or a `Ragged` of all samples, and returns (n,)
+        bool.
         """
         rows = self.store_rows(np.arange(len(self)))
         mask = np.asarray(predicate(*(self.split[name].take(rows) for name in names)))
@@ -208,14 +207,6 @@ class StoreDataset(Dataset[Sample]):
         except Exception as error:
             error.add_note(f"in the transform of the sample {self.key(row)!r} of {self.path.name}, {self.split_name}")
             raise
-
-    def _view(self, index: int) -> Sample:
-        rows = self.store_rows([index])
-        row, sample = int(rows[0]), {}
-        for name in self.fields:
-            view = view_field(self.split, name, row)
-            sample[name] = gather_field(self.split, name, rows, self._pool)[0] if view is None else view
-        return self.finish(sample, row, lambda: torch_seeds(0, 0, row)[0])
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_split", "_pool")}

@@ -30,24 +30,16 @@ Group = list[NDArray[np.int64]]
 #: Batches smaller than this are gathered several at a time and cut apart: a gather has a cost of its own.
 GROUP_NBYTES = 1024**2
 _THREAD_NAME = "tsds-loader"
-_NO_MORE = object()
 
 
 @dataclass(slots=True)
 class Position:
-    """Where an iteration is.
-
-    Attributes:
-        epoch: counted from 0.
-        batch: batches of it that were handed out, or left out because a resumed iteration begins after them.
-        begun: whether an iterator owns it; the next one then begins with the next epoch.
-        ended: whether there are no more batches.
-    """
+    """Where an iteration is."""
 
     epoch: int = 0
-    batch: int = 0
-    begun: bool = False
-    ended: bool = False
+    batch: int = 0  #: batches that were handed out, or left out because a resumed iteration begins after them
+    begun: bool = False  #: whether an iterator owns it; the next one then begins with the next epoch
+    ended: bool = False  #: whether there are no more batches
 
 
 @dataclass(slots=True)
@@ -57,22 +49,14 @@ class LoaderStats:
     >>> before = LoaderStats(batches=10, wait=0.5)
     >>> (LoaderStats(batches=30, wait=0.6) - before).batches
     20
-
-    Attributes:
-        batches: handed out.
-        wait: the training script waited for a batch, and for copies that block the host; not for batch transforms.
-        gather: threads gathered, transformed and collated. Several threads may need more than the time that passed.
-        copy: copies to a GPU ran on their stream, beside the model; 0 on other devices.
-        ready: tasks (batches, or groups of small ones) that were done when one was asked for, summed over all requests.
-        requests: how often a task was asked for.
     """
 
-    batches: int = 0
-    wait: float = 0.0
-    gather: float = 0.0
-    copy: float = 0.0
-    ready: int = 0
-    requests: int = 0
+    batches: int = 0  #: handed out
+    wait: float = 0.0  #: the script waited for a batch, and for copies that block the host; not for batch transforms
+    gather: float = 0.0  #: threads gathered, transformed and collated; several may need more than the time that passed
+    copy: float = 0.0  #: copies to a GPU ran on their stream, beside the model; 0 on other devices
+    ready: int = 0  #: tasks (batches, or groups of small ones) that were done when one was asked for, of all requests
+    requests: int = 0  #: how often a task was asked for
 
     @property
     def depth(self) -> float:
@@ -100,12 +84,7 @@ class Epoch(Iterator[Any]):
         self._over = False
 
     def __next__(self) -> Any:
-        """The next batch.
-
-        Raises:
-            StopIteration: there are no more.
-            RuntimeError: this is another process than the one that made it, or another thread is being served.
-        """
+        """The next batch; RuntimeError in another process than the one that made it, or while it serves a thread."""
         if os.getpid() != self._process:
             raise RuntimeError(
                 f"loader: expected next() in process {self._process}, which made this iterator and has its threads or "
@@ -133,10 +112,11 @@ class Epoch(Iterator[Any]):
         loader, began = self._loader, time.perf_counter()
         if self._batches is None:
             self._position, self._batches = loader._begin()
-        batch: Any = next(self._batches, _NO_MORE)
-        if batch is _NO_MORE:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
             self._position.ended = True
-            raise StopIteration
+            raise
         loader._stats.wait += time.perf_counter() - began
         loader._stats.batches += 1
         if loader._transform is not None:
@@ -149,10 +129,7 @@ class Epoch(Iterator[Any]):
 def ahead(
     make: Callable[[Group], list[Any]], groups: Iterable[Group], stats: LoaderStats, *, width: int, depth: int
 ) -> Iterator[Any]:
-    """The batches that `make` makes of each group, in order, while `width` threads work up to `depth` groups ahead.
-
-    The threads begin with the first batch that is asked for, and end with this iterator.
-    """
+    """The batches that `make` makes of each group, in order, while `width` threads work up to `depth` groups ahead."""
 
     def timed(group: Group) -> tuple[list[Any], float]:
         began = time.perf_counter()

@@ -79,11 +79,8 @@ def channels_first(field: Field, rows: torch.Tensor) -> torch.Tensor:
 def decode_images(files: list[bytes], keys: list[str]) -> torch.Tensor | list[torch.Tensor]:
     """Decode image files, orientation applied; Pillow does it without holding the GIL.
 
-    Returns:
-        (B, C, H, W) in channels-last memory if all images have one shape, else a list of (C, H, W).
-
-    Raises:
-        SourceError: an image is damaged. It is named by its key.
+    They become (B, C, H, W) in channels-last memory if all have one shape, else a list of (C, H, W). `SourceError`
+    names a damaged one by its key.
     """
     arrays = [decode_stored(file, key=key) for file, key in zip(files, keys, strict=True)]
     if arrays and len({(array.shape, array.dtype) for array in arrays}) == 1:
@@ -108,7 +105,11 @@ def as_sample(sample: dict[str, Any], fields: Mapping[str, Field], return_as: Re
     objects = next((name for name in sample if isinstance(fields[name], ObjectsField)), None)
     if objects is not None and (wrap or return_as == "tuple"):
         canvas = tuple(sample["image"].shape[-2:]) if "image" in sample else (0, 0)
-        sample[objects] = _wrap_objects(sample[objects], canvas)
+        wrapped = sample[objects] = dict(sample[objects])
+        if "boxes" in wrapped:
+            wrapped["boxes"] = tv_tensors.BoundingBoxes(wrapped["boxes"], format="XYXY", canvas_size=canvas)
+        if "keypoints" in wrapped and hasattr(tv_tensors, "KeyPoints"):
+            wrapped["keypoints"] = tv_tensors.KeyPoints(wrapped["keypoints"], canvas_size=canvas)
     if wrap and "image" in sample:
         sample["image"] = tv_tensors.Image(sample["image"])
     for name in of_kind({name: fields[name] for name in sample}, MaskField) if wrap else ():
@@ -119,15 +120,6 @@ def as_sample(sample: dict[str, Any], fields: Mapping[str, Field], return_as: Re
     if objects is not None:
         return image, {**sample.pop(objects), **sample}
     return (image, *sample.values()) if image is not None else tuple(sample.values())
-
-
-def _wrap_objects(objects: Mapping[str, torch.Tensor], canvas: tuple[int, ...]) -> dict[str, torch.Tensor]:
-    wrapped = dict(objects)
-    if "boxes" in wrapped:
-        wrapped["boxes"] = tv_tensors.BoundingBoxes(wrapped["boxes"], format="XYXY", canvas_size=canvas)
-    if "keypoints" in wrapped and hasattr(tv_tensors, "KeyPoints"):
-        wrapped["keypoints"] = tv_tensors.KeyPoints(wrapped["keypoints"], canvas_size=canvas)
-    return wrapped
 
 
 def as_tuple(columns: dict[str, Any], fields: Mapping[str, Field]) -> tuple[Any, ...]:

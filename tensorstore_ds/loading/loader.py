@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,14 +14,7 @@ from numpy.typing import NDArray
 from torch.utils import data
 from torch.utils.data import BatchSampler, Dataset, Sampler, SequentialSampler
 
-from tensorstore_ds.loading.batches import (
-    IndexBatches,
-    StoreCollate,
-    TorchOptions,
-    TransformsBatches,
-    is_of_parent,
-    with_workers,
-)
+from tensorstore_ds.loading.batches import IndexBatches, StoreCollate, TorchOptions, TransformsBatches, with_workers
 from tensorstore_ds.loading.block_shuffle import advise
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import COLLATES, Collate
@@ -93,6 +87,10 @@ class DataLoader(data.DataLoader[Any]):
         if num_threads is not None and num_threads < 1:
             raise ValueError(f"num_threads: expected at least 1, found {num_threads}.")
         self.device = None if device is None else torch.device(device)
+        on_gpu = self.device is not None and self.device.type == "cuda"
+        pin_memory = on_gpu if pin_memory is None else pin_memory
+        pinned = pin_memory and torch.cuda.is_available()
+        workers = torch_options.get("num_workers", 0)
         self.seed = seed
         self.collate: Collate = collate
         self.batch_transform = batch_transform
@@ -111,15 +109,12 @@ class DataLoader(data.DataLoader[Any]):
             # (Accelerate) divides it among the ranks himself: what he gets is the order of all ranks.
             self._dealt, sampler = sampler, sampler.undivided()
             self._position.epoch = self._dealt.epoch
-        workers = torch_options.get("num_workers", 0)
-        pinned = self.device is not None and self.device.type == "cuda" if pin_memory is None else pin_memory
-        has_cuda = torch.cuda.is_available()
         self._transform: TransformsBatches | None = None
         self._collated: Callable[[Any], Any] = list  # what this loader itself makes of a batch of a store
         if isinstance(dataset, StoreDataset):
             if isinstance(collate_fn, StoreCollate):  # of a loader that Lightning makes again
                 collate_fn = collate_fn.collate_fn
-            collate_fn = whole = StoreCollate(collate, dataset, pinned and has_cuda and not workers, collate_fn)
+            collate_fn = whole = StoreCollate(collate, dataset, pinned and not workers, collate_fn)
             self._transform = batch_transform
             self._collated = whole.collate if batch_transform is None else whole.with_rows
         super().__init__(
@@ -129,12 +124,12 @@ class DataLoader(data.DataLoader[Any]):
             sampler,
             batch_sampler,
             collate_fn=collate_fn,
-            pin_memory=pinned,
+            pin_memory=pin_memory,
             prefetch_factor=prefetch_factor if workers else None,
             **torch_options,
         )
         self._prefetch = prefetch_factor or PREFETCH_FACTOR
-        self._pool = BufferPool(pinned=pinned and has_cuda)
+        self._pool = BufferPool(pinned=pinned)
         if isinstance(self.collate_fn, StoreCollate) and batch_transform is not None:
             self.collate_fn = replace(self.collate_fn, batch_transform=batch_transform, sampler=self.sampler)
 
@@ -161,13 +156,11 @@ class DataLoader(data.DataLoader[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called, with any number of threads; the order is computed, not replayed.
 
-        Raises:
-            ValueError: the state is of another seed, and so of another order.
+        ValueError if the state is of another seed, and so of another order.
         """
         if state["seed"] != self.seed:
-            raise ValueError(
-                f"state: expected that of seed {self.seed}, found seed {state['seed']}. Pass the same seed."
-            )
+            found = f"found seed {state['seed']}"
+            raise ValueError(f"state: expected that of seed {self.seed}, {found}. Pass the same seed.")
         self.set_epoch(int(state["epoch"]))
         self._position.batch = int(state["batch"])
 
@@ -220,10 +213,8 @@ class DataLoader(data.DataLoader[Any]):
             self._resident = lock(open_store(dataset.path), splits=dataset.split_name, fields=dataset.fields)
 
         def make(group: Group) -> list[Any]:
-            whole = dataset.gather(np.concatenate(group) if len(group) > 1 else group[0], self._pool, draw)
-            if len(group) == 1:
-                return [self._collated(whole)]
-            ends = np.cumsum([len(batch) for batch in group]).tolist()
+            whole = dataset.gather(np.concatenate(group), self._pool, draw)
+            ends = itertools.accumulate(len(batch) for batch in group)
             return [self._collated(whole.part(end - len(batch), end)) for batch, end in zip(group, ends, strict=True)]
 
         groups = grouped(self._batches(start), dataset)
@@ -233,7 +224,7 @@ class DataLoader(data.DataLoader[Any]):
 
     def _by_torch(self, position: Position) -> Iterator[Any]:
         """torch's own iteration. Its workers bring each batch's rows along, if a batch transform wants them."""
-        if is_of_parent(self._iterator):
+        if getattr(self._iterator, "_shutdown", False):  # persistent workers of the parent process, or ended ones
             self._iterator = None
         collate_fn = self.collate_fn
         if isinstance(collate_fn, StoreCollate):
@@ -271,26 +262,17 @@ class DataLoader(data.DataLoader[Any]):
         return IndexBatches(batches, lambda: ((me.seed, me._position.epoch), me._position.batch))
 
     def _batches(self, start: int) -> Iterator[NDArray[np.int64]]:
-        """Indices of every batch from `start` on: slices of a whole order, if the sampler has one."""
-        order = self._order()
+        """Indices of every batch from `start` on: slices of all indices of the epoch, if they can be had at once."""
+        order, size = None, self.batch_size or 1
+        if self.batch_size is not None and type(self.batch_sampler) is BatchSampler:
+            if self._dealt is not None:
+                order = self._dealt.rows()
+            elif type(self.sampler) is SequentialSampler:
+                order = np.arange(len(self.dataset))  # type: ignore[arg-type]
         if order is None:
-            for number, listed in enumerate(self.batch_sampler or ()):
-                if number >= start:
-                    yield np.asarray(listed, np.int64)
+            yield from (
+                np.asarray(batch, np.int64) for batch in itertools.islice(self.batch_sampler or (), start, None)
+            )
             return
-        size = self.batch_size or 1
-        for first in range(start * size, len(order), size):
-            batch = order[first : first + size]
-            if len(batch) == size or not self.drop_last:
-                yield batch
-
-    def _order(self) -> NDArray[np.int64] | None:
-        """All indices of the epoch, if they can be had at once."""
-        if self.batch_size is None or type(self.batch_sampler) is not BatchSampler:
-            return None
-        if self._dealt is not None:
-            return self._dealt.rows()
-        if type(self.sampler) is SequentialSampler:
-            return np.arange(len(self.dataset))  # type: ignore[arg-type]
-        rows = getattr(self.sampler, "rows", None)
-        return rows() if callable(rows) else None
+        stop = len(order) // size * size if self.drop_last else len(order)
+        yield from (order[first : first + size] for first in range(start * size, stop, size))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -29,11 +29,7 @@ log = logging.getLogger("tensorstore_ds")
 
 
 def choose(wanted: ResidencyChoice, dataset: StoreDataset, device: torch.device | None) -> ResidencyChoice:
-    """What `auto` comes to, with its reason in the log; any other choice as it is.
-
-    Raises:
-        ValueError: `wanted` is none of the choices, or needs what is not there.
-    """
+    """What `auto` comes to, with its reason in the log; any other choice as it is, if it is possible."""
     if wanted not in CHOICES:
         raise ValueError(f"residency: expected one of {', '.join(CHOICES)}, found {wanted!r}.")
     obstacle = _obstacle(dataset, device)
@@ -67,31 +63,23 @@ def free_nbytes(device: torch.device) -> int:
 
 
 class DeviceSplit:
-    """The fields of a data set on a device, whole; batches are gathered there.
-
-    Raises:
-        ResidencyError: it does not fit, with the figures.
-    """
+    """The fields of a data set on a device, whole; batches are gathered there. ResidencyError if they do not fit."""
 
     def __init__(self, dataset: StoreDataset, device: torch.device) -> None:
         needed, free = dataset.nbytes, free_nbytes(device)
         if needed > free:
             raise ResidencyError(
-                f"{dataset.path.name}, {dataset.split_name}: "
-                f"expected {needed:,} bytes free on {device}, found {free:,}. "
-                "Choose fewer fields, or residency='page-cache'."
+                f"{dataset.path.name}, {dataset.split_name}: expected {needed:,} bytes free on {device}, "
+                f"found {free:,}. Choose fewer fields, or residency='page-cache'."
             )
         self._dataset = dataset
         self._device = device
         self._columns = {name: self._moved(dataset.split[name]) for name in dataset.fields}
 
-    def _moved(self, column: Column | RaggedColumn) -> torch.Tensor | PackedObjects:
-        if isinstance(column, Column):
-            return self._moved_array(column)
-        values = {name: self._moved_array(array) for name, array in column.values.items()}
-        return PackedObjects(torch.tensor(column.offsets, device=self._device), values)
-
-    def _moved_array(self, column: Column) -> torch.Tensor:
+    def _moved(self, column: Column | RaggedColumn) -> Any:
+        if isinstance(column, RaggedColumn):
+            values = {name: self._moved(array) for name, array in column.values.items()}
+            return PackedObjects(torch.tensor(column.offsets, device=self._device), values)
         step = max(1, _PIECE_NBYTES // max(1, column.spec.row_nbytes))
         whole = torch.empty(column.shape, dtype=torch_dtype(column.spec.dtype), device=self._device)
         for start in range(0, len(column), step):
@@ -106,18 +94,7 @@ class DeviceSplit:
         columns: dict[str, Value] = {}
         for name, column in self._columns.items():
             if isinstance(column, PackedObjects):
-                columns[name] = _take_objects(column, on_device)
+                columns[name] = column.take(on_device)
             else:
                 columns[name] = channels_first(self._dataset.split.fields[name], column[on_device])
         return Batch(columns, rows, self._dataset, (0, 0))
-
-
-def _take_objects(packed: PackedObjects, rows: torch.Tensor) -> PackedObjects:
-    """The objects of some samples, back to back."""
-    starts, stops = packed.offsets[rows], packed.offsets[rows + 1]
-    lengths = stops - starts
-    offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-    total = int(offsets[-1])
-    flat = torch.repeat_interleave(starts - offsets[:-1], lengths, output_size=total)
-    flat += torch.arange(total, device=flat.device)
-    return PackedObjects(offsets, {name: value[flat] for name, value in packed.values.items()})

@@ -25,19 +25,12 @@ _CHUNK = 4096
 
 
 class Order(TypedDict, total=False):
-    """Keyword arguments of all samplers.
+    """Keyword arguments of all samplers."""
 
-    Attributes:
-        seed: the same for all ranks, not negative; 0 if missing.
-        rank: this process, in [0, num_replicas).
-        num_replicas: how many processes share an epoch. Without both, torch.distributed is asked whenever they matter.
-        drop_last: leave a remainder out instead of repeating rows.
-    """
-
-    seed: int
-    rank: int | None
-    num_replicas: int | None
-    drop_last: bool
+    seed: int  #: the same for all ranks, not negative; 0 if missing
+    rank: int | None  #: this process, in [0, num_replicas)
+    num_replicas: int | None  #: sharing an epoch; without both, torch.distributed is asked whenever they matter
+    drop_last: bool  #: leave a remainder out instead of repeating rows
 
 
 class RowSampler(DistributedSampler[int], ABC):
@@ -50,17 +43,13 @@ class RowSampler(DistributedSampler[int], ABC):
     It is one, too: Lightning, Fabric and others leave a DistributedSampler alone, and would divide any other sampler's
     rows among the ranks once more. Accelerate does so with every sampler: our `DataLoader` shows it an undivided one.
 
-    Args:
-        size: rows of an epoch, all ranks together.
-        seed, rank, num_replicas, drop_last: see `Order`.
-
-    Raises:
-        ValueError: a number is out of its range, or only one of `rank` and `num_replicas` was passed.
+    `size` counts the rows of an epoch, all ranks together, or is a data set, whose length is taken. ValueError if a
+    number is out of its range, or only one of `rank` and `num_replicas` was passed.
     """
 
     def __init__(
         self,
-        size: int,
+        size: int | Sized,
         *,
         seed: int = 0,
         rank: int | None = None,
@@ -68,23 +57,19 @@ class RowSampler(DistributedSampler[int], ABC):
         drop_last: bool = False,
     ) -> None:
         # Not DistributedSampler's own constructor, which wants a data set and asks for the rank at once.
-        self.size = at_least(0, size, "size")
+        self.size = at_least(0, len(size) if isinstance(size, Sized) else size, "size")
         self.seed = at_least(0, seed, "seed")
         self.drop_last = drop_last
         self._state = {"epoch": 0}
-        if (rank is None) != (num_replicas is None):
-            raise ValueError(
-                f"rank: expected with num_replicas, found {rank} and {num_replicas}. Give both or neither."
-            )
-        if rank is not None and num_replicas is not None and not 0 <= rank < num_replicas:
-            raise ValueError(f"rank: expected in [0, {num_replicas}), found {rank}.")
         self._ranks = None if rank is None or num_replicas is None else (rank, num_replicas)
+        if self._ranks is None and rank is not num_replicas:
+            found = f"{rank} and {num_replicas}"
+            raise ValueError(f"rank: expected with num_replicas, found {found}. Give both or neither.")
+        if self._ranks is not None and not 0 <= self._ranks[0] < self._ranks[1]:
+            raise ValueError(f"rank: expected in [0, {num_replicas}), found {rank}.")
 
     def rows(self) -> NDArray[np.int64]:
-        """This rank's rows of this epoch, in order: (len(self),) int64, a new array.
-
-        Each call makes them anew, in time and memory O(size), whatever was visited before.
-        """
+        """This rank's rows of this epoch, in order: (len(self),) int64, a new array, made in time O(size)."""
         return self._deal(self._order())
 
     @abstractmethod
@@ -107,10 +92,8 @@ class RowSampler(DistributedSampler[int], ABC):
         return self.size // self.num_replicas if self.drop_last else -(-self.size // self.num_replicas)
 
     def _place(self) -> tuple[int, int]:
-        """(rank, number of ranks), as they are now: a sampler is often made before the process group is.
-
-        One that had settled for "alone" then would show every row to every rank.
-        """
+        # Asked again and again: a sampler is often made before the process group is. One that had settled for "alone"
+        # then would show every row to every rank.
         if self._ranks is None and dist.is_available() and dist.is_initialized():
             return dist.get_rank(), dist.get_world_size()
         return self._ranks or (0, 1)
@@ -185,13 +168,13 @@ class ShuffleSampler(RowSampler):
     [9, 5, 1, 4]
 
     Args:
-        data: a number of rows, or a data set, whose length is taken now; the data set itself is not kept.
+        data: a number of rows, or a data set, whose length is taken; it is not kept.
         shuffle: if False, rows in their stored order, in every epoch.
         order: `seed`, `rank`, `num_replicas` and `drop_last`: see `Order`.
     """
 
     def __init__(self, data: int | Sized, *, shuffle: bool = True, **order: Unpack[Order]) -> None:
-        super().__init__(length(data), **order)
+        super().__init__(data, **order)
         self.shuffle = shuffle
 
     def _order(self) -> NDArray[np.int64]:
@@ -236,11 +219,6 @@ class SubsetSampler(ShuffleSampler):
 
     def _order(self) -> NDArray[np.int64]:
         return self._rows[super()._order()]
-
-
-def length(data: int | Sized) -> int:
-    """The number of rows of a data set, or the number itself."""
-    return len(data) if isinstance(data, Sized) else data
 
 
 def at_least(low: int, value: int, name: str) -> int:

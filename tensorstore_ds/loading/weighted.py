@@ -67,27 +67,21 @@ class WeightedSampler(RowSampler):
         possible = len(self.weights) if replacement else int(np.count_nonzero(self.weights))
         size = possible if num_samples is None else at_least(1, num_samples, "num_samples")
         if not replacement and size > possible:
-            raise ValueError(
-                f"num_samples: expected at most {possible}, as many as weights are positive, found {size}. "
-                f"Ask for fewer, or for replacement=True."
-            )
+            expected = f"expected at most {possible}, as many as weights are positive"
+            raise ValueError(f"num_samples: {expected}, found {size}. Ask for fewer, or for replacement=True.")
         super().__init__(size, **order)
 
     def _order(self) -> NDArray[np.int64]:
         random = generator(self.seed, self.epoch)
-        return self._with_replacement(random) if self.replacement else self._without(random)
-
-    def _with_replacement(self, random: np.random.Generator) -> NDArray[np.int64]:
-        cumulated = np.cumsum(self.weights, dtype=np.float64)
-        cumulated /= cumulated[-1]  # ends at 1 exactly, above every point
-        # Sorted points are looked up seven times as fast as points here and there; the draws are put into random order
-        # after it, which makes them independent again.
-        points = np.sort(random.random(self.size))
-        rows = cumulated.searchsorted(points, "right").astype(np.int64, copy=False)
-        random.shuffle(rows)
-        return rows
-
-    def _without(self, random: np.random.Generator) -> NDArray[np.int64]:
+        if self.replacement:
+            cumulated = np.cumsum(self.weights, dtype=np.float64)
+            cumulated /= cumulated[-1]  # ends at 1 exactly, above every point
+            # Sorted points are looked up seven times as fast as points here and there; the draws are put into random
+            # order after it, which makes them independent again.
+            points = np.sort(random.random(self.size))
+            rows = cumulated.searchsorted(points, "right").astype(np.int64, copy=False)
+            random.shuffle(rows)
+            return rows
         rows = np.flatnonzero(self.weights)
         keys = random.standard_exponential(len(rows))
         with np.errstate(over="ignore"):  # a weight of 1e-310 is as good as the last
@@ -108,14 +102,8 @@ def class_balanced_weights(
     Balanced Loss Based on Effective Number of Samples, CVPR 2019, proposition 1): beta = 0 weighs all samples alike,
     beta near 1 does as ``inverse`` does. Samples are counted in the labels: statistics are optional in a store.
 
-    Args:
-        split: with a field of kind ``label``.
-        field: its name.
-        method: ``inverse`` or ``effective``.
-        beta: in [0, 1), for ``effective``.
-
     Raises:
-        OptionError: the split has no such field, or an argument is out of its range.
+        OptionError: the split has no such field of kind ``label``, or `beta` is not in [0, 1).
         FormatError: a label is not the index of a class.
     """
     if method not in ("inverse", "effective"):
@@ -138,13 +126,8 @@ def repeat_factors(split: Split, *, threshold: float, field: str = "objects") ->
 
     ``WeightedSampler(factors, round(factors.sum()))`` shows each sample so often in the mean of epochs.
 
-    Args:
-        split: with a field of kind ``objects`` whose objects have labels.
-        threshold: a share of the samples, in (0, 1].
-        field: the field's name.
-
     Raises:
-        OptionError: the split has no such field, or `threshold` is out of its range.
+        OptionError: the split has no such field whose objects have labels, or `threshold` is not in (0, 1].
         FormatError: a label is not the index of a class, or the table's offsets are damaged.
     """
     if not 0 < threshold <= 1:
@@ -152,9 +135,8 @@ def repeat_factors(split: Split, *, threshold: float, field: str = "objects") ->
     _check_field(split, field, ObjectsField)
     table = split.table(field)
     if "labels" not in table.values:
-        raise OptionError(
-            f"split {split.name!r}: expected objects with labels, found {', '.join(table.values)}. {ADVICE}"
-        )
+        found = ", ".join(table.values)
+        raise OptionError(f"split {split.name!r}: expected objects with labels, found {found}. {ADVICE}")
     rows, classes = len(split), len(table.field.classes)
     labels = _labels(table["labels"], classes, f"{split.name}/{field}/labels")
     owners = np.repeat(np.arange(rows), np.diff(table.offsets))
@@ -173,8 +155,7 @@ def weights_from_column(split: Split, name: str) -> NDArray[np.float64]:
         OptionError: there is no such field, or it holds more than a number for each row.
         ValueError: a weight is negative or not finite, or none is positive.
     """
-    if name not in split.fields:
-        raise OptionError(_missing(split, f"a field {name!r}"))
+    _check_field(split, name, Field)
     column = split[name]
     if not isinstance(column, Column) or column.spec.shape:
         found = f"rows of shape {column.spec.shape}" if isinstance(column, Column) else "a table"
@@ -183,11 +164,7 @@ def weights_from_column(split: Split, name: str) -> NDArray[np.float64]:
 
 
 def checked_weights(weights: ArrayLike, where: str = "weights") -> NDArray[Any]:
-    """`weights` as an array of its own dtype, not copied if it is one.
-
-    Raises:
-        ValueError: they are not (n,) numbers, one is negative or not finite, or none is positive.
-    """
+    """`weights` as an array of its own dtype, not copied if it is one; ValueError if rows cannot be drawn by them."""
     array = np.asarray(weights)
     if array.ndim != 1 or array.dtype.kind not in "buif":
         raise ValueError(f"{where}: expected numbers of shape (n,), found {array.dtype} of shape {array.shape}.")
@@ -204,12 +181,9 @@ def checked_weights(weights: ArrayLike, where: str = "weights") -> NDArray[Any]:
 
 def _check_field(split: Split, name: str, kind: type[Field]) -> None:
     if not isinstance(split.fields.get(name), kind):
-        raise OptionError(_missing(split, f"a field {name!r} of kind {kind.kind}"))
-
-
-def _missing(split: Split, expected: str) -> str:
-    found = ", ".join(f"{name} ({field.kind})" for name, field in split.fields.items())
-    return f"split {split.name!r}: expected {expected}, found {found or 'none'}. {ADVICE}"
+        expected = f"a field {name!r}" + (f" of kind {kind.kind}" if kind is not Field else "")
+        found = ", ".join(f"{other} ({field.kind})" for other, field in split.fields.items())
+        raise OptionError(f"split {split.name!r}: expected {expected}, found {found or 'none'}. {ADVICE}")
 
 
 def _labels(column: Column, classes: int, where: str) -> NDArray[np.int64]:

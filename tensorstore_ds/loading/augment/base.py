@@ -54,20 +54,19 @@ class BatchTransform(nn.Module):
             ValueError: the batch is not as above, or only one of `rows` and `epoch` was passed.
         """
         images = check_images(batch)
-        objects = batch.get("objects")
+        size, objects, masks = images.shape[-2:], batch.get("objects"), batch.get("mask")
         packed = _packed(objects, len(images))
-        params = self.make_params(self.keys(check_rows(rows, epoch, len(images)), epoch or 0), images.shape[-2:])
+        params = self.make_params(self.keys(check_rows(rows, epoch, len(images)), epoch or 0), size)
         result = {**batch, "image": self.transform_images(images, params)}
         if packed is not None:
-            moved = self.transform_objects(packed, params, images.shape[-2:])
-            is_packed = isinstance(objects, PackedObjects)
-            result["objects"] = moved if is_packed else {"offsets": moved.offsets, **moved.values}
-        masks = batch.get("mask")
+            moved = self.transform_objects(packed, params, size)
+            result["objects"] = moved if objects is packed else {"offsets": moved.offsets, **moved.values}
         if isinstance(masks, Tensor) and masks.ndim == 3 and not masks.is_floating_point():
-            if masks.shape != (len(images), *images.shape[-2:]):
-                expected, found = (len(images), *images.shape[-2:]), tuple(masks.shape)
+            expected, found = (len(images), *size), tuple(masks.shape)
+            if found != expected:
                 raise ValueError(f"batch['mask']: expected a mask for each image, {expected}, found {found}.")
-            result["mask"] = self.transform_masks(masks, params)
+            layers = masks.view(torch.int16) if masks.dtype == torch.uint16 else masks  # torch does little with uint16
+            result["mask"] = self.transform_masks(layers[:, None], params)[:, 0].view(masks.dtype)
         return result
 
     def keys(self, rows: Rows, epoch: int) -> Bits:
@@ -88,13 +87,12 @@ class BatchTransform(nn.Module):
         return objects
 
     def transform_masks(self, masks: Tensor, params: Params) -> Tensor:
-        """Masks (B, H, W) after the transform: as they are, where pixels only change their colours."""
+        """Masks (B, 1, H, W) after the transform; as they are, where pixels only change their colours."""
         return masks
 
     def extra_repr(self) -> str:
-        """The arguments."""
-        shown = {k: v for k, v in self.__dict__.items() if not k.startswith("_") and k != "training"}
-        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
+        shown = self.__dict__.items()
+        return ", ".join(f"{k}={v!r}" for k, v in shown if not k.startswith("_") and k != "training")
 
 
 class Compose(nn.Module):
@@ -132,10 +130,9 @@ def check_images(batch: Mapping[str, Any]) -> Tensor:
     """The batch's images, if they are what batch transforms work on."""
     images = batch.get("image")
     if not isinstance(images, Tensor) or images.ndim != 4:
-        found = f"{tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
-        raise ValueError(
-            f"batch['image']: expected a tensor (B, C, H, W), found {found}. Images of one size can be stacked."
-        )
+        found = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
+        expected = "expected a tensor (B, C, H, W)"
+        raise ValueError(f"batch['image']: {expected}, found {found}. Images of one size can be stacked.")
     if images.dtype != torch.uint8 and not images.is_floating_point():
         raise ValueError(f"batch['image']: expected uint8 or floating-point, found {images.dtype}. Convert it first.")
     return images
@@ -152,9 +149,8 @@ def check_rows(rows: Rows | None, epoch: int | None, samples: int) -> NDArray[np
         return torch.randint(-(2**63), 2**63 - 1, (samples,)).numpy()
     array = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
     if array.shape != (samples,) or array.dtype.kind not in "iu":
-        raise ValueError(
-            f"rows: expected ({samples},) integers, found {array.shape} {array.dtype}. Pass one for each sample."
-        )
+        found = f"{array.shape} {array.dtype}"
+        raise ValueError(f"rows: expected ({samples},) integers, found {found}. Pass one for each sample.")
     return array.astype(np.int64, copy=False)
 
 
@@ -169,9 +165,8 @@ def _packed(objects: Any, samples: int) -> PackedObjects | None:
             "and use collate_objects after the batch transforms."
         )
     if len(objects) != samples:
-        raise ValueError(
-            f"batch['objects']: expected objects of {samples} samples, as of images, found {len(objects)}."
-        )
+        expected = f"expected objects of {samples} samples, as of images"
+        raise ValueError(f"batch['objects']: {expected}, found {len(objects)}.")
     return objects
 
 

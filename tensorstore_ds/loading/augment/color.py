@@ -30,10 +30,8 @@ class ColorJitter(BatchTransform):
     torchvision does; the last bit of a product may round otherwise, which is one level. There is no hue.
 
     Args:
-        brightness: factors are drawn from [max(0, 1 - b), 1 + b], or from the (low, high) given; 0 or None: unchanged.
-        contrast: as above.
-        saturation: as above; images of one channel have none.
-        seed: see `BatchTransform`.
+        brightness, contrast, saturation: factors are drawn from [max(0, 1 - b), 1 + b], or from the (low, high) given;
+            0 or None: unchanged. Images of one channel have no saturation.
     """
 
     def __init__(
@@ -72,7 +70,14 @@ class ColorJitter(BatchTransform):
         values = images.to(work, copy=True)
         whole = images.dtype == torch.uint8
         for turn in range(order.shape[1]):
-            grays = _grays(values, which[:, turn], whole=whole)
+            grays = values
+            if values.shape[1] == 3:
+                red, green, blue = values.unbind(1)
+                grays = red.mul(LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])[:, None]
+                grays = grays.floor_() if whole else grays
+            mean = grays.mean((1, 2, 3), keepdim=True)
+            grays = torch.where(which[:, turn] == CONTRAST, mean, grays)
+            grays = torch.where(which[:, turn] == BRIGHTNESS, 0.0, grays)
             values.mul_(shares[:, turn]).add_(grays * rests[:, turn]).clamp_(0, 255 if whole else 1)
             if whole:
                 values.floor_()
@@ -86,8 +91,7 @@ class Normalize(nn.Module):
     memory format stays. uint8 counts as value / 255, floating-point as it is.
 
     Args:
-        mean: of each channel, of values in [0, 1].
-        std: of each channel.
+        mean, std: of each channel, of values in [0, 1].
         dtype: of the result.
 
     Raises:
@@ -111,7 +115,7 @@ class Normalize(nn.Module):
             OptionError: it keeps none, because its images have different numbers of channels; or a channel is constant.
         """
         channels = channel_moments(split.statistics)
-        if channels is None or not min(channels[1]) > 0:
+        if channels is None or not min(channels[1], default=0) > 0:
             found = "none" if channels is None else f"std {channels[1]}"
             raise OptionError(
                 f"split {split.name!r}: expected mean and std of each channel, found {found}. Use Normalize(mean, std)."
@@ -133,20 +137,7 @@ class Normalize(nn.Module):
         return {**batch, "image": scaled}
 
     def extra_repr(self) -> str:
-        """The arguments."""
         return f"mean={self.mean}, std={self.std}, dtype={self.dtype}"
-
-
-def _grays(values: Tensor, which: Tensor, *, whole: bool) -> Tensor:
-    """What each image is blended with: (B, 1, H, W); `which` is (B, 1, 1, 1)."""
-    grays = values
-    if values.shape[1] == 3:
-        red, green, blue = values.unbind(1)
-        grays = red.mul(LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])[:, None]
-        if whole:
-            grays = grays.floor_()
-    mean = grays.mean((1, 2, 3), keepdim=True)
-    return torch.where(which == BRIGHTNESS, 0.0, torch.where(which == CONTRAST, mean, grays))
 
 
 def _range(name: str, value: float | Range | None) -> Range | None:

@@ -19,15 +19,7 @@ from torch import Tensor
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, on_device
-from tensorstore_ds.loading.augment.pixels import (
-    PaddingMode,
-    as_layers,
-    crop,
-    mirror,
-    pad,
-    resized_crop,
-    resized_crop_nearest,
-)
+from tensorstore_ds.loading.augment.pixels import PaddingMode, crop, mirror, pad, resized_crop, resized_crop_nearest
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.seeding import Bits, uniforms
@@ -46,7 +38,6 @@ class RandomCrop(BatchTransform):
         fill: what is added in the mode `constant`.
         padding_mode: ``constant``, ``edge``, ``reflect`` or ``symmetric``.
         mask_fill: what is added to masks in the mode `constant`; the value that most of them ignore.
-        seed: see `BatchTransform`.
     """
 
     def __init__(
@@ -65,16 +56,12 @@ class RandomCrop(BatchTransform):
         self.fill = fill
         self.padding_mode = padding_mode
         self.mask_fill = mask_fill
-        modes = get_args(PaddingMode)
-        if padding_mode not in modes:
-            raise ValueError(f"padding_mode: expected one of {', '.join(modes)}, found {padding_mode!r}.")
+        if padding_mode not in get_args(PaddingMode):
+            modes = ", ".join(get_args(PaddingMode))
+            raise ValueError(f"padding_mode: expected one of {modes}, found {padding_mode!r}.")
 
     def make_params(self, keys: Bits, size: Size) -> Params:
-        """`top` and `left` (B,) int64: the crop's corner in the padded image.
-
-        Raises:
-            ValueError: the padded image is smaller than the crop.
-        """
+        """`top` and `left` (B,) int64: the part's corner in the padded image; `ValueError` if it has no room."""
         left, top, right, bottom = self.padding
         room = np.array([size[0] + top + bottom - self.size[0], size[1] + left + right - self.size[1]])
         if room.min() < 0:
@@ -86,22 +73,19 @@ class RandomCrop(BatchTransform):
         return {"top": corner[:, 0], "left": corner[:, 1]}
 
     def transform_images(self, images: Tensor, params: Params) -> Tensor:
-        """Parts (B, C, *size)."""
-        if any(self.padding):
-            images = pad(images, self.padding, self.padding_mode, self.fill)
-        return crop(images, params["top"], params["left"], self.size)
+        return self._cut(images, params, self.fill)
 
     def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
-        """The objects in the parts."""
         origin = torch.stack([params["left"] - self.padding[0], params["top"] - self.padding[1]], 1)
         return move_objects(objects, origin, torch.ones(len(origin), 2), self.size)
 
     def transform_masks(self, masks: Tensor, params: Params) -> Tensor:
-        """Masks of `size`."""
-        layers = as_layers(masks)
+        return self._cut(masks, params, self.mask_fill)
+
+    def _cut(self, images: Tensor, params: Params, fill: float) -> Tensor:
         if any(self.padding):
-            layers = pad(layers, self.padding, self.padding_mode, self.mask_fill)
-        return crop(layers, params["top"], params["left"], self.size)[:, 0].view(masks.dtype)
+            images = pad(images, self.padding, self.padding_mode, fill)
+        return crop(images, params["top"], params["left"], self.size)
 
 
 class RandomResizedCrop(BatchTransform):
@@ -114,7 +98,6 @@ class RandomResizedCrop(BatchTransform):
         size: of the results, one number or (height, width).
         scale: smallest and largest share of the image's area.
         ratio: smallest and largest width divided by height.
-        seed: see `BatchTransform`.
     """
 
     def __init__(
@@ -149,25 +132,19 @@ class RandomResizedCrop(BatchTransform):
         fits = (part_w > 0) & (part_w <= width) & (part_h > 0) & (part_h <= height)
         drawn = np.stack([top, left, part_h, part_w], 1)  # (B, 4, attempts)
         first = np.take_along_axis(drawn, fits.argmax(1)[:, None, None], 2)[:, :, 0]
-        boxes = np.where(fits.any(axis=1, keepdims=True), first, self._middle(height, width)).astype(np.int64)
+        largest = min(height, max(1, round(width / self.ratio[0]))), min(width, max(1, round(height * self.ratio[1])))
+        middle = (height - largest[0]) // 2, (width - largest[1]) // 2, *largest
+        boxes = np.where(fits.any(axis=1, keepdims=True), first, middle).astype(np.int64)
         return {"boxes": torch.from_numpy(boxes)}
 
-    def _middle(self, height: int, width: int) -> tuple[int, int, int, int]:
-        part_h = min(height, max(1, round(width / self.ratio[0])))
-        part_w = min(width, max(1, round(height * self.ratio[1])))
-        return (height - part_h) // 2, (width - part_w) // 2, part_h, part_w
-
     def transform_images(self, images: Tensor, params: Params) -> Tensor:
-        """Parts, resized: (B, C, *size)."""
         return resized_crop(images, params["boxes"], self.size)
 
     def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
-        """The objects in the parts."""
         zoom = torch.tensor(self.size, dtype=torch.float64) / params["boxes"][:, 2:]
         return move_objects(objects, params["boxes"][:, :2].flip(1), zoom.flip(1), self.size)
 
     def transform_masks(self, masks: Tensor, params: Params) -> Tensor:
-        """Masks of `size`, each pixel the one at its centre."""
         return resized_crop_nearest(masks, params["boxes"], self.size)
 
 
@@ -180,7 +157,6 @@ class RandomHorizontalFlip(BatchTransform):
     Args:
         p: probability.
         flip_pairs: pairs of keypoints that change places; empty if none do. Needed if objects have several keypoints.
-        seed: see `BatchTransform`.
     """
 
     def __init__(self, p: float = 0.5, flip_pairs: Sequence[tuple[int, int]] | None = None, *, seed: int = 0) -> None:
@@ -195,9 +171,8 @@ class RandomHorizontalFlip(BatchTransform):
         """With the pairs that the store keeps; raises `OptionError` if the split has no objects."""
         field = split.fields.get("objects")
         if not isinstance(field, ObjectsField):
-            raise OptionError(
-                f"split {split.name!r}: expected a field objects, found none. Use RandomHorizontalFlip(p)."
-            )
+            expected = "expected a field objects"
+            raise OptionError(f"split {split.name!r}: {expected}, found none. Use RandomHorizontalFlip(p).")
         return cls(p, field.flip_pairs, seed=seed)
 
     def make_params(self, keys: Bits, size: Size) -> Params:
@@ -205,27 +180,22 @@ class RandomHorizontalFlip(BatchTransform):
         return {"flip": torch.from_numpy(uniforms(keys, 1)[:, 0] < self.p)}
 
     def transform_images(self, images: Tensor, params: Params) -> Tensor:
-        """The images, mirrored where `flip` is true."""
         return mirror(images, params["flip"])
 
     def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
-        """Boxes and keypoints, mirrored where `flip` is true."""
-        width, moved = size[1], {}
+        width, values = size[1], dict(objects.values)
         flip = on_device(params["flip"], objects.offsets.device)[objects.image_index][:, None]
-        if "boxes" in objects.values:
-            boxes = objects.values["boxes"]
-            x1, y1, x2, y2 = boxes.unbind(1)
-            moved["boxes"] = torch.where(flip, torch.stack([width - x2, y1, width - x1, y2], 1), boxes)
-        if "keypoints" in objects.values:
-            keypoints = objects.values["keypoints"]
-            mirrored = torch.stack([width - keypoints[..., 0], keypoints[..., 1]], 2)
-            mirrored = mirrored[:, on_device(self._order(keypoints.shape[1]), keypoints.device)]
-            moved["keypoints"] = torch.where(flip[..., None], mirrored, keypoints)
-        return objects.replace(**moved)
+        if "boxes" in values:
+            x1, y1, x2, y2 = values["boxes"].unbind(1)
+            values["boxes"] = torch.where(flip, torch.stack([width - x2, y1, width - x1, y2], 1), values["boxes"])
+        if "keypoints" in values:
+            x, y = values["keypoints"].unbind(2)
+            mirrored = torch.stack([width - x, y], 2)[:, on_device(self._order(x.shape[1]), x.device)]
+            values["keypoints"] = torch.where(flip[..., None], mirrored, values["keypoints"])
+        return PackedObjects(objects.offsets, values)
 
     def transform_masks(self, masks: Tensor, params: Params) -> Tensor:
-        """Masks, mirrored where `flip` is true."""
-        return mirror(as_layers(masks), params["flip"])[:, 0].view(masks.dtype)
+        return mirror(masks, params["flip"])
 
     def _order(self, keypoints: int) -> Tensor:
         """(K,) int64: which keypoint comes to each place."""
@@ -245,11 +215,7 @@ class RandomHorizontalFlip(BatchTransform):
 def move_objects(objects: PackedObjects, origin: Tensor, zoom: Tensor, size: tuple[int, int]) -> PackedObjects:
     """Move objects into a part of their image: a copy, without objects whose box has no area there.
 
-    Args:
-        objects: of B samples.
-        origin: (B, 2) x y on the CPU: the part's upper left corner, in pixels of the image.
-        zoom: (B, 2) x y on the CPU: by how much the part is enlarged afterwards.
-        size: (height, width) of the result, to which boxes are clipped.
+    The part begins at `origin` and is then enlarged by `zoom`, both (B, 2) x y on the CPU, to (height, width) `size`.
     """
     device, sample = objects.offsets.device, objects.image_index
     origin, zoom = (on_device(t.to(torch.float32), device)[sample][:, None] for t in (origin, zoom))  # (M, 1, 2)

@@ -44,11 +44,7 @@ def resized_crop(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor
 
     Antialiased always, as Pillow does, and torchvision by default: otherwise a crop that is made smaller keeps only a
     few of its pixels. uint8 is rounded to the nearest; on a CPU torch's integer arithmetic rounds once more in between.
-
-    Args:
-        images: uint8 or floating-point.
-        boxes: (B, 4) int64 on the CPU: top, left, height, width; inside the images, at least 1 x 1.
-        size: of the results.
+    The boxes, (B, 4) int64 on the CPU, are top, left, height and width: inside the images, at least 1 x 1.
     """
     # torch 2.15 on a CPU fills results of width 1 with their first row where images are floating-point and contiguous.
     if images.device.type != "cpu" or size[1] == 1:
@@ -82,17 +78,12 @@ def resized_crop_batched(images: Tensor, boxes: Tensor, size: tuple[int, int]) -
 
 
 def resized_crop_nearest(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
-    """As `resized_crop` of masks (B, H, W), without smoothing: each pixel is the one at its centre."""
+    """As `resized_crop` of masks (B, 1, H, W), without smoothing: each pixel is the one at its centre."""
     top, left, height, width = on_device(boxes, masks.device).to(torch.float64)[:, :, None].unbind(1)
     y, x = (torch.arange(n, device=masks.device) + 0.5 for n in size)
     y, x = (top + y * (height / size[0])).long(), (left + x * (width / size[1])).long()
     samples = torch.arange(len(masks), device=masks.device)[:, None, None]
-    return as_layers(masks)[:, 0][samples, y[:, :, None], x[:, None, :]].view(masks.dtype)
-
-
-def as_layers(masks: Tensor) -> Tensor:
-    """Masks (B, H, W) as images (B, 1, H, W): a view; uint16, for which torch has few operations, as int16."""
-    return (masks.view(torch.int16) if masks.dtype == torch.uint16 else masks)[:, None]
+    return masks[:, 0][samples, y[:, :, None], x[:, None, :]][:, None]
 
 
 def resize_weights(start: Tensor, extent: Tensor, length: int, size: int) -> Tensor:
