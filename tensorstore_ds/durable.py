@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -100,7 +100,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         partial.replace(path)
         sync(path.parent)
     except BaseException as error:
-        _remove(partial)
+        with suppress(OSError):  # it was never made, or the error that is being raised says why it stays
+            partial.unlink()
         system = _system_error(error, before)
         if system is None or system.filename not in (None, str(partial), str(path), str(path.parent)):
             raise  # nothing that the system said of these files
@@ -130,10 +131,3 @@ def _system_error(error: BaseException, before: BaseException | None) -> OSError
     if isinstance(error, RuntimeError) and error.__context__ is not before:
         error = error.__context__ or error
     return error if isinstance(error, OSError) else None
-
-
-def _remove(partial: Path) -> None:
-    try:
-        partial.unlink()
-    except OSError:
-        return  # it was never made, or the error that is being raised says why it cannot be removed
