@@ -20,11 +20,9 @@ from tensorstore_ds.conversion.result import (
     OnProgress,
     Progress,
     Summary,
-    check_parent,
     make_manifest,
     one_line_for_failures,
     summarize,
-    versions,
 )
 from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
 from tensorstore_ds.conversion.workers import WORKER_NAME, run_blocks
@@ -69,13 +67,20 @@ def convert(
         StoreExistsError: `out` exists.
         ConversionError: the disk or the memory is full, or a worker process died.
     """
-    _check_process()
+    process = multiprocessing.current_process()
+    if process.name.startswith(WORKER_NAME) and getattr(process, "_inheriting", False):
+        # A worker runs the user's script again, to find what is defined there. Its parent notices, and goes on alone.
+        raise SystemExit(1)
     options, notify = options or ConvertOptions(), progress or (lambda _: None)
     target = Path(out).absolute()
     if streams := _streams(source):
-        return _convert_streams(streams, target, options, notify)
+        with Writer(target, options) as writer:
+            samples = ((split, sample) for split, samples in streams.items() for sample in samples)
+            for done, (split, sample) in enumerate(samples, 1):
+                writer.append(split, sample)
+                notify(Progress("convert", done, 0))
+        return cast(Summary, writer.summary)
     opened = open_any(cast(AnySource, source), options)
-    check_parent(target)
     if isinstance(source, str | os.PathLike):
         _check_apart(opened.path, target)
     return _Conversion(opened, target, options, notify).run()
@@ -97,29 +102,6 @@ def _streams(source: object) -> dict[str, Iterable[Any]]:
         else:
             raise OptionError(f"{name}: expected samples, found {type(samples).__name__}. Pass a list or an iterator.")
     return streams
-
-
-def _convert_streams(
-    streams: Mapping[str, Iterable[Any]], out: Path, options: ConvertOptions, notify: OnProgress
-) -> Summary:
-    done = 0
-    with Writer(out, options) as writer:
-        for split, samples in streams.items():
-            for sample in samples:
-                writer.append(split, sample)
-                done += 1
-                notify(Progress("convert", done, 0))
-    return cast(Summary, writer.summary)
-
-
-def _check_process() -> None:
-    """End a worker process that runs the user's script again, from its beginning, to find what is defined there.
-
-    Its parent notices, and does the work itself.
-    """
-    process = multiprocessing.current_process()
-    if process.name.startswith(WORKER_NAME) and getattr(process, "_inheriting", False):
-        raise SystemExit(1)
 
 
 def _check_apart(source: Path, out: Path) -> None:
@@ -205,7 +187,6 @@ class _Conversion:
             {
                 "source": str(self._source.path),
                 "source_format": self._source.name,
-                "versions": versions(),
                 "fields": {name: field.dump() for name, field in prepared.format.fields.items()},
                 "mixed": prepared.format.image != options.image,
                 **options.deciding(),

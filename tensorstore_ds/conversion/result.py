@@ -11,12 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numcodecs
-import PIL
-
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard
-from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, StoreExistsError
+from tensorstore_ds.errors import ConversionError, Problem, SourceError, StoreExistsError
 from tensorstore_ds.format.manifest import Manifest, SplitEntry
 from tensorstore_ds.format.schema import Field
 from tensorstore_ds.format.statistics import Statistics
@@ -110,17 +107,6 @@ def make_manifest(
     }
     manifest = Manifest(options.layout, fields, splits, {}, provenance, options.license, options.citation)
     return manifest, [*skipped, *left_out]
-
-
-def versions() -> list[str]:
-    """Of this library, and of those that decode and compress: what may decide the bytes of a shard."""
-    return [__version__, f"Pillow {PIL.__version__}", f"numcodecs {numcodecs.__version__}"]
-
-
-def check_parent(out: Path) -> None:
-    """Raise `OptionError` where there is no folder for a store at `out`."""
-    if not out.parent.is_dir():
-        raise OptionError(f"{out}: the folder {out.parent} does not exist. Make it first.")
 
 
 @contextlib.contextmanager

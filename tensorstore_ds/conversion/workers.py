@@ -140,8 +140,13 @@ class _Workers:
                     process.start()
                     theirs.close()  # so that the worker alone has it, and its death is the end of the pipe
                     self._workers.append(_Worker(process, ours))
-            if self._payload is not self._job:
-                self._check_first()
+            if self._payload is not self._job:  # where the first one cannot begin, none can
+                try:
+                    failure = self._workers[0].connection.recv()
+                except (EOFError, OSError) as error:
+                    raise _NoWorkers(_UNGUARDED) from error
+                if failure:
+                    raise _NoWorkers(failure)
         except BaseException:
             self.__exit__()
             raise
@@ -153,15 +158,6 @@ class _Workers:
             worker.process.kill()  # without work they have nothing to finish
         for worker in self._workers:
             worker.process.join()
-
-    def _check_first(self) -> None:
-        """Wait for the first worker: where one cannot begin, none can."""
-        try:
-            failure = self._workers[0].connection.recv()
-        except (EOFError, OSError) as error:
-            raise _NoWorkers(_UNGUARDED) from error
-        if failure:
-            raise _NoWorkers(failure)
 
     def run(self, tasks: Tasks, note: Callable[[str], None]) -> Results:
         """As `run_blocks`."""

@@ -22,7 +22,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
+import numcodecs
 import numpy as np
+import PIL
 
 from tensorstore_ds.conversion.shard_writer import FinishedShard, check_in_file
 from tensorstore_ds.conversion.work_folder import WorkFolder
@@ -36,6 +38,7 @@ from tensorstore_ds.format.root import dump_root
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.version import __version__
 
 
 class Workspace:
@@ -62,12 +65,14 @@ class Workspace:
 
         Raises:
             StoreExistsError: `out` exists.
-            OptionError: there is something of that name that is not ours.
+            OptionError: there is something of that name that is not ours, or no folder for it.
             ConversionError: another process has the lock; or, for a guest, none has it.
         """
         if os.path.lexists(self.out):
             self._remove_leftover()
             raise StoreExistsError(f"{self.out}: this exists already. Choose another name, or remove it first.")
+        if not self.out.parent.is_dir():
+            raise OptionError(f"{self.out}: the folder {self.out.parent} does not exist. Make it first.")
         try:
             if self._is_guest:
                 self._folder.join(self.run)
@@ -99,14 +104,15 @@ class Workspace:
             self._folder.close()
 
     def begin(self, plan: Mapping[str, Any]) -> None:
-        """Note the plan, or compare it with that of the run that began here.
+        """Note the plan and what decodes and compresses, or compare it with that of the run that began here.
 
         What cannot be read of an earlier run is removed, and a note says so.
 
         Raises:
             OptionError: finished shards of another plan are here; with what differs.
         """
-        plan = json.loads(json.dumps(plan))
+        versions = [__version__, f"Pillow {PIL.__version__}", f"numcodecs {numcodecs.__version__}"]
+        plan = json.loads(json.dumps({"versions": versions, **plan}))
         begun = self.begun()
         if begun is None:
             if self.finished_names():
@@ -115,12 +121,12 @@ class Workspace:
             self.clean((), plan=False)
             self._folder.write("plan.json", plan)
             return
-        differ = [k for k in sorted({*begun, *plan}) if begun.get(k) != plan.get(k)]
-        if differ:
-            changes = "; ".join(f"{k} was {_brief(begun.get(k))}, is {_brief(plan.get(k))}" for k in differ)
+        differing = [name for name in sorted({*begun, *plan}) if begun.get(name) != plan.get(name)]
+        if differing:
+            changes = "; ".join(f"{n} was {_brief(begun.get(n))}, is {_brief(plan.get(n))}" for n in differing)
             raise OptionError(
                 f"{self.path}: finished shards of another conversion are kept here: {changes}. "
-                f"Repeat that one to go on with it, or remove this directory."
+                "Repeat that one to go on with it, or remove this directory."
             )
 
     def begun(self) -> dict[str, Any] | None:
@@ -229,7 +235,7 @@ class Workspace:
         return manifest
 
     def _add(self, name: str, data: bytes) -> File:
-        """A new file of the store, synced."""
+        """Write a new file of the store, and sync it."""
         with open(self.store / name, "xb") as file:
             file.write(data)
         return check_in_file(self.store / name)

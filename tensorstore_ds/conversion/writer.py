@@ -14,14 +14,7 @@ from typing import Any, Self
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, faults
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import in_order
-from tensorstore_ds.conversion.result import (
-    Summary,
-    check_parent,
-    make_manifest,
-    one_line_for_failures,
-    summarize,
-    versions,
-)
+from tensorstore_ds.conversion.result import Summary, make_manifest, one_line_for_failures, summarize
 from tensorstore_ds.conversion.sample_shard import WHERE, SampleFormat, SampleShard, ShardJob, with_key
 from tensorstore_ds.conversion.shard_writer import FinishedShard
 from tensorstore_ds.conversion.workspace import Workspace
@@ -93,12 +86,11 @@ class Writer:
         """
         if self._options.split is not None:
             raise OptionError("`split` divides a source of known length: name the split of each sample instead.")
-        check_parent(self._out)
         with one_line_for_failures(self._out), contextlib.ExitStack() as stack:
             workspace = stack.enter_context(Workspace(self._out, note=self._notes.append))
             workspace.clean([shard for shard in workspace.finished_names() if self._is_usable(workspace, *shard)])
             asked = None if self._fields is None else {name: field.dump() for name, field in self._fields.items()}
-            workspace.begin({"source": WHERE, "versions": versions(), "fields": asked, **self._options.deciding()})
+            workspace.begin({"source": WHERE, "fields": asked, **self._options.deciding()})
             stack.pop_all()
         self._workspace = workspace
         return self
@@ -176,9 +168,8 @@ class Writer:
     def _commit(self, workspace: Workspace) -> None:
         for name, shard in self._growing.items():
             self._shards[name].append(shard.finish())
-        shards = dict(self._shards)
-        shards |= {name: self._written(workspace, name, indices) for name, indices in self._jobs.items()}
-        shards = in_order(shards)
+        written = {name: self._written(workspace, name, indices) for name, indices in self._jobs.items()}
+        shards = in_order(self._shards | written)
         fields = _common_fields(shards)
         workspace.clean((name, index) for name, split in shards.items() for index in range(len(split)))
         left_out = next((shard.left_out for split in shards.values() for shard in split), ())
@@ -239,12 +230,11 @@ def _common_fields(shards: Mapping[str, list[FinishedShard]]) -> Mapping[str, Fi
     for split, finished in shards.items():
         for index, shard in enumerate(finished):
             if fields is not None and shard.fields != fields:
-                expected, found = (_described(each) for each in (fields, shard.fields))
+                expected, found = (
+                    ", ".join(f"{name} ({field.describe()})" for name, field in each.items())
+                    for each in (fields, shard.fields)
+                )
                 message = f"expected the fields of the first shard, {expected}, found {found}."
                 raise SourceError(Problem(shard_path(split, index), SHAPES_DIFFER, message))
             fields = shard.fields
     return fields or {}
-
-
-def _described(fields: Mapping[str, Field]) -> str:
-    return ", ".join(f"{name} ({field.describe()})" for name, field in fields.items())
