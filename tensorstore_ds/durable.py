@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -100,9 +100,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         partial.replace(path)
         sync(path.parent)
     except BaseException as error:
-        _remove(partial)
-        system = _system_error(error, before)
-        if system is None or system.filename not in (None, str(partial), str(path), str(path.parent)):
+        with suppress(OSError):  # it was never made, or the error that is being raised says why it stays
+            partial.unlink()
+        system: BaseException = error
+        if isinstance(error, RuntimeError) and error.__context__ is not before:  # torch.save raises it in its place
+            system = error.__context__ or error
+        if not isinstance(system, OSError) or system.filename not in (None, *map(str, (partial, path, path.parent))):
             raise  # nothing that the system said of these files
         raise unwritable(path, system) from error
 
@@ -123,17 +126,3 @@ def unwritable(path: Path, error: OSError) -> OutputError:
     """What to raise when the system refuses to write a file."""
     reason = error.strerror or str(error)
     return OutputError(f"{path}: expected to write it, found: {reason}. Make room or choose another folder.")
-
-
-def _system_error(error: BaseException, before: BaseException | None) -> OSError | None:
-    """The system's error: `error`, or the one in its place that torch.save raises a RuntimeError about."""
-    if isinstance(error, RuntimeError) and error.__context__ is not before:
-        error = error.__context__ or error
-    return error if isinstance(error, OSError) else None
-
-
-def _remove(partial: Path) -> None:
-    try:
-        partial.unlink()
-    except OSError:
-        return  # it was never made, or the error that is being raised says why it cannot be removed

@@ -20,7 +20,6 @@ import tensorstore_ds as tsds
 from stores import Samples, class_folders, detections, interrupted, png_bytes, store_of
 from tensorstore_ds.conversion import convert as conversion, shard_writer as writer, workers
 from tensorstore_ds.conversion.options import ConvertOptions
-from tensorstore_ds.conversion.workspace import Workspace
 
 SKIP = ConvertOptions(on_error="skip", workers=0)
 FAIL = ConvertOptions(workers=0)
@@ -480,13 +479,13 @@ def _is_zombie(pid):
 @pytest.mark.parametrize("step", ["rename of the store", "look at the result"])
 def test_killed_while_it_commits(folders, tmp_path, step, monkeypatch):
     """Stopped just before the store appears: the next run needs no sample to be converted again."""
-    stopped = "_rename" if step == "rename of the store" else "_look_at_result"
+    stopped = "Workspace._rename" if step == "rename of the store" else "open_store"
 
-    def stop(self):
+    def stop(_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Workspace, stopped, stop)
+        patch.setattr(f"tensorstore_ds.conversion.workspace.{stopped}", stop)
         with pytest.raises(KeyboardInterrupt):
             tsds.convert(folders, tmp_path / "s.tsds", IN_SHARDS)
     assert not (tmp_path / "s.tsds").exists()

@@ -72,21 +72,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class BlockResult:
-    """What comes back of a block.
+    """What comes back of a block."""
 
-    Attributes:
-        rows: samples kept; their fixed rows stand at the block's place, back to back.
-        tables: for each table the number of values of each sample, (rows,), and the values.
-        statistics: sums over the block.
-        skipped: samples left out and boxes dropped.
-        files: `identities` of the files of its samples, as they were before they were read.
-    """
-
-    rows: int
+    rows: int  #: samples stored; their fixed rows stand at the block's place, back to back
+    #: For each table the number of values of each sample, (rows,), and the values.
     tables: Mapping[str, tuple[NDArray[np.int64], Mapping[str, NDArray[Any]]]]
     statistics: Statistics
-    skipped: tuple[Problem, ...]
-    files: bytes
+    skipped: tuple[Problem, ...]  #: samples left out and boxes dropped
+    files: bytes  #: `identities` of the files of its samples, as they were before they were read
 
 
 def check_fields(fields: Mapping[str, Field], image: ImageOptions, where: str) -> None:
@@ -112,13 +105,12 @@ def convert_block(
 
     Args:
         on_sample: called with the number in the block of each sample, before it is read.
-        on_decode: as `encode_sample` calls it.
 
     Raises:
         SourceError: a sample is bad, and bad samples are not to be skipped.
         OSError: the rows could not be written.
     """
-    rows = BlockRows(job.format)
+    rows = BlockRows(job.format, [])
     # Before they are read: what changes from here on is noticed by a run that goes on.
     files = identities(path for reference in block.references for path in job.source.files(reference))
     for i, reference in enumerate(block.references):
@@ -142,21 +134,15 @@ def or_skipped(on_error: OnError, skipped: list[Problem]) -> Iterator[None]:
 
 
 class BlockRows:
-    """The rows of a block, encoded one by one until they are written.
+    """The rows of a block, encoded one by one until they are written."""
 
-    Attributes:
-        format: of all rows.
-        nbytes: of the images' bytes, where these are stored and not their pixels.
-        skipped: problems of samples and boxes that are left out.
-    """
-
-    def __init__(self, format: RowFormat, skipped: list[Problem] | None = None) -> None:
-        self.nbytes = 0
+    def __init__(self, format: RowFormat, skipped: list[Problem]) -> None:
         self.format = format
+        self.skipped = skipped  #: problems of samples and boxes that are left out
+        self.nbytes = 0  #: of the images' bytes, where these are stored and not their pixels
         self._masks = of_kind(format.fields, MaskField)
         self._rows: list[EncodedSample] = []
         self._statistics = Statistics()
-        self.skipped: list[Problem] = [] if skipped is None else skipped
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -164,7 +150,7 @@ class BlockRows:
     def add(self, sample: Sample, on_decode: OnDecode | None = None) -> None:
         """Encode a sample; raises `SourceError` if it is bad, and is as it was then."""
         encoded = encode_sample(sample, self.format.image, on_decode, self._masks)
-        _check_shapes(self.format, encoded)
+        self._check_shape(encoded)
         bad = faults(encoded.problems)
         if bad and self.format.on_error == "fail":
             raise SourceError(bad, "Mend the annotation, or leave out such boxes with `on_error=skip`.")
@@ -175,29 +161,32 @@ class BlockRows:
             encoded.pixels = _NO_PIXELS
         self._rows.append(encoded)
 
+    def _check_shape(self, encoded: EncodedSample) -> None:
+        field, shape, dtype = self.format.fields["image"], encoded.pixels.shape, encoded.pixels.dtype
+        if self.format.image.encoding == "jpeg" and shape[2] != self.format.channels:
+            expected, actual = f"{self.format.channels} channels", f"{shape[2]}"
+        elif isinstance(field, ArrayField) and (field.spec.shape, field.spec.dtype) != (shape, dtype.name):
+            expected = f"{'x'.join(map(str, field.spec.shape))} {field.spec.dtype}"
+            actual = f"{'x'.join(map(str, shape))} {dtype}"
+        else:
+            return
+        message = f"expected an image of {expected} like the first one, found {actual}."
+        raise SourceError(Problem(encoded.key, SHAPES_DIFFER, message))
+
     def write(self, first_row: int, paths: Mapping[str, Path], files: bytes = b"") -> BlockResult:
         """Write the fixed rows into place, and give back the rest."""
         tables = {}
         for name, field in self.format.fields.items():
             if isinstance(field, ArrayField):
                 rows = field.rows(name, self._rows)
-                write_rows(paths[name], first_row, rows)
-                if self._rows:
+                if self._rows:  # not through a map: there a full disk would kill the process
+                    data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+                    write_at(paths[name], data, first_row * rows[:1].nbytes)
                     field.add_statistics(self._statistics, name, rows)
             elif isinstance(field, TableField):
                 tables[name] = field.rows(name, self._rows)
                 field.add_statistics(self._statistics, name, *tables[name])
         return BlockResult(len(self._rows), tables, self._statistics, tuple(self.skipped), files)
-
-
-def write_rows(path: Path, first_row: int, rows: NDArray[Any]) -> None:
-    """Write rows at their place in an array's file, which exists.
-
-    With ``pwrite``, not through a map: a full disk is then an `OSError`, where a map would kill the process.
-    """
-    if len(rows):
-        data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
-        write_at(path, data, first_row * rows[:1].nbytes)
 
 
 def identities(paths: Iterable[str | Path]) -> bytes:
@@ -216,15 +205,3 @@ def identities(paths: Iterable[str | Path]) -> bytes:
 def faults(problems: Iterable[Problem]) -> list[Problem]:
     """Those of the problems that are faults of the source, not the doing of a crop that was asked for."""
     return [problem for problem in problems if problem.reason != BOX_CROPPED]
-
-
-def _check_shapes(format: RowFormat, encoded: EncodedSample) -> None:
-    image, pixels = format.fields["image"], encoded.pixels
-    if format.image.encoding == "jpeg" and pixels.shape[2] != format.channels:
-        message = f"expected an image of {format.channels} channels like the first one, found {pixels.shape[2]}."
-        raise SourceError(Problem(encoded.key, SHAPES_DIFFER, message))
-    if isinstance(image, ArrayField) and (image.spec.shape != pixels.shape or image.spec.dtype != pixels.dtype):
-        expected = f"{'x'.join(map(str, image.spec.shape))} {image.spec.dtype}"
-        found = f"{'x'.join(map(str, pixels.shape))} {pixels.dtype}"
-        message = f"expected an image of {expected} like the first one, found {found}."
-        raise SourceError(Problem(encoded.key, SHAPES_DIFFER, message))

@@ -15,7 +15,7 @@ from typing import Any, cast
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, BlockResult, Job, faults, identities
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import Block, PlannedShard, count_blocks, plan_blocks, plan_shards
-from tensorstore_ds.conversion.preparation import AnySource, Prepared, check_room, open_any, prepare
+from tensorstore_ds.conversion.preparation import AnySource, Prepared, check_room, open_any, prepare, survey
 from tensorstore_ds.conversion.result import (
     OnProgress,
     Progress,
@@ -23,21 +23,19 @@ from tensorstore_ds.conversion.result import (
     make_manifest,
     one_line_for_failures,
     summarize,
-    versions,
 )
 from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
-from tensorstore_ds.conversion.survey import mixed_colors, shapes_problem, survey
 from tensorstore_ds.conversion.workers import WORKER_NAME, run_blocks
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.conversion.writer import Writer
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.sources.base import Source
 from tensorstore_ds.sources.sequence import Indexable
 
 #: So many references are joined at a time for their digest.
 _DIGESTED = 10_000
-
 
 #: Samples of unknown number, or of each split.
 Streams = Iterable[Any] | Mapping[str, Iterable[Any]]
@@ -69,40 +67,23 @@ def convert(
         StoreExistsError: `out` exists.
         ConversionError: the disk or the memory is full, or a worker process died.
     """
-    began = time.monotonic()
-    _check_process()
-    options = options or ConvertOptions()
+    process = multiprocessing.current_process()
+    if process.name.startswith(WORKER_NAME) and getattr(process, "_inheriting", False):
+        # A worker runs the user's script again, to find what is defined there. Its parent notices, and goes on alone.
+        raise SystemExit(1)
+    options, notify = options or ConvertOptions(), progress or (lambda _: None)
     target = Path(out).absolute()
     if streams := _streams(source):
-        return _convert_streams(streams, target, options, progress)
+        with Writer(target, options) as writer:
+            samples = ((split, sample) for split, samples in streams.items() for sample in samples)
+            for done, (split, sample) in enumerate(samples, 1):
+                writer.append(split, sample)
+                notify(Progress("convert", done, 0))
+        return cast(Summary, writer.summary)
     opened = open_any(cast(AnySource, source), options)
-    _check_paths(opened.path if isinstance(source, str | os.PathLike) else None, target)
-    with one_line_for_failures(target), Workspace(target) as workspace:
-        notify = progress or (lambda _: None)
-        notify(Progress("scan", 0, 0))
-        prepared = prepare(opened, options, room=shutil.disk_usage(workspace.path).free)
-        conversion = _Conversion(prepared, options, workspace, notify)
-        shards = conversion.run()
-        prepared = conversion.prepared
-        manifest, listed = make_manifest(
-            options,
-            prepared.format.fields,
-            shards,
-            {"source": opened.path.name, "source_format": opened.name},
-            prepared.contents.problems,
-            prepared.contents.left_out,
-        )
-        manifest = workspace.commit(manifest, listed)
-        conversion.pass_on_notes()
-    return summarize(
-        target,
-        manifest,
-        time.monotonic() - began,
-        skipped=manifest.provenance["skipped"],
-        left_out=prepared.contents.left_out,
-        resumed=conversion.resumed,
-        notes=tuple(conversion.notes),
-    )
+    if isinstance(source, str | os.PathLike):
+        _check_apart(opened.path, target)
+    return _Conversion(opened, target, options, notify).run()
 
 
 def _streams(source: object) -> dict[str, Iterable[Any]]:
@@ -114,49 +95,17 @@ def _streams(source: object) -> dict[str, Iterable[Any]]:
         return {}
     streams: dict[str, Iterable[Any]] = {}
     for name, samples in splits.items():
-        if not isinstance(samples, Indexable | Iterable):
+        if isinstance(samples, Indexable):
+            streams[name] = map(samples.__getitem__, range(len(samples)))
+        elif isinstance(samples, Iterable):
+            streams[name] = samples
+        else:
             raise OptionError(f"{name}: expected samples, found {type(samples).__name__}. Pass a list or an iterator.")
-        streams[name] = _each(samples) if isinstance(samples, Indexable) else samples
     return streams
 
 
-def _each(samples: Indexable) -> Iterator[Any]:
-    for index in range(len(samples)):
-        yield samples[index]
-
-
-def _convert_streams(
-    streams: Mapping[str, Iterable[Any]], out: Path, options: ConvertOptions, progress: OnProgress | None
-) -> Summary:
-    done = 0
-    with Writer(out, options) as writer:
-        for split, samples in streams.items():
-            for sample in samples:
-                writer.append(split, sample)
-                done += 1
-                if progress is not None:
-                    progress(Progress("convert", done, 0))
-    if writer.summary is None:
-        raise RuntimeError("the block has ended without a summary")
-    return writer.summary
-
-
-def _check_process() -> None:
-    """End a worker process that runs the user's script again, from its beginning, to find what is defined there.
-
-    Its parent notices, and does the work itself.
-    """
-    process = multiprocessing.current_process()
-    if process.name.startswith(WORKER_NAME) and getattr(process, "_inheriting", False):
-        raise SystemExit(1)
-
-
-def _check_paths(source: Path | None, out: Path) -> None:
-    """Raise `OptionError` where a store cannot be made at `out`, or not of that source."""
-    if not out.parent.is_dir():
-        raise OptionError(f"{out}: the folder {out.parent} does not exist. Make it first.")
-    if source is None:
-        return
+def _check_apart(source: Path, out: Path) -> None:
+    """Raise `OptionError` where the source or the store would lie in the other."""
     real_source, real_out = source.resolve(), out.resolve()
     if real_source.is_relative_to(real_out):
         raise OptionError(f"{out}: the source {source} lies inside it. Choose another place for the store.")
@@ -167,90 +116,108 @@ def _check_paths(source: Path | None, out: Path) -> None:
 
 
 class _Conversion:
-    """Shards of a prepared source, converted or kept from an earlier run.
+    """Shards of a source, converted or taken over from an earlier run, and committed."""
 
-    Attributes:
-        resumed: how many shards were kept.
-    """
-
-    def __init__(self, prepared: Prepared, options: ConvertOptions, workspace: Workspace, notify: OnProgress) -> None:
-        self.resumed = 0
-        self.notes: list[str] = []
-        self.prepared = prepared
+    def __init__(self, source: Source, out: Path, options: ConvertOptions, notify: OnProgress) -> None:
+        self._began = time.monotonic()
+        self._source = source
         self._options = options
-        self._workspace = workspace
         self._notify = notify
-        self._common = identities(prepared.source.common_files())
-        self._samples = self._nbytes = 0
+        self._notes: list[str] = []
+        self._total = self._samples = self._row_nbytes = self._resumed = 0
+        self._workspace = Workspace(out, note=self._note)
 
-    def run(self) -> dict[str, list[FinishedShard]]:
-        """All shards of each split; all made anew where gray and colour images turn out to be mixed."""
+    def run(self) -> Summary:
+        """As `convert`."""
+        out, source, options = self._workspace.out, self._source, self._options
+        with one_line_for_failures(out), self._workspace as workspace:
+            self._notify(Progress("scan", 0, 0))
+            prepared = prepare(source, options, room=shutil.disk_usage(workspace.path).free)
+            self._common = identities(source.common_files())
+            prepared, shards = self._shards_of_one_shape(prepared)
+            contents = prepared.contents
+            origin = {"source": source.path.name, "source_format": source.name}
+            fields = prepared.format.fields
+            manifest, listed = make_manifest(options, fields, shards, origin, contents.problems, contents.left_out)
+            manifest = workspace.commit(manifest, listed)
+        return summarize(
+            out,
+            manifest,
+            time.monotonic() - self._began,
+            skipped=manifest.provenance["skipped"],
+            left_out=contents.left_out,
+            resumed=self._resumed,
+            notes=tuple(self._notes),
+        )
+
+    def _shards_of_one_shape(self, prepared: Prepared) -> tuple[Prepared, dict[str, list[FinishedShard]]]:
+        """All shards of each split; all anew, in RGB, where gray and colour images turn out to be mixed."""
         begun = self._workspace.begun() or {}
-        if self._options.color == "auto" and begun.get("mixed") is True and not self._use_rgb():
-            self._workspace.clean(())  # they are mixed no longer
+        if self._options.color == "auto" and begun.get("mixed") is True:
+            in_rgb = self._in_rgb(prepared)
+            if in_rgb is None:
+                self._workspace.clean(())  # they are mixed no longer
+            prepared = in_rgb or prepared
         try:
-            return self._all_shards()
+            return prepared, self._shards(prepared)
         except SourceError as error:
             if error.reason != SHAPES_DIFFER:
                 raise
             self._workspace.clean(())  # as they were prepared for, no shard will ever be of use
-            if not self._use_rgb():
+            in_rgb = self._in_rgb(prepared)
+            if in_rgb is None:
                 raise
-        return self._all_shards()
+        return in_rgb, self._shards(in_rgb)
 
-    def _use_rgb(self) -> bool:
-        """Whether gray and colour images are mixed, and nothing else differs; they will all be RGB then."""
+    def _in_rgb(self, prepared: Prepared) -> Prepared | None:
+        """The same with all images as RGB, if gray and colour are mixed, and nothing else differs."""
         self._notify(Progress("scan", 0, 0))
-        surveyed = survey(self.prepared)
-        problem = shapes_problem(self.prepared, surveyed)
-        if problem is not None:
-            raise SourceError(problem)
-        note = mixed_colors(surveyed, self.prepared.format.image)
-        if note is None:
-            return False
-        self._note(note)
-        self.prepared = self.prepared.in_rgb()
-        self._samples = self._nbytes = 0
-        return True
+        surveyed = survey(prepared)
+        if surveyed.differing is not None:
+            raise SourceError(surveyed.differing)
+        if not surveyed.note:
+            return None
+        self._note(surveyed.note)
+        return prepared.in_rgb()
 
-    def _all_shards(self) -> dict[str, list[FinishedShard]]:
-        prepared, options, workspace = self.prepared, self._options, self._workspace
+    def _shards(self, prepared: Prepared) -> dict[str, list[FinishedShard]]:
+        options, workspace = self._options, self._workspace
+        self._total, self._samples, self._row_nbytes = prepared.samples, 0, prepared.row_nbytes
         workspace.begin(
             {
-                "source": str(prepared.source.path),
-                "source_format": prepared.source.name,
-                "versions": versions(),
+                "source": str(self._source.path),
+                "source_format": self._source.name,
                 "fields": {name: field.dump() for name, field in prepared.format.fields.items()},
                 "mixed": prepared.format.image != options.image,
                 **options.deciding(),
             }
         )
-        self.pass_on_notes()
         shards = plan_shards(prepared.splits, max(1, options.shard_nbytes // max(1, prepared.row_nbytes)))
-        finished = {shard.name: earlier for shard in shards if (earlier := self._find(shard)) is not None}
+        finished: dict[tuple[str, int], FinishedShard] = {}
+        for shard in shards:
+            if (earlier := self._finished(shard)) is not None:
+                finished[shard.name] = earlier
+                self._advance(earlier.shard.rows)
         workspace.clean(finished)
         missing = [shard for shard in shards if shard.name not in finished]
-        self.resumed = len(finished)
+        self._resumed = len(finished)
         if options.layout == "memmap":
             needed = sum(len(shard.references) for shard in missing) * prepared.row_nbytes
             check_room(needed, shutil.disk_usage(workspace.path).free)
-        finished |= self._convert(missing)
+        finished |= self._convert(prepared, missing)
         return {split: [finished[s.name] for s in shards if s.split == split] for split in prepared.splits}
 
-    def _find(self, shard: PlannedShard) -> FinishedShard | None:
+    def _finished(self, shard: PlannedShard) -> FinishedShard | None:
         """The shard, if an earlier run finished it from the very same files, none of them changed since."""
         finished = self._workspace.finished(*shard.name)
-        source = self.prepared.source
-        if finished is None or not (self._common or source.files(shard.references[0])):
+        files = self._source.files
+        if finished is None or not (self._common or files(shard.references[0])):
             return None  # where a sequence has its samples from is not known
         origin = self._begin_origin(shard)
         for reference in shard.references:
-            origin.update(identities(source.files(reference)))
+            origin.update(identities(files(reference)))
         is_bad = self._options.on_error == "fail" and faults(finished.skipped)
-        if is_bad or finished.origin != origin.hexdigest():
-            return None
-        self._advance(finished.shard.rows)
-        return finished
+        return None if is_bad or finished.origin != origin.hexdigest() else finished
 
     def _begin_origin(self, shard: PlannedShard) -> hashlib._Hash:
         """The digest of a shard's references; the identities of its files follow."""
@@ -261,11 +228,11 @@ class _Conversion:
             origin.update(f"{text}\0".encode("utf-8", "surrogateescape"))
         return origin
 
-    def _convert(self, shards: Sequence[PlannedShard]) -> dict[tuple[str, int], FinishedShard]:
-        prepared = self.prepared
+    def _convert(self, prepared: Prepared, shards: Sequence[PlannedShard]) -> dict[tuple[str, int], FinishedShard]:
+        """Convert the blocks of all shards, and finish one shard after the other."""
         job = Job(prepared.source, prepared.format)
         workers = usable_cores() if self._options.workers is None else self._options.workers
-        workers = min(workers, count_blocks(shards, prepared.row_nbytes))
+        workers = min(workers, count_blocks(shards, self._row_nbytes))
         finished = {}
         with contextlib.ExitStack() as stack:
             folders = {shard.name: self._workspace.store / shard_path(*shard.name) for shard in shards}
@@ -275,7 +242,7 @@ class _Conversion:
                 """Blocks of all shards in order; a shard's files are made when its first block is asked for."""
                 for shard in shards:
                     paths = stack.enter_context(writers[shard.name]).row_paths()
-                    for block in plan_blocks(shard, prepared.row_nbytes):
+                    for block in plan_blocks(shard, self._row_nbytes):
                         yield block, paths
 
             results = stack.enter_context(contextlib.closing(run_blocks(job, tasks(), workers, self._note)))
@@ -301,14 +268,11 @@ class _Conversion:
 
     def _advance(self, rows: int) -> None:
         self._samples += rows
-        self._nbytes += rows * self.prepared.row_nbytes
-        self._notify(Progress("convert", self._samples, self.prepared.samples, self._nbytes))
-
-    def pass_on_notes(self) -> None:
-        """Tell the user what the workspace has to say."""
-        while self._workspace.notes:
-            self._note(self._workspace.notes.pop(0))
+        self._tell()
 
     def _note(self, note: str) -> None:
-        self.notes.append(note)
-        self._notify(Progress("convert", self._samples, self.prepared.samples, self._nbytes, note))
+        self._notes.append(note)
+        self._tell(note)
+
+    def _tell(self, note: str = "") -> None:
+        self._notify(Progress("convert", self._samples, self._total, self._samples * self._row_nbytes, note))

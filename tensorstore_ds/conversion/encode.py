@@ -36,7 +36,6 @@ def encode_sample(
 
     Args:
         on_decode: called before an image file is decoded, with the bytes of memory that this may take.
-        masks: the fields of `Sample.masks`.
 
     Raises:
         SourceError: the image or a mask cannot be decoded, or an annotation belongs to an image of another size.
@@ -120,8 +119,8 @@ def _encode_mask(
         source = read_file(source, key)
     mask = decode_mask(source, max_pixels=max_pixels, key=key)
     if mask.shape != size:
-        found, shown = "x".join(map(str, mask.shape)), "x".join(map(str, size))
-        message = f"the mask is {found} (height x width), the image is {shown} as it is shown."
+        of_mask, of_image = ("x".join(map(str, each)) for each in (mask.shape, size))
+        message = f"the mask is {of_mask} (height x width), the image is {of_image} as it is shown."
         raise bad_image(key, "size-mismatch", message)
     wrong = mask[field.wrong(mask)]
     if wrong.size:
@@ -156,10 +155,8 @@ def place_objects(
     that lies outside of the stored image keeps its coordinates there.
 
     Args:
-        key: names the sample in problems.
-        objects: in pixels of the source image.
-        source: (height, width) of that image.
-        placement: how it was fitted; None if it was not.
+        objects: in pixels of the source image, whose (height, width) is `source`.
+        placement: how that was fitted; None if it was not.
 
     Returns:
         The objects that remain, in pixels of the stored image, and the problems.
@@ -184,12 +181,12 @@ def place_objects(
         numbers = ", ".join(f"{v:g}" for v in boxes[i])
         message = f"object {i}: the box ({numbers}) {_FAULTS[reason]}, in an image of {source[0]}x{source[1]}."
         problems.append(Problem(key, reason, message))
-    keep = ~lost & (faults == "")
+    remains = ~lost & (faults == "")
     moved = replace(objects, boxes=clipped, keypoints=keypoints)
-    if keep.all():
+    if remains.all():
         return moved, ()
     arrays = {name: getattr(moved, name) for name in Objects.__dataclass_fields__}
-    return Objects(**{name: None if a is None else a[keep] for name, a in arrays.items()}), tuple(problems)
+    return Objects(**{name: None if a is None else a[remains] for name, a in arrays.items()}), tuple(problems)
 
 
 _FAULTS = {

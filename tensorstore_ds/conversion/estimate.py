@@ -9,15 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numcodecs.zstd import Zstd
 
-from tensorstore_ds.conversion.encode import encode_sample
+from tensorstore_ds.conversion.blocks import SKIP
 from tensorstore_ds.conversion.options import ConvertOptions
-from tensorstore_ds.conversion.preparation import AnySource, Prepared, open_any, prepare
-from tensorstore_ds.conversion.survey import mixed_colors, shapes_problem, survey
+from tensorstore_ds.conversion.preparation import AnySource, Prepared, open_any, prepare, survey
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.arrays import ZSTD_LEVEL
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.schema import Field, of_kind
-from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.machine import memory_limit, usable_cores
 
 #: Time beyond that of the samples themselves: starting, listing, syncing, checksums.
@@ -72,63 +70,42 @@ def estimate(source: AnySource, options: ConvertOptions | None = None) -> Estima
     prepared = prepare(open_any(source, options), options)
     surveyed = survey(prepared)
     problems = [*prepared.contents.problems, *surveyed.problems]
-    note = mixed_colors(surveyed, prepared.format.image)
-    differing = shapes_problem(prepared, surveyed)
-    if differing is not None:
-        problems.append(differing)
+    if surveyed.differing is not None:
+        problems.append(surveyed.differing)
     if problems and options.on_error == "fail":
-        raise SourceError(problems, "Mend it, or leave such samples out with `on_error=skip`.")
-    if note is not None:
+        raise SourceError(problems, SKIP)
+    if surveyed.note:
         prepared = prepared.in_rgb()
-    tried = _try(prepared)
-    nbytes = prepared.samples * tried.row_nbytes
+    row_nbytes, seconds, compressed = _try(prepared)
+    nbytes = prepared.samples * row_nbytes
     memory = memory_limit()
     return Estimate(
         format=prepared.source.name,
         rows={name: len(split.references) for name, split in prepared.splits.items()},
         classes=next((f.classes for f in prepared.format.fields.values() if f.classes), ()),
         fields=prepared.format.fields,
-        nbytes={"memmap": nbytes, "zarr": round(nbytes * tried.compressed)},
-        seconds=_OVERHEAD * prepared.samples * tried.seconds / max(1, options.workers or usable_cores()),
+        nbytes={"memmap": nbytes, "zarr": round(nbytes * compressed)},
+        seconds=_OVERHEAD * prepared.samples * seconds / max(1, options.workers or usable_cores()),
         memory=memory,
         fits=nbytes <= memory,
         problems=tuple(problems),
         left_out=prepared.contents.left_out,
         sizes=dict(surveyed.sizes.most_common()),
-        notes=() if note is None else (note,),
+        notes=(surveyed.note,) if surveyed.note else (),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Tried:
-    """Of the samples that were converted: bytes and seconds a sample, and the ratio of compression."""
-
-    row_nbytes: int
-    seconds: float
-    compressed: float
-
-
-def _try(prepared: Prepared) -> _Tried:
-    step = max(1, prepared.samples // _TRIED)
-    chosen = (
-        (split.source_split, split.references[i])
-        for split in prepared.splits.values()
-        for i in range(0, len(split.references), step)
-    )
+def _try(prepared: Prepared) -> tuple[int, float, float]:
+    """Convert some samples; bytes and seconds a sample, and the ratio of compression."""
     stored: list[bytes] = []
     began = time.perf_counter()
-    with own_pixel_limit():
-        for source_split, reference in chosen:
-            try:
-                encoded = encode_sample(prepared.source.read(source_split, reference), prepared.format.image)
-            except SourceError:
-                continue  # already among the problems, or found when it is converted
-            stored.append(np.ascontiguousarray(encoded.pixels).tobytes() if encoded.image is None else encoded.image)
-            if time.perf_counter() - began > _TRIED_SECONDS or sum(map(len, stored)) > _TRIED_NBYTES:
-                break
+    for encoded in prepared.encoded(max(1, prepared.samples // _TRIED)):
+        stored.append(np.ascontiguousarray(encoded.pixels).tobytes() if encoded.image is None else encoded.image)
+        if time.perf_counter() - began > _TRIED_SECONDS or sum(map(len, stored)) > _TRIED_NBYTES:
+            break
     seconds = (time.perf_counter() - began) / max(1, len(stored))
     data = b"".join(stored)
     # Besides the image a row has a size, a key with its offset, and often a label: about a hundred bytes.
     small = 100 + sum(field.spec.row_nbytes for field in of_kind(prepared.format.fields, MaskField).values())
     compressed = len(Zstd(level=ZSTD_LEVEL).encode(data)) / len(data) if data else 1.0
-    return _Tried(len(data) // max(1, len(stored)) + small, seconds, compressed)
+    return len(data) // max(1, len(stored)) + small, seconds, compressed

@@ -24,12 +24,7 @@ _ORDER = {name: i for i, name in enumerate(("train", "val", "valid", "validation
 
 
 class Selection(Sequence[Reference]):
-    """Some references of a source, in an order of their own, cut out only when they are asked for.
-
-    Args:
-        references: of the source.
-        rows: which of them; those of a range without a step are cut out at once.
-    """
+    """Some references of a source, by their numbers, cut out only when they are asked for."""
 
     def __init__(self, references: Sequence[Reference], rows: range | NDArray[np.int64]) -> None:
         self._references = references
@@ -51,6 +46,10 @@ class PlannedSplit:
 
     source_split: str
     references: Sequence[Reference]
+
+    def every(self, step: int) -> Iterator[tuple[str, Reference]]:
+        """The source's split and the reference of every `step`-th sample."""
+        return ((self.source_split, self.references[i]) for i in range(0, len(self.references), step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +86,6 @@ def plan_splits(
     Whatever else changes in a sample, it stays where it is. Of `n` samples more in a class at most `n` others move at
     each cut, those next to it: most often one or none.
 
-    Args:
-        contents: of the source.
-        fractions: name to share.
-        seed: another one gives another division.
-        key: `Source.key`.
-
     Raises:
         OptionError: the fractions do not add up to 1, or a name is taken.
     """
@@ -114,10 +107,14 @@ def plan_splits(
     references = contents.splits[divided]
     labels = None if contents.labels is None else contents.labels.get(divided)
     salt = seed.to_bytes(16, "little", signed=True)
-    hashes = np.fromiter((_hash(key(divided, r), salt) for r in references), np.uint64, len(references))
+    digests = (
+        hashlib.blake2b(key(divided, r).encode("utf-8", "surrogateescape"), digest_size=8, salt=salt).digest()
+        for r in references
+    )
+    hashes = np.frombuffer(b"".join(digests), "<u8")
     parts = _divide(hashes, labels, list(fractions.values()))
-    chosen = zip(fractions, parts, strict=True)
-    return in_order({name: PlannedSplit(divided, Selection(references, rows)) for name, rows in chosen} | others)
+    named = zip(fractions, parts, strict=True)
+    return in_order({name: PlannedSplit(divided, Selection(references, rows)) for name, rows in named} | others)
 
 
 def in_order(splits: Mapping[str, S]) -> dict[str, S]:
@@ -138,11 +135,6 @@ def _divide(
         for part, rows in zip(parts, np.split(group, np.rint(cuts * len(group)).astype(np.int64)), strict=True):
             part.append(rows)
     return [np.sort(np.concatenate(part)) for part in parts]
-
-
-def _hash(key: str, salt: bytes) -> int:
-    text = key.encode("utf-8", "surrogateescape")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8, salt=salt).digest(), "little")
 
 
 def plan_shards(splits: Mapping[str, PlannedSplit], rows_per_shard: int) -> list[PlannedShard]:

@@ -1,23 +1,34 @@
-"""Before anything is written: scan the source, divide it into splits, and learn what a row will be."""
+"""Before anything is written: scan the source, divide it into splits, and learn what a row will be.
+
+`survey` counts the sizes and colours of all images by their headers, without decoding a pixel.
+"""
 
 from __future__ import annotations
 
+import io
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from tensorstore_ds.conversion.blocks import SKIP, RowFormat, check_fields
+import numpy as np
+from PIL import Image
+
+from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, SKIP, RowFormat, check_fields, or_skipped
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import PlannedSplit, plan_splits
 from tensorstore_ds.errors import ConversionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.schema import EncodedSample, of_kind
-from tensorstore_ds.imaging.codecs import own_pixel_limit
+from tensorstore_ds.imaging.codecs import color_of, open_image, oriented_size, own_pixel_limit
+from tensorstore_ds.regular_files import open_file
 from tensorstore_ds.sources import open_source
-from tensorstore_ds.sources.base import Contents, Source
+from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
 from tensorstore_ds.sources.sequence import Indexable, SequenceSource
 
 #: What can be converted: a path, a sequence of samples, or for each split a sequence.
@@ -25,6 +36,8 @@ AnySource = str | os.PathLike[str] | Indexable | Mapping[str, Indexable]
 
 #: How many samples tell the size of a row, where images keep their encoding.
 PROBED = 32
+#: So many sizes are named in a message.
+NAMED = 5
 
 
 def open_any(source: AnySource, options: ConvertOptions) -> Source:
@@ -36,19 +49,13 @@ def open_any(source: AnySource, options: ConvertOptions) -> Source:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A source that was scanned, and what will be made of it.
-
-    Attributes:
-        splits: of the store.
-        format: of its rows.
-        row_nbytes: bytes of a sample in its largest field, about.
-    """
+    """A source that was scanned, and what will be made of it."""
 
     source: Source
     contents: Contents
-    splits: Mapping[str, PlannedSplit]
+    splits: Mapping[str, PlannedSplit]  #: of the store
     format: RowFormat
-    row_nbytes: int
+    row_nbytes: int  #: of a sample in its largest field, about
 
     @property
     def samples(self) -> int:
@@ -59,6 +66,11 @@ class Prepared:
         """The same, with all images as RGB."""
         image = replace(self.format.image, color="rgb")
         return _prepare(self.source, self.contents, self.splits, image, self.format.on_error)
+
+    def encoded(self, step: int) -> Iterator[EncodedSample]:
+        """Every `step`-th sample as it will be stored, but bad ones."""
+        references = chain.from_iterable(split.every(step) for split in self.splits.values())
+        return _encoded(self.source, self.contents, references, self.format.image, "skip")
 
 
 def prepare(source: Source, options: ConvertOptions, *, room: int | None = None) -> Prepared:
@@ -84,14 +96,38 @@ def prepare(source: Source, options: ConvertOptions, *, room: int | None = None)
 def _prepare(
     source: Source, contents: Contents, splits: Mapping[str, PlannedSplit], image: ImageOptions, on_error: OnError
 ) -> Prepared:
-    first, mean_nbytes = _probe(source, contents, splits, image, on_error)
+    """Learn the format of the rows from the first good sample, and their size from some, if images are encoded."""
+    is_raw = image.encoding == "raw"
+    references = chain.from_iterable(
+        split.every(1 if is_raw else max(1, len(split.references) // PROBED)) for split in splits.values()
+    )
+    first: EncodedSample | None = None
+    nbytes: list[int] = []
+    for encoded in islice(_encoded(source, contents, references, image, on_error), 1 if is_raw else PROBED):
+        first = first or encoded
+        nbytes.append(len(encoded.image or b""))
     if first is None:
         raise SourceError(
             contents.problems or Problem(str(source.path), "empty-source", "no sample can be read here."),
             "Name the files to be converted, or another `format`.",
         )
     format = RowFormat.of(contents.fields, first, image, on_error)
-    return Prepared(source, contents, splits, format, max(format.fixed_nbytes, mean_nbytes))
+    return Prepared(source, contents, splits, format, max(format.fixed_nbytes, sum(nbytes) // len(nbytes)))
+
+
+def _encoded(
+    source: Source,
+    contents: Contents,
+    references: Iterable[tuple[str, Reference]],
+    image: ImageOptions,
+    on_error: OnError,
+) -> Iterator[EncodedSample]:
+    """Samples as they will be stored. Bad ones that are to be skipped are not listed: the conversion will do that."""
+    masks = of_kind(contents.fields, MaskField)
+    with own_pixel_limit():
+        for split, reference in references:
+            with or_skipped(on_error, []):
+                yield encode_sample(source.read(split, reference), image, masks=masks)
 
 
 def check_room(needed: int, free: int) -> None:
@@ -103,30 +139,109 @@ def check_room(needed: int, free: int) -> None:
         )
 
 
-def _probe(
-    source: Source, contents: Contents, splits: Mapping[str, PlannedSplit], image: ImageOptions, on_error: OnError
-) -> tuple[EncodedSample | None, int]:
-    """The first good sample, and the mean size of some samples' files, where these are kept.
+# --- all headers ------------------------------------------------------------------------------------------------
 
-    What is bad is passed over if it is to be skipped: the conversion will come to it again, and name it.
-    """
-    first: EncodedSample | None = None
-    nbytes: list[int] = []
-    wanted = 1 if image.encoding == "raw" else PROBED
-    masks = of_kind(contents.fields, MaskField)
+
+class Kind(NamedTuple):
+    """What an image's pixels are, by ``color="auto"``."""
+
+    channels: int
+    dtype: str
+
+    def __str__(self) -> str:
+        return _NAMES.get(self, f"{self.channels} x {self.dtype}")
+
+
+GRAY, COLOUR = Kind(1, "uint8"), Kind(3, "uint8")
+_NAMES = {GRAY: "gray", COLOUR: "colour", Kind(1, "uint16"): "16-bit gray"}
+
+
+@dataclass(slots=True)
+class Survey:
+    """What the headers of all images say."""
+
+    sizes: Counter[str] = field(default_factory=Counter)  #: images of each "480x640", height x width, as shown
+    kinds: Counter[Kind] = field(default_factory=Counter)
+    problems: list[Problem] = field(default_factory=list)  #: with what is no image
+    differing: Problem | None = None  #: what keeps the images from being rows of one array, with the way out of it all
+    note: str = ""  #: what the user is told where gray and colour images are mixed, which are all stored as RGB then
+
+
+def survey(prepared: Prepared) -> Survey:
+    """Count the sizes and kinds of all images, from their headers."""
+    surveyed, options = Survey(), prepared.format.image
     with own_pixel_limit():
-        for split in splits.values():
-            step = 1 if image.encoding == "raw" else max(1, len(split.references) // PROBED)
-            for i in range(0, len(split.references), step):
-                try:
-                    sample = source.read(split.source_split, split.references[i])
-                    encoded = encode_sample(sample, image, masks=masks)
-                except SourceError as error:
-                    if on_error == "fail":
-                        raise SourceError(error.problems, error.advice or SKIP) from error
-                    continue
-                first = first or encoded
-                nbytes.append(len(encoded.image or b""))
-                if len(nbytes) == wanted:
-                    return first, sum(nbytes) // wanted
-    return first, sum(nbytes) // max(1, len(nbytes))
+        for split, reference in chain.from_iterable(each.every(1) for each in prepared.splits.values()):
+            try:
+                height, width, kind = _header(prepared.source.read(split, reference), options)
+            except SourceError as error:
+                surveyed.problems += error.problems
+                continue
+            surveyed.sizes[f"{height}x{width}"] += 1
+            surveyed.kinds[kind] += 1
+    surveyed.note = _note_of_mixed_colors(surveyed, options)
+    if options.encoding == "raw":
+        surveyed.differing = _differing(surveyed, options, str(prepared.source.path))
+    return surveyed
+
+
+def _header(sample: Sample, options: ImageOptions) -> tuple[int, int, Kind]:
+    """Height, width and kind of a sample's image; raises `SourceError`."""
+    image = sample.image
+    if isinstance(image, np.ndarray):
+        dtype = "uint8" if image.dtype == np.bool_ else image.dtype.newbyteorder("=").name
+        return image.shape[0], image.shape[1], Kind(image.shape[2] if image.ndim == 3 else 1, dtype)
+    if isinstance(image, bytes | str | Path):
+        with io.BytesIO(image) if isinstance(image, bytes) else open_file(image, sample.key) as file:
+            opened = open_image(file, max_pixels=options.max_pixels, key=sample.key)
+            return (*oriented_size(opened, sample.key), _kind(opened))
+    return (*oriented_size(image, sample.key), _kind(image))
+
+
+def _kind(image: Image.Image) -> Kind:
+    color = color_of(image.mode)
+    if color != image.mode:
+        return GRAY if color == "gray" else COLOUR
+    return Kind(1, {"I": "int32", "F": "float32"}.get(color, "uint16"))
+
+
+def _note_of_mixed_colors(surveyed: Survey, options: ImageOptions) -> str:
+    kinds = [kind for kind in surveyed.kinds if options.encoding == "raw" or kind in (GRAY, COLOUR)]
+    if options.encoding == "source" or options.color != "auto" or len({kind.dtype for kind in kinds}) > 1:
+        return ""
+    if {kind.channels for kind in kinds} != {1, 3}:
+        return ""
+    counts = " and ".join(f"{surveyed.kinds[kind]:,} {kind}" for kind in sorted(kinds))
+    return f"{counts} images: all are stored as RGB. Pass `color=gray` or `color=rgb` to choose."
+
+
+def _differing(surveyed: Survey, options: ImageOptions, where: str) -> Problem | None:
+    kinds = {_stored(kind, options) for kind in surveyed.kinds}
+    sizes_differ = len(surveyed.sizes) > 1 and options.size is None
+    colors_differ = len(kinds) > 1 and not surveyed.note
+    if not sizes_differ and not colors_differ:
+        return None
+    what = [f"sizes (height x width): {_named(surveyed.sizes)}"] if sizes_differ else []
+    if len(kinds) > 1:
+        what.append(f"colours: {_named(surveyed.kinds)}{' (stored as RGB)' if surveyed.note else ''}")
+    color = " and `color=rgb`" if colors_differ else ""
+    if len({kind.dtype for kind in kinds}) > 1:
+        advice = "Keep each as it is with `encoding=source`, or bring all to one depth first."
+    elif sizes_differ:
+        advice = f"Pass one `size`{color} with `fit=pad`, `fit=crop` or `fit=stretch`, "
+        advice += f"or keep sizes with `encoding=jpeg`{color}, or all as it is with `encoding=source`."
+    else:
+        advice = "Pass `color=rgb`, or keep each as it is with `encoding=source`."
+    return Problem(where, SHAPES_DIFFER, f"images are of differing {'; and of differing '.join(what)}. {advice}")
+
+
+def _stored(kind: Kind, options: ImageOptions) -> Kind:
+    """What becomes of an image by the option for colour."""
+    if options.color == "gray" and kind.channels in (3, 4):
+        return Kind(1, kind.dtype)
+    return Kind({"rgb": 3, "rgba": 4}.get(options.color, kind.channels), kind.dtype)
+
+
+def _named(counts: Counter[Any]) -> str:
+    named = ", ".join(f"{name} ({count:,})" for name, count in counts.most_common(NAMED))
+    return named + (f" and {len(counts) - NAMED} more" if len(counts) > NAMED else "")

@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, one_line_for_failures, summarize
-from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard, raw_path, sync
+from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard, raw_path
 from tensorstore_ds.conversion.workspace import Workspace
+from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import FormatError, OptionError, Problem
-from tensorstore_ds.format.arrays import array_paths
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.reading.columns import Column, RaggedColumn
-from tensorstore_ds.reading.store import Split, Store, open as open_store
+from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.verification import verify
 
 
@@ -48,8 +48,7 @@ def repack(
         raise FormatError(problems, "Copy the store again; a damaged one is not repacked.")
     with one_line_for_failures(target), Workspace(target) as workspace:
         workspace.begin({"repacked": str(store.path), "layout": layout})
-        total = sum(len(store[name]) for name in store)
-        done = 0
+        total, done = sum(len(store[name]) for name in store), 0
         splits = {}
         for name in store:
             shards = []
@@ -67,31 +66,26 @@ def _repack_shard(store: Store, name: str, index: int, root: Path, layout: Layou
     shard = store.manifest.splits[name].shards[index]
     directory = root / shard_path(name, index)
     split = store[name]
-    for field_name, field in split.fields.items():
-        for array in array_paths(field_name, field):
+    for field in split.fields:
+        for array, column in _array_columns(field, split[field]).items():
             path = raw_path(directory, array)
             path.parent.mkdir(parents=True, exist_ok=True)
-            _copy_part(_array_column(split, field_name, array), index, path)
+            part = column.part(index)
+            step = max(1, COPY_NBYTES // max(1, column.spec.row_nbytes))
+            with path.open("wb") as file:
+                for start in range(0, part.shape[0], step):
+                    file.write(part[start : min(start + step, part.shape[0])].tobytes())
     whole = complete_shard(directory, split.fields, shard.rows, shard.lengths, layout)
     sync(directory.parent)
     return whole
 
 
-def _array_column(split: Split, field: str, array: str) -> Column:
-    column: Column | RaggedColumn = split[field]
+def _array_columns(field: str, column: Column | RaggedColumn) -> dict[str, Column]:
+    """The columns of a field's arrays, by the arrays' paths."""
     if isinstance(column, Column):
-        return column
-    value = array.removeprefix(f"{field}/")
-    return column.offset_column if value == "offsets" else column.values[value]
-
-
-def _copy_part(column: Column, index: int, path: Path) -> None:
-    part = column.part(index)
-    rows = part.shape[0]
-    step = max(1, COPY_NBYTES // max(1, column.spec.row_nbytes))
-    with path.open("wb") as file:
-        for start in range(0, rows, step):
-            file.write(part[start : min(start + step, rows)].tobytes())
+        return {field: column}
+    values = {f"{field}/{name}": value for name, value in column.values.items()}
+    return {f"{field}/offsets": column.offset_column, **values}
 
 
 def _skipped(root: Path) -> list[Problem]:

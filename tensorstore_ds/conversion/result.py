@@ -11,9 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numcodecs
-import PIL
-
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard
 from tensorstore_ds.errors import ConversionError, Problem, SourceError, StoreExistsError
@@ -69,7 +66,7 @@ class Summary:
 
 
 def summarize(path: Path, manifest: Manifest, seconds: float, **others: Any) -> Summary:
-    """What was done, by the manifest of the store that was made."""
+    """The summary of a store that was written, from its manifest."""
     rows = {name: split.rows for name, split in manifest.splits.items()}
     nbytes = sum(file.size for file in manifest.all_files().values())
     return Summary(path, rows, nbytes, seconds, **others)
@@ -86,13 +83,8 @@ def make_manifest(
     """The manifest of a store, and everything to be listed in ``skipped.jsonl``.
 
     Args:
-        shards: of each split, in order.
         origin: ``source`` and ``source_format``.
         problems: of the source as a whole; what was skipped in each shard is added.
-        left_out: what the source itself does not take in.
-
-    Raises:
-        SourceError: there is no sample.
     """
     skipped = [*problems, *(problem for split in shards.values() for shard in split for problem in shard.skipped)]
     splits = {}
@@ -117,23 +109,18 @@ def make_manifest(
     return manifest, [*skipped, *left_out]
 
 
-def versions() -> list[str]:
-    """Of this library, and of those that decode and compress: what may decide the bytes of a shard."""
-    return [__version__, f"Pillow {PIL.__version__}", f"numcodecs {numcodecs.__version__}"]
-
-
 @contextlib.contextmanager
 def one_line_for_failures(out: Path) -> Iterator[None]:
     """What the system refuses becomes a `ConversionError`; what was finished stays in ``OUT.partial``."""
-    kept = "Finished shards are kept; {} and run the same command again to go on."
+    go_on = "Finished shards are kept; {} and run the same command again to go on."
     try:
         yield
     except (ConversionError, StoreExistsError):
         raise
     except MemoryError as error:
-        advice = kept.format("use fewer workers, or a machine with more memory,")
+        advice = go_on.format("use fewer workers, or a machine with more memory,")
         raise ConversionError(f"{out}: there is not enough memory. {advice}") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ConversionError(f"{out}: the disk is full. {kept.format('make room')}") from error
+            raise ConversionError(f"{out}: the disk is full. {go_on.format('make room')}") from error
         raise ConversionError(f"{error.filename or out}: {error.strerror or error}.") from error

@@ -33,18 +33,13 @@ _SHAPES_ADVICE = "Pass `size` and `color` for images of one shape, or `encoding=
 
 
 class SampleFormat:
-    """What all samples of a store have in common: by the first of them, by a finished shard, or as it was asked for.
-
-    Attributes:
-        rows: None until it is known.
-        left_out: what of the first sample is not stored.
-    """
+    """What all samples of a store have in common: by the first of them, by a finished shard, or as it was asked for."""
 
     def __init__(self, options: ConvertOptions, fields: Mapping[str, Field] | None) -> None:
         self.options = options
         self.reader = SampleReader(options, WHERE)
-        self.rows: RowFormat | None = None
-        self.left_out: tuple[Problem, ...] = ()
+        self.rows: RowFormat | None = None  #: None until it is known
+        self.left_out: tuple[Problem, ...] = ()  #: what of the first sample is not stored
         self._asked = fields
 
     def learn(self, key: str, sample: Any) -> RowFormat:
@@ -75,41 +70,40 @@ class SampleFormat:
 class SampleShard:
     """A shard that grows by samples; those of a shard that an interrupted run has finished are passed over.
 
-    Attributes:
-        samples: how many it was given.
+    Args:
+        name: of the shard: split and index.
+        format: of all samples of the store.
     """
 
-    def __init__(self, workspace: Workspace, split: str, index: int, format: SampleFormat) -> None:
-        self.samples = 0
-        self._workspace = workspace
-        self._split, self._index = split, index
-        self._format = format
-        finished = workspace.finished(split, index)
-        self._finished = finished if finished is not None and finished.origin else None
-        if self._finished is not None:
-            format.adopt(self._finished)
+    def __init__(self, workspace: Workspace, name: tuple[str, int], format: SampleFormat) -> None:
+        self.samples = 0  #: so many came, with those that were skipped or passed over
+        self._workspace, self._name, self._format = workspace, name, format
+        earlier = workspace.finished(*name)
+        self._earlier = earlier if earlier is not None and earlier.origin else None
+        if self._earlier is not None:
+            format.adopt(self._earlier)
         self._keys = hashlib.sha256()
         self._has_keys = True
         self._writer: ShardWriter | None = None
         self._block: BlockRows | None = None
-        self._skipped: list[Problem] = []  # since the last block that was written
+        self._skipped: list[Problem] = []  # since the last block that was written; the next one has the same list
         self._rows = self._nbytes = 0  # written
         self._is_broken = False
 
     @property
-    def resumed(self) -> bool:
+    def is_resumed(self) -> bool:
         """Whether an interrupted run has finished it."""
-        return self._finished is not None
+        return self._earlier is not None
 
     @property
     def is_full(self) -> bool:
         """Whether the next sample belongs into another shard."""
-        if self._finished is not None:
-            return self.samples == self._finished.samples
-        if self._block is None or self._format.rows is None:
+        if self._earlier is not None:
+            return self.samples == self._earlier.samples
+        if self._block is None:
             return False
         rows, limit = self._rows + len(self._block), self._format.options.shard_nbytes
-        too_many = (rows + 1) * self._format.rows.fixed_nbytes > limit
+        too_many = (rows + 1) * self._block.format.fixed_nbytes > limit
         return rows > 0 and (too_many or self._nbytes + self._block.nbytes >= limit)
 
     def append(self, sample: Any, key: str | None, default_key: str) -> None:
@@ -124,16 +118,13 @@ class SampleShard:
         self.samples += 1
         self._has_keys &= key is not None
         self._keys.update(f"{len(key or '')} {key}".encode())
-        if self._finished is not None:
+        if self._earlier is not None:
             return
         if callable(sample):
             sample = sample()
-        key = default_key if key is None else key
         with one_line_for_failures(self._workspace.out), own_pixel_limit():
-            with or_skipped(
-                self._format.options.on_error, self._skipped if self._block is None else self._block.skipped
-            ):
-                self._add(key, sample)
+            with or_skipped(self._format.options.on_error, self._skipped):
+                self._add(default_key if key is None else key, sample)
             if self._block is not None and self._is_block_full(self._block):
                 self._write_block(self._block)
 
@@ -149,14 +140,12 @@ class SampleShard:
             raise
 
     def _is_block_full(self, block: BlockRows) -> bool:
-        rows = block_rows(block.format.fixed_nbytes)
-        return len(block) >= rows or block.nbytes >= BLOCK_NBYTES or self.is_full
+        return len(block) >= block_rows(block.format.fixed_nbytes) or block.nbytes >= BLOCK_NBYTES or self.is_full
 
     def _write_block(self, block: BlockRows) -> ShardWriter:
         self._is_broken = True  # unless all of it is written
         if self._writer is None:
-            directory = self._workspace.store / shard_path(self._split, self._index)
-            self._writer = ShardWriter(directory, block.format.fields).__enter__()
+            self._writer = ShardWriter(self._workspace.store / shard_path(*self._name), block.format.fields).__enter__()
         result = block.write(self._rows, self._writer.row_paths())
         self._writer.append(self._rows, result)
         self._rows += result.rows
@@ -167,29 +156,31 @@ class SampleShard:
         return self._writer
 
     def finish(self) -> FinishedShard:
-        """Complete the shard, or make sure that the samples given were those of the finished one.
+        """Complete the shard, or make sure that its samples were those of the finished one.
 
         Raises:
             SourceError: there was no good sample, and there is none in other shards.
-            OptionError: other samples were given than in the interrupted run.
+            OptionError: other samples came than in the interrupted run.
         """
-        origin = self._keys.hexdigest() if self._has_keys else ""
-        if self._finished is not None:
-            if (self._finished.samples, self._finished.origin) != (self.samples, origin):
-                raise self._other_samples()
-            return self._finished
-        name = shard_path(self._split, self._index)
+        path, origin = shard_path(*self._name), self._keys.hexdigest() if self._has_keys else ""
+        if self._earlier is not None:
+            if (self._earlier.samples, self._earlier.origin) != (self.samples, origin):
+                message = "expected the same keys in the same order, found others."
+                raise OptionError(
+                    f"{self._workspace.path}: the shard {path} of an interrupted run: {message} "
+                    "Give the same samples, or remove this directory."
+                )
+            return self._earlier
         if self._is_broken:
-            raise ConversionError(f"{self._workspace.out}: the shard {name} could not be written. Run it again.")
-        rows = self._format.rows
+            raise ConversionError(f"{self._workspace.out}: the shard {path} could not be written. Run it again.")
+        rows, options = self._format.rows, self._format.options
         if rows is None:
-            nothing = Problem(name, "empty-source", "expected samples, found none.")
+            nothing = Problem(path, "empty-source", "expected samples, found none.")
             raise SourceError(self._skipped or nothing, "No sample is left to be stored.")
         with one_line_for_failures(self._workspace.out):
             writer = self._write_block(self._block or BlockRows(rows, self._skipped))
-            layout = self._format.options.layout
-            finished = writer.finish(layout, self.samples, origin, self._format.left_out)
-            self._workspace.finish(self._split, self._index, finished)
+            finished = writer.finish(options.layout, self.samples, origin, self._format.left_out)
+            self._workspace.finish(*self._name, finished)
         return finished
 
     def close(self) -> None:
@@ -197,24 +188,14 @@ class SampleShard:
         if self._writer is not None:
             self._writer.__exit__()
 
-    def _other_samples(self) -> OptionError:
-        shard = f"{self._workspace.path}: the shard {shard_path(self._split, self._index)} of an interrupted run"
-        message = "expected the same keys in the same order, found others."
-        return OptionError(f"{shard}: {message} Give the same samples, or remove this directory.")
-
 
 @dataclass(frozen=True, slots=True)
 class ShardJob:
-    """A shard that any process of this machine may write; it can be pickled.
+    """A shard that any process of this machine may write; it can be pickled."""
 
-    Attributes:
-        out: the store.
-        split, index: the shard: `index` is its place among those of the split, from 0.
-    """
-
-    out: Path
+    out: Path  #: the store
     split: str
-    index: int
+    index: int  #: the shard's place among those of the split, from 0
     options: ConvertOptions
     fields: Mapping[str, Field] | None
     run: str
@@ -230,15 +211,15 @@ class ShardJob:
             SourceError: a sample is bad, and bad samples are not to be skipped; or there is none.
             ConversionError: the `Writer` has ended, another process writes this shard, or the disk is full.
         """
+        name = self.split, self.index
         with contextlib.ExitStack() as stack:
             with one_line_for_failures(self.out):
                 workspace = stack.enter_context(Workspace(self.out, self.run))
-                workspace.claim(self.split, self.index)
-            shard = SampleShard(workspace, self.split, self.index, SampleFormat(self.options, self.fields))
+                workspace.claim(*name)
+            shard = SampleShard(workspace, name, SampleFormat(self.options, self.fields))
             stack.callback(shard.close)
             for number, item in enumerate(samples):
-                sample, key = with_key(item)
-                shard.append(sample, key, f"{shard_path(self.split, self.index)}/{number:05d}")
+                shard.append(*with_key(item), f"{shard_path(*name)}/{number:05d}")
             return shard.finish().shard.rows
 
 

@@ -18,7 +18,7 @@ from typing import IO
 import numpy as np
 
 from tensorstore_ds.conversion.blocks import BlockResult
-from tensorstore_ds.durable import sync as sync
+from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.arrays import GROUP, ArrayGeometry, array_paths, dump_json, shard_arrays
 from tensorstore_ds.format.chunks import compress_array
@@ -34,33 +34,20 @@ _BUFFER_NBYTES = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class FinishedShard:
-    """A shard on disk, and what is noted of it.
-
-    Attributes:
-        fields: of the store.
-        skipped: samples left out and boxes dropped.
-        samples: how many went into it, with those that were left out.
-        origin: digest of what it was made from; where it is the same, the shard need not be made again. Empty where
-            that is not known.
-        left_out: what the samples have that is not stored.
-    """
+    """A shard on disk, and what is noted of it."""
 
     shard: Shard
-    fields: Mapping[str, Field]
+    fields: Mapping[str, Field]  #: of the store
     statistics: Statistics
-    skipped: tuple[Problem, ...]
-    samples: int
+    skipped: tuple[Problem, ...]  #: samples left out and boxes dropped
+    samples: int  #: how many went into it, with those that were left out
+    #: Digest of what it was made from: where that is the same, the shard need not be made again. Empty if not known.
     origin: str
-    left_out: tuple[Problem, ...] = ()
+    left_out: tuple[Problem, ...] = ()  #: what the samples have that is not stored
 
 
 class ShardWriter:
-    """One shard being written; a context manager that closes its files.
-
-    Args:
-        directory: where the shard will appear.
-        fields: of the store.
-    """
+    """One shard, being written until it appears as `directory`; a context manager that closes its files."""
 
     def __init__(self, directory: Path, fields: Mapping[str, Field]) -> None:
         self.directory = directory
@@ -74,7 +61,8 @@ class ShardWriter:
 
     def __enter__(self) -> ShardWriter:
         """Make the directory and the empty files of all arrays; what an earlier attempt left there is removed."""
-        _remove_directory(self._partial)
+        if self._partial.exists():
+            shutil.rmtree(self._partial)
         for name, field in self.fields.items():
             for path in array_paths(name, field):
                 target = raw_path(self._partial, path)
@@ -110,13 +98,12 @@ class ShardWriter:
 
     def finish(self, layout: Layout, samples: int, origin: str, left_out: tuple[Problem, ...] = ()) -> FinishedShard:
         """Complete the shard, sync it and let it appear. The arguments are as of `FinishedShard`."""
-        rows = sum(n for _, n in self._runs)
-        for file in self._files.values():
-            file.close()
+        self.__exit__()
         for name, path in self.row_paths().items():
             self._close_gaps(path, self.fields[name].arrays[""].row_nbytes)
-        shard = complete_shard(self._partial, self.fields, rows, self._lengths, layout)
-        _remove_directory(self.directory)
+        shard = complete_shard(self._partial, self.fields, sum(n for _, n in self._runs), self._lengths, layout)
+        if self.directory.exists():
+            shutil.rmtree(self.directory)
         self._partial.rename(self.directory)
         sync(self.directory.parent)
         return FinishedShard(shard, self.fields, self._statistics, tuple(self._skipped), samples, origin, left_out)
@@ -126,10 +113,14 @@ class ShardWriter:
         target = 0
         with path.open("r+b") as file:
             for first_row, rows in self._runs:
-                if first_row != target:
-                    _move_down(file, first_row * row_nbytes, target * row_nbytes, rows * row_nbytes)
-                target += rows
-            file.truncate(target * row_nbytes)
+                source, nbytes = first_row * row_nbytes, rows * row_nbytes
+                for done in range(0, nbytes if source != target else 0, COPY_NBYTES):
+                    file.seek(source + done)
+                    data = file.read(min(COPY_NBYTES, nbytes - done))
+                    file.seek(target + done)
+                    file.write(data)
+                target += nbytes
+            file.truncate(target)
 
 
 def raw_path(directory: Path, array: str) -> Path:
@@ -165,20 +156,6 @@ def seal_array(raw: Path, directory: Path, geometry: ArrayGeometry, layout: Layo
         file.seek(0, os.SEEK_END)
         file.write(geometry.index())
     raw.rename(target)
-
-
-def _remove_directory(path: Path) -> None:
-    if path.exists():
-        shutil.rmtree(path)
-
-
-def _move_down(file: IO[bytes], source: int, target: int, nbytes: int) -> None:
-    """Move a run of bytes within a file towards its beginning."""
-    for done in range(0, nbytes, COPY_NBYTES):
-        file.seek(source + done)
-        data = file.read(min(COPY_NBYTES, nbytes - done))
-        file.seek(target + done)
-        file.write(data)
 
 
 # --- on disk for good -------------------------------------------------------------------------------------------

@@ -24,27 +24,23 @@ from tensorstore_ds.format.arrays import dump_json
 _MARK = "tsds.lock"
 _FOLDER = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _FILE = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe would be waited for
+#: What the system says of a link, a folder or a pipe where a file was expected, or of no folder.
+_NOT_OF_KIND = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR)
 _STRANGE = "a folder that no conversion made"
-_BUSY = "another conversion is writing here. Wait for it to end."
 
 
 class WorkFolder:
-    """A folder that is ours alone while it is open.
-
-    Attributes:
-        descriptor: of the folder; -1 while it is closed.
-        run: text that no other run has; processes that this one lets write here know it.
-    """
+    """A folder that is ours alone while it is open."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.descriptor = -1
-        self.run = ""
+        self.descriptor = -1  #: of the folder; -1 while it is closed
+        self.run = ""  #: text that no other run has; processes that this one lets write here know it
         self._locks: list[int] = []  # descriptors; the first is that of the mark
 
     # --- ours or not ---
 
-    def open(self) -> list[str]:
+    def open(self) -> str:
         """Make the folder, or find it, and lock it for this process; returns what the user should be told.
 
         Raises:
@@ -54,14 +50,23 @@ class WorkFolder:
         with contextlib.suppress(FileExistsError):
             self.path.mkdir(0o700)
         is_new = self._find()
-        notes = self._take_lock()
+        busy = ConversionError(f"{self.path}: another conversion is writing here. Wait for it to end.")
+        note = ""
+        try:
+            if not lock(self._locks[0]):
+                raise busy
+        except OSError as error:
+            advice = "Make sure that no other conversion writes here."
+            note = f"{self.path}: this file system has no locks ({error.strerror}). {advice}"
+        if not self.is_in_place() or not _is_same(_MARK, self._locks[0], dir_fd=self.descriptor):
+            raise busy  # it has just ended, and removed the folder opened here
         if is_new:  # on disk before anything else is in it: without its mark it would be a stranger's
             os.fsync(self.descriptor)
             sync(self.path.parent)
         self.run = os.urandom(8).hex()
         with open(self._locks[0], "wb", buffering=0, closefd=False) as mark:
             write_all(mark, self.run.encode())
-        return notes
+        return note
 
     def join(self, run: str) -> None:
         """Open the folder beside the process that has locked it, whose `run` this is.
@@ -87,18 +92,13 @@ class WorkFolder:
         try:
             self.descriptor = os.open(self.path, _FOLDER)
         except OSError as error:
-            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+            if error.errno in _NOT_OF_KIND:
                 raise self._foreign("something else") from error
             raise
         names = os.listdir(self.descriptor)
         if names and _MARK not in names:  # an empty one is what a run leaves that was killed when it began
             raise self._foreign(_STRANGE)
-        try:
-            self._locks.append(os.open(_MARK, os.O_RDWR | os.O_CREAT | _FILE, 0o600, dir_fd=self.descriptor))
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-                raise self._foreign(_STRANGE) from error
-            raise
+        self._open_lock(_MARK, _STRANGE)
         if not stat.S_ISREG(os.fstat(self._locks[0]).st_mode):
             raise self._foreign(_STRANGE)
         if not self._is_ours():
@@ -117,20 +117,6 @@ class WorkFolder:
         finally:
             os.unlink(name, dir_fd=self.descriptor)
             os.close(descriptor)
-
-    def _take_lock(self) -> list[str]:
-        notes = []
-        try:
-            if not lock(self._locks[0]):
-                raise ConversionError(f"{self.path}: {_BUSY}")
-        except OSError as error:
-            notes.append(
-                f"{self.path}: this file system has no locks ({error.strerror}). "
-                "Make sure that no other conversion writes here."
-            )
-        if not self.is_in_place() or not _is_same(_MARK, self._locks[0], dir_fd=self.descriptor):
-            raise ConversionError(f"{self.path}: {_BUSY}")  # it has just ended, and removed the folder opened here
-        return notes
 
     def is_in_place(self) -> bool:
         """Whether the open folder is still the one at `path`."""
@@ -151,17 +137,20 @@ class WorkFolder:
 
     def lock_file(self, name: str) -> bool:
         """Lock a file in the folder, which is made; false if another process has it. `close` releases it."""
-        try:
-            descriptor = os.open(name, os.O_RDWR | os.O_CREAT | _FILE, 0o600, dir_fd=self.descriptor)
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-                raise self._foreign(f"something else as its file {name}") from error
-            raise
-        self._locks.append(descriptor)
+        descriptor = self._open_lock(name, f"something else as its file {name}")
         try:
             return lock(descriptor)
         except OSError:  # a file system without locks
             return True
+
+    def _open_lock(self, name: str, otherwise: str) -> int:
+        try:
+            self._locks.append(os.open(name, os.O_RDWR | os.O_CREAT | _FILE, 0o600, dir_fd=self.descriptor))
+        except OSError as error:
+            if error.errno in _NOT_OF_KIND:
+                raise self._foreign(otherwise) from error
+            raise
+        return self._locks[-1]
 
     def make_folder(self, name: str) -> None:
         """Make a folder in this one, unless it is there."""
@@ -187,7 +176,7 @@ class WorkFolder:
         try:
             descriptor = os.open(name, os.O_RDONLY | _FILE, dir_fd=self.descriptor)
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
+            if error.errno in (errno.ENOENT, *_NOT_OF_KIND):
                 return None
             raise
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -197,15 +186,14 @@ class WorkFolder:
             checksum, _, data = file.read().partition(b"\n")
         if checksum != hashlib.sha256(data).hexdigest().encode():
             return None
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(data)
-        except (ValueError, RecursionError):
-            return None
-        return value if isinstance(value, dict) else None
+            return value if isinstance(value, dict) else None
+        return None
 
-    def remove_all_but(self, kept: Set[str]) -> None:
-        """Remove all but the mark, the paths that are kept, and what leads to them."""
-        _remove_all_but({_MARK, *kept}, self.descriptor)
+    def remove_all_but(self, names: Set[str]) -> None:
+        """Remove all but the mark, the paths `names`, and what leads to them. No link is followed."""
+        _remove_all_but({_MARK, *names}, self.descriptor)
 
     def remove(self) -> None:
         """Remove the folder, its mark last."""
@@ -222,19 +210,17 @@ def _is_same(path: Path | str, descriptor: int, *, dir_fd: int | None = None) ->
     return os.path.samestat(status, os.fstat(descriptor))
 
 
-def _remove_all_but(kept: Set[str], folder: int, prefix: str = "") -> None:
-    """Remove everything below an open folder whose path is not kept, nor leads to one that is. No link is followed."""
+def _remove_all_but(names: Set[str], folder: int, prefix: str = "") -> None:
     for name in os.listdir(folder):
         path = prefix + name
-        if path in kept:
+        if path in names:
             continue
-        is_folder = stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-        if not is_folder:
+        if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             os.unlink(name, dir_fd=folder)
-        elif any(other.startswith(f"{path}/") for other in kept):
+        elif any(other.startswith(f"{path}/") for other in names):
             below = os.open(name, _FOLDER, dir_fd=folder)
             try:
-                _remove_all_but(kept, below, f"{path}/")
+                _remove_all_but(names, below, f"{path}/")
             finally:
                 os.close(below)
         else:

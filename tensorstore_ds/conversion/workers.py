@@ -64,28 +64,16 @@ def run_blocks(job: Job, tasks: Tasks, workers: int, note: Callable[[str], None]
         SourceError: as `convert_block`.
         ConversionError: a worker process died.
     """
-    method = start_method()
     try:
         if workers:
-            _check_script(method)
-            payload = job if method == "fork" else _pickled(job, memory_limit() // (2 * workers + 2))
-            with _Workers(payload, workers, method) as processes:
-                if method == "spawn":
-                    processes.check()
-                yield from processes.run(job, tasks, note)
+            with _Workers(job, workers) as processes:
+                yield from processes.run(tasks, note)
             return
     except _NoWorkers as error:
         note(f"{job.source.path}: converted in this process alone: {error}.")
     with own_pixel_limit():
         for block, paths in tasks:
             yield block, convert_block(job, block, paths)
-
-
-def _check_script(method: str) -> None:
-    """Spawned processes run the script again from its file; raises `_NoWorkers` where there is none."""
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    if method == "spawn" and file is not None and not Path(file).exists():
-        raise _NoWorkers(f"worker processes cannot run a script without a file ({file})")
 
 
 def start_method() -> str:
@@ -111,26 +99,35 @@ class _NoWorkers(Exception):
 
 @dataclass(slots=True)
 class _Worker:
-    """A worker process, as its parent sees it: its end of the pipe, and the numbers and blocks that it has."""
+    """A worker process, as its parent sees it."""
 
     process: Any
     connection: Connection
-    blocks: deque[tuple[int, Block]] = field(default_factory=deque)
+    blocks: deque[tuple[int, Block]] = field(default_factory=deque)  #: those that it has, with their numbers
 
 
 class _Workers:
     """Worker processes, each at a pipe of its own; a context manager that ends them, also those that hang.
 
     `concurrent.futures` would wait for ever for the rest of a result whose writer was killed: its workers share a pipe.
+
+    Raises:
+        _NoWorkers: there can be none, when it is made or entered.
     """
 
-    def __init__(self, payload: Job | bytes, workers: int, method: str) -> None:
+    def __init__(self, job: Job, count: int) -> None:
+        method = start_method()
+        file = getattr(sys.modules["__main__"], "__file__", None)
+        if method == "spawn" and file is not None and not Path(file).exists():  # they run the script again
+            raise _NoWorkers(f"worker processes cannot run a script without a file ({file})")
+        self._job, self._count = job, count
+        self._payload = job if method == "fork" else _pickled(job, memory_limit() // (2 * count + 2))
         self._context: Any = multiprocessing.get_context(method)
-        self._payload, self._count = payload, workers
-        self._positions = self._context.RawArray("q", workers)  # the sample that each worker is at
+        self._positions = self._context.RawArray("q", count)  # the sample that each worker is at
         self._gate = MemoryGate(self._context, memory_limit() // 2)  # kept: workers find it by its name
         self._workers: list[_Worker] = []
         self._next: tuple[int, Block, bytes] | None = None  # a block that is to be sent, with its number
+        self._results: dict[int, tuple[Block, BlockResult]] = {}
 
     def __enter__(self) -> _Workers:
         try:
@@ -143,6 +140,13 @@ class _Workers:
                     process.start()
                     theirs.close()  # so that the worker alone has it, and its death is the end of the pipe
                     self._workers.append(_Worker(process, ours))
+            if self._payload is not self._job:  # where the first one cannot begin, none can
+                try:
+                    failure = self._workers[0].connection.recv()
+                except (EOFError, OSError) as error:
+                    raise _NoWorkers(_UNGUARDED) from error
+                if failure:
+                    raise _NoWorkers(failure)
         except BaseException:
             self.__exit__()
             raise
@@ -155,19 +159,9 @@ class _Workers:
         for worker in self._workers:
             worker.process.join()
 
-    def check(self) -> None:
-        """Wait for the first worker; raises `_NoWorkers` where it cannot begin."""
-        try:
-            failure = self._workers[0].connection.recv()
-        except (EOFError, OSError) as error:
-            raise _NoWorkers(_UNGUARDED) from error
-        if failure:
-            raise _NoWorkers(failure)
-
-    def run(self, job: Job, tasks: Tasks, note: Callable[[str], None]) -> Results:
+    def run(self, tasks: Tasks, note: Callable[[str], None]) -> Results:
         """As `run_blocks`."""
         remaining = enumerate(tasks)
-        results: dict[int, tuple[Block, BlockResult]] = {}
         handed = yielded = 0
         while True:
             for worker in self._workers * _AHEAD:
@@ -176,9 +170,9 @@ class _Workers:
                     handed += 1
             if handed == yielded:
                 return
-            self._receive(job, results, note)
-            while yielded in results:
-                yield results.pop(yielded)
+            self._receive(note)
+            while yielded in self._results:
+                yield self._results.pop(yielded)
                 yielded += 1
 
     def _hand_out(self, worker: _Worker, remaining: Iterator[tuple[int, Task]]) -> bool:
@@ -199,19 +193,19 @@ class _Workers:
         self._next = None
         return True
 
-    def _receive(self, job: Job, results: dict[int, tuple[Block, BlockResult]], note: Callable[[str], None]) -> None:
+    def _receive(self, note: Callable[[str], None]) -> None:
         """Wait for what some worker has to say, and take it in."""
         before = list(self._positions)
         ready = wait_for([worker.connection for worker in self._workers], SILENCE)
-        for worker, at, now in zip(self._workers, before, self._positions, strict=True):
+        for worker, earlier, position in zip(self._workers, before, self._positions, strict=True):
             if worker.connection in ready:
-                self._take_in(worker, results)
-            elif not ready and worker.blocks and at == now:
+                self._take_in(worker)
+            elif not ready and worker.blocks and earlier == position:
                 block = worker.blocks[0][1]
-                key = job.source.key(block.source_split, block.references[max(0, now)])
+                key = self._job.source.key(block.source_split, block.references[max(0, position)])
                 note(f"{key}: nothing was heard for {SILENCE:g} s of the worker that has this sample.")
 
-    def _take_in(self, worker: _Worker, results: dict[int, tuple[Block, BlockResult]]) -> None:
+    def _take_in(self, worker: _Worker) -> None:
         try:
             message = worker.connection.recv()
         except (EOFError, OSError) as error:
@@ -223,27 +217,21 @@ class _Workers:
             raise message
         if isinstance(message, BlockResult):
             number, block = worker.blocks.popleft()
-            results[number] = block, message
+            self._results[number] = block, message
         elif message:
             raise ConversionError(f"{message}.")
 
 
-class _Sink(io.BytesIO):
-    """Memory for a limited number of bytes."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__()
-        self._limit = limit
-
-    def write(self, data: Any, /) -> int:
-        if self.tell() + memoryview(data).nbytes > self._limit:
-            raise _NoWorkers(f"the source holds more than {self._limit:,} bytes, and each worker would have a copy")
-        return super().write(data)
-
-
 def _pickled(job: Job, limit: int) -> bytes:
-    """A job as bytes, for processes that do not inherit it; raises `_NoWorkers`."""
-    sink = _Sink(limit)
+    """A job as bytes, for processes that do not inherit it; raises `_NoWorkers` where they are more than `limit`."""
+
+    class Sink(io.BytesIO):
+        def write(self, data: Any, /) -> int:
+            if self.tell() + memoryview(data).nbytes > limit:
+                raise _NoWorkers(f"the source holds more than {limit:,} bytes, and each worker would have a copy")
+            return super().write(data)
+
+    sink = Sink()
     try:
         pickle.dump(job, sink, protocol=pickle.HIGHEST_PROTOCOL)
     except _NoWorkers:
@@ -256,9 +244,6 @@ def _pickled(job: Job, limit: int) -> bytes:
 @contextlib.contextmanager
 def _no_interrupt() -> Iterator[None]:
     """Keep Ctrl-C waiting: processes that are started now never get it, not even before they are ready to ignore it."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

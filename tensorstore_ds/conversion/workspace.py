@@ -17,12 +17,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
+import numcodecs
 import numpy as np
+import PIL
 
 from tensorstore_ds.conversion.shard_writer import FinishedShard, check_in_file
 from tensorstore_ds.conversion.work_folder import WorkFolder
@@ -35,7 +37,8 @@ from tensorstore_ds.format.manifest_parser import parse_fields, parse_shard
 from tensorstore_ds.format.root import dump_root
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.reading.columns import RaggedColumn
-from tensorstore_ds.reading.store import open as open_store
+from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.version import __version__
 
 
 class Workspace:
@@ -44,17 +47,15 @@ class Workspace:
     Args:
         out: the store.
         run: of the process that has the lock already, for one that writes shards beside it.
-
-    Attributes:
-        notes: what the user should be told, though nothing failed.
+        note: called with what the user should be told, though nothing failed.
     """
 
-    def __init__(self, out: Path, run: str = "") -> None:
+    def __init__(self, out: Path, run: str = "", note: Callable[[str], None] = lambda _: None) -> None:
         self.out = out
         self.path = out.with_name(out.name + ".partial")
         self.store = self.path / "store"
-        self.notes: list[str] = []
         self.run = run
+        self._note = note
         self._is_guest = bool(run)
         self._folder = WorkFolder(self.path)
         self._committed = False
@@ -64,17 +65,20 @@ class Workspace:
 
         Raises:
             StoreExistsError: `out` exists.
-            OptionError: there is something of that name that is not ours.
+            OptionError: there is something of that name that is not ours, or no folder for it.
             ConversionError: another process has the lock; or, for a guest, none has it.
         """
         if os.path.lexists(self.out):
             self._remove_leftover()
             raise StoreExistsError(f"{self.out}: this exists already. Choose another name, or remove it first.")
+        if not self.out.parent.is_dir():
+            raise OptionError(f"{self.out}: the folder {self.out.parent} does not exist. Make it first.")
         try:
             if self._is_guest:
                 self._folder.join(self.run)
                 return self
-            self.notes += self._folder.open()
+            if note := self._folder.open():
+                self._note(note)
             self.run = self._folder.run
             if os.path.lexists(self.out):
                 raise self._appeared("Choose another name, or remove it first.")
@@ -89,8 +93,8 @@ class Workspace:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         """Release the lock; a directory without a finished shard is of no use and is removed."""
         try:
-            in_use = self._is_guest or self._committed or not self._folder.is_in_place() or self.finished_names()
-            if not in_use:
+            is_over = self._is_guest or self._committed or not self._folder.is_in_place()
+            if not is_over and not self.finished_names():
                 self._folder.remove()
         except OSError:
             if kind is None:
@@ -100,29 +104,29 @@ class Workspace:
             self._folder.close()
 
     def begin(self, plan: Mapping[str, Any]) -> None:
-        """Note the plan, or compare it with that of the run that began here.
+        """Note the plan and what decodes and compresses, or compare it with that of the run that began here.
 
-        What cannot be read of an earlier run is removed, and `notes` says so.
+        What cannot be read of an earlier run is removed, and a note says so.
 
         Raises:
             OptionError: finished shards of another plan are here; with what differs.
         """
-        plan = json.loads(json.dumps(plan))
-        has_shards = bool(self.finished_names())
+        versions = [__version__, f"Pillow {PIL.__version__}", f"numcodecs {numcodecs.__version__}"]
+        plan = json.loads(json.dumps({"versions": versions, **plan}))
         begun = self.begun()
         if begun is None:
-            if has_shards:
+            if self.finished_names():
                 text = "what an interrupted conversion left cannot be read. The work starts anew."
-                self.notes.append(f"{self.path}: {text}")
+                self._note(f"{self.path}: {text}")
             self.clean((), plan=False)
             self._folder.write("plan.json", plan)
             return
-        differ = [k for k in sorted({*begun, *plan}) if begun.get(k) != plan.get(k)]
-        if differ:
-            changes = "; ".join(f"{k} was {_brief(begun.get(k))}, is {_brief(plan.get(k))}" for k in differ)
+        differing = [name for name in sorted({*begun, *plan}) if begun.get(name) != plan.get(name)]
+        if differing:
+            changes = "; ".join(f"{n} was {_brief(begun.get(n))}, is {_brief(plan.get(n))}" for n in differing)
             raise OptionError(
                 f"{self.path}: finished shards of another conversion are kept here: {changes}. "
-                f"Repeat that one to go on with it, or remove this directory."
+                "Repeat that one to go on with it, or remove this directory."
             )
 
     def begun(self) -> dict[str, Any] | None:
@@ -153,10 +157,9 @@ class Workspace:
             "shard": dump_shard(finished.shard),
             "fields": {name: field.dump() for name, field in finished.fields.items()},
             "statistics": finished.statistics.sums,
-            "skipped": [asdict(problem) for problem in finished.skipped],
+            **{name: [asdict(each) for each in getattr(finished, name)] for name in ("skipped", "left_out")},
             "samples": finished.samples,
             "origin": finished.origin,
-            "left_out": [asdict(problem) for problem in finished.left_out],
         }
         self._folder.write(_journal_name(split, index), entry)
 
@@ -182,17 +185,12 @@ class Workspace:
                 text = "a process of an interrupted run is still writing here. Wait for it to end."
                 raise ConversionError(f"{self.path}: {text}")
 
-    def clean(self, kept: Iterable[tuple[str, int]], *, plan: bool = True) -> None:
-        """Remove all but the shards that are kept: what was half written, and what the source no longer agrees with.
-
-        Args:
-            kept: split and number of each.
-            plan: keep the plan.
-        """
+    def clean(self, shards: Iterable[tuple[str, int]], *, plan: bool = True) -> None:
+        """Remove all but some finished shards, and the plan: what was half written, or is not of this source now."""
         names = {"journal/", "store/"}  # these two stay, and what is in them goes
         if plan:
             names.add("plan.json")
-        for split, index in kept:
+        for split, index in shards:
             names |= {_journal_name(split, index), f"store/{shard_path(split, index)}"}
         self._folder.remove_all_but(names)
         for name in ("journal", "store"):
@@ -225,30 +223,24 @@ class Workspace:
         manifest = replace(manifest, files=files)
         self._add("zarr.json", dump_root(manifest))
         sync(self.store)
-        self._look_at_result()
+        try:
+            store = open_store(self.store)
+        except FormatError as error:
+            self.clean(())  # none of it can be relied on
+            message = f"the finished store does not open ({error.problems[0]}) and was removed."
+            raise ConversionError(f"{self.out}: {message} Run the same command again.") from error
         if check_keys:
-            self._check_keys()
+            self._check_keys(store)
         self._rename()
         return manifest
 
     def _add(self, name: str, data: bytes) -> File:
-        """A new file of the store, synced."""
+        """Write a new file of the store, and sync it."""
         with open(self.store / name, "xb") as file:
             file.write(data)
         return check_in_file(self.store / name)
 
-    def _look_at_result(self) -> None:
-        try:
-            open_store(self.store)
-        except FormatError as error:
-            self.clean(())  # none of it can be relied on
-            problem = error.problems[0]
-            raise ConversionError(
-                f"{self.out}: the finished store does not open ({problem}) and was removed. Run the same command again."
-            ) from error
-
-    def _check_keys(self) -> None:
-        store = open_store(self.store)
+    def _check_keys(self, store: Store) -> None:
         for name in store:
             keys = cast(RaggedColumn, store[name]["key"])
             for reason, message in KeyField().check(keys, lambda rows: np.empty((len(rows), 2))):
@@ -275,7 +267,7 @@ class Workspace:
         try:
             self._folder.remove()
         except OSError as error:
-            self.notes.append(f"{self.path}: this work folder could not be removed ({error.strerror}). Remove it.")
+            self._note(f"{self.path}: this work folder could not be removed ({error.strerror}). Remove it.")
 
     def _remove_leftover(self) -> None:
         """Remove the folder of a run that was killed after it had committed: nothing in it is of use."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, Self
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, faults
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import in_order
-from tensorstore_ds.conversion.result import Summary, make_manifest, one_line_for_failures, summarize, versions
+from tensorstore_ds.conversion.result import Summary, make_manifest, one_line_for_failures, summarize
 from tensorstore_ds.conversion.sample_shard import WHERE, SampleFormat, SampleShard, ShardJob, with_key
 from tensorstore_ds.conversion.shard_writer import FinishedShard
 from tensorstore_ds.conversion.workspace import Workspace
@@ -65,7 +66,11 @@ class Writer:
         self._fields = fields
         self._format = SampleFormat(self._options, fields)
         self._workspace: Workspace | None = None
-        self._splits: dict[str, _Split] = {}
+        self._notes: list[str] = []
+        self._shards: dict[str, list[FinishedShard]] = {}  # of each split that is appended to
+        self._growing: dict[str, SampleShard] = {}  # the next one
+        self._samples = Counter[str]()
+        self._resumed = 0
         self._jobs: dict[str, set[int]] = {}
         self._names: dict[str, str] = {}  # of splits, as the caller and as the store has them
         self._began = time.monotonic()
@@ -81,13 +86,11 @@ class Writer:
         """
         if self._options.split is not None:
             raise OptionError("`split` divides a source of known length: name the split of each sample instead.")
-        if not self._out.parent.is_dir():
-            raise OptionError(f"{self._out}: the folder {self._out.parent} does not exist. Make it first.")
         with one_line_for_failures(self._out), contextlib.ExitStack() as stack:
-            workspace = stack.enter_context(Workspace(self._out))
+            workspace = stack.enter_context(Workspace(self._out, note=self._notes.append))
             workspace.clean([shard for shard in workspace.finished_names() if self._is_usable(workspace, *shard)])
             asked = None if self._fields is None else {name: field.dump() for name, field in self._fields.items()}
-            workspace.begin({"source": WHERE, "versions": versions(), "fields": asked, **self._options.deciding()})
+            workspace.begin({"source": WHERE, "fields": asked, **self._options.deciding()})
             stack.pop_all()
         self._workspace = workspace
         return self
@@ -113,9 +116,15 @@ class Writer:
         name = self._split_name(split)
         if name in self._jobs:
             raise OptionError(f"{split}: this split is written by jobs, shard by shard. Append to another.")
-        if name not in self._splits:
-            self._splits[name] = _Split(name, self._open_workspace(), self._format)
-        self._splits[name].append(sample, own_key)
+        shards = self._shards.setdefault(name, [])
+        if name not in self._growing:
+            shard = self._growing[name] = SampleShard(self._open_workspace(), (name, len(shards)), self._format)
+            self._resumed += shard.is_resumed
+        number, self._samples[name] = self._samples[name], self._samples[name] + 1
+        self._growing[name].append(sample, own_key, f"{name}/{number:05d}")
+        if self._growing[name].is_full:
+            shards.append(self._growing[name].finish())
+            del self._growing[name]
 
     def extend(self, split: str, samples: Iterable[Any]) -> None:
         """Add samples to a split, each as `append` takes it; a dict may have its ``key``. Raises as `append`."""
@@ -130,7 +139,7 @@ class Writer:
             index: the shard's place in the split: 0, 1, 2 and so on, without a gap.
         """
         name = self._split_name(split)
-        if name in self._splits:
+        if name in self._shards:
             raise OptionError(f"{split}: samples were appended to this split already. Name another.")
         run = self._open_workspace().run
         self._jobs.setdefault(name, set()).add(index)
@@ -148,8 +157,8 @@ class Writer:
         workspace, self._workspace = self._workspace, None
         with one_line_for_failures(self._out), contextlib.ExitStack() as stack:
             stack.push(lambda failure, *rest: workspace.__exit__(kind or failure, *rest))
-            for split in self._splits.values():
-                stack.callback(split.close)
+            for shard in self._growing.values():
+                stack.callback(shard.close)
             if kind is None:
                 self._commit(workspace)
             elif not any(self._is_usable(workspace, *shard) for shard in workspace.finished_names()):
@@ -157,9 +166,10 @@ class Writer:
                     workspace.clean(())
 
     def _commit(self, workspace: Workspace) -> None:
-        shards = {name: split.finish() for name, split in self._splits.items()}
-        shards |= {name: self._written(workspace, name, indices) for name, indices in self._jobs.items()}
-        shards = in_order(shards)
+        for name, shard in self._growing.items():
+            self._shards[name].append(shard.finish())
+        written = {name: self._written(workspace, name, indices) for name, indices in self._jobs.items()}
+        shards = in_order(self._shards | written)
         fields = _common_fields(shards)
         workspace.clean((name, index) for name, split in shards.items() for index in range(len(split)))
         left_out = next((shard.left_out for split in shards.values() for shard in split), ())
@@ -172,8 +182,8 @@ class Writer:
             time.monotonic() - self._began,
             skipped=manifest.provenance["skipped"],
             left_out=left_out,
-            resumed=sum(split.resumed for split in self._splits.values()),
-            notes=tuple(workspace.notes),
+            resumed=self._resumed,
+            notes=tuple(self._notes),
         )
 
     def _written(self, workspace: Workspace, name: str, indices: set[int]) -> list[FinishedShard]:
@@ -205,46 +215,6 @@ class Writer:
         return self._workspace
 
 
-class _Split:
-    """Samples of a split, which fill one shard after another.
-
-    Attributes:
-        resumed: how many shards an interrupted run had finished.
-    """
-
-    def __init__(self, name: str, workspace: Workspace, format: SampleFormat) -> None:
-        self.resumed = 0
-        self._name = name
-        self._workspace = workspace
-        self._format = format
-        self._shards: list[FinishedShard] = []
-        self._samples = 0
-        self._shard: SampleShard | None = None
-
-    def append(self, sample: Any, key: str | None) -> None:
-        if self._shard is None:
-            self._shard = SampleShard(self._workspace, self._name, len(self._shards), self._format)
-            self.resumed += self._shard.resumed
-        number, self._samples = self._samples, self._samples + 1
-        self._shard.append(sample, key, f"{self._name}/{number:05d}")
-        if self._shard.is_full:
-            self._finish_shard(self._shard)
-
-    def finish(self) -> list[FinishedShard]:
-        """All shards of the split."""
-        if self._shard is not None:
-            self._finish_shard(self._shard)
-        return self._shards
-
-    def _finish_shard(self, shard: SampleShard) -> None:
-        self._shards.append(shard.finish())
-        self._shard = None
-
-    def close(self) -> None:
-        if self._shard is not None:
-            self._shard.close()
-
-
 def _changed(options: ConvertOptions, changes: dict[str, Any]) -> ConvertOptions:
     unknown = changes.keys() - ConvertOptions.__dataclass_fields__.keys()
     if unknown:
@@ -260,12 +230,11 @@ def _common_fields(shards: Mapping[str, list[FinishedShard]]) -> Mapping[str, Fi
     for split, finished in shards.items():
         for index, shard in enumerate(finished):
             if fields is not None and shard.fields != fields:
-                expected, found = (_described(each) for each in (fields, shard.fields))
+                expected, found = (
+                    ", ".join(f"{name} ({field.describe()})" for name, field in each.items())
+                    for each in (fields, shard.fields)
+                )
                 message = f"expected the fields of the first shard, {expected}, found {found}."
                 raise SourceError(Problem(shard_path(split, index), SHAPES_DIFFER, message))
             fields = shard.fields
     return fields or {}
-
-
-def _described(fields: Mapping[str, Field]) -> str:
-    return ", ".join(f"{name} ({field.describe()})" for name, field in fields.items())

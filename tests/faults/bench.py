@@ -35,15 +35,15 @@ def differences(found: dict[str, str], expected: dict[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """A command that makes a store: ``OUT`` in its arguments is where, `source` is what it reads."""
+    """A command of server.py that makes a store: ``OUT`` in its words is where, `source` is what it reads."""
 
     name: str
     source: Path
-    arguments: tuple[str, ...]
+    words: tuple[str, ...]
 
     def argv(self, out: Path) -> list[str]:
         """The command for a store at `out`."""
-        return ["tsds", *(str(out) if word == "OUT" else word for word in self.arguments)]
+        return [str(out) if word == "OUT" else word for word in self.words]
 
 
 @dataclass

@@ -43,7 +43,9 @@ def _image(path: Path, *, size: tuple[int, int]) -> None:
 
 
 def conversion(name: str, root: Path, workers: int) -> Case:
-    """A conversion by its name, of the sources in a folder."""
+    """A conversion by its name, of the sources in a folder; ``writer`` is a program with a `tsds.Writer`."""
+    if name == "writer":
+        return Case("Writer", root / "folders", ("write", str(root / "folders"), "OUT"))
     source, *options = {
         "raw-memmap": ("folders", "--shard-size", "1000"),
         "raw-zarr": ("folders", "--shard-size", "2000", "--layout", "zarr"),
@@ -51,11 +53,11 @@ def conversion(name: str, root: Path, workers: int) -> Case:
         "voc-jpeg-zarr": ("voc", "--shard-size", "3000", "--encoding", "jpeg", "--layout", "zarr", "--size", "16"),
     }[name]
     path = root / source
-    words = ("convert", str(path), "OUT", *options, "--on-error", "skip", "--workers", str(workers))
+    words = ("tsds", "convert", str(path), "OUT", *options, "--on-error", "skip", "--workers", str(workers))
     return Case(f"{name}, {workers} workers", path, words)
 
 
 def repacking(layout: str, root: Path) -> Case:
     """`tsds repack` to a layout, of the store in a folder that has the other one."""
     path = root / {"memmap": "raw-zarr.tsds", "zarr": "raw-memmap.tsds"}[layout]
-    return Case(f"repack to {layout}", path, ("repack", str(path), "OUT", "--layout", layout))
+    return Case(f"repack to {layout}", path, ("tsds", "repack", str(path), "OUT", "--layout", layout))

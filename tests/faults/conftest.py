@@ -43,8 +43,8 @@ def bench(root: Path, shim: Path) -> Iterator[Bench]:
     """Sources, a store of each layout, and a server that knows the commands."""
     make_sources(root)
     with Server(shim, root) as server:
-        for case, name in (("raw-memmap", "raw-memmap"), ("raw-zarr", "raw-zarr"), ("voc-jpeg-zarr", "voc")):
-            server.warm(conversion(case, root, 0).argv(root / f"{name}.tsds"))
+        for name in ("raw-memmap", "raw-zarr", "voc-jpeg-zarr", "writer"):
+            server.warm(conversion(name, root, 0).argv(root / f"{name}.tsds"))
         server.warm(repacking("zarr", root).argv(root / "repacked.tsds"))
         yield Bench(server, root)
 

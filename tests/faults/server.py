@@ -47,7 +47,29 @@ def save_checkpoints(argv: Sequence[str]) -> None:
         sys.exit(f"tsds: {error}")
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"tsds": tsds, "save": save_checkpoints, "calls": every_call}
+def write_samples(argv: Sequence[str]) -> None:
+    """Write the images below a folder with a `tsds.Writer`, split by split: FOLDER OUT."""
+    from tensorstore_ds.conversion.writer import Writer
+    from tensorstore_ds.errors import TsdsError
+
+    folder = Path(argv[0])
+    try:
+        with Writer(argv[1], shard_nbytes=1000, on_error="skip", classes=["ant", "bee"]) as writer:
+            for path in sorted(folder.rglob("*.png")):
+                split, label, name = path.relative_to(folder).parts
+                writer.append(split, image=path, label=label, key=f"{label}/{name}")
+    except TsdsError as error:
+        sys.exit(f"tsds: {error}")
+    if writer.summary is not None and writer.summary.resumed:
+        print(f"{writer.summary.resumed} shards are used again")
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "tsds": tsds,
+    "write": write_samples,
+    "save": save_checkpoints,
+    "calls": every_call,
+}
 
 
 def run(shim: Any, request: dict[str, Any]) -> dict[str, Any]:

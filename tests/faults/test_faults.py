@@ -47,6 +47,8 @@ PARAMETERS = "name, fault, part, parts, step"
         *numbered(ALL, ("ENOSPC from there on",), step=2),
         *numbered(ALL, ("half a write, SIGKILL",), parts=1),
         *numbered(ALL, ("EIO from there on",), step=7, parts=1),
+        *numbered(("writer",), ("SIGKILL", "EIO"), parts=2),
+        *numbered(("writer",), ("ENOSPC from there on", "half a write, SIGKILL"), step=3, parts=1),
     ],
 )
 def test_changes(
