@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.regular_files import read_lines
@@ -47,7 +51,9 @@ def check_listed(names: Iterable[str], wanted: tuple[str, ...], what: str, where
         raise SourceError(Problem(where, f"unknown-{what}", message), "Add it to the list, or correct the source.")
 
 
-def number_classes(labels: Iterable[int], wanted: tuple[str, ...] | None, where: str) -> tuple[str, ...]:
+def number_classes(
+    labels: Sequence[int] | NDArray[np.int64], wanted: tuple[str, ...] | None, where: str
+) -> tuple[str, ...]:
     """The class names of labels that are numbers already: `wanted`, whose n-th name (from 0) is that of label n, else
     the numbers themselves, which must then be 0 to n - 1 without a gap.
 
@@ -58,7 +64,7 @@ def number_classes(labels: Iterable[int], wanted: tuple[str, ...] | None, where:
         SourceError: `unknown-class` for a negative number, a gap, or a number that has no name in `wanted`.
         OptionError: `wanted` is empty or names a class twice.
     """
-    numbers = sorted(set(labels))
+    numbers = np.unique(np.asarray(labels, np.int64)).tolist()
     n = len(numbers) if wanted is None else len(_checked(wanted, "classes"))
     wrong = next((number for number in numbers if not 0 <= number < n), None)
     if wrong is None:
@@ -84,9 +90,7 @@ def read_classes(path: Path) -> tuple[str, ...]:
 def _checked(names: tuple[str, ...], where: str) -> tuple[str, ...]:
     if not names:
         raise OptionError(f"{where}: expected at least one class name, found none. Write one per line.")
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise OptionError(f"{where}: expected each class once, found {name} twice. Remove one.")
-        seen.add(name)
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise OptionError(f"{where}: expected each class once, found {name} twice. Remove one.")
     return names

@@ -18,7 +18,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import ConversionError, Problem, SourceError
-from tensorstore_ds.regular_files import open_file, unreadable
+from tensorstore_ds.regular_files import open_file, os_errors
 
 if TYPE_CHECKING:
     from _typeshed import SupportsRead
@@ -33,22 +33,14 @@ _AXIS_LIMIT = 10**18
 
 @dataclass(frozen=True, slots=True)
 class ArrayFile:
-    """An array in a file, of which only the header has been read.
+    """An array in a file, of which only the header has been read."""
 
-    Attributes:
-        where: how messages name it.
-        path: the file that is mapped.
-        dtype: NumPy's name with the byte order, such as ``>i4``.
-        offset: where its bytes begin.
-        fortran: the first index varies fastest.
-    """
-
-    where: str
-    path: Path
-    dtype: str
+    where: str  #: how messages name it
+    path: Path  #: the file that is mapped
+    dtype: str  #: NumPy's name with the byte order, such as ``>i4``
     shape: tuple[int, ...]
-    offset: int = 0
-    fortran: bool = False
+    offset: int = 0  #: where its bytes begin
+    fortran: bool = False  #: the first index varies fastest
 
     @property
     def nbytes(self) -> int:
@@ -73,15 +65,12 @@ class ArrayFile:
         Raises:
             SourceError: `array-file` when the file is no longer as long as it was; `unreadable-file`.
         """
-        try:
-            with open_file(self.path, self.where) as file:
-                self.check_nbytes(os.fstat(file.fileno()).st_size)
-                if not self.nbytes:
-                    return np.empty(self.shape, self.dtype)
-                order: Literal["C", "F"] = "F" if self.fortran else "C"
-                return np.asarray(np.memmap(file, self.dtype, "r", self.offset, self.shape, order))
-        except OSError as error:
-            raise SourceError(unreadable(self.where, error)) from error
+        with os_errors(self.where), open_file(self.path, self.where) as file:
+            self.check_nbytes(os.fstat(file.fileno()).st_size)
+            if not self.nbytes:
+                return np.empty(self.shape, self.dtype)
+            order: Literal["C", "F"] = "F" if self.fortran else "C"
+            return np.asarray(np.memmap(file, self.dtype, "r", self.offset, self.shape, order))
 
 
 class Scratch:

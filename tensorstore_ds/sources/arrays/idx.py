@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import open_file, unreadable
+from tensorstore_ds.regular_files import open_file, os_errors, unreadable
 from tensorstore_ds.sources.arrays.files import ArrayFile, bad_file, bad_shape
 from tensorstore_ds.sources.arrays.source import ArraySource
 
@@ -74,12 +74,7 @@ class IdxSource(ArraySource):
         return splits
 
     def _open(self, file: Path) -> ArrayFile:
-        """The array in an IDX file, from its header; what is compressed is decompressed.
-
-        Raises:
-            SourceError: `array-file` when it is no IDX file, or not of the size that its header says;
-                `unreadable-file`.
-        """
+        """The array in an IDX file, from its header; what is compressed is decompressed."""
         compressed = file.suffix.lower() == ".gz"
         try:
             with open_file(file, file.name) as raw, gzip.open(raw) if compressed else raw as stream:
@@ -90,7 +85,7 @@ class IdxSource(ArraySource):
                     return array
                 if array.nbytes > nbytes * _GZIP_RATIO:
                     array.check_nbytes(nbytes * _GZIP_RATIO)
-                return self.scratch().unpack(stream, array)
+                return self.unpack(stream, array)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise bad_file(file.name, f"cannot be decompressed: {error}.") from error
         except OSError as error:
@@ -123,11 +118,7 @@ def _read_header(stream: SupportsRead[bytes], file: Path) -> ArrayFile:
 
 def _named(folder: Path) -> list[tuple[re.Match[str], Path]]:
     """The files of a folder that are named like MNIST's, those that are not compressed first."""
-    try:
-        files = sorted(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise SourceError(unreadable(str(folder), error)) from error
+    with os_errors(str(folder)):
+        files = sorted(folder.iterdir()) if folder.is_dir() else []
     named = [(match, file) for file in files if (match := _NAME.fullmatch(file.name)) and file.is_file()]
     return sorted(named, key=lambda item: item[0]["gz"] is not None)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError, TsdsError
-from tensorstore_ds.regular_files import check_machine, open_file, unreadable
+from tensorstore_ds.regular_files import check_machine, open_file, os_errors
 from tensorstore_ds.sources.arrays.files import NPY_HEAD, ArrayFile, bad_file, read_npy_header
 from tensorstore_ds.sources.arrays.source import ArraySource
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, SourceOptions
@@ -132,7 +132,7 @@ class ArraysSource(ArraySource):
             archive.open(info) as stream,
         ):
             stream.read(array.offset)
-            return self.scratch().unpack(stream, array)  # at the end zipfile compares the checksum
+            return self.unpack(stream, array)  # at the end zipfile compares the checksum
 
     def _choose(self, arrays: dict[str, ArrayFile]) -> None:
         """Leave the arrays that can be fields."""
@@ -149,12 +149,9 @@ class ArraysSource(ArraySource):
 
 def _open_npy(file: Path, where: str) -> ArrayFile:
     """The array in a .npy file, from its header."""
-    try:
-        with open_file(file, where) as stream:
-            array = read_npy_header(stream.read(NPY_HEAD), where, file)
-            array.check_nbytes(os.fstat(stream.fileno()).st_size)
-    except OSError as error:
-        raise SourceError(unreadable(where, error)) from error
+    with os_errors(where), open_file(file, where) as stream:
+        array = read_npy_header(stream.read(NPY_HEAD), where, file)
+        array.check_nbytes(os.fstat(stream.fileno()).st_size)
     return array
 
 
@@ -182,11 +179,10 @@ def _name(array: ArrayFile, name: str, split: str | None) -> _Named:
 @contextlib.contextmanager
 def _zip_errors(where: str) -> Iterator[None]:
     try:
-        yield
+        with os_errors(where):
+            yield
     except TsdsError:
         raise  # some of these are a ValueError or RuntimeError, too
     except _BAD_ZIP as error:
         check_machine(where, error.__context__ or error)  # zipfile hides what the system says
         raise bad_file(where, f"cannot be read as a .npz file: {error}.") from error
-    except OSError as error:
-        raise SourceError(unreadable(where, error)) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from tensorstore_ds.format.schema import ArrayField, ArraySpec, Field
 from tensorstore_ds.sources.arrays.files import ArrayFile, Scratch, bad_shape
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.classes import number_classes
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsRead
 
 
 class ArraySource(Source):
@@ -50,8 +53,8 @@ class ArraySource(Source):
         labels = None
         if "label" in first:
             labels = {split: _read_labels(arrays["label"]) for split, arrays in self._splits.items()}
-            numbers = {int(label) for array in labels.values() for label in np.unique(array)}
-            classes = number_classes(numbers, self.options.classes, first["label"].where)
+            every = np.concatenate([*labels.values()])
+            classes = number_classes(every, self.options.classes, first["label"].where)
             fields = {"label": LabelField(classes=classes), **fields}
         splits = {split: range(arrays["image"].shape[0]) for split, arrays in self._splits.items()}
         return Contents(fields, splits, labels, left_out=tuple(self._left_out))
@@ -65,18 +68,13 @@ class ArraySource(Source):
         arrays = {name: np.asarray(maps[name][row], array.native, order="C") for name, array in others}
         return Sample(self.key(split, row), maps["image"][row], label, arrays=arrays)
 
-    def key(self, split: str, reference: Reference) -> str:
-        """The split and the row's number."""
-        return f"{split}/{int(reference):05d}"
-
     def common_files(self) -> tuple[Path, ...]:
-        """The arrays' files: all rows share them."""
         return self._files
 
-    def scratch(self) -> Scratch:
-        """Where to decompress to."""
+    def unpack(self, stream: SupportsRead[bytes], array: ArrayFile) -> ArrayFile:
+        """`Scratch.unpack`, in a folder that is made for the first array."""
         self._scratch = self._scratch or Scratch()
-        return self._scratch
+        return self._scratch.unpack(stream, array)
 
     def leave_out(self, where: str, why: str) -> None:
         """Report something that is not read."""

@@ -31,25 +31,16 @@ class RowError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which cell of a row is what.
+    """Which cell of a row is what; None or nothing where there is no such column."""
 
-    Attributes:
-        width: cells of a row.
-        path, label, split: their places; None where there is no such column.
-        box: four places, or none.
-        sized: the box is a corner and a size, not two corners.
-        keypoints: names of keypoints and the places of their x and y.
-        ignored: columns that are not read.
-    """
-
-    width: int
+    width: int  #: cells of a row
     path: int = 0
     label: int | None = None
     split: int | None = None
-    box: tuple[int, ...] = ()
-    sized: bool = False
-    keypoints: tuple[tuple[str, int, int], ...] = ()
-    ignored: tuple[str, ...] = ()
+    box: tuple[int, ...] = ()  #: four places
+    sized: bool = False  #: the box is a corner and a size, not two corners
+    keypoints: tuple[tuple[str, int, int], ...] = ()  #: names of keypoints and the places of their x and y
+    ignored: tuple[str, ...] = ()  #: columns that are not read
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -71,16 +62,6 @@ class Columns:
         if self.label is not None and not label:
             raise RowError("expected a label, found an empty cell.")
         numbers = [cells[place] for place in self.numbers]
-        self._check(numbers)
-        if self.sized and numbers[0]:
-            x, y, width, height = map(float, numbers[:4])
-            numbers[2:4] = repr(x + width), repr(y + height)
-        row = _MARK.join([path, label, *numbers])
-        if row.count(_MARK) != len(numbers) + 1:
-            raise RowError("expected text, found a zero byte.")
-        return row
-
-    def _check(self, numbers: list[str]) -> None:
         for text in numbers:
             if text and not _is_number(text):
                 raise RowError(f"expected a number, found {text}.")
@@ -89,9 +70,16 @@ class Columns:
             raise RowError("expected all four cells of a box or none, found some of them empty.")
         if box and any(keypoints) and not any(box):
             raise RowError("expected a box for the keypoints, found its cells empty.")
-        for (name, _, _), x, y in zip(self.keypoints, keypoints[::2], keypoints[1::2], strict=True):
-            if bool(x) != bool(y):
+        for (name, _, _), *pair in zip(self.keypoints, keypoints[::2], keypoints[1::2], strict=True):
+            if any(pair) != all(pair):
                 raise RowError(f"expected x and y of {name} or neither, found one of them empty.")
+        if self.sized and numbers[0]:
+            x, y, width, height = map(float, numbers[:4])
+            numbers[2:4] = repr(x + width), repr(y + height)
+        row = _MARK.join([path, label, *numbers])
+        if row.count(_MARK) != len(numbers) + 1:
+            raise RowError("expected text, found a zero byte.")
+        return row
 
 
 def _is_number(text: str) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import check_machine, open_file, unreadable
+from tensorstore_ds.regular_files import open_file, os_errors, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 
 LIST_SUFFIXES = frozenset({".csv", ".tsv", ".txt"})
@@ -27,23 +27,14 @@ _SUFFIXES = tuple(IMAGE_SUFFIXES)
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A list, of which only the first line has been read.
-
-    Attributes:
-        file: the list.
-        where: how messages name it.
-        quoted: cells may be quoted, as in CSV; else a line is divided at the last `separator`.
-        separator: between cells; None is any run of white space.
-        header: the names of the columns, as they are written; empty when there is no header.
-        width: cells of every row.
-    """
+    """A list, of which only the first line has been read."""
 
     file: Path
-    where: str
-    quoted: bool
-    separator: str | None
-    header: tuple[str, ...] = ()
-    width: int = 1
+    where: str  #: how messages name it
+    quoted: bool  #: cells may be quoted, as in CSV; else a line is divided at the last `separator`
+    separator: str | None  #: between cells; None is any run of white space
+    header: tuple[str, ...] = ()  #: the names of the columns, as they are written
+    width: int = 1  #: cells of every row
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """The number of the line (from 1) and the cells, without white space around, of each row that is not blank.
@@ -123,14 +114,7 @@ def names_images(file: Path) -> bool:
     """Whether a file looks like a list: an image's suffix is in all of its first lines but a header."""
     if file.suffix.lower() not in LIST_SUFFIXES:
         return False
-    try:
-        with open_file(file, file.name) as stream:
-            lines = stream.read(4096).decode("utf-8-sig", "replace").splitlines(keepends=True)
-    except SourceError:
-        return False  # a scan reports it, if the list is named
-    except OSError as error:
-        check_machine(file.name, error)
-        return False
+    lines = read_head(file, 4096).decode("utf-8-sig", "replace").splitlines(keepends=True)
     named = [bool(_NAMES_IMAGE.search(line)) for line in lines if line.strip()][:6]
     return any(named) and all(named[1:-1])  # the first may be a header, and the last was perhaps cut
 
@@ -139,7 +123,7 @@ def _lines(file: Path, where: str, *, blank: bool = False) -> Iterator[tuple[int
     """Numbered lines with their ends, those that are blank only if asked for; none may fill the memory."""
     number = 1
     try:
-        with io.TextIOWrapper(open_file(file, where), "utf-8-sig", newline="") as stream:
+        with os_errors(where), io.TextIOWrapper(open_file(file, where), "utf-8-sig", newline="") as stream:
             while line := stream.readline(_MAX_LINE + 1):
                 if len(line) > _MAX_LINE:
                     raise _bad_line(where, number, f"expected a line of at most {_MAX_LINE:,} characters.")
@@ -148,8 +132,6 @@ def _lines(file: Path, where: str, *, blank: bool = False) -> Iterator[tuple[int
                 number += 1
     except UnicodeDecodeError as error:
         raise _bad_line(where, number, "expected UTF-8, found other bytes in this line or soon after.") from error
-    except OSError as error:
-        raise SourceError(unreadable(where, error)) from error
 
 
 def _bad_line(where: str, number: int, message: str) -> SourceError:

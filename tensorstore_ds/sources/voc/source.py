@@ -23,13 +23,13 @@ _NO_IMAGE = -1
 
 
 class VocSource(Source):
-    """A reference is the path of an XML file and that of its image, with a NUL between, which no path can hold."""
+    """A reference is the path of an image and that of its XML file, with a NUL between."""
 
     name: ClassVar[str] = "voc"
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
-        self.images = options.images or path  # the folder that the paths of images are relative to
+        self.images = options.images or path
         self._table = ObjectTable()
 
     @classmethod
@@ -58,8 +58,7 @@ class VocSource(Source):
         return Contents({"objects": field}, references, problems=problems, left_out=left_out)
 
     def read(self, split: str, reference: Reference) -> Sample:
-        """The objects of one XML file, and the path of its image."""
-        xml, _, image = str(reference).partition("\0")
+        image, _, xml = str(reference).partition("\0")
         annotation = read_annotation(self.path / xml, xml)
         for each in annotation.objects:
             if each.label not in self._table.classes or not self._table.keypoints.keys() >= each.keypoints.keys():
@@ -68,13 +67,8 @@ class VocSource(Source):
         objects = self._table.arrays(annotation.objects, xml)
         return Sample(image, f"{self.images}/{image}", objects=objects, annotated_size=annotation.size)
 
-    def key(self, split: str, reference: Reference) -> str:
-        """The image's path."""
-        return str(reference).partition("\0")[2]
-
     def files(self, reference: Reference) -> tuple[str, ...]:
-        """The XML file and the image."""
-        xml, _, image = str(reference).partition("\0")
+        image, _, xml = str(reference).partition("\0")
         return (f"{self.path}/{xml}", f"{self.images}/{image}")
 
 
@@ -113,7 +107,7 @@ class _Survey:
     def references(self, rows: NDArray[np.int64]) -> Iterator[str]:
         """Of the XML files with these numbers, those that are sound."""
         images = ((i, self._image_of[i]) for i in map(int, rows))
-        return (f"{self._xmls[i]}\0{self._images.paths[j]}" for i, j in images if j != _NO_IMAGE)
+        return (f"{self._images.paths[j]}\0{self._xmls[i]}" for i, j in images if j != _NO_IMAGE)
 
     def _add(self, i: int, xml: str) -> None:
         annotation = read_annotation(self._root / xml, xml)
