@@ -115,8 +115,8 @@ class Contents:
 class Source(Protocol):
     """A data set in somebody else's format. Instances travel to worker processes once.
 
-    What is wrong with a file is a `SourceError` with a reason code; a disk that fails and memory that is short are a
-    `ConversionError`, for no sample is bad then. `regular_files.open_file` and `read_file` see to both.
+    What is wrong with a file is a `SourceError` with a reason code, wherever it is noticed; a disk that fails and
+    memory that is short are a `ConversionError`, for no sample is bad then. `regular_files` sees to both.
 
     A reference that is text begins with the path of its image; what else `read` needs may follow a NUL, which no path
     can hold. One that is a number counts the samples of its split.

@@ -31,9 +31,6 @@ def walk_files(root: Path, suffixes: Collection[str], *, others: list[str] | Non
         root: the folder.
         suffixes: in lower case with their dot; a file's own may be in any case.
         others: receives the paths of whatever else there is.
-
-    Raises:
-        SourceError: `symlink-loop`; `unreadable-file` for a folder that cannot be read.
     """
     for run in _walk(str(root), "", (), tuple(suffixes), others):
         yield from run

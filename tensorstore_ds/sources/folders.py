@@ -15,9 +15,9 @@ from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.regular_files import os_errors
 from tensorstore_ds.sources import masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
-from tensorstore_ds.sources.classes import order_classes
 from tensorstore_ds.sources.files import LITTER, PackedStrings, encodable, encoding_problem, glance, walk_files
-from tensorstore_ds.sources.list.lines import names_images
+from tensorstore_ds.sources.list.table import names_images
+from tensorstore_ds.sources.names import order_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_names
 
 #: Files beside the images that nobody would take for data: passed over without a word.

@@ -204,11 +204,7 @@ def _short(value: float) -> float:
 
 
 def _read_list(path: Path, xml: str, images: Path, folder: str) -> _ImageList:
-    """Read the file `path`, named `xml` in errors; `folder` in `images` is where the paths in it begin.
-
-    Raises:
-        SourceError: those of `iterate_elements`, when the whole file cannot be used.
-    """
+    """Read the file `path`, named `xml` in errors; `folder` in `images` is where the paths in it begin."""
     result = _ImageList(xml)
     seen: set[str] = set()
     for line, element in iterate_elements(path, xml, "dataset", "image"):

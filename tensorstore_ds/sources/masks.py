@@ -13,8 +13,8 @@ from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.imaging.codecs import decode_mask
 from tensorstore_ds.regular_files import TEXT_LIMIT, read_file
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source
-from tensorstore_ds.sources.classes import number_classes, read_classes
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
+from tensorstore_ds.sources.names import number_classes, read_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, split_names
 
 #: Names of the folder of images, and of that of masks, as people use them together.

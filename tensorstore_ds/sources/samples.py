@@ -20,8 +20,7 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.schema import DTYPES, ArrayField, ArraySpec, Field, TableField
 from tensorstore_ds.sources.base import FLAGS, Objects, Sample, SourceOptions
-from tensorstore_ds.sources.classes import number_classes
-from tensorstore_ds.sources.keypoints import flip_pairs
+from tensorstore_ds.sources.names import flip_pairs, number_classes
 
 _LABEL_KEYS = ("label", "labels")
 _RESERVED = ("image", "key", "size", "objects", "label")
@@ -47,11 +46,7 @@ class Parts:
 
 
 class SampleReader:
-    """Reads Python objects as samples.
-
-    Args:
-        options: what the classes and the keypoints are called.
-        where: the samples come from, in errors.
+    """Reads Python objects as samples, which errors say come from `where`.
 
     Attributes:
         fields: of all samples but their image, size and key; `learn` or `use` says which.
@@ -69,15 +64,7 @@ class SampleReader:
         self._indices = {name: {text: i for i, text in enumerate(field.classes)} for name, field in fields.items()}
 
     def learn(self, parts: Parts, classes: tuple[str, ...] | None = None) -> tuple[Problem, ...]:
-        """Take the fields from the first sample; returns what of it is not stored.
-
-        Args:
-            parts: of the sample.
-            classes: names of its labels, where the options have none.
-
-        Raises:
-            SourceError: its classes have no names, or what it names cannot be a field.
-        """
+        """Take the fields from the first sample; returns what is not stored. `classes` are names for its labels."""
         if self.options.classes is not None:
             classes = number_classes((), self.options.classes, self._where)
         if parts.has_classes and classes is None:

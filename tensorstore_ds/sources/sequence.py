@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.regular_files import check_machine
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
-from tensorstore_ds.sources.classes import number_classes
+from tensorstore_ds.sources.names import number_classes
 from tensorstore_ds.sources.samples import SampleReader, as_array, parts_of
 from tensorstore_ds.sources.splits import split_names
 

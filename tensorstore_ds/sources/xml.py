@@ -45,21 +45,13 @@ class ElementError(Exception):
 
 
 def read_tree(path: Path, where: str) -> Element:
-    """The root element of a small XML file, which errors name `where`.
-
-    Raises:
-        SourceError: `unreadable-file`, `xml-size`, `xml-doctype`, `xml-encoding`, `xml-syntax`.
-    """
+    """The root element of a small XML file, which errors name `where`."""
     ((_, root),) = _elements(path, FILE_LIMIT, _Parser(where, None, None))
     return root
 
 
 def iterate_elements(path: Path, where: str, root: str, tag: str) -> Iterator[tuple[int, Element]]:
-    """The elements named `tag`, each with the number of its line, of a file that may be too large for one tree.
-
-    Raises:
-        SourceError: as `read_tree` does; `annotation` when the file's root is not `root`.
-    """
+    """The elements named `tag`, each with the number of its line, of a file that may be too large for one tree."""
     return _elements(path, STREAM_LIMIT, _Parser(where, root, tag))
 
 

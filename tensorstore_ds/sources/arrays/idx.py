@@ -6,14 +6,12 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import open_file, os_errors, unreadable
-from tensorstore_ds.sources.arrays.files import ArrayFile, bad_file, bad_shape
-from tensorstore_ds.sources.arrays.source import ArraySource
+from tensorstore_ds.sources.arrays.source import ArrayFile, ArraySource, bad_file, bad_shape
 
 if TYPE_CHECKING:
     from _typeshed import SupportsRead
@@ -62,7 +60,14 @@ class IdxSource(ArraySource):
         if not chosen:
             message = "expected files such as train-images-idx3-ubyte, found none."
             raise SourceError(Problem(str(self.path), "unknown-format", message), "Name the folder that holds them.")
-        _check_pairs(chosen)
+        labelled = any(field == "label" for _, field in chosen)
+        for (split, field), file in chosen.items():
+            if field == "label" and (split, "image") not in chosen:
+                message = "expected a file of images with these labels, found none."
+                raise SourceError(Problem(file.name, "no-image", message))
+            if field == "image" and labelled and (split, "label") not in chosen:
+                message = "expected a file of labels with these images, as another split has, found none."
+                raise SourceError(Problem(file.name, "no-annotation", message))
         self._files = tuple(chosen.values())
         splits: dict[str, dict[str, ArrayFile]] = {}
         for (split, field), file in chosen.items():
@@ -90,18 +95,6 @@ class IdxSource(ArraySource):
             raise bad_file(file.name, f"cannot be decompressed: {error}.") from error
         except OSError as error:
             raise SourceError(unreadable(file.name, error)) from error
-
-
-def _check_pairs(chosen: Mapping[tuple[str, str], Path]) -> None:
-    """Refuse labels without images, and images without labels where another split has some."""
-    labelled = any(field == "label" for _, field in chosen)
-    for (split, field), file in chosen.items():
-        if field == "label" and (split, "image") not in chosen:
-            message = "expected a file of images with these labels, found none."
-            raise SourceError(Problem(file.name, "no-image", message))
-        if field == "image" and labelled and (split, "label") not in chosen:
-            message = "expected a file of labels with these images, as another split has, found none."
-            raise SourceError(Problem(file.name, "no-annotation", message))
 
 
 def _read_header(stream: SupportsRead[bytes], file: Path) -> ArrayFile:

@@ -16,8 +16,7 @@ from typing import ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError, TsdsError
 from tensorstore_ds.regular_files import check_machine, open_file, os_errors
-from tensorstore_ds.sources.arrays.files import NPY_HEAD, ArrayFile, bad_file, read_npy_header
-from tensorstore_ds.sources.arrays.source import ArraySource
+from tensorstore_ds.sources.arrays.source import NPY_HEAD, ArrayFile, ArraySource, bad_file, read_npy_header
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, SourceOptions
 from tensorstore_ds.sources.files import glance, walk_files
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name
@@ -100,7 +99,10 @@ class ArraysSource(ArraySource):
                 for member, array in self._members(file, name):
                     yield _name(array, member, split)
             elif file.suffix.lower() == ".npy":
-                item = _name(_open_npy(file, name), file.stem, split)
+                with os_errors(name), open_file(file, name) as stream:
+                    array = read_npy_header(stream.read(NPY_HEAD), name, file)
+                    array.check_nbytes(os.fstat(stream.fileno()).st_size)
+                item = _name(array, file.stem, split)
                 alone = self.path.is_file()  # whatever its name, it can only be the images
                 yield _Named(item.array, item.split, "image") if alone else item
             else:
@@ -145,14 +147,6 @@ class ArraysSource(ArraySource):
             if name not in ("image", "label") and array.shape[:1] != image.shape[:1]:
                 self.leave_out(array.where, f"its shape is {array.shape}, that of the images {image.shape}")
                 del arrays[name]
-
-
-def _open_npy(file: Path, where: str) -> ArrayFile:
-    """The array in a .npy file, from its header."""
-    with os_errors(where), open_file(file, where) as stream:
-        array = read_npy_header(stream.read(NPY_HEAD), where, file)
-        array.check_nbytes(os.fstat(stream.fileno()).st_size)
-    return array
 
 
 def _name(array: ArrayFile, name: str, split: str | None) -> _Named:

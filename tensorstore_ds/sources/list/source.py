@@ -16,11 +16,18 @@ from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.schema import Field
 from tensorstore_ds.regular_files import os_errors
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
-from tensorstore_ds.sources.classes import number_classes, order_classes
 from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
-from tensorstore_ds.sources.keypoints import flip_pairs
-from tensorstore_ds.sources.list.columns import Columns, RowError, read_columns, unpack
-from tensorstore_ds.sources.list.lines import LIST_SUFFIXES, Table, names_images, open_table
+from tensorstore_ds.sources.list.table import (
+    LIST_SUFFIXES,
+    Columns,
+    RowError,
+    Table,
+    names_images,
+    open_table,
+    read_columns,
+    unpack,
+)
+from tensorstore_ds.sources.names import flip_pairs, number_classes, order_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, split_name, split_names
 
 #: Names of lists that may stand beside the usual ones of splits: unions of them, which are left out.

@@ -28,11 +28,7 @@ class Annotation:
 
 
 def read_annotation(path: Path, where: str) -> Annotation:
-    """Read one file, named `where` in errors.
-
-    Raises:
-        SourceError: those of `xml.read_tree`, and `annotation` for an element that is missing or no number.
-    """
+    """Read one file, named `where` in errors."""
     root = read_tree(path, where)
     try:
         if root.tag != "annotation":

@@ -31,11 +31,7 @@ class Layout:
 
 
 def find_layout(root: Path) -> Layout:
-    """Find the parts of a data set: a VOCdevkit, one of the data sets in it, or XML files anywhere.
-
-    Raises:
-        SourceError: `several-datasets`; `unreadable-file`.
-    """
+    """Find the parts of a data set: a VOCdevkit, one of the data sets in it, or XML files anywhere."""
     with os_errors(str(root)):
         base = _base(root)
         if base is None:
@@ -94,11 +90,7 @@ class Splits:
 
 
 def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> Splits:
-    """The splits of all XML files (in string order) that the lists say, or else the folders, or else `train`.
-
-    Raises:
-        SourceError: `split-name`; `unreadable-file` for a list.
-    """
+    """The splits of all XML files (in string order) that the lists say, or else the folders, or else `train`."""
     lists = {PurePosixPath(path).stem: (path, _lines(root, path)) for path in layout.lists}
     splits = Splits()
     for name, (path, lines) in lists.items():
