@@ -45,38 +45,38 @@ class IdxSource(ArraySource):
     def find(self) -> dict[str, dict[str, ArrayFile]]:
         """The images of each split and, unless there are none at all, their labels."""
         folder = self.path if _named(self.path) else self.path / "raw"
-        chosen: dict[tuple[str, str], Path] = {}
+        splits: dict[str, dict[str, Path]] = {}
         prefixes: set[str] = set()
         for match, file in _named(folder):  # files that are not compressed come first
             split = match["split"].lower()
             prefixes.add(match["prefix"] or "")
             field = "image" if match["what"].lower() == "images" else "label"
-            first = chosen.setdefault(("test" if split == "t10k" else split, field), file)
+            first = splits.setdefault("test" if split == "t10k" else split, {}).setdefault(field, file)
             if first != file:
                 self.leave_out(file.name, f"{first.name} stands for the same")
         if len(prefixes) > 1:
             message = f"expected the files of one data set, found {' and '.join(sorted(prefixes))}."
             raise SourceError(Problem(str(folder), "ambiguous-format", message), "Give each a folder of its own.")
-        if not chosen:
+        if not splits:
             message = "expected files such as train-images-idx3-ubyte, found none."
             raise SourceError(Problem(str(self.path), "unknown-format", message), "Name the folder that holds them.")
-        labelled = any(field == "label" for _, field in chosen)
-        for (split, field), file in chosen.items():
-            if field == "label" and (split, "image") not in chosen:
+        is_labelled = any("label" in fields for fields in splits.values())
+        for fields in splits.values():
+            if "image" not in fields:
                 message = "expected a file of images with these labels, found none."
-                raise SourceError(Problem(file.name, "no-image", message))
-            if field == "image" and labelled and (split, "label") not in chosen:
+                raise SourceError(Problem(fields["label"].name, "no-image", message))
+            if is_labelled and "label" not in fields:
                 message = "expected a file of labels with these images, as another split has, found none."
-                raise SourceError(Problem(file.name, "no-annotation", message))
-        self._files = tuple(chosen.values())
-        splits: dict[str, dict[str, ArrayFile]] = {}
-        for (split, field), file in chosen.items():
-            splits.setdefault(split, {})[field] = self._open(file)
-        for labels in (arrays["label"] for arrays in splits.values() if "label" in arrays):
+                raise SourceError(Problem(fields["image"].name, "no-annotation", message))
+        self._files = tuple(file for fields in splits.values() for file in fields.values())
+        arrays = {
+            split: {field: self._open(file) for field, file in fields.items()} for split, fields in splits.items()
+        }
+        for labels in (fields["label"] for fields in arrays.values() if is_labelled):
             if len(labels.shape) != 1 or labels.native.kind not in "iu":
                 message = f"expected whole numbers in one dimension, found {labels.native} {labels.shape}."
                 raise bad_shape(labels.where, message)
-        return splits
+        return arrays
 
     def _open(self, file: Path) -> ArrayFile:
         """The array in an IDX file, from its header; what is compressed is decompressed."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -46,15 +48,17 @@ class VocSource(Source):
             message = f"expected XML files in {layout.annotations or 'this folder'} or below, found none."
             raise SourceError(Problem(str(self.path), "empty-source", message), "Name a folder that holds some.")
         splits = find_splits(self.path, layout, xmls)
-        survey = _Survey(self, layout, xmls, self._table)
-        survey.read(splits)
-        references = {name: PackedStrings(survey.references(rows)) for name, rows in splits.rows.items()}
+        images = _Images(self, layout)
+        image_of = self._match(xmls, images, splits)
+        references = {
+            name: PackedStrings(f"{images.paths[image_of[i]]}\0{xmls[i]}" for i in rows if image_of[i] != _NO_IMAGE)
+            for name, rows in splits.rows.items()
+        }
         references = {name: paths for name, paths in references.items() if paths}
-        problems = (*splits.problems, *survey.problems)
         if not references:
-            raise SourceError(problems)
-        left_out = (*splits.left_out, *survey.left_out)
+            raise SourceError(splits.problems)
         field = self._table.field(self.options, str(self.path), labelled=True)
+        problems, left_out = tuple(splits.problems), tuple(splits.left_out)
         return Contents({"objects": field}, references, problems=problems, left_out=left_out)
 
     def read(self, split: str, reference: Reference) -> Sample:
@@ -71,112 +75,85 @@ class VocSource(Source):
         image, _, xml = str(reference).partition("\0")
         return (f"{self.path}/{xml}", f"{self.images}/{image}")
 
+    def _match(self, xmls: Sequence[str], images: _Images, splits: Splits) -> array[int]:
+        """Read the annotations that belong to a split, and say what becomes of all other files.
 
-class _Survey:
-    """What all annotations hold together, and which image each of them has."""
-
-    def __init__(self, source: VocSource, layout: Layout, xmls: Sequence[str], table: ObjectTable) -> None:
-        self.problems: list[Problem] = []
-        self.left_out: list[Problem] = []
-        self._root, self._layout, self._xmls, self._table = source.path, layout, xmls, table
-        self._apart = source.options.images is not None
-        self._images = _Images(source.images, "" if self._apart else layout.images)
-        self._image_of = array("q", [_NO_IMAGE]) * len(xmls)
-        self._claimed = bytearray(len(self._images.paths))  # images that some XML file belongs to, sound or not
-
-    def read(self, splits: Splits) -> None:
-        """Read the annotations that belong to a split, and say what becomes of all other files."""
-        wanted = np.zeros(len(self._xmls), bool)
-        for rows in splits.rows.values():
-            wanted[rows] = True
-        pending = []  # they may claim an image only after all sound annotations have theirs
-        for i, xml in enumerate(self._xmls):
-            if not wanted[i]:
-                self.left_out.append(Problem(xml, "not-listed", "not stored: no split lists it."))
-                pending.append(xml)
-                continue
+        Returns the number of the image of each XML file that is sound, and `_NO_IMAGE` for the others.
+        """
+        image_of = array("q", [_NO_IMAGE]) * len(xmls)
+        is_claimed = bytearray(len(images.paths))  # images that some XML file belongs to, sound or not
+        wanted = np.zeros(len(xmls), np.bool_)
+        wanted[np.concatenate([*splits.rows.values()])] = True
+        unsound = [*splits.missing]  # they may claim an image only after all sound annotations have theirs
+        for i, xml in enumerate(xmls):
             try:
-                self._add(i, xml)
+                if not wanted[i]:
+                    splits.left_out.append(Problem(xml, "not-listed", "not stored: no split lists it."))
+                    unsound.append(xml)
+                    continue
+                annotation = read_annotation(self.path / xml, xml)
+                image = images.find(annotation.filename, xml)
+                path = images.paths[image]
+                if problem := encoding_problem(path):
+                    raise SourceError(problem)
+                if is_claimed[image]:
+                    message = f"expected an image of its own, found {path}, which {xmls[image_of.index(image)]} has."
+                    raise SourceError(Problem(xml, "duplicate-key", f"{message} Correct <filename> in one of them."))
             except SourceError as error:
-                self.problems.extend(error.problems)
-                pending.append(xml)
-        for xml in (*pending, *splits.missing):
-            self._claim(xml)
-        self._judge_images(splits.listed)
-
-    def references(self, rows: NDArray[np.int64]) -> Iterator[str]:
-        """Of the XML files with these numbers, those that are sound."""
-        images = ((i, self._image_of[i]) for i in map(int, rows))
-        return (f"{self._images.paths[j]}\0{self._xmls[i]}" for i, j in images if j != _NO_IMAGE)
-
-    def _add(self, i: int, xml: str) -> None:
-        annotation = read_annotation(self._root / xml, xml)
-        image = self._find(annotation.filename, xml)
-        path = self._images.paths[image]
-        if problem := encoding_problem(path):
-            raise SourceError(problem)
-        if self._claimed[image]:
-            other = self._xmls[self._image_of.index(image)]
-            message = f"expected an image of its own, found {path}, which {other} has."
-            raise SourceError(Problem(xml, "duplicate-key", f"{message} Correct <filename> in one of them."))
-        self._claimed[image] = 1
-        self._image_of[i] = image
-        self._table.note(annotation.objects)
-
-    def _claim(self, xml: str) -> None:
-        """Mark the image of an XML file that is not stored, so that it is not reported once more."""
-        try:
-            self._claimed[self._find("", xml)] = 1
-        except SourceError:
-            return  # there is no such image, or it cannot be told: nothing to mark
-
-    def _find(self, filename: str, xml: str) -> int:
-        folders = image_folders(xml)
-        if self._apart:
-            folders = (xml[len(self._layout.annotations) : xml.rfind("/") + 1], "")
-        return self._images.find(filename, PurePosixPath(xml).stem, folders, xml)
-
-    def _judge_images(self, listed: bool) -> None:
-        """Report the images that no annotation belongs to."""
-        for claimed, path in zip(self._claimed, self._images.paths, strict=True):
-            if listed and not claimed:
-                self.left_out.append(Problem(path, "not-listed", "not stored: no split lists it."))
-            elif not claimed:
+                splits.problems += error.problems
+                unsound.append(xml)
+                continue
+            is_claimed[image] = True
+            image_of[i] = image
+            self._table.note(annotation.objects)
+        for xml in unsound:
+            with contextlib.suppress(SourceError):  # there is no such image, or it cannot be told: nothing to mark
+                is_claimed[images.find("", xml)] = True
+        for path in itertools.compress(images.paths, (not claimed for claimed in is_claimed)):
+            if splits.listed:
+                splits.left_out.append(Problem(path, "not-listed", "not stored: no split lists it."))
+            else:
                 message = "expected an annotation, found none. Add one (without objects if it shows none) or remove it."
-                self.problems.append(Problem(path, "no-annotation", message))
+                splits.problems.append(Problem(path, "no-annotation", message))
+        return image_of
 
 
 class _Images:
-    """The images below ``root / prefix``, in string order, to be found by name."""
+    """The images of a source, in string order, to be found by name."""
 
-    def __init__(self, root: Path, prefix: str = "") -> None:
-        self.paths = PackedStrings(prefix + path for path in walk_files(root / prefix, IMAGE_SUFFIXES))
+    def __init__(self, source: VocSource, layout: Layout) -> None:
+        self._apart = source.options.images is not None
+        self._layout = layout
+        prefix = "" if self._apart else layout.images
+        self.paths = PackedStrings(prefix + path for path in walk_files(source.images / prefix, IMAGE_SUFFIXES))
         self._index: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
-    def find(self, filename: str, stem: str, folders: Sequence[str], where: str) -> int:
-        """The index in `paths` of an annotation's image, which errors name `where`.
+    def find(self, filename: str, xml: str) -> int:
+        """The index in `paths` of the image of an XML file.
 
         It is looked for by the name that the annotation gives, of which only the part after the last ``/`` or ``\\``
-        counts, in `folders` (``""`` or with a ``/`` at the end) and then everywhere; and after that by the stem of the
-        annotation's own file with any suffix, in the same places.
+        counts, near the XML file and then everywhere; and after that by the stem of the XML file with any suffix, in
+        the same places.
         """
-        name = filename.replace("\\", "/").rpartition("/")[2].strip()
+        folders = image_folders(xml)
+        if self._apart:
+            folders = (xml[len(self._layout.annotations) : xml.rfind("/") + 1], "")
+        name, stem = filename.replace("\\", "/").rpartition("/")[2].strip(), _stem(xml)
         for matches in self._searches(name, stem, folders):
             if len(matches) == 1:
                 return matches[0]
             if matches:
                 some = ", ".join(self.paths[i] for i in matches[:3]) + (", ..." if len(matches) > 3 else "")
                 message = f"expected one image of that name, found {some}. Move the annotation beside its image."
-                raise SourceError(Problem(where, "ambiguous-image", message))
+                raise SourceError(Problem(xml, "ambiguous-image", message))
         message = f"expected an image named {name or stem} or {stem}.*, found none."
-        raise SourceError(Problem(where, "no-image", f"{message} Add it, or name its folder with `images`."))
+        raise SourceError(Problem(xml, "no-image", f"{message} Add it, or name its folder with `images`."))
 
     def _searches(self, name: str, stem: str, folders: Sequence[str]) -> Iterator[list[int]]:
-        own = _stem(name)
-        if own:  # every image has a suffix
+        if own := _stem(name):  # every image has a suffix
             for folder in folders:
                 yield [i for i in self._in_folder(folder, own) if self.paths[i] == folder + name]
-            yield [i for i in self._anywhere(own) if _name(self.paths[i]) == name]
+            yield [i for i in self._anywhere(own) if self.paths[i].rpartition("/")[2] == name]
         for folder in folders:
             yield self._in_folder(folder, stem)
         yield self._anywhere(stem)
@@ -203,9 +180,5 @@ class _Images:
         return [i for i in map(int, order[start:stop]) if _stem(self.paths[i]) == stem]
 
 
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
 def _stem(path: str) -> str:
-    return _name(path).rpartition(".")[0]
+    return path.rpartition("/")[2].rpartition(".")[0]
