@@ -168,8 +168,9 @@ def _below(root: Path) -> list[Path]:
     """Folders one and two levels below that hold a folder of masks: splits, or VOCdevkit and what is in it."""
     names = {masks for _, masks in _LAYOUTS}
     try:
-        found = (path for name in names for above in ("*", "*/*") for path in root.glob(f"{above}/{name}"))
-        return sorted({path.parent for path in found})
+        return sorted(
+            {path.parent for name in names for above in ("*", "*/*") for path in root.glob(f"{above}/{name}")}
+        )
     except OSError:
         return []  # walking says why
 

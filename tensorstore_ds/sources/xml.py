@@ -46,18 +46,20 @@ class ElementError(Exception):
 
 def read_tree(path: Path, where: str) -> Element:
     """The root element of a small XML file, which errors name `where`."""
-    ((_, root),) = _elements(path, FILE_LIMIT, _Parser(where, None, None))
+    ((_, root),) = iterate_elements(path, where, limit=FILE_LIMIT)
     return root
 
 
-def iterate_elements(path: Path, where: str, root: str, tag: str) -> Iterator[tuple[int, Element]]:
-    """The elements named `tag`, each with the number of its line, of a file that may be too large for one tree."""
-    return _elements(path, STREAM_LIMIT, _Parser(where, root, tag))
+def iterate_elements(
+    path: Path, where: str, root: str | None = None, tag: str | None = None, limit: int = STREAM_LIMIT
+) -> Iterator[tuple[int, Element]]:
+    """The elements named `tag`, each with the number of its line, of a file that may be too large for one tree.
 
-
-def _elements(path: Path, limit: int, parser: _Parser) -> Iterator[tuple[int, Element]]:
+    The root must be named `root`; without a `tag` it is the one element.
+    """
+    parser = _Parser(where, root, tag)
     try:
-        with os_errors(parser.where), open_file(path, parser.where, 0) as file:
+        with os_errors(where), open_file(path, where, 0) as file:
             size = os.fstat(file.fileno()).st_size
             if size > limit:
                 raise parser.too_large(f"at most {limit >> 20} MiB", f"{size} bytes")

@@ -69,9 +69,7 @@ class IdxSource(ArraySource):
                 message = "expected a file of labels with these images, as another split has, found none."
                 raise SourceError(Problem(fields["image"].name, "no-annotation", message))
         self._files = tuple(file for fields in splits.values() for file in fields.values())
-        arrays = {
-            split: {field: self._open(file) for field, file in fields.items()} for split, fields in splits.items()
-        }
+        arrays = {split: {name: self._open(file) for name, file in fields.items()} for split, fields in splits.items()}
         for labels in (fields["label"] for fields in arrays.values() if is_labelled):
             if len(labels.shape) != 1 or labels.native.kind not in "iu":
                 message = f"expected whole numbers in one dimension, found {labels.native} {labels.shape}."

@@ -38,7 +38,9 @@ def find_layout(root: Path) -> Layout:
             return Layout()
         images = f"{base}{_IMAGES}/" if (root / base / _IMAGES).is_dir() else base
         folder = next((f for f in (f"{base}ImageSets/Main/", f"{base}ImageSets/") if (root / f).is_dir()), None)
-        lists = sorted(entry.name for entry in (root / folder).iterdir() if _is_list(entry)) if folder else []
+        entries = sorted((root / folder).iterdir()) if folder else []
+        texts = [entry for entry in entries if entry.suffix.lower() == ".txt" and entry.name[0] != "."]
+        lists = [entry.name for entry in texts if entry.is_file()]
     return Layout(f"{base}{_ANNOTATIONS}/", images, tuple(f"{folder}{name}" for name in lists))
 
 
@@ -55,10 +57,6 @@ def _base(root: Path) -> str | None:
         message = f"expected one Pascal VOC data set, found {', '.join(names)}."
         raise SourceError(Problem(str(root), "several-datasets", message), f"Convert one: {root / names[0]}.")
     return f"{names[0]}/"
-
-
-def _is_list(entry: Path) -> bool:
-    return entry.suffix.lower() == ".txt" and entry.name[0] != "." and entry.is_file()
 
 
 def image_folders(xml: str) -> tuple[str, ...]:
