@@ -55,8 +55,7 @@ from .page_cache.warming import Warming as Warming, warm as warm, warm_in_backgr
 from .reading.columns import Column as Column, Ragged as Ragged, RaggedColumn as RaggedColumn
 from .reading.store import Split as Split, Store as Store, open as open
 from .reading.verification import verify as verify
-from .sources.classes import read_classes as read_classes
-from .sources.keypoints import read_keypoints as read_keypoints
+from .sources.names import read_classes as read_classes, read_keypoints as read_keypoints
 from .training.checkpoint import load_model as load_model
 from .training.learner import Learner as Learner
 from .training.options import TrainOptions as TrainOptions, ViTOptions as ViTOptions

@@ -9,7 +9,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.sources.arrays.numpy_files import ArraysSource
 from tensorstore_ds.sources.base import Contents, SourceOptions
 from tensorstore_ds.sources.folders import FolderSource
-from tensorstore_ds.sources.imglab.source import ImglabSource
+from tensorstore_ds.sources.imglab import ImglabSource
 from tensorstore_ds.sources.list.source import ListSource
 from tensorstore_ds.sources.sequence import SequenceSource
 from tensorstore_ds.sources.voc.source import VocSource

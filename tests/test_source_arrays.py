@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.schema import ArraySpec
-from tensorstore_ds.sources.arrays.files import NPY_HEAD, ArrayFile, read_npy_header
 from tensorstore_ds.sources.arrays.numpy_files import ArraysSource
+from tensorstore_ds.sources.arrays.source import NPY_HEAD, ArrayFile, read_npy_header
 from tensorstore_ds.sources.base import Contents, Source, SourceOptions
 
 GRAY = np.arange(6 * 5 * 7, dtype=np.uint8).reshape(6, 5, 7)

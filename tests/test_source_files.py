@@ -13,13 +13,13 @@ from hypothesis import given, strategies as st
 
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.sources import FORMATS, files
-from tensorstore_ds.sources.classes import number_classes, order_classes, read_classes
 from tensorstore_ds.sources.files import (
     PackedStrings,
     encoding_problem,
     glance,
     walk_files,
 )
+from tensorstore_ds.sources.names import number_classes, order_classes, read_classes
 from tensorstore_ds.sources.splits import split_name, split_names
 
 PNG = frozenset({".png"})

@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import ConversionError, SourceError
-from tensorstore_ds.sources.arrays import files as array_files
+from tensorstore_ds.sources.arrays import source as array_files
 from tensorstore_ds.sources.arrays.idx import IdxSource
 from tensorstore_ds.sources.base import Contents, Source, SourceOptions
 

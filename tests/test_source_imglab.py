@@ -15,7 +15,7 @@ from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.base import Contents, Objects, Source, SourceOptions
-from tensorstore_ds.sources.imglab.source import ImglabSource
+from tensorstore_ds.sources.imglab import ImglabSource
 
 FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 NAN = float("nan")

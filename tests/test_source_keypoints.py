@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.schema import Keypoints
-from tensorstore_ds.sources.keypoints import (
+from tensorstore_ds.sources.names import (
     absent_keypoints,
     choose_keypoints,
     flip_pairs,

@@ -43,7 +43,7 @@ def test_pascal_voc(tmp_path):
     ]
     reference = contents.splits["val"][0]
     assert source.key("val", reference) == "VOC2012/JPEGImages/2007_000002.jpg"
-    assert [path.name for path in source.files(reference)] == ["2007_000002.jpg", "2007_000002.png"]
+    assert [Path(path).name for path in source.files(reference)] == ["2007_000002.jpg", "2007_000002.png"]
 
 
 def test_the_indices_of_a_palette_are_the_classes(tmp_path):

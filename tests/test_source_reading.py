@@ -27,10 +27,9 @@ from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_siz
 from tensorstore_ds.regular_files import TEXT_LIMIT, check_machine, read_file, unreadable
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Sample
-from tensorstore_ds.sources.classes import read_classes
 from tensorstore_ds.sources.files import glance, walk_files
-from tensorstore_ds.sources.keypoints import read_keypoints
-from tensorstore_ds.sources.list.lines import names_images, open_table
+from tensorstore_ds.sources.list.table import names_images, open_table
+from tensorstore_ds.sources.names import read_classes, read_keypoints
 from tensorstore_ds.sources.xml import file_root, read_tree
 
 SKIP = ConvertOptions(workers=0, on_error="skip")

@@ -15,7 +15,7 @@ from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.base import Contents, Objects, Source, SourceOptions
-from tensorstore_ds.sources.imglab.source import ImglabSource
+from tensorstore_ds.sources.imglab import ImglabSource
 from tensorstore_ds.sources.voc.source import VocSource
 
 FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -209,7 +209,7 @@ def test_faults_of_one_file_are_problems(tmp_path: Path, content: str | bytes, r
     assert reasons(contents) == [("x.xml", reason)]  # and x.jpg is not reported once more
     assert message in str(contents.problems[0])
     with pytest.raises(SourceError) as caught:
-        source.read("train", "x.xml\0x.jpg")
+        source.read("train", "x.jpg\0x.xml")
     assert caught.value.reason == reason
 
 

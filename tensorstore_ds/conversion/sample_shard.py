@@ -25,7 +25,7 @@ from tensorstore_ds.format.schema import Field, of_kind
 from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.sources.base import Sample
 from tensorstore_ds.sources.files import encoding_problem
-from tensorstore_ds.sources.sample_reader import SampleReader, parts_of
+from tensorstore_ds.sources.samples import SampleReader, parts_of
 
 #: Where samples come from, in errors and in the store.
 WHERE = "<samples>"

@@ -57,18 +57,11 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """The objects of one sample, as the source has them; absent arrays are None, all others have M rows.
+    """The objects of one sample, as the source has them; absent arrays are None, all others have M rows."""
 
-    Attributes:
-        boxes: (M, 4) float64, x1 y1 x2 y2 in pixels, x2 and y2 exclusive; unchecked.
-        labels: (M,) int64 class indices.
-        keypoints: (M, K, 2) float64, x y in pixels; NaN where a keypoint is absent.
-        difficult, truncated, occluded: (M,) uint8 flags.
-    """
-
-    boxes: NDArray[np.float64] | None = None
-    labels: NDArray[np.int64] | None = None
-    keypoints: NDArray[np.float64] | None = None
+    boxes: NDArray[np.float64] | None = None  #: (M, 4), x1 y1 x2 y2 in pixels, x2 and y2 exclusive; unchecked
+    labels: NDArray[np.int64] | None = None  #: (M,) class indices
+    keypoints: NDArray[np.float64] | None = None  #: (M, K, 2), x y in pixels; NaN where a keypoint is absent
     difficult: NDArray[np.uint8] | None = None
     truncated: NDArray[np.uint8] | None = None
     occluded: NDArray[np.uint8] | None = None
@@ -122,36 +115,42 @@ class Contents:
 class Source(Protocol):
     """A data set in somebody else's format. Instances travel to worker processes once.
 
-    What is wrong with a file is a `SourceError` with a reason code; a disk that fails and memory that is short are a
-    `ConversionError`, for no sample is bad then. `regular_files.open_file` and `read_file` see to both.
+    What is wrong with a file is a `SourceError` with a reason code, wherever it is noticed; a disk that fails and
+    memory that is short are a `ConversionError`, for no sample is bad then. `regular_files` sees to both.
+
+    A reference that is text begins with the path of its image; what else `read` needs may follow a NUL, which no path
+    can hold. One that is a number counts the samples of its split.
     """
 
     name: ClassVar[str]  # of the format
     path: Path
     options: SourceOptions
+    images: Path  # the folder that the paths in references begin at
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
-        self.path = path
+        self.path = self.images = path
         self.options = options
 
     @classmethod
     def detect(cls, path: Path) -> bool:
         """Whether `path` looks like this format, from names and first bytes alone."""
+        return False
 
     def scan(self) -> Contents:
         """List the samples; called once, before any `read`. Reads annotations, no pixels."""
 
-    def key(self, split: str, reference: Reference) -> str:
-        """The `Sample.key` that `read` will give, without reading anything: a division into splits goes by it."""
-
     def read(self, split: str, reference: Reference) -> Sample:
         """One sample; called in worker processes, on a copy of this object as it was after `scan`."""
 
-    def files(self, reference: Reference) -> tuple[str | Path, ...]:
-        """The files that only this sample is made from, such as its image; none where samples share all files."""
-        return ()
+    def key(self, split: str, reference: Reference) -> str:
+        """The `Sample.key` that `read` will give, without reading anything: a division into splits goes by it."""
+        return reference.partition("\0")[0] if isinstance(reference, str) else f"{split}/{reference:05d}"
 
-    def common_files(self) -> tuple[str | Path, ...]:
+    def files(self, reference: Reference) -> tuple[str, ...]:
+        """The files that only this sample is made from, such as its image; none where samples share all files."""
+        return (f"{self.images}/{self.key('', reference)}",) if isinstance(reference, str) else ()
+
+    def common_files(self) -> tuple[Path, ...]:
         """The files that samples share and whose content their references do not hold; known after `scan`.
 
         A finished shard of an interrupted conversion is used again if its references are the same and neither its

@@ -30,10 +30,7 @@ def walk_files(root: Path, suffixes: Collection[str], *, others: list[str] | Non
     Args:
         root: the folder.
         suffixes: in lower case with their dot; a file's own may be in any case.
-        others: receives the paths of all other files, and of whatever is neither file nor folder.
-
-    Raises:
-        SourceError: `symlink-loop`; `unreadable-file` for a folder that cannot be read.
+        others: receives the paths of whatever else there is.
     """
     for run in _walk(str(root), "", (), tuple(suffixes), others):
         yield from run
@@ -125,6 +122,13 @@ def encoding_problem(path: str) -> Problem | None:
     return None
 
 
+def encodable(paths: Iterable[str], problems: list[Problem]) -> list[str]:
+    """The paths that can be stored; `problems` receives an `encoding_problem` for each of the others."""
+    bad = [(path, encoding_problem(path)) for path in paths]
+    problems += [problem for _, problem in bad if problem]
+    return [path for path, problem in bad if not problem]
+
+
 class PackedStrings(Sequence[str]):
     """Strings back to back in one buffer, to which more can only be added: a million paths cost about 50 MB.
 
@@ -143,15 +147,11 @@ class PackedStrings(Sequence[str]):
         """Add strings at the end."""
         remaining = iter(strings)
         while batch := list(islice(remaining, _PACK)):
-            joined = "".join(batch)
-            lengths: Iterable[int]
-            if joined.isascii():
-                lengths = map(len, batch)
-                data = joined.encode()
-            else:  # surrogates stand for the bytes of file names that are not UTF-8
+            encoded: Sequence[str | bytes] = batch
+            data = "".join(batch).encode("utf-8", "surrogateescape")
+            if len(data) != sum(map(len, batch)):  # surrogates stand for the bytes of file names that are not UTF-8
                 encoded = [text.encode("utf-8", "surrogateescape") for text in batch]
-                lengths = map(len, encoded)
-                data = b"".join(encoded)
+            lengths = map(len, encoded)
             self._offsets.extend(islice(accumulate(lengths, initial=len(self._bytes)), 1, None))
             self._bytes += data
 

@@ -12,15 +12,14 @@ import numpy as np
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField
-from tensorstore_ds.regular_files import unreadable
+from tensorstore_ds.regular_files import os_errors
 from tensorstore_ds.sources import masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
-from tensorstore_ds.sources.classes import order_classes
-from tensorstore_ds.sources.files import LITTER, PackedStrings, encoding_problem, glance, walk_files
-from tensorstore_ds.sources.list.lines import names_images
+from tensorstore_ds.sources.files import LITTER, PackedStrings, encodable, encoding_problem, glance, walk_files
+from tensorstore_ds.sources.list.table import names_images
+from tensorstore_ds.sources.names import order_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_names
 
-_SUFFIXES = tuple(IMAGE_SUFFIXES)
 #: Files beside the images that nobody would take for data: passed over without a word.
 _DOCUMENTS = ("readme", "license", "licence", "copying", "citation", "changelog")
 
@@ -44,7 +43,7 @@ class FolderSource(Source):
             return False
         files = glance(path)
         names = [file.lower() for file in files]
-        images = any(name.endswith(_SUFFIXES) for name in names)
+        images = any(name.endswith(tuple(IMAGE_SUFFIXES)) for name in names)
         lists = (path / file for file in files if "/" not in file)
         return images and not any(name.endswith(".xml") for name in names) and not any(map(names_images, lists))
 
@@ -64,7 +63,11 @@ class FolderSource(Source):
             names = self._class_names(folders.values(), tops, others)
             classes = order_classes(names, self.options.classes, str(self.path))
             self._labels = {name: i for i, name in enumerate(classes)}
-        left_out = tuple(_not_an_image(other) for other in others if not _is_document(other))
+        left_out = tuple(
+            Problem(other, "not-listed", "not read: its name is not that of an image.")
+            for other in others
+            if other.rpartition("/")[2].lower().split(".")[0] not in _DOCUMENTS
+        )
         return self._divide(images, folders, split_names(tops) if self._level else {}, left_out)
 
     def _divide(
@@ -82,8 +85,10 @@ class FolderSource(Source):
         for folder, paths in groupby(images, _folder):
             names = folders[folder]
             if len(names) < depth:
-                problems += [_misplaced(path, "class" if self._labels else "split") for path in paths]
-            elif kept := _encodable(paths, problems):
+                level = "class" if self._labels else "split"
+                message = f"expected images inside the {level} folders, found one beside or above them. Move it away."
+                problems += [Problem(path, "no-annotation", message) for path in paths]
+            elif kept := encodable(paths, problems):
                 split = split_of[names[0]] if self._level else "train"
                 splits.setdefault(split, PackedStrings()).extend(kept)
                 label = self._labels[names[self._level]] if self._labels else 0
@@ -96,18 +101,9 @@ class FolderSource(Source):
         return Contents({"label": LabelField(classes=tuple(self._labels))}, splits, arrays, tuple(problems), left_out)
 
     def read(self, split: str, reference: Reference) -> Sample:
-        """The path and the label that follows from it."""
         path = str(reference)
         label = self._labels[path.split("/", self._level + 1)[self._level]] if self._labels else None
         return Sample(path, f"{self.path}/{path}", label)
-
-    def key(self, split: str, reference: Reference) -> str:
-        """The image's path."""
-        return str(reference)
-
-    def files(self, reference: Reference) -> tuple[str, ...]:
-        """The image."""
-        return (f"{self.path}/{reference}",)
 
     def _check_level(self, tops: list[str], folders: Iterable[_Names]) -> None:
         """Refuse what would give classes that nobody means: split folders beside others, a folder around it all."""
@@ -129,10 +125,8 @@ class FolderSource(Source):
         filled = {"/".join(other.split("/")[: self._level + 1]) for other in others}
         for above in [f"{top}/" for top in tops] if self._level else [""]:
             folder = self.path / above
-            try:
+            with os_errors(above or str(folder)):
                 below = [entry.name for entry in folder.iterdir() if entry.is_dir()]
-            except OSError as error:
-                raise SourceError(unreadable(above or str(folder), error)) from error
             shown = (name for name in below if name[0] != "." and name.lower() not in LITTER)
             classes.update(name for name in shown if above + name not in filled)
         return {name for name in classes if encoding_problem(name) is None}
@@ -140,27 +134,3 @@ class FolderSource(Source):
 
 def _folder(path: str) -> str:
     return path[: path.rfind("/") + 1]
-
-
-def _encodable(paths: Iterable[str], problems: list[Problem]) -> list[str]:
-    """The paths that can be stored; `problems` receives the others."""
-    kept = []
-    for path in paths:
-        if problem := encoding_problem(path):
-            problems.append(problem)
-        else:
-            kept.append(path)
-    return kept
-
-
-def _misplaced(path: str, kind: str) -> Problem:
-    message = f"expected images inside the {kind} folders, found one beside or above them. Move it away."
-    return Problem(path, "no-annotation", message)
-
-
-def _not_an_image(path: str) -> Problem:
-    return Problem(path, "not-listed", "not read: its name is not that of an image.")
-
-
-def _is_document(path: str) -> bool:
-    return path.rpartition("/")[2].lower().split(".")[0] in _DOCUMENTS

@@ -13,8 +13,8 @@ from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.imaging.codecs import decode_mask
 from tensorstore_ds.regular_files import TEXT_LIMIT, read_file
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source
-from tensorstore_ds.sources.classes import number_classes, read_classes
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
+from tensorstore_ds.sources.names import number_classes, read_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, split_names
 
 #: Names of the folder of images, and of that of masks, as people use them together.
@@ -58,16 +58,16 @@ class MaskSource(Source):
         problems: list[Problem] = []
         left_out: list[Problem] = []
         splits: dict[str, PackedStrings] = {}
-        for found in folders:
+        for pair in folders:
             alone: list[Problem] = []
-            references = PackedStrings(self._pairs(found, alone))
-            lists = self.path / found.images / ".." / _LISTS
-            if found.masks.endswith(_VOC) and lists.is_dir():
+            references = PackedStrings(self._pairs(pair, alone))
+            lists = self.path / pair.images / ".." / _LISTS
+            if pair.masks.endswith(_VOC) and lists.is_dir():
                 splits.update(self._listed(lists, references, problems, left_out))
                 left_out += [Problem(p.where, "not-listed", "not stored: it has no mask.") for p in alone]
                 continue
             problems += alone
-            for split, some in _by_folder(references, found).items():
+            for split, some in _by_folder(references, pair).items():
                 splits.setdefault(split, PackedStrings()).extend(some)
         splits = {split: references for split, references in splits.items() if references}
         if not splits:
@@ -76,17 +76,11 @@ class MaskSource(Source):
         return Contents({"mask": field}, splits, problems=tuple(problems), left_out=tuple(left_out))
 
     def read(self, split: str, reference: Reference) -> Sample:
-        """The paths of an image and its mask."""
         image, _, mask = str(reference).partition("\0")
         return Sample(image, self.path / image, masks={"mask": self.path / mask})
 
-    def key(self, split: str, reference: Reference) -> str:
-        """The image's path."""
-        return str(reference).partition("\0")[0]
-
-    def files(self, reference: Reference) -> tuple[Path, ...]:
-        """The image and the mask."""
-        return tuple(self.path / path for path in str(reference).split("\0"))
+    def files(self, reference: Reference) -> tuple[str, ...]:
+        return tuple(f"{self.path}/{path}" for path in str(reference).split("\0"))
 
     def _pairs(self, folders: _Folders, problems: list[Problem]) -> Iterator[str]:
         """References of the images that have a mask; what is alone is a problem."""
@@ -174,8 +168,9 @@ def _below(root: Path) -> list[Path]:
     """Folders one and two levels below that hold a folder of masks: splits, or VOCdevkit and what is in it."""
     names = {masks for _, masks in _LAYOUTS}
     try:
-        found = (path for name in names for above in ("*", "*/*") for path in root.glob(f"{above}/{name}"))
-        return sorted({path.parent for path in found})
+        return sorted(
+            {path.parent for name in names for above in ("*", "*/*") for path in root.glob(f"{above}/{name}")}
+        )
     except OSError:
         return []  # walking says why
 

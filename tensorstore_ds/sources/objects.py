@@ -9,26 +9,18 @@ import numpy as np
 
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.sources.base import FLAGS, Objects, SourceOptions
-from tensorstore_ds.sources.classes import order_classes
-from tensorstore_ds.sources.keypoints import absent_keypoints, choose_keypoints
+from tensorstore_ds.sources.names import absent_keypoints, choose_keypoints, order_classes
 from tensorstore_ds.sources.xml import Place
 
 
 @dataclass(frozen=True, slots=True)
 class AnnotatedObject:
-    """One object as an annotation has it.
+    """One object as an annotation has it."""
 
-    Attributes:
-        label: its class; "" where it has none.
-        box: x1 y1 x2 y2 in pixels, as written.
-        flags: those of `FLAGS` that it has, 0 or 1.
-        keypoints: x and y of each by name; NaN where it is absent.
-    """
-
-    label: str
-    box: tuple[float, float, float, float]
-    flags: Mapping[str, int]
-    keypoints: Mapping[str, Place]
+    label: str  #: its class; "" where it has none
+    box: tuple[float, float, float, float]  #: x1 y1 x2 y2 in pixels, as written
+    flags: Mapping[str, int]  #: those of `FLAGS` that it has, 0 or 1
+    keypoints: Mapping[str, Place]  #: NaN NaN where one is absent
 
 
 class ObjectTable:
@@ -76,11 +68,7 @@ class ObjectTable:
         return ObjectsField.of(*names, classes=classes, keypoints=keypoints.names, flip_pairs=keypoints.flip_pairs)
 
     def arrays(self, objects: Sequence[AnnotatedObject], where: str) -> Objects:
-        """The objects of one sample, which errors name `where`.
-
-        Raises:
-            SourceError: `keypoint-count`.
-        """
+        """The objects of one sample, which errors name `where`."""
         keypoints = absent_keypoints(len(objects), len(self.keypoints), where)
         for row, each in zip(keypoints, objects, strict=True):
             if each.keypoints:

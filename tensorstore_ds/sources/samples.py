@@ -1,11 +1,13 @@
-"""What a Python object means as a sample: (image, label), (image, target), a dict, or an image alone.
+"""What a Python object means as a sample, and samples that all have the fields of the first.
 
-Pillow's images and torch's tensors are recognised by what they can do: neither library is imported here.
+A sample is (image, label), (image, target), a dict, or an image alone. Pillow's images and torch's tensors are
+recognised by what they can do: neither library is imported here.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,77 +16,190 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.format.kinds import OBJECT_VALUES
-from tensorstore_ds.format.kinds.objects import FLAGS
-from tensorstore_ds.format.schema import DTYPES
-from tensorstore_ds.sources.base import Objects
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, MaskField, ObjectsField
+from tensorstore_ds.format.schema import DTYPES, ArrayField, ArraySpec, Field, TableField
+from tensorstore_ds.sources.base import FLAGS, Objects, Sample, SourceOptions
+from tensorstore_ds.sources.names import flip_pairs, number_classes
 
-_IMAGE_KEYS = ("image", "img")
 _LABEL_KEYS = ("label", "labels")
-_NOTHING = Objects()
+_RESERVED = ("image", "key", "size", "objects", "label")
+_MASK = "(H, W) of the image"
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A sample taken apart.
+    """A sample taken apart."""
 
-    Attributes:
-        image: a path, the bytes of a file, a PIL image, or pixels (H, W) or (H, W, C).
-        label: a class index, or a class name.
-        mask: class indices (H, W), a PIL image or a path.
-        arrays: numbers that are fields of their own, by name.
-        ignored: names of what is neither.
-    """
-
-    image: Any
-    label: int | str | None = None
+    image: Any  #: a path, the bytes of a file, a PIL image, or pixels (H, W) or (H, W, C)
+    label: int | str | None = None  #: a class index, or a class name
     objects: Objects | None = None
-    mask: Any = None
-    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
+    mask: Any = None  #: class indices (H, W), a PIL image or a path
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)  #: numbers that are fields of their own, by name
+    ignored: tuple[str, ...] = ()  #: names of what is neither
 
     @property
     def has_classes(self) -> bool:
         """Whether something in it is a class index."""
-        return self.label is not None or self.mask is not None or (self.objects or _NOTHING).labels is not None
+        has_object_labels = self.objects is not None and self.objects.labels is not None
+        return self.label is not None or self.mask is not None or has_object_labels
 
 
-def read_parts(sample: Any) -> Parts:
-    """Take a sample apart.
+class SampleReader:
+    """Reads Python objects as samples, which errors say come from `where`.
 
-    Raises:
-        ValueError: it is nothing that a sample can be; the message says what was found.
+    Attributes:
+        fields: of all samples but their image, size and key; `learn` or `use` says which.
     """
+
+    def __init__(self, options: SourceOptions, where: str) -> None:
+        self.options = options
+        self._where = where
+        self.use({})
+
+    def use(self, fields: Mapping[str, Field]) -> None:
+        """Expect these fields of all samples."""
+        self.fields = fields
+        self._shapes = _field_shapes(fields)
+        self._indices = {name: {text: i for i, text in enumerate(field.classes)} for name, field in fields.items()}
+
+    def learn(self, parts: Parts, classes: tuple[str, ...] | None = None) -> tuple[Problem, ...]:
+        """Take the fields from the first sample; returns what is not stored. `classes` are names for its labels."""
+        if self.options.classes is not None:
+            classes = number_classes((), self.options.classes, self._where)
+        if parts.has_classes and classes is None:
+            message = "expected class names, found labels alone (no attribute classes or targets)."
+            raise SourceError(Problem(self._where, "unknown-class", message), "Pass the names as `classes`.")
+        fields: dict[str, Field] = {}
+        if parts.label is not None:
+            fields["label"] = LabelField(classes=classes or ())
+        if parts.objects is not None:
+            fields["objects"] = self._objects_field(parts.objects, classes or ())
+        if parts.mask is not None:
+            fields["mask"] = MaskField.of(classes or ())
+        for name, array in parts.arrays.items():
+            field = _field_name(name)
+            if field in fields or field in _RESERVED:
+                message = f"expected a name that a store does not use itself, found {name}."
+                raise SourceError(Problem(self._where, "annotation", message), "Rename it.")
+            fields[field] = ArrayField(ArraySpec(array.dtype.name, array.shape))
+        self.use(fields)
+        return tuple(Problem(f"{self._where}: {name}", "not-listed", "not stored.") for name in parts.ignored)
+
+    def read(self, key: str, sample: Any) -> Sample:
+        """A sample with the fields that are known; raises `SourceError` if it is none, or has others."""
+        parts = parts_of(key, sample)
+        shapes = _parts_shapes(parts)
+        if shapes != self._shapes:
+            wanted, has = (
+                ", ".join(f"{name} {shape}" for name, shape in sorted(s.items())) or "no field"
+                for s in (self._shapes, shapes)
+            )
+            message = f"expected the fields of the first sample, {wanted}, found {has}."
+            raise SourceError(Problem(key, "annotation", message), "Give all samples the same fields.")
+        label = None if parts.label is None else self._index(key, parts.label, "label")
+        if parts.objects is not None and parts.objects.labels is not None:
+            for number in parts.objects.labels:
+                self._index(key, int(number), "objects")
+        masks = {} if parts.mask is None else {"mask": parts.mask}
+        arrays = {_field_name(name): array for name, array in parts.arrays.items()}
+        return Sample(key, parts.image, label, parts.objects, masks, arrays)
+
+    def _objects_field(self, objects: Objects, classes: tuple[str, ...]) -> Field:
+        values = [name for name in OBJECT_VALUES if getattr(objects, name) is not None]
+        classes = classes if objects.labels is not None else ()
+        if objects.keypoints is None:
+            return ObjectsField.of(*values, classes=classes)
+        count, chosen = objects.keypoints.shape[1], self.options.keypoints
+        if chosen is not None and len(chosen.names) != count:
+            message = f"expected {len(chosen.names)} keypoints, found {count}."
+            raise SourceError(Problem(self._where, "keypoint-count", message))
+        names = tuple(map(str, range(count))) if chosen is None else chosen.names
+        pairs = flip_pairs(names) if chosen is None else chosen.flip_pairs
+        return ObjectsField.of(*values, classes=classes, keypoints=names, flip_pairs=pairs)
+
+    def _index(self, key: str, label: int | str, field: str) -> int:
+        indices = self._indices[field]
+        index = indices.get(label, -1) if isinstance(label, str) else label
+        if not 0 <= index < len(indices):
+            message = f"expected a label of the {len(indices)} classes, found {label}."
+            raise SourceError(Problem(key, "unknown-class", message), "Correct the label or the class names.")
+        return index
+
+
+def _parts_shapes(parts: Parts) -> dict[str, str]:
+    """The fields of a sample, and of each what must not differ."""
+    shapes = {_field_name(name): f"{a.dtype.name} {a.shape}" for name, a in parts.arrays.items()}
+    if parts.label is not None:
+        shapes["label"] = "int64 ()"
+    if parts.mask is not None:
+        shapes["mask"] = _MASK
+    for name in OBJECT_VALUES if parts.objects is not None else ():
+        array = getattr(parts.objects, name)
+        if array is not None:
+            shapes[f"objects.{name}"] = str(array.shape[1:])
+    return shapes
+
+
+def _field_shapes(fields: Mapping[str, Field]) -> dict[str, str]:
+    shapes = {}
+    for name, each in fields.items():
+        if isinstance(each, MaskField):
+            shapes[name] = _MASK
+        elif isinstance(each, ArrayField):
+            shapes[name] = f"{each.spec.dtype} {each.spec.shape}"
+        elif isinstance(each, TableField):
+            shapes.update({f"{name}.{value}": str(spec.shape) for value, spec in each.values.items()})
+    return shapes
+
+
+def _field_name(name: str) -> str:
+    return re.sub(r"[^a-z0-9_-]", "_", name.lower())[:64]
+
+
+# --- what an object means -----------------------------------------------------------------------------------------
+
+
+def parts_of(key: str, sample: Any) -> Parts:
+    """A sample taken apart; raises `SourceError` if it is none."""
+    try:
+        return _parts(sample)
+    except ValueError as error:
+        raise SourceError(Problem(key, "annotation", f"{error}.")) from error
+
+
+def _parts(sample: Any) -> Parts:
     if isinstance(sample, Mapping):
-        key = next((key for key in _IMAGE_KEYS if key in sample), None)
+        key = next((key for key in ("image", "img") if key in sample), None)
         if key is None:
             raise ValueError(f"expected a key image, found {_names(sample)}")
         return _from_mapping(sample[key], {k: v for k, v in sample.items() if k != key}, arrays=True)
     if not isinstance(sample, tuple | list):
-        return Parts(as_image(sample))
+        return Parts(_image(sample))
     if len(sample) != 2:
         raise ValueError(f"expected (image, target) or a dict, found {len(sample)} items")
     image, target = sample
     if isinstance(target, Mapping):
         return _from_mapping(image, target, arrays=False)
     if target is None or isinstance(target, str):
-        return Parts(as_image(image), target)
+        return Parts(_image(image), target)
     if hasattr(target, "getbands"):  # a PIL image, as of torchvision's VOCSegmentation
-        return Parts(as_image(image), mask=target)
+        return Parts(_image(image), mask=target)
     array = as_array(target)
     if array is None:
         raise ValueError(f"expected a target that is a number, numbers or a dict, found {type(target).__name__}")
     if array.ndim == 0 and array.dtype.kind in "iu":
-        return Parts(as_image(image), int(array))
-    return Parts(as_image(image), arrays={"target": array})
+        return Parts(_image(image), int(array))
+    return Parts(_image(image), arrays={"target": array})
 
 
 def as_array(value: Any) -> NDArray[Any] | None:
     """A number, numbers or a tensor as an array of a type that a store has; None for all else."""
-    if not isinstance(value, np.ndarray | np.generic | int | float | list | tuple) and not hasattr(value, "detach"):
+    is_tensor = hasattr(value, "detach")
+    if not is_tensor and not isinstance(value, np.ndarray | np.generic | int | float | list | tuple):
         return None
     try:  # a torch tensor may be on a device, or part of a graph
-        array = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+        array = np.asarray(value.detach().cpu().numpy() if is_tensor else value)
     except (TypeError, ValueError):  # lists of differing lengths; a type that NumPy has not, such as bfloat16
         return None
     if array.dtype == np.bool_:
@@ -93,20 +208,16 @@ def as_array(value: Any) -> NDArray[Any] | None:
     return array if array.dtype.name in DTYPES else None
 
 
-def as_image(value: Any) -> Any:
-    """A path, a file's bytes, a PIL image, or pixels (H, W) or (H, W, C); tensors are (C, H, W), as torch has them.
-
-    Raises:
-        ValueError: it is no image.
-    """
+def _image(value: Any) -> Any:
+    """A path, a file's bytes, a PIL image, or pixels (H, W) or (H, W, C); tensors are (C, H, W), as torch has them."""
     if isinstance(value, str | os.PathLike):
         return Path(value)
     if isinstance(value, bytes) or hasattr(value, "getbands"):  # of a PIL image
         return value
-    array = as_array(value) if hasattr(value, "detach") or isinstance(value, np.ndarray) else None
+    is_tensor = hasattr(value, "detach")
+    array = as_array(value) if is_tensor or isinstance(value, np.ndarray) else None
     if array is None:
         raise ValueError(f"expected an image, found {type(value).__name__}")
-    is_tensor = not isinstance(value, np.ndarray)
     if array.ndim == 3 and is_tensor:
         array = array.transpose(1, 2, 0)
     if array.ndim not in (2, 3) or 0 in array.shape or (array.ndim == 3 and array.shape[2] > 4):
@@ -122,7 +233,7 @@ def _from_mapping(image: Any, values: Mapping[str, Any], *, arrays: bool) -> Par
     taken = {"objects"} if source is nested else set(OBJECT_VALUES) if flat else set()
     label: int | str | None = None
     mask: Any = None
-    found: dict[str, NDArray[Any]] = {}
+    fields: dict[str, NDArray[Any]] = {}
     ignored: list[str] = []
     for name, value in values.items():
         if name in taken:
@@ -134,13 +245,13 @@ def _from_mapping(image: Any, values: Mapping[str, Any], *, arrays: bool) -> Par
         elif arrays and name == "mask" and _is_mask(value, array):
             mask = value if array is None else array
         elif arrays and array is not None and array.size:
-            found[str(name)] = array
+            fields[str(name)] = array
         else:
             ignored.append(str(name))
     if not arrays and source is None and label is None:
         raise ValueError(f"expected a target with boxes, labels or keypoints, found {_names(values)}")
     objects = None if source is None else _objects(source)
-    return Parts(as_image(image), label, objects, mask, found, tuple(ignored))
+    return Parts(_image(image), label, objects, mask, fields, tuple(ignored))
 
 
 def _is_mask(value: Any, array: NDArray[Any] | None) -> bool:
@@ -150,22 +261,16 @@ def _is_mask(value: Any, array: NDArray[Any] | None) -> bool:
 
 
 def _objects(values: Mapping[str, Any]) -> Objects:
-    given = {name: _numbers(name, values[name]) for name in OBJECT_VALUES if values.get(name) is not None}
-    if "boxes" not in given and "keypoints" not in given:
+    arrays = {name: _numbers(name, values[name]) for name in OBJECT_VALUES if values.get(name) is not None}
+    if "boxes" not in arrays and "keypoints" not in arrays:
         raise ValueError(f"expected objects with boxes or keypoints, found {_names(values)}")
     form = getattr(values.get("boxes"), "format", None)  # of torchvision's BoundingBoxes
     if form is not None and str(getattr(form, "value", form)).upper() != "XYXY":
         raise ValueError(f"expected boxes x1 y1 x2 y2, found the format {getattr(form, 'value', form)}")
-    counts = {len(array) for array in given.values()}
-    if len(counts) > 1:
-        raise ValueError(f"expected as many of each, found {', '.join(f'{len(a)} {n}' for n, a in given.items())}")
-    boxes, labels, keypoints = given.get("boxes"), given.get("labels"), given.get("keypoints")
-    return Objects(
-        None if boxes is None else boxes.astype(np.float64),
-        None if labels is None else labels.astype(np.int64),
-        None if keypoints is None else _keypoints(keypoints),
-        **{name: given[name].astype(np.uint8) for name in FLAGS if name in given},
-    )
+    if len({len(array) for array in arrays.values()}) > 1:
+        raise ValueError(f"expected as many of each, found {', '.join(f'{len(a)} {n}' for n, a in arrays.items())}")
+    dtypes = {"labels": np.int64, **dict.fromkeys(FLAGS, np.uint8)}
+    return Objects(**{name: array.astype(dtypes.get(name, np.float64)) for name, array in arrays.items()})
 
 
 def _numbers(name: str, value: Any) -> NDArray[Any]:
@@ -173,21 +278,19 @@ def _numbers(name: str, value: Any) -> NDArray[Any]:
     array = as_array(value)
     if array is None:
         raise ValueError(f"expected numbers as {name}, found {type(value).__name__}")
-    row = {"boxes": (4,), "keypoints": array.shape[1:2] + array.shape[2:]}.get(name, ())
-    if array.size == 0 and name != "keypoints":
+    if name == "keypoints":
+        if array.ndim != 3 or array.shape[2] not in (2, 3):
+            raise ValueError(f"expected keypoints of shape (M, K, 2) or (M, K, 3), found {array.shape}")
+        keypoints = array[..., :2].astype(np.float64)
+        if array.shape[2] == 3:  # the third number is 0 for a keypoint that is absent
+            keypoints[array[..., 2] == 0] = np.nan
+        return keypoints
+    row, wanted = ((4,), "(M, 4)") if name == "boxes" else ((), "(M,)")
+    if array.size == 0:
         return np.empty((0, *row), array.dtype)
-    if array.shape[1:] != row or (name == "keypoints" and (array.ndim != 3 or array.shape[2] not in (2, 3))):
-        wanted = {"boxes": "(M, 4)", "keypoints": "(M, K, 2) or (M, K, 3)"}.get(name, "(M,)")
+    if array.shape[1:] != row:
         raise ValueError(f"expected {name} of shape {wanted}, found {array.shape}")
     return array
-
-
-def _keypoints(points: NDArray[Any]) -> NDArray[np.float64]:
-    """(M, K, 2), from that or from (M, K, 3), where the third number is 0 for a point that is absent."""
-    found = points[..., :2].astype(np.float64)
-    if points.shape[2] == 3:
-        found[points[..., 2] == 0] = np.nan
-    return found
 
 
 def _names(values: Mapping[Any, Any]) -> str:

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.regular_files import check_machine
-from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions
-from tensorstore_ds.sources.classes import number_classes
-from tensorstore_ds.sources.sample_reader import SampleReader, parts_of
-from tensorstore_ds.sources.samples import as_array
+from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.names import number_classes
+from tensorstore_ds.sources.samples import SampleReader, as_array, parts_of
 from tensorstore_ds.sources.splits import split_names
 
 
@@ -30,7 +29,7 @@ class Indexable(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
-class SequenceSource:
+class SequenceSource(Source):
     """A reference is a sample's number. The first sample of all says which fields there are.
 
     Args:
@@ -41,15 +40,9 @@ class SequenceSource:
     name: ClassVar[str] = "sequence"
 
     def __init__(self, sequence: Indexable | Mapping[str, Indexable], options: SourceOptions) -> None:
-        self.path = Path("<sequence>")
-        self.options = options
+        super().__init__(Path("<sequence>"), options)
         self._sequences: Mapping[str, Indexable] = sequence if isinstance(sequence, Mapping) else {"train": sequence}
         self._reader = SampleReader(options, str(self.path))
-
-    @classmethod
-    def detect(cls, path: Path) -> bool:
-        """Never: a sequence has no path."""
-        return False
 
     def scan(self) -> Contents:
         """Read the first sample, and the class names and labels that the sequence itself offers."""
@@ -63,7 +56,11 @@ class SequenceSource:
             raise SourceError(Problem(str(self.path), "empty-source", "expected samples, found none."))
         split = next(iter(self._sequences))
         parts = parts_of(self.key(split, 0), self._get(split, 0))
-        labels = self._labels() if parts.label is not None else None
+        labels: dict[str, NDArray[np.int64]] | None = None
+        if parts.label is not None:
+            targets = {name: _targets(sequence) for name, sequence in self._sequences.items()}
+            known = {name: array for name, array in targets.items() if array is not None}
+            labels = known if len(known) == len(targets) else None
         # what a sequence calls its targets need not be the labels of the objects
         asked = parts.has_classes and self.options.classes is None
         left_out = self._reader.learn(parts, self._class_names(labels) if asked else None)
@@ -71,20 +68,7 @@ class SequenceSource:
         return Contents(self._reader.fields, splits, labels, left_out=left_out)
 
     def read(self, split: str, reference: Reference) -> Sample:
-        """One sample, which must have the fields of the first."""
         return self._reader.read(self.key(split, reference), self._get(split, int(reference)))
-
-    def key(self, split: str, reference: Reference) -> str:
-        """The split and the sample's number."""
-        return f"{split}/{int(reference):05d}"
-
-    def files(self, reference: Reference) -> tuple[Path, ...]:
-        """None: where a sequence has its samples from, it does not say."""
-        return ()
-
-    def common_files(self) -> tuple[Path, ...]:
-        """None, as above."""
-        return ()
 
     def _get(self, split: str, index: int) -> Any:
         try:
@@ -95,22 +79,14 @@ class SequenceSource:
             message = f"its __getitem__({index}) raised {type(error).__name__}: {error}."
             raise SourceError(Problem(key, "unreadable-file", message)) from error
 
-    def _labels(self) -> dict[str, NDArray[np.int64]] | None:
-        """The labels of each split, where all sequences offer them."""
-        labels = {name: _targets(sequence) for name, sequence in self._sequences.items()}
-        known = {name: array for name, array in labels.items() if array is not None}
-        return known if len(known) == len(labels) else None
-
     def _class_names(self, labels: Mapping[str, NDArray[np.int64]] | None) -> tuple[str, ...] | None:
         for sequence in self._sequences.values():
-            named = getattr(sequence, "classes", None)
-            if isinstance(named, list | tuple) and named:
-                return _distinct([", ".join(map(str, n)) if isinstance(n, list | tuple) else str(n) for n in named])
-        if labels is None:
-            return None
-        return number_classes(
-            {int(label) for array in labels.values() for label in np.unique(array)}, None, str(self.path)
-        )
+            classes = getattr(sequence, "classes", None)
+            if isinstance(classes, list | tuple) and classes:
+                names = [", ".join(map(str, name)) if isinstance(name, list | tuple) else str(name) for name in classes]
+                counts = Counter(names)  # ImageNet has two classes named crane
+                return tuple(f"{name} ({i})" if counts[name] > 1 else name for i, name in enumerate(names))
+        return None if labels is None else number_classes(np.concatenate([*labels.values()]), None, str(self.path))
 
 
 def _targets(sequence: Indexable) -> NDArray[np.int64] | None:
@@ -122,9 +98,3 @@ def _targets(sequence: Indexable) -> NDArray[np.int64] | None:
         if array is not None and array.shape == (len(sequence),) and array.dtype.kind in "iu":
             return array.astype(np.int64)
     return None
-
-
-def _distinct(names: list[str]) -> tuple[str, ...]:
-    """Names that differ: those that occur twice get their number (ImageNet has two classes named crane)."""
-    counts = Counter(names)
-    return tuple(f"{name} ({i})" if counts[name] > 1 else name for i, name in enumerate(names))

@@ -20,9 +20,6 @@ def split_name(text: str) -> str:
 
     >>> split_name("Train 2012")
     'train_2012'
-
-    Raises:
-        SourceError: `split-name` when no letter or digit is left, or more than 64 characters are.
     """
     name = re.sub(r"[^a-z0-9_-]", "_", text.lower())
     if NAME.fullmatch(name) and re.search(r"[a-z0-9]", name):

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import check_machine, open_file, unreadable
+from tensorstore_ds.regular_files import open_file, os_errors, read_head
 from tensorstore_ds.sources.files import glance
 
 FILE_LIMIT = 16 << 20  # bytes of one tree, and so of a file that is read as one
@@ -45,27 +45,21 @@ class ElementError(Exception):
 
 
 def read_tree(path: Path, where: str) -> Element:
-    """The root element of a small XML file, which errors name `where`.
-
-    Raises:
-        SourceError: `unreadable-file`, `xml-size`, `xml-doctype`, `xml-encoding`, `xml-syntax`.
-    """
-    ((_, root),) = _elements(path, FILE_LIMIT, _Parser(where, None, None))
+    """The root element of a small XML file, which errors name `where`."""
+    ((_, root),) = iterate_elements(path, where, limit=FILE_LIMIT)
     return root
 
 
-def iterate_elements(path: Path, where: str, root: str, tag: str) -> Iterator[tuple[int, Element]]:
+def iterate_elements(
+    path: Path, where: str, root: str | None = None, tag: str | None = None, limit: int = STREAM_LIMIT
+) -> Iterator[tuple[int, Element]]:
     """The elements named `tag`, each with the number of its line, of a file that may be too large for one tree.
 
-    Raises:
-        SourceError: as `read_tree` does; `annotation` when the file's root is not `root`.
+    The root must be named `root`; without a `tag` it is the one element.
     """
-    return _elements(path, STREAM_LIMIT, _Parser(where, root, tag))
-
-
-def _elements(path: Path, limit: int, parser: _Parser) -> Iterator[tuple[int, Element]]:
+    parser = _Parser(where, root, tag)
     try:
-        with open_file(path, parser.where, 0) as file:
+        with os_errors(where), open_file(path, where, 0) as file:
             size = os.fstat(file.fileno()).st_size
             if size > limit:
                 raise parser.too_large(f"at most {limit >> 20} MiB", f"{size} bytes")
@@ -73,8 +67,6 @@ def _elements(path: Path, limit: int, parser: _Parser) -> Iterator[tuple[int, El
                 limit -= len(data)
                 yield from parser.parse(data)
         yield from parser.parse(b"", final=True)
-    except OSError as error:
-        raise SourceError(unreadable(parser.where, error)) from error
     finally:
         parser.close()
 
@@ -232,6 +224,16 @@ def place(x: str | None, y: str | None, name: str) -> Place:
     return column, row
 
 
+def keypoints_of(pairs: Iterable[tuple[str, Place]]) -> dict[str, Place]:
+    """Keypoints by name; an `ElementError` for a name that comes twice."""
+    keypoints: dict[str, Place] = {}
+    for name, position in pairs:
+        if name in keypoints:
+            raise ElementError(f"expected each keypoint once, found {name} twice")
+        keypoints[name] = position
+    return keypoints
+
+
 def shown(text: str | None) -> str:
     """A text as an error message quotes it."""
     return "none" if text is None else repr(text if len(text) <= 40 else f"{text[:40]}...")
@@ -248,13 +250,6 @@ def folder_roots(path: Path) -> set[str]:
 
 def file_root(path: Path) -> str | None:
     """``annotation`` or ``dataset`` where the file's first bytes, in any encoding, have such a tag."""
-    try:
-        with open_file(path, path.name, 0) as file:
-            head = file.read(_HEAD)
-    except SourceError:
-        return None  # a scan reports it
-    except OSError as error:
-        check_machine(path.name, error)
-        return None
+    head = read_head(path, _HEAD)
     match = _ROOT.search(head.replace(b"\0", b""))  # UTF-16 has a zero byte in each ASCII character
     return match[1].decode() if match else None

@@ -28,8 +28,7 @@ from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size, own_pixel_limit
 from tensorstore_ds.sources import FORMATS, open_source
 from tensorstore_ds.sources.base import SourceOptions
-from tensorstore_ds.sources.classes import read_classes
-from tensorstore_ds.sources.keypoints import read_keypoints
+from tensorstore_ds.sources.names import read_classes, read_keypoints
 
 _SAMPLES = 20  # of each split; a damaged file may claim any number
 _IMAGE = ImageOptions(size=(8, 8), max_pixels=1_000_000)

@@ -6,14 +6,12 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import open_file, unreadable
-from tensorstore_ds.sources.arrays.files import ArrayFile, bad_file, bad_shape
-from tensorstore_ds.sources.arrays.source import ArraySource
+from tensorstore_ds.regular_files import open_file, os_errors, unreadable
+from tensorstore_ds.sources.arrays.source import ArrayFile, ArraySource, bad_file, bad_shape
 
 if TYPE_CHECKING:
     from _typeshed import SupportsRead
@@ -47,39 +45,39 @@ class IdxSource(ArraySource):
     def find(self) -> dict[str, dict[str, ArrayFile]]:
         """The images of each split and, unless there are none at all, their labels."""
         folder = self.path if _named(self.path) else self.path / "raw"
-        chosen: dict[tuple[str, str], Path] = {}
+        splits: dict[str, dict[str, Path]] = {}
         prefixes: set[str] = set()
         for match, file in _named(folder):  # files that are not compressed come first
             split = match["split"].lower()
             prefixes.add(match["prefix"] or "")
             field = "image" if match["what"].lower() == "images" else "label"
-            first = chosen.setdefault(("test" if split == "t10k" else split, field), file)
+            first = splits.setdefault("test" if split == "t10k" else split, {}).setdefault(field, file)
             if first != file:
                 self.leave_out(file.name, f"{first.name} stands for the same")
         if len(prefixes) > 1:
             message = f"expected the files of one data set, found {' and '.join(sorted(prefixes))}."
             raise SourceError(Problem(str(folder), "ambiguous-format", message), "Give each a folder of its own.")
-        if not chosen:
+        if not splits:
             message = "expected files such as train-images-idx3-ubyte, found none."
             raise SourceError(Problem(str(self.path), "unknown-format", message), "Name the folder that holds them.")
-        _check_pairs(chosen)
-        self._files = tuple(chosen.values())
-        splits: dict[str, dict[str, ArrayFile]] = {}
-        for (split, field), file in chosen.items():
-            splits.setdefault(split, {})[field] = self._open(file)
-        for labels in (arrays["label"] for arrays in splits.values() if "label" in arrays):
+        is_labelled = any("label" in fields for fields in splits.values())
+        for fields in splits.values():
+            if "image" not in fields:
+                message = "expected a file of images with these labels, found none."
+                raise SourceError(Problem(fields["label"].name, "no-image", message))
+            if is_labelled and "label" not in fields:
+                message = "expected a file of labels with these images, as another split has, found none."
+                raise SourceError(Problem(fields["image"].name, "no-annotation", message))
+        self._files = tuple(file for fields in splits.values() for file in fields.values())
+        arrays = {split: {name: self._open(file) for name, file in fields.items()} for split, fields in splits.items()}
+        for labels in (fields["label"] for fields in arrays.values() if is_labelled):
             if len(labels.shape) != 1 or labels.native.kind not in "iu":
                 message = f"expected whole numbers in one dimension, found {labels.native} {labels.shape}."
                 raise bad_shape(labels.where, message)
-        return splits
+        return arrays
 
     def _open(self, file: Path) -> ArrayFile:
-        """The array in an IDX file, from its header; what is compressed is decompressed.
-
-        Raises:
-            SourceError: `array-file` when it is no IDX file, or not of the size that its header says;
-                `unreadable-file`.
-        """
+        """The array in an IDX file, from its header; what is compressed is decompressed."""
         compressed = file.suffix.lower() == ".gz"
         try:
             with open_file(file, file.name) as raw, gzip.open(raw) if compressed else raw as stream:
@@ -90,23 +88,11 @@ class IdxSource(ArraySource):
                     return array
                 if array.nbytes > nbytes * _GZIP_RATIO:
                     array.check_nbytes(nbytes * _GZIP_RATIO)
-                return self.scratch().unpack(stream, array)
+                return self.unpack(stream, array)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise bad_file(file.name, f"cannot be decompressed: {error}.") from error
         except OSError as error:
             raise SourceError(unreadable(file.name, error)) from error
-
-
-def _check_pairs(chosen: Mapping[tuple[str, str], Path]) -> None:
-    """Refuse labels without images, and images without labels where another split has some."""
-    labelled = any(field == "label" for _, field in chosen)
-    for (split, field), file in chosen.items():
-        if field == "label" and (split, "image") not in chosen:
-            message = "expected a file of images with these labels, found none."
-            raise SourceError(Problem(file.name, "no-image", message))
-        if field == "image" and labelled and (split, "label") not in chosen:
-            message = "expected a file of labels with these images, as another split has, found none."
-            raise SourceError(Problem(file.name, "no-annotation", message))
 
 
 def _read_header(stream: SupportsRead[bytes], file: Path) -> ArrayFile:
@@ -123,11 +109,7 @@ def _read_header(stream: SupportsRead[bytes], file: Path) -> ArrayFile:
 
 def _named(folder: Path) -> list[tuple[re.Match[str], Path]]:
     """The files of a folder that are named like MNIST's, those that are not compressed first."""
-    try:
-        files = sorted(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise SourceError(unreadable(str(folder), error)) from error
+    with os_errors(str(folder)):
+        files = sorted(folder.iterdir()) if folder.is_dir() else []
     named = [(match, file) for file in files if (match := _NAME.fullmatch(file.name)) and file.is_file()]
     return sorted(named, key=lambda item: item[0]["gz"] is not None)

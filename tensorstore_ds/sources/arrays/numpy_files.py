@@ -10,14 +10,12 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError, TsdsError
-from tensorstore_ds.regular_files import check_machine, open_file, unreadable
-from tensorstore_ds.sources.arrays.files import NPY_HEAD, ArrayFile, bad_file, read_npy_header
-from tensorstore_ds.sources.arrays.source import ArraySource
+from tensorstore_ds.regular_files import check_machine, open_file, os_errors
+from tensorstore_ds.sources.arrays.source import NPY_HEAD, ArrayFile, ArraySource, bad_file, read_npy_header
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, SourceOptions
 from tensorstore_ds.sources.files import glance, walk_files
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name
@@ -33,15 +31,6 @@ _NAME = re.compile(rf"(?P<before>{_SPLITS})[-_. ](?P<rest>.+)|(?P<first>.+)[-_. 
 _TAKEN = frozenset({"image", "key", "label", "objects", "size"})
 #: What zipfile raises for files that are damaged, encrypted or compressed in a way it does not know.
 _BAD_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, struct.error, ValueError)
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """An array with what its name says: its split, if any, and its field."""
-
-    array: ArrayFile
-    split: str | None
-    field: str
 
 
 class ArraysSource(ArraySource):
@@ -67,25 +56,24 @@ class ArraysSource(ArraySource):
         named = list(self._named())
         if not named:
             raise SourceError(Problem(str(self.path), "unknown-format", "expected .npy or .npz files, found none."))
-        has_splits = any(item.split is not None for item in named)
+        has_splits = any(split is not None for split, _, _ in named)
         splits: dict[str, dict[str, ArrayFile]] = {}
-        for item in named:
-            if has_splits and item.split is None:
-                self.leave_out(item.array.where, "its name says no split, as others do")
+        for split, field, array in named:
+            if has_splits and split is None:
+                self.leave_out(array.where, "its name says no split, as others do")
                 continue
-            arrays = splits.setdefault(item.split or "train", {})
-            if item.field in arrays:
-                message = f"expected one array for {item.field}, found {arrays[item.field].where} too."
-                raise SourceError(Problem(item.array.where, "array-file", message), "Rename or remove one.")
-            arrays[item.field] = item.array
+            first = splits.setdefault(split or "train", {}).setdefault(field, array)
+            if first is not array:
+                message = f"expected one array for {field}, found {first.where} too."
+                raise SourceError(Problem(array.where, "array-file", message), "Rename or remove one.")
         for arrays in splits.values():
             self._choose(arrays)
         unpacked = {split: {name: self._unpack(a) for name, a in arrays.items()} for split, arrays in splits.items()}
         self._packed.clear()  # nothing that workers would need
         return unpacked
 
-    def _named(self) -> Iterator[_Named]:
-        """Every array with what its name and its folder say."""
+    def _named(self) -> Iterator[tuple[str | None, str, ArrayFile]]:
+        """Every array, with the split and the field that its name and its folder say."""
         relative = list(walk_files(self.path, _SUFFIXES)) if self.path.is_dir() else [self.path.name]
         top = self.path if self.path.is_dir() else self.path.parent
         self._files = tuple(top / name for name in relative)
@@ -98,11 +86,14 @@ class ArraysSource(ArraySource):
             split = split_name(hint) if hint.lower() in SPLIT_NAMES else None
             if file.suffix.lower() == ".npz":
                 for member, array in self._members(file, name):
-                    yield _name(array, member, split)
+                    yield *_meaning(array, member, split), array
             elif file.suffix.lower() == ".npy":
-                item = _name(_open_npy(file, name), file.stem, split)
+                with os_errors(name), open_file(file, name) as stream:
+                    array = read_npy_header(stream.read(NPY_HEAD), name, file)
+                    array.check_nbytes(os.fstat(stream.fileno()).st_size)
+                own_split, field = _meaning(array, file.stem, split)
                 alone = self.path.is_file()  # whatever its name, it can only be the images
-                yield _Named(item.array, item.split, "image") if alone else item
+                yield own_split, "image" if alone else field, array
             else:
                 raise bad_file(name, "expected a .npy or .npz file, found another suffix.")
 
@@ -132,7 +123,7 @@ class ArraysSource(ArraySource):
             archive.open(info) as stream,
         ):
             stream.read(array.offset)
-            return self.scratch().unpack(stream, array)  # at the end zipfile compares the checksum
+            return self.unpack(stream, array)  # at the end zipfile compares the checksum
 
     def _choose(self, arrays: dict[str, ArrayFile]) -> None:
         """Leave the arrays that can be fields."""
@@ -147,19 +138,11 @@ class ArraysSource(ArraySource):
                 del arrays[name]
 
 
-def _open_npy(file: Path, where: str) -> ArrayFile:
-    """The array in a .npy file, from its header."""
-    try:
-        with open_file(file, where) as stream:
-            array = read_npy_header(stream.read(NPY_HEAD), where, file)
-            array.check_nbytes(os.fstat(stream.fileno()).st_size)
-    except OSError as error:
-        raise SourceError(unreadable(where, error)) from error
-    return array
+def _meaning(array: ArrayFile, name: str, split: str | None) -> tuple[str | None, str]:
+    """The split and the field that a name such as ``train_images``, ``x_test`` or ``val`` says.
 
-
-def _name(array: ArrayFile, name: str, split: str | None) -> _Named:
-    """What a name such as ``train_images``, ``x_test`` or ``val`` says; the folder's split goes before the name's."""
+    The split of the folder goes before that of the name.
+    """
     match = _NAME.fullmatch(name)
     own, rest = (match["before"] or match["after"], match["rest"] or match["first"]) if match else ("", name)
     if name.lower() in SPLIT_NAMES:
@@ -170,23 +153,22 @@ def _name(array: ArrayFile, name: str, split: str | None) -> _Named:
     split = split or (split_name(own) if own else None)
     rest = rest.lower()
     if rest in IMAGE_NAMES:
-        return _Named(array, split, "image")
+        return split, "image"
     if rest in LABEL_NAMES and array.native.kind in "iu" and array.shape[1:] in ((), (1,)):
-        return _Named(array, split, "label")
+        return split, "label"
     field = re.sub(r"[^a-z0-9_-]", "_", rest)[:64]
     if field in _TAKEN:
         raise bad_file(array.where, f"expected a name that a store does not use itself, found {field}.")
-    return _Named(array, split, field)
+    return split, field
 
 
 @contextlib.contextmanager
 def _zip_errors(where: str) -> Iterator[None]:
     try:
-        yield
+        with os_errors(where):
+            yield
     except TsdsError:
         raise  # some of these are a ValueError or RuntimeError, too
     except _BAD_ZIP as error:
         check_machine(where, error.__context__ or error)  # zipfile hides what the system says
         raise bad_file(where, f"cannot be read as a .npz file: {error}.") from error
-    except OSError as error:
-        raise SourceError(unreadable(where, error)) from error

@@ -14,13 +14,20 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.schema import Field
-from tensorstore_ds.regular_files import unreadable
+from tensorstore_ds.regular_files import os_errors
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
-from tensorstore_ds.sources.classes import number_classes, order_classes
 from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
-from tensorstore_ds.sources.keypoints import flip_pairs
-from tensorstore_ds.sources.list.columns import Columns, RowError, read_columns, unpack
-from tensorstore_ds.sources.list.lines import LIST_SUFFIXES, Table, names_images, open_table
+from tensorstore_ds.sources.list.table import (
+    LIST_SUFFIXES,
+    Columns,
+    RowError,
+    Table,
+    names_images,
+    open_table,
+    read_columns,
+    unpack,
+)
+from tensorstore_ds.sources.names import flip_pairs, number_classes, order_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, split_name, split_names
 
 #: Names of lists that may stand beside the usual ones of splits: unions of them, which are left out.
@@ -35,7 +42,6 @@ class ListSource(Source):
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
-        self._images = path  # the folder that paths start from
         self._columns = Columns(1)
         self._labels: dict[str, int] = {}  # the text in the list -> class index
 
@@ -50,7 +56,7 @@ class ListSource(Source):
 
     def scan(self) -> Contents:
         """Read all lines; no image is opened or looked for."""
-        self._images = self.options.images or (self.path if self.path.is_dir() else self.path.parent)
+        self.images = self.options.images or (self.path if self.path.is_dir() else self.path.parent)
         splits = self._lists()
         tables = [open_table(file, file.name) for file in splits]
         self._columns = self._agreed_columns(tables)
@@ -72,25 +78,14 @@ class ListSource(Source):
         return self._contents(rows, keep, problems, left_out + self._not_listed(rows))
 
     def read(self, split: str, reference: Reference) -> Sample:
-        """The path, the label and the object of one line."""
         path, label, numbers = unpack(str(reference))
         objects = self._object(numbers) if numbers else None
-        return Sample(path, f"{self._images}/{path}", self._labels.get(label), objects)
-
-    def key(self, split: str, reference: Reference) -> str:
-        """The image's path, without the label and the numbers that stand beside it."""
-        return unpack(str(reference))[0]
-
-    def files(self, reference: Reference) -> tuple[str, ...]:
-        """The image. The list itself is not a common file: a reference holds all that it says of its sample."""
-        return (f"{self._images}/{self.key('', reference)}",)
+        return Sample(path, f"{self.images}/{path}", self._labels.get(label), objects)
 
     def _lists(self) -> dict[Path, str]:
         """The lists, each with the name of its split."""
-        try:
+        with os_errors(str(self.path)):
             files = sorted(filter(names_images, self.path.iterdir())) if self.path.is_dir() else [self.path]
-        except OSError as error:
-            raise SourceError(unreadable(str(self.path), error)) from error
         if not files or files[0].suffix.lower() not in LIST_SUFFIXES:
             message = "expected a list (.txt, .csv or .tsv) whose lines name images, found none."
             raise SourceError(Problem(str(self.path), "unknown-format", message))
@@ -129,7 +124,7 @@ class ListSource(Source):
         """The images of the folder that no line names; not looked for where the source is a file."""
         if not self.path.is_dir():
             return []
-        images = list(walk_files(self._images, IMAGE_SUFFIXES))
+        images = list(walk_files(self.images, IMAGE_SUFFIXES))
         unnamed = np.flatnonzero(~rows.names(images))
         return [Problem(images[int(i)], "not-listed", "no line of the list names this image.") for i in unnamed]
 
@@ -151,7 +146,7 @@ class ListSource(Source):
         wanted, where = self.options.classes, str(self.path)
         if all(map(_NUMBER.fullmatch, texts)) and not set(texts) <= set(wanted or ()):
             self._labels = {text: int(text) for text in texts}
-            return number_classes(self._labels.values(), wanted, where)
+            return number_classes(list(self._labels.values()), wanted, where)
         classes = order_classes(texts, wanted, where)
         self._labels = {name: i for i, name in enumerate(classes)}
         return classes

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.sources.base import FLAGS
 from tensorstore_ds.sources.objects import AnnotatedObject
-from tensorstore_ds.sources.xml import ABSENT, ElementError, Place, flag, number, pixels, place, read_tree
+from tensorstore_ds.sources.xml import ABSENT, ElementError, Place, flag, keypoints_of, number, pixels, place, read_tree
 
 #: Tags that programs give to any keypoint; another tag is the keypoint's name.
 _KEYPOINT_TAGS = frozenset({"keypoint", "landmark", "part", "point"})
@@ -28,11 +28,7 @@ class Annotation:
 
 
 def read_annotation(path: Path, where: str) -> Annotation:
-    """Read one file, named `where` in errors.
-
-    Raises:
-        SourceError: those of `xml.read_tree`, and `annotation` for an element that is missing or no number.
-    """
+    """Read one file, named `where` in errors."""
     root = read_tree(path, where)
     try:
         if root.tag != "annotation":
@@ -56,11 +52,7 @@ def _object(element: Element, i: int) -> AnnotatedObject:
         x1, y1, x2, y2 = (number(box.findtext(tag), tag) for tag in ("xmin", "ymin", "xmax", "ymax"))
         # Occluded, with a capital, is written by some programs
         flags = {tag: flag(child.text, tag) for child in element if (tag := child.tag.lower()) in FLAGS}
-        keypoints: dict[str, Place] = {}
-        for keypoint, position in _keypoints(element):
-            if keypoint in keypoints:
-                raise ElementError(f"expected each keypoint once, found {keypoint} twice")
-            keypoints[keypoint] = position
+        keypoints = keypoints_of(_keypoints(element))
     except ElementError as error:
         raise ElementError(f"object {i}: {error}") from error
     return AnnotatedObject(name, (x1, y1, x2, y2), flags, keypoints)

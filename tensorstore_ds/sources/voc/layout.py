@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import TEXT_LIMIT, read_file, unreadable
+from tensorstore_ds.regular_files import TEXT_LIMIT, os_errors, read_file
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, split_names
 
@@ -23,34 +23,24 @@ _CLASS_LINE = re.compile(r"\S.*?\s+(-1|0|1)")  # of aeroplane_train.txt: an id, 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where things are, relative to the source: folders are ``""`` or end with ``/``.
+    """Where things are, relative to the source: folders are ``""`` or end with ``/``."""
 
-    Attributes:
-        annotations: the folder that all XML files lie in or below.
-        images: the folder that all images lie in or below.
-        lists: the files that may list splits.
-    """
-
-    annotations: str = ""
-    images: str = ""
-    lists: tuple[str, ...] = ()
+    annotations: str = ""  #: the folder that all XML files lie in or below
+    images: str = ""  #: the folder that all images lie in or below
+    lists: tuple[str, ...] = ()  #: the files that may list splits
 
 
 def find_layout(root: Path) -> Layout:
-    """Find the parts of a data set: a VOCdevkit, one of the data sets in it, or XML files anywhere.
-
-    Raises:
-        SourceError: `several-datasets`; `unreadable-file`.
-    """
-    try:
+    """Find the parts of a data set: a VOCdevkit, one of the data sets in it, or XML files anywhere."""
+    with os_errors(str(root)):
         base = _base(root)
         if base is None:
             return Layout()
         images = f"{base}{_IMAGES}/" if (root / base / _IMAGES).is_dir() else base
         folder = next((f for f in (f"{base}ImageSets/Main/", f"{base}ImageSets/") if (root / f).is_dir()), None)
-        lists = sorted(entry.name for entry in (root / folder).iterdir() if _is_list(entry)) if folder else []
-    except OSError as error:
-        raise SourceError(unreadable(str(root), error)) from error
+        entries = sorted((root / folder).iterdir()) if folder else []
+        texts = [entry for entry in entries if entry.suffix.lower() == ".txt" and entry.name[0] != "."]
+        lists = [entry.name for entry in texts if entry.is_file()]
     return Layout(f"{base}{_ANNOTATIONS}/", images, tuple(f"{folder}{name}" for name in lists))
 
 
@@ -67,10 +57,6 @@ def _base(root: Path) -> str | None:
         message = f"expected one Pascal VOC data set, found {', '.join(names)}."
         raise SourceError(Problem(str(root), "several-datasets", message), f"Convert one: {root / names[0]}.")
     return f"{names[0]}/"
-
-
-def _is_list(entry: Path) -> bool:
-    return entry.suffix.lower() == ".txt" and entry.name[0] != "." and entry.is_file()
 
 
 def image_folders(xml: str) -> tuple[str, ...]:
@@ -92,28 +78,17 @@ def image_folders(xml: str) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Splits:
-    """The splits, as numbers of XML files, and what was noticed on the way.
+    """The splits, as numbers of XML files, and what was noticed on the way."""
 
-    Attributes:
-        rows: for each split the numbers of its XML files, (n,) int64, in stored order.
-        listed: whether lists name the samples; otherwise all XML files are samples.
-        missing: XML files that a list wants and that are not there.
-        problems, left_out: as in `Contents`.
-    """
-
-    rows: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    listed: bool = False
-    missing: dict[str, None] = field(default_factory=dict)
+    rows: dict[str, NDArray[np.int64]] = field(default_factory=dict)  #: of each split (n,), in stored order
+    listed: bool = False  #: lists name the samples; otherwise all XML files are samples
+    missing: dict[str, None] = field(default_factory=dict)  #: XML files that a list wants and that are not there
     problems: list[Problem] = field(default_factory=list)
     left_out: list[Problem] = field(default_factory=list)
 
 
 def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> Splits:
-    """The splits of all XML files (in string order) that the lists say, or else the folders, or else `train`.
-
-    Raises:
-        SourceError: `split-name`; `unreadable-file` for a list.
-    """
+    """The splits of all XML files (in string order) that the lists say, or else the folders, or else `train`."""
     lists = {PurePosixPath(path).stem: (path, _lines(root, path)) for path in layout.lists}
     splits = Splits()
     for name, (path, lines) in lists.items():

@@ -1,0 +1,284 @@
+"""dlib's imglab: XML files that list images, with boxes and numbered or named keypoints: formats/sources/imglab.md.
+
+dlib calls a keypoint a part.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import ClassVar
+from xml.etree.ElementTree import Element
+
+import numpy as np
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.regular_files import os_errors
+from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.files import LITTER, PackedStrings, walk_files
+from tensorstore_ds.sources.objects import AnnotatedObject, ObjectTable
+from tensorstore_ds.sources.splits import find_unions, split_name, split_names
+from tensorstore_ds.sources.xml import (
+    ElementError,
+    Place,
+    file_root,
+    flag,
+    folder_roots,
+    iterate_elements,
+    keypoints_of,
+    number,
+    pixels,
+    place,
+    shown,
+)
+
+NAMES_LIMIT = 1 << 16  # different keypoint names of a file
+
+_SPLITS = ("train", "test", "val")
+_DRIVE = re.compile(r"[A-Za-z]:(/|$)")
+
+
+@dataclass(slots=True)
+class _ImageList:
+    """What a file lists."""
+
+    xml: str  #: the file's path in the source
+    listed: PackedStrings = field(default_factory=PackedStrings)  #: the paths of all its images, each once
+    entries: PackedStrings = field(default_factory=PackedStrings)  #: those that are sound, each as `_pack` makes it
+    boxes: int = 0  #: how many these have
+    keypoints: int = 0
+    unlabelled: dict[int, int] = field(default_factory=dict)  #: entries with a box (by number, from 1) without a label
+    table: ObjectTable = field(default_factory=ObjectTable)  #: the names that occur
+    problems: list[Problem] = field(default_factory=list)  #: the images that are left out, and why
+
+    @property
+    def richness(self) -> tuple[int, int]:
+        """Of two files that list the same images, the larger one counts."""
+        return self.keypoints, self.boxes
+
+
+class ImglabSource(Source):
+    """A reference is an image with its objects, as `_pack` makes it: the workers need no XML."""
+
+    name: ClassVar[str] = "imglab"
+
+    def __init__(self, path: Path, options: SourceOptions) -> None:
+        super().__init__(path, options)
+        self._root = path.parent if path.is_file() else path  # what the paths of XML files are relative to
+        self.images = options.images or self._root
+        self._table = ObjectTable()
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        """Whether it is an XML file whose root is ``dataset``, or a folder with such files."""
+        return file_root(path) == "dataset" if path.is_file() else "dataset" in folder_roots(path)
+
+    def scan(self) -> Contents:
+        """Read every XML file."""
+        xmls = [self.path.name] if self.path.is_file() else list(walk_files(self.path, {".xml"}))
+        if not xmls:
+            raise SourceError(Problem(str(self.path), "empty-source", "expected XML files, found none."))
+        files: list[_ImageList] = []
+        problems: list[Problem] = []
+        for xml in xmls:
+            folder = "" if self.options.images is not None else xml[: xml.rfind("/") + 1]
+            try:
+                files.append(_read_list(self._root / xml, xml, self.images, folder))
+            except SourceError as error:
+                problems += error.problems
+        kept, left_out = _choose(files)
+        labelled = any(file.table.classes for file in kept)
+        entries = {file.xml: _labelled(file) if labelled else file.entries for file in kept}
+        problems += [problem for file in kept for problem in file.problems]
+        used = [file for file in kept if entries[file.xml]]
+        if not used:
+            raise SourceError(problems or left_out)
+        self._table = ObjectTable.union(file.table for file in used)
+        field = self._table.field(self.options, str(self.path), labelled=bool(self._table.classes))
+        splits = {split: entries[file.xml] for split, file in zip(_split_names(used), used, strict=True)}
+        left_out += self._not_listed(files)
+        return Contents({"objects": field}, splits, problems=tuple(problems), left_out=tuple(left_out))
+
+    def read(self, split: str, reference: Reference) -> Sample:
+        image, size, objects = _unpack(str(reference))
+        arrays = self._table.arrays(objects, image)
+        return Sample(image, f"{self.images}/{image}", objects=arrays, annotated_size=size if all(size) else None)
+
+    def _not_listed(self, files: Sequence[_ImageList]) -> list[Problem]:
+        """The images that lie in the same folders as listed ones, and that no file lists."""
+        listed = {image for file in files for image in file.listed}
+        left_out = []
+        for folder in sorted({image[: image.rfind("/") + 1] for image in listed}):
+            with os_errors(folder or str(self.images)):
+                if not (self.images / folder).is_dir():
+                    continue  # its images are reported already
+                names = sorted(entry.name for entry in (self.images / folder).iterdir())
+            for path in (folder + name for name in names if name[0] != "." and name.lower() not in LITTER):
+                if PurePosixPath(path).suffix.lower() in IMAGE_SUFFIXES and path not in listed:
+                    left_out.append(Problem(path, "not-listed", "not stored: no XML file lists it."))
+        return left_out
+
+
+def _choose(files: Sequence[_ImageList]) -> tuple[list[_ImageList], list[Problem]]:
+    """The files that become splits: not those that repeat what others have."""
+    kept: dict[str, _ImageList] = {}
+    left_out: list[Problem] = []
+    for file in sorted(files, key=lambda each: each.richness, reverse=True):
+        other = next((each for each in kept.values() if _same_images(each, file)), None)
+        if not file.listed:
+            left_out.append(Problem(file.xml, "empty-split", "not stored: it lists no images."))
+        elif other is None:
+            kept[file.xml] = file
+        else:
+            counts = f"{other.boxes} boxes and {other.keypoints} keypoints"
+            message = f"not stored: {other.xml} lists the same images, with {counts}."
+            left_out.append(Problem(file.xml, "no-more-annotated", message))
+    numbers: dict[str, int] = {}
+    rows = {xml: np.array([numbers.setdefault(i, len(numbers)) for i in kept[xml].listed]) for xml in kept}
+    for xml, parts in find_unions(rows).items():
+        richness = np.sum([kept[part].richness for part in parts], axis=0)
+        if (richness >= kept[xml].richness).all():
+            message = f"not stored twice: it is the union of {', '.join(parts)}."
+            left_out.append(Problem(xml, "split-union", message))
+            del kept[xml]
+    return [kept[xml] for xml in sorted(kept)], left_out
+
+
+def _same_images(a: _ImageList, b: _ImageList) -> bool:
+    return len(a.listed) == len(b.listed) and sorted(a.listed) == sorted(b.listed)
+
+
+def _labelled(file: _ImageList) -> PackedStrings:
+    """The entries whose boxes all have a label; the others become problems of the file."""
+    for i, box in file.unlabelled.items():
+        message = f"{file.xml}: expected a label in every box, as in others of this source, found box {box} without."
+        message = f"{message} Label it, or remove all labels."
+        file.problems.append(Problem(file.entries[i].partition("\0")[0], "annotation", message))
+    return PackedStrings(entry for i, entry in enumerate(file.entries) if i not in file.unlabelled)
+
+
+def _split_names(files: Sequence[_ImageList]) -> list[str]:
+    """The name of each file's split: what its stem begins with, or its stem, or its path."""
+    paths = [PurePosixPath(file.xml).with_suffix("") for file in files]
+    short = [next((s for s in _SPLITS if path.name.lower().startswith(s)), "") for path in paths]
+    if len(files) == 1:
+        return [short[0] or "train"]
+    stems = [split_name(path.name) for path in paths]
+    unique = [s and short.count(s) == 1 and s not in stems[:i] + stems[i + 1 :] for i, s in enumerate(short)]
+    names = [s if is_unique else stem for s, is_unique, stem in zip(short, unique, stems, strict=True)]
+    count = Counter(names)
+    texts = [str(path) if count[name] > 1 else name for path, name in zip(paths, names, strict=True)]
+    final = split_names(texts)
+    return [final[text] for text in texts]
+
+
+# --- one file -----------------------------------------------------------------------------------------------------
+
+
+def _pack(image: str, size: tuple[int, int], objects: list[AnnotatedObject]) -> str:
+    """An image with its objects as one string: some 12 bytes a keypoint, where a tuple would take 200."""
+    rows = []
+    for each in objects:
+        keypoints = [value for name, (x, y) in each.keypoints.items() for value in (name, _short(x), _short(y))]
+        rows.append([each.label, each.flags, *map(_short, each.box), *keypoints])
+    return f"{image}\0{json.dumps([size, rows], separators=(',', ':'))}"
+
+
+def _unpack(entry: str) -> tuple[str, tuple[int, int], list[AnnotatedObject]]:
+    """The image's path, its size, and its objects."""
+    image, _, text = entry.partition("\0")
+    (height, width), rows = json.loads(text)
+    objects = []
+    for label, flags, x1, y1, x2, y2, *flat in rows:
+        keypoints = {name: (x, y) for name, x, y in zip(flat[::3], flat[1::3], flat[2::3], strict=True)}
+        objects.append(AnnotatedObject(label, (x1, y1, x2, y2), flags, keypoints))
+    return image, (height, width), objects
+
+
+def _short(value: float) -> float:
+    return int(value) if value.is_integer() else value  # 201 takes two characters less than 201.0
+
+
+def _read_list(path: Path, xml: str, images: Path, folder: str) -> _ImageList:
+    """Read the file `path`, named `xml` in errors; `folder` in `images` is where the paths in it begin."""
+    result = _ImageList(xml)
+    seen: set[str] = set()
+    for line, element in iterate_elements(path, xml, "dataset", "image"):
+        where = f"{xml} line {line}"
+        try:
+            image = _image_path(element.get("file"), folder, where)
+            if image in seen:
+                message = f"expected each image once in {xml}, found it again in line {line}. Merge the two."
+                raise SourceError(Problem(image, "duplicate-key", message))
+            seen.add(image)
+            result.listed.extend([image])
+            with os_errors(image):
+                exists = (images / image).is_file()
+            if not exists:
+                message = f"expected this image, which {where} lists, found none. Add it, or remove the entry."
+                raise SourceError(Problem(image, "no-image", message))
+            objects = [_object(box, f"{where}, box {i}", image) for i, box in enumerate(element.iterfind("box"), 1)]
+            known = result.table.keypoints
+            new = {name for each in objects for name in each.keypoints if name not in known}
+            if len(known) + len(new) > NAMES_LIMIT:
+                message = f"{where}: expected at most {NAMES_LIMIT} different keypoint names in a file, found more."
+                raise SourceError(Problem(image, "keypoint-count", message))
+        except SourceError as error:
+            result.problems.extend(error.problems)
+            continue
+        bare = next((i for i, each in enumerate(objects, 1) if not each.label), None)
+        if bare is not None:
+            result.unlabelled[len(result.entries)] = bare
+        size = pixels(element.get("height")), pixels(element.get("width"))
+        result.entries.extend([_pack(image, size, objects)])
+        result.boxes += len(objects)
+        result.keypoints += sum(len(each.keypoints) for each in objects)
+        result.table.note(objects)
+    return result
+
+
+def _image_path(text: str | None, folder: str, where: str) -> str:
+    """The image's path relative to the folder of images, without ``.`` and ``..``."""
+    if not text:
+        raise SourceError(Problem(where, "annotation", "expected the attribute file of <image>, found none. Add it."))
+    path = text.replace("\\", "/")
+    parts: list[str] = []
+    inside = not path.startswith("/") and not _DRIVE.match(path)
+    for part in f"{folder}{path}".split("/"):
+        if part == "..":
+            inside = inside and bool(parts)
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    if not inside or not parts:
+        message = f"expected the path of an image inside the source, found {shown(text)}. Make it relative to the XML."
+        raise SourceError(Problem(where, "unsafe-path", message))
+    return "/".join(parts)
+
+
+def _object(element: Element, where: str, image: str) -> AnnotatedObject:
+    try:
+        left, top, width, height = (number(element.get(key), key) for key in ("left", "top", "width", "height"))
+        flags: dict[str, int] = {}
+        for key in (*FLAGS, "ignore"):
+            if (text := element.get(key)) is not None:
+                name = "difficult" if key == "ignore" else key  # do not count it: neither as found nor as missed
+                flags[name] = flags.get(name, 0) | flag(text, key)
+        keypoints = keypoints_of(_keypoint(part) for part in element.iterfind("part"))
+    except ElementError as error:
+        message = f"{where}: {error}. Correct the entry, or remove it."
+        raise SourceError(Problem(image, "annotation", message)) from error
+    text = element.findtext("label")
+    label = (element.get("label", "") if text is None else text).strip()
+    return AnnotatedObject(label, (left, top, left + width, top + height), flags, keypoints)
+
+
+def _keypoint(part: Element) -> tuple[str, Place]:
+    name = (part.get("name") or "").strip()
+    if not name:
+        raise ElementError("expected the attribute name of <part>, found none")
+    return name, place(part.get("x"), part.get("y"), name)

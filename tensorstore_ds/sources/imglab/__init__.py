@@ -1,1 +1,0 @@
-"""dlib's imglab: formats/sources/imglab.md."""
