@@ -48,9 +48,14 @@ from .loading.weighted import (
     weights_from_column as weights_from_column,
 )
 from .machine import memory_limit as memory_limit, memory_limits as memory_limits
-from .page_cache.eviction import Eviction as Eviction, evict as evict
 from .page_cache.locking import Lock as Lock, lock as lock
-from .page_cache.residency import Residency as Residency, fits as fits, residency as residency
+from .page_cache.residency import (
+    Eviction as Eviction,
+    Residency as Residency,
+    evict as evict,
+    fits as fits,
+    residency as residency,
+)
 from .page_cache.warming import Warming as Warming, warm as warm, warm_in_background as warm_in_background
 from .reading.columns import Column as Column, Ragged as Ragged, RaggedColumn as RaggedColumn
 from .reading.store import Split as Split, Store as Store, open as open

@@ -27,35 +27,28 @@ if TYPE_CHECKING:
     from tensorstore_ds.training.records import Listeners
     from tensorstore_ds.training.report import TrainReport
 
+#: A digit in a scene: which, and its box x1 y1 x2 y2 in pixels, x2 and y2 exclusive.
+_Placed = tuple[int, tuple[int, int, int, int]]
+
 SCENES = 200
 SCENE_SIZE = (120, 160)  # height, width
 _TRAIN_SCENES = 150
 _MARKER = ".tsds-demo"
 #: All that a demo leaves in its folder; a later one removes these and nothing else.
-_FOLDERS = (
-    *("digits", "scenes", "digits.tsds", "scenes.tsds", "digits.tsds.partial", "scenes.tsds.partial"),
-    "digits.run",
-)
+_LEFT = ("digits.run", *(f"{a}{b}" for a in ("digits", "scenes") for b in ("", ".tsds", ".tsds.partial", ".png")))
 #: A vision transformer that tells the digits apart: over 0.95 of those it has not seen, in less than a minute. The
 #: model is so small that a second thread makes it a third quicker, and several times slower where another process
 #: wants the core: threads wait for each other by spinning.
 TRAINING = {"model": "seed", "epochs": 30, "batch_size": 32, "learning_rate": 2e-3, "torch_threads": 1}
-_SHEETS = ("digits.png", "scenes.png")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that was done.
+    """One thing that was done."""
 
-    Attributes:
-        done: what, in words.
-        path: what it left.
-        seconds: how long it took.
-    """
-
-    done: str
-    path: Path
-    seconds: float
+    done: str  #: what, in words
+    path: Path  #: what it left
+    seconds: float  #: how long it took
 
 
 def run(out: Path) -> Iterator[Step]:
@@ -76,10 +69,7 @@ def run(out: Path) -> Iterator[Step]:
 def train_digits(out: Path, listeners: Listeners | None = None, **changes: Any) -> TrainReport | None:
     """Train on the digits that `run` has converted; what is drawn and kept goes to ``digits.run`` in `out`.
 
-    Args:
-        out: the demo's folder.
-        listeners: who is told how it goes.
-        changes: of `TRAINING`: see `TrainOptions`.
+    `changes` are options of `TrainOptions` in place of those in `TRAINING`.
 
     Raises:
         ModuleNotFoundError: torch or torchvision is not installed.
@@ -116,17 +106,16 @@ def _show(out: Path, name: str, write: Callable[[Path], str], options: ConvertOp
 
 def _clear(out: Path) -> None:
     """Make `out`, or remove what an earlier demo left there."""
-    is_free = not out.exists() or (out / _MARKER).is_file() or (out.is_dir() and not any(out.iterdir()))
-    if not is_free:
+    if out.exists() and not (out / _MARKER).is_file() and not (out.is_dir() and not any(out.iterdir())):
         found = "expected a new or empty folder, or that of an earlier demo, found something else."
         raise OptionError(f"{out}: {found} Choose another `out`.")
     out.mkdir(parents=True, exist_ok=True)
     (out / _MARKER).write_text("tsds demo may replace what it wrote here: digits*, scenes*\n", "utf-8")
-    for name in _FOLDERS:
-        if (out / name).is_dir() and not (out / name).is_symlink():
-            shutil.rmtree(out / name)
-    for name in _SHEETS:
-        (out / name).unlink(missing_ok=True)
+    for path in (out / name for name in _LEFT):
+        if path.suffix == ".png":
+            path.unlink(missing_ok=True)
+        elif path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
 
 
 def load_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -145,9 +134,6 @@ def load_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return np.rint(digits.images * (255 / 16)).astype(np.uint8), digits.target.astype(np.int64)
 
 
-# --- class folders ----------------------------------------------------------------------------------------------
-
-
 def write_digits(path: Path, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> str:
     """Write ``train/<digit>/0000.png`` and ``test/<digit>/0004.png``, every fifth image in ``test``; returns what."""
     for i, (image, label) in enumerate(zip(images, labels, strict=True)):
@@ -157,30 +143,22 @@ def write_digits(path: Path, images: NDArray[np.uint8], labels: NDArray[np.int64
     return f"{len(images):,} PNG images in class folders"
 
 
-# --- Pascal VOC -------------------------------------------------------------------------------------------------
-
-
-#: A digit in a scene: which, and its box x1 y1 x2 y2 in pixels, x2 and y2 exclusive.
-_Placed = tuple[int, tuple[int, int, int, int]]
-
-
 def write_scenes(path: Path, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> str:
     """Write `SCENES` pictures of several digits in the layout of a VOCdevkit, always the same; returns what."""
     root = path / "VOC2012"
-    folders = {name: root / name for name in ("JPEGImages", "Annotations", "ImageSets/Main")}
-    for folder in folders.values():
-        folder.mkdir(parents=True)
+    for folder in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        (root / folder).mkdir(parents=True)
     rng = np.random.default_rng(0)
     stems = [f"scene_{i:04d}" for i in range(SCENES)]
     objects = 0
     for stem in stems:
         scene, placed = _scene(rng, images, labels)
         objects += len(placed)
-        Image.fromarray(scene).save(folders["JPEGImages"] / f"{stem}.jpg", quality=92)
-        (folders["Annotations"] / f"{stem}.xml").write_text(_annotation(f"{stem}.jpg", placed), "utf-8")
+        Image.fromarray(scene).save(root / "JPEGImages" / f"{stem}.jpg", quality=92)
+        (root / "Annotations" / f"{stem}.xml").write_text(_annotation(f"{stem}.jpg", placed), "utf-8")
     lists = {"train": stems[:_TRAIN_SCENES], "val": stems[_TRAIN_SCENES:], "trainval": stems}
     for name, listed in lists.items():
-        (folders["ImageSets/Main"] / f"{name}.txt").write_text("".join(f"{stem}\n" for stem in listed), "utf-8")
+        (root / "ImageSets/Main" / f"{name}.txt").write_text("".join(f"{stem}\n" for stem in listed), "utf-8")
     return f"{SCENES} JPEG scenes with {objects:,} boxes, as Pascal VOC"
 
 
@@ -203,7 +181,7 @@ def _scene(
         ):
             continue
         patch = scene[y : y + h, x : x + w]
-        color = _contrasting(rng, patch)
+        color = rng.uniform(200, 255, 3) if patch.mean() < 128 else rng.uniform(0, 60, 3)  # bright on dark
         patch += (color - patch) * ink[:, :, None]
         placed.append((int(labels[chosen]), box))
     return np.clip(np.rint(scene), 0, 255).astype(np.uint8), placed
@@ -216,11 +194,10 @@ def _background(rng: np.random.Generator) -> NDArray[np.float64]:
     angle = rng.uniform(0, 2 * np.pi)
     y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
     slope = (np.cos(angle) * (x - 0.5) + np.sin(angle) * (y - 0.5)) / 1.42 + 0.5
-    clouds = Image.fromarray(rng.normal(0, 22, (8, 10)).astype(np.float32)).resize(
-        (width, height), Image.Resampling.BICUBIC
-    )
+    coarse = Image.fromarray(rng.normal(0, 22, (8, 10)).astype(np.float32))
+    clouds = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC))
     grain = rng.normal(0, 7, (height, width, 3))
-    scene: NDArray[np.float64] = first + (second - first) * slope[:, :, None] + np.asarray(clouds)[:, :, None] + grain
+    scene: NDArray[np.float64] = first + (second - first) * slope[:, :, None] + clouds[:, :, None] + grain
     return scene
 
 
@@ -230,11 +207,6 @@ def _ink(image: NDArray[np.uint8], size: int) -> NDArray[np.float64]:
     ink = np.clip((enlarged - 0.25) / 0.4, 0, 1)
     rows, columns = np.flatnonzero((ink > 0.3).any(axis=1)), np.flatnonzero((ink > 0.3).any(axis=0))
     return ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-
-
-def _contrasting(rng: np.random.Generator, patch: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A colour that stands out: bright on dark, dark on bright."""
-    return rng.uniform(200, 255, 3) if patch.mean() < 128 else rng.uniform(0, 60, 3)
 
 
 def _annotation(filename: str, placed: list[_Placed]) -> str:

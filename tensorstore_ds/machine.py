@@ -23,11 +23,7 @@ def memory_limit() -> int:
 
 
 def memory_limits() -> dict[str, int]:
-    """Bytes that each limit leaves to this process now, by who sets it.
-
-    Returns:
-        ``machine``, and the directories of the control groups that set a limit.
-    """
+    """Bytes that each limit leaves to this process now: of ``machine``, and by the directory of a control group."""
     import psutil  # takes longer to import than `tsds info` takes for all the rest
 
     limits = {"machine": psutil.virtual_memory().available}
@@ -108,9 +104,8 @@ def cgroup_left(limit: str, used: str, statistics: str, prefix: str = "") -> int
     if not limit or limit.strip() == "max" or int(limit) >= 2**62:
         return None
     sizes = {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", statistics, re.MULTILINE)}
-    cached, shared, locked = (
-        sizes.get(f"{prefix}{name}", 0) for name in ("cache" if prefix else "file", "shmem", "unevictable")
-    )
+    names = ("cache" if prefix else "file", "shmem", "unevictable")
+    cached, shared, locked = (sizes.get(f"{prefix}{name}", 0) for name in names)
     return max(0, int(limit) - int(used or 0) + max(0, cached - shared - locked))
 
 
@@ -141,15 +136,10 @@ def _control_groups(controller: str) -> list[Path]:
 
 def _nbytes_left(group: Path) -> int | None:
     """Of version 2, or of version 1."""
-    statistics = read_system_file(group / "memory.stat")
-    for limit, used, prefix in (
-        ("memory.max", "memory.current", ""),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
-    ):
-        left = cgroup_left(read_system_file(group / limit), read_system_file(group / used), statistics, prefix)
-        if left is not None:
-            return left
-    return None
+    names = ("max", "current", "limit_in_bytes", "usage_in_bytes", "stat")
+    limit, used, limit_1, used_1, statistics = (read_system_file(group / f"memory.{name}") for name in names)
+    left = cgroup_left(limit, used, statistics)
+    return cgroup_left(limit_1, used_1, statistics, "total_") if left is None else left
 
 
 def _quota(group: Path) -> float | None:

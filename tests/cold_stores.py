@@ -10,7 +10,7 @@ import pytest
 
 import tensorstore_ds as tsds
 from small_stores import image_field, label_field, write_store
-from tensorstore_ds.page_cache.eviction import evict
+from tensorstore_ds.page_cache.residency import evict
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the page cache is asked about on Linux only")
 

@@ -11,9 +11,8 @@ import tensorstore_ds as tsds
 from cold_stores import linux, make_cold, make_store
 from small_stores import VALID
 from tensorstore_ds.errors import OptionError, ResidencyError
-from tensorstore_ds.page_cache.eviction import evict
 from tensorstore_ds.page_cache.locking import lock, lock_allowance, locked_nbytes
-from tensorstore_ds.page_cache.residency import residency
+from tensorstore_ds.page_cache.residency import evict, residency
 
 pytestmark = linux
 

@@ -1,21 +1,31 @@
 from __future__ import annotations
 
+import errno
+import gc
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import tensorstore_ds
+import tensorstore_ds as tsds
+from cold_stores import linux, make_cold, make_store
 from small_stores import VALID
-from tensorstore_ds.errors import OptionError
+from tensorstore_ds.errors import FormatError, OptionError, ResidencyError
 from tensorstore_ds.page_cache import residency as module, system_calls
-from tensorstore_ds.page_cache.residency import Residency, fits, residency, select_columns, total_residency
+from tensorstore_ds.page_cache.residency import (
+    Eviction,
+    Residency,
+    evict,
+    fits,
+    residency,
+    select_columns,
+    total_residency,
+)
 from tensorstore_ds.page_cache.system_calls import mincore_nbytes, resident_nbytes
+from tensorstore_ds.page_cache.warming import warm
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-linux = pytest.mark.skipif(sys.platform != "linux", reason="the page cache is asked about on Linux only")
 
 
 @linux
@@ -55,14 +65,14 @@ def test_files_of_others_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system_calls, "_CACHESTAT", 100_000)
     monkeypatch.setattr("os.geteuid", lambda: 12345)
     monkeypatch.setattr("os.access", lambda *_: False)
-    found = residency(tensorstore_ds.open(VALID / "minimal.tsds"))["train/image"]
+    found = residency(tsds.open(VALID / "minimal.tsds"))["train/image"]
     assert found.resident is None and found.share is None
     assert "somebody else's" in found.reason
 
 
 @linux
 def test_columns_of_a_store() -> None:
-    store = tensorstore_ds.open(VALID / "shards.tsds")
+    store = tsds.open(VALID / "shards.tsds")
     for path in VALID.joinpath("shards.tsds").rglob("*"):
         if path.is_file():
             path.read_bytes()
@@ -76,7 +86,7 @@ def test_columns_of_a_store() -> None:
 
 def test_other_systems_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
-    found = residency(tensorstore_ds.open(VALID / "minimal.tsds"))["train/image"]
+    found = residency(tsds.open(VALID / "minimal.tsds"))["train/image"]
     assert found == Residency(2 * 16 + 20, None, "not available on darwin")
 
 
@@ -103,11 +113,11 @@ def test_several_columns_as_one() -> None:
 def test_columns_are_chosen_by_name(
     splits: str | list[str] | None, fields: str | list[str] | None, expected: list[tuple[str, str]]
 ) -> None:
-    assert select_columns(tensorstore_ds.open(VALID / "shards.tsds"), splits, fields) == expected
+    assert select_columns(tsds.open(VALID / "shards.tsds"), splits, fields) == expected
 
 
 def test_names_that_a_store_does_not_have() -> None:
-    store = tensorstore_ds.open(VALID / "shards.tsds")
+    store = tsds.open(VALID / "shards.tsds")
     with pytest.raises(OptionError, match=r"there is no split nope\. Choose one of train, val, test-0\.$"):
         select_columns(store, ["train", "nope"], None)
     with pytest.raises(OptionError, match=r"there is no field i\. Choose one of image, label, objects, key\.$"):
@@ -115,7 +125,7 @@ def test_names_that_a_store_does_not_have() -> None:
 
 
 def test_a_store_fits_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = tensorstore_ds.open(VALID / "minimal.tsds")
+    store = tsds.open(VALID / "minimal.tsds")
     nbytes = sum(r.nbytes for r in residency(store).values())
     limits = {"machine": nbytes + 1000, "/sys/fs/cgroup": nbytes}
     resident = 0
@@ -129,3 +139,90 @@ def test_a_store_fits_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fits(store)
     with pytest.raises(OptionError):
         fits(store, splits="nope")
+
+
+# --- eviction ---------------------------------------------------------------------------------------------------
+
+
+@linux
+def test_a_store_that_was_just_written(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "s.tsds")  # its pages wait to be written to disk
+    assert {r.share for r in residency(store).values()} == {1.0}
+    make_cold(store)
+    assert {r.share for r in residency(store).values()} == {0.0}
+    total = warm(store)
+    done = evict(store)
+    assert (done.dropped, done.left) == (total, 0)
+    assert {r.share for r in done.before.values()} == {1.0}
+    assert done.after == residency(store)
+
+
+@linux
+def test_a_part_of_a_store_is_dropped(tmp_path: Path) -> None:
+    store = make_cold(make_store(tmp_path / "s.tsds"))
+    warm(store)
+    assert list(evict(store, splits="val").after) == ["val/image", "val/label"]
+    evict(store, fields="label")
+    shares = {column: found.share for column, found in residency(store).items()}
+    assert shares == {"train/image": 1, "train/label": 0, "val/image": 0, "val/label": 0}
+
+
+@linux
+def test_pages_that_are_mapped_and_used_stay(tmp_path: Path) -> None:
+    store = make_cold(make_store(tmp_path / "s.tsds"))
+    warm(store)
+    column = store["train"]["image"]
+    first = int(column[0].sum())
+    done = evict(store)
+    assert 256 * 256 * 3 <= (done.left or 0) < 4_000_000  # the row, and what the system has mapped around it
+    assert done.after["val/image"].resident == 0
+    assert int(column[0].sum()) == first
+    del column, store
+    gc.collect()  # a split and its columns know each other
+    assert evict(tsds.open(tmp_path / "s.tsds")).left == 0
+
+
+@linux
+def test_values_are_the_same_after(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "s.tsds")
+    expected = store["val"]["image"].take([5, 7])
+    evict(store)
+    assert (tsds.open(store.path)["val"]["image"].take([5, 7]) == expected).all()
+
+
+@linux
+def test_a_read_only_file_system_has_nothing_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tsds.open(VALID / "minimal.tsds")
+    number = errno.EINVAL
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("os.fdatasync", refuse)
+    evict(store)
+    number = errno.EIO
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        evict(store)
+
+
+def test_what_is_not_known_is_not_claimed() -> None:
+    known, unknown = {"train/image": Residency(9, 9)}, {"train/image": Residency(9, None, "somebody else's")}
+    assert Eviction(known, known).dropped == 0
+    assert (Eviction(known, unknown).dropped, Eviction(known, unknown).left) == (None, None)
+    assert (Eviction(unknown, known).dropped, Eviction(unknown, known).left) == (None, 9)
+
+
+def test_elsewhere_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "win32")
+    with pytest.raises(ResidencyError, match=r"minimal\.tsds: expected Linux .*, found win32\.$"):
+        evict(tsds.open(VALID / "minimal.tsds"))
+
+
+@linux
+def test_what_cannot_be_evicted(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "s.tsds")
+    with pytest.raises(OptionError, match="there is no field nope"):
+        evict(store, fields="nope")
+    (store.path / "val/00000/label/c/0").unlink()
+    with pytest.raises(FormatError, match="cannot be opened"):
+        evict(store)

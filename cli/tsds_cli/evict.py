@@ -27,7 +27,7 @@ def evict(store: Path, splits: tuple[str, ...], as_json: bool) -> None:
       tsds evict photos.tsds --split val --json
     """
     from tensorstore_ds import open as open_store
-    from tensorstore_ds.page_cache.eviction import evict as run
+    from tensorstore_ds.page_cache.residency import evict as run
 
     done = run(open_store(store), splits=splits or None)
     if as_json:

@@ -31,7 +31,7 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import move
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.machine import memory_limit
-from tensorstore_ds.page_cache.eviction import evict
+from tensorstore_ds.page_cache.residency import evict
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Split, open as open_store
 

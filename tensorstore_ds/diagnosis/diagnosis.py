@@ -66,8 +66,7 @@ def diagnose(
     dataset = dataset_of(store, options.split, transform)
     with ranks(options.device) as own:
         device = own.device
-        examination = Examination(dataset, options, device, progress or (lambda _: None))
-        examination.choose_student(step)
+        examination = Examination(dataset, options, device, step, progress or (lambda _: None))
         measured = examination.measure()
         used, wanted = measured.current.settings, recommend(measured)
         gain = examination.gain(used, wanted)
@@ -114,17 +113,7 @@ def recommend(m: Measured) -> Settings:
 def dataset_of(
     examined: Store | StoreDataset | str | os.PathLike[str], split: str | None, transform: Callable[[Any], Any] | None
 ) -> StoreDataset:
-    """The samples to examine.
-
-    Args:
-        examined: a store, its path, or a data set.
-        split: of a store; None: `train`, or the first one.
-        transform: of samples; None: the data set's own.
-
-    Raises:
-        OptionError: there is no such split, or it is empty.
-        FormatError: the store cannot be opened.
-    """
+    """The samples to examine; of a store without a `split`, those of `train`, or of the first one."""
     if isinstance(examined, StoreDataset):
         if split not in (None, examined.split_name):
             raise OptionError(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import multiprocessing
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,13 +13,14 @@ import torch
 from tensorstore_ds.diagnosis import measure_loading as loading, measure_training as training
 from tensorstore_ds.diagnosis.measure_machine import measure_cores, measure_memory, measure_storage
 from tensorstore_ds.diagnosis.options import DiagnoseOptions
-from tensorstore_ds.diagnosis.results import Copies, Cores, Measured, ModelRun, Run, Settings
+from tensorstore_ds.diagnosis.results import Cores, Measured, ModelRun, Run, Settings
 from tensorstore_ds.errors import TsdsError
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.reading.store import open as open_store
+from tensorstore_ds.training.process import torch_settings
 
 #: Shares of the time for each measurement; the rest goes to starting up, and to batches that are waited for.
 STORAGE, FIRST_EPOCH, WARM, CORES, MODEL, LARGER = 0.04, 0.08, 0.1, 0.03, 0.1, 0.05
@@ -35,44 +36,42 @@ DEVICE_NBYTES = 4 * 1024**3
 
 
 class Examination:
-    """One data set, on one device, with one model or none.
-
-    Attributes:
-        batch_size: asked for, cut to the data.
-        notes: what could not be measured, or not wholly, and why.
-    """
+    """One data set, on one device, with a step of the user's, the model of the options, or nothing that learns."""
 
     def __init__(
-        self, dataset: StoreDataset, options: DiagnoseOptions, device: torch.device, progress: Callable[[str], None]
+        self,
+        dataset: StoreDataset,
+        options: DiagnoseOptions,
+        device: torch.device,
+        step: Callable[[Any], Any] | None,
+        progress: Callable[[str], None],
     ) -> None:
-        self.batch_size = min(options.batch_size, len(dataset))
-        self.notes: list[str] = []
+        self.batch_size = min(options.batch_size, len(dataset))  #: asked for, cut to the data
+        self.notes: list[str] = []  #: what could not be measured, or not wholly, and why
         self._store = open_store(dataset.path)
-        self._dataset = dataset
-        self._rows = dataset  # those that are in memory, once they have been brought there
         self._options = options
         self._device = device
         self._progress = progress
-        self._student: training.Student | None = None
         self._used = Settings(options.num_threads, options.prefetch_factor, pin_memory=options.pin_memory)
         self._load_batch = self._step_batch = self.batch_size
-
-    def choose_student(self, step: Callable[[Any], Any] | None) -> None:
-        """Choose what trains: this step, or the model of the options if the store has something to learn from."""
-        model, dataset = self._options.model, self._dataset
-        if step is not None:
-            self._student = training.Student("the step that was given", step, collate="list")
-        elif model == "none":
-            self._note("training", "the model none was chosen, loading alone was examined")
-        else:
-            try:
-                self._student = training.student_of(
-                    self._store, dataset.split, model, self._device, batch_size=self._options.batch_size
-                )
-            except TsdsError as error:
-                self._note("training", f"no model learns from this store, loading alone was examined ({error})")
+        self._student = self._choose_student(dataset, step)
         if self._student is not None and self._student.fields is not None:
-            self._dataset = self._rows = loading.remade(dataset, self._student.fields, dataset.transform)
+            dataset = loading.remade(dataset, self._student.fields, dataset.transform)
+        self._dataset = dataset
+        self._rows = dataset  # those that are in memory, once they have been brought there
+
+    def _choose_student(self, dataset: StoreDataset, step: Callable[[Any], Any] | None) -> training.Student | None:
+        model, batch_size = self._options.model, self._options.batch_size
+        if step is not None:
+            return training.Student("the step that was given", step, collate="list")
+        if model == "none":
+            self._note("training", "the model none was chosen, loading alone was examined")
+            return None
+        try:
+            return training.student_of(self._store, dataset.split, model, self._device, batch_size=batch_size)
+        except TsdsError as error:
+            self._note("training", f"no model learns from this store, loading alone was examined ({error})")
+            return None
 
     def measure(self) -> Measured:
         """All that verdicts follow from, but for the settings to use."""
@@ -86,16 +85,23 @@ class Examination:
         self._progress("the loader, as the store was found")
         first_epoch = self._first_epoch()
         self._progress("bringing the store into memory")
-        self._rows = loading.warmed(self._store, dataset, memory, seconds=WARM * seconds)
-        if len(self._rows) < len(dataset):
-            self._note("all samples from memory", f"{len(self._rows):,} of {len(dataset):,} were brought there")
+        self._rows = rows = loading.warmed(self._store, dataset, memory, seconds=WARM * seconds)
+        if len(rows) < len(dataset):
+            self._note("all samples from memory", f"{len(rows):,} of {len(dataset):,} were brought there")
         cores = measure_cores(self._options.cores, seconds=CORES * seconds)
-        model = self._model(cores)
-        together = self._together()
+        model, together, copies = self._model(cores), None, None
+        if self._student is not None:
+            self._progress("model and loader together")
+            together = loading.median(self._in_turns([self._used], TOGETHER, self._student)[self._used])
         self._progress("the loader, with other settings")
         current, *runs = map(loading.median, self._in_turns(self._candidates(cores.threads), SWEEP, None).values())
         self._progress("what its threads do")
         seconds *= WORK
+        if self._device.type == "cuda":
+            size = self._step_batch if self._student is not None else self._load_batch
+            copies = training.measure_copies(rows, self._student, size, self._device, seconds=seconds)
+        else:
+            self._note("copies to a device", f"there is none to copy to, batches stay on the {self._device}")
         return Measured(
             device=self._device.type,
             layout=self._store.layout,
@@ -109,9 +115,9 @@ class Examination:
             runs=tuple(runs),
             model=model,
             together=together,
-            copies=self._copies(),
-            transform=loading.measure_transform(self._rows, self._load_batch, cores.threads, seconds=seconds),
-            decoding=loading.measure_decoding(self._rows, seconds=seconds / 2),
+            copies=copies,
+            transform=loading.measure_transform(rows, self._load_batch, cores.threads, seconds=seconds),
+            decoding=loading.measure_decoding(rows, seconds=seconds / 2),
         )
 
     def gain(self, used: Settings, wanted: Settings) -> float:
@@ -150,10 +156,7 @@ class Examination:
         """Runs with each of these settings, by loaders that are kept from one turn to the next."""
         step = None if student is None else student.step
         loaders = {settings: self._loader(settings, student) for settings in candidates}
-        measure = {
-            settings: functools.partial(loading.run, loader, settings, step=step)
-            for settings, loader in loaders.items()
-        }
+        measure = {settings: partial(loading.run, loader, settings, step=step) for settings, loader in loaders.items()}
         try:
             rounds = ROUNDS if len(measure) > 1 else 1
             return loading.in_turns(measure, seconds=share * self._options.seconds, rounds=rounds)
@@ -161,38 +164,26 @@ class Examination:
             for loader in loaders.values():
                 loader._iterator = None  # torch's, whose worker processes end with it; a garbage collection takes 10 s
 
-    # --- other settings
-
     def _candidates(self, cores: int) -> list[Settings]:
         """The settings in use, and others that may be better."""
-        used = self._used
+        used, rows, workers = self._used, self._rows, min(cores, usable_cores())
         threads = [n for n in sorted({1, 2, 4, 8, cores}) if n <= max(4, 2 * cores)]
         candidates = [used, *(replace(used, num_threads=n) for n in threads)]
         candidates += [replace(used, num_threads=max(2, min(8, cores)), prefetch_factor=n) for n in (1, 4)]
         if used.pin_memory is False and self._device.type == "cuda":
             candidates.append(replace(used, pin_memory=None))
-        return list(dict.fromkeys([*candidates, *self._processes(cores), *self._on_device()]))
-
-    def _processes(self, cores: int) -> list[Settings]:
-        """torch's worker processes, which a transform that holds the GIL may want."""
-        workers = min(cores, usable_cores())
-        if self._dataset.transform is None or workers < 2:
-            return []
-        method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-        if method != "fork":
-            self._note("worker processes", f"they are started by {method} here, which would run your script again")
-            return []
-        return [replace(self._used, num_threads=None, num_workers=workers)]
-
-    def _on_device(self) -> list[Settings]:
-        """The split on the GPU, if all of it is in memory, and takes little there."""
-        rows = self._rows
-        if len(rows) < len(self._dataset) or choose("auto", rows, self._device) != "device":
-            return []
-        if rows.nbytes > DEVICE_NBYTES:
-            self._note("residency='device'", "it would take too long to copy the split there")
-            return []
-        return [replace(self._used, residency="device")]
+        if rows.transform is not None and workers > 1:  # one that holds the GIL may want processes
+            method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+            if method == "fork":
+                candidates.append(replace(used, num_threads=None, num_workers=workers))
+            else:
+                self._note("worker processes", f"they are started by {method} here, which would run your script again")
+        if len(rows) == len(self._dataset) and choose("auto", rows, self._device) == "device":
+            if rows.nbytes <= DEVICE_NBYTES:
+                candidates.append(replace(used, residency="device"))
+            else:
+                self._note("residency='device'", "it would take too long to copy the split there")
+        return list(dict.fromkeys(candidates))
 
     # --- the model
 
@@ -218,36 +209,16 @@ class Examination:
         model = self._alone(student, size, MODEL)
         fewer = max(1, int(cores.measured))
         if self._device.type == "cpu" and fewer < model.threads:  # more threads than cores wait for each other
-            with training.torch_threads(fewer):
+            with torch_settings("fp32", fewer):
                 model = replace(model, fewer_threads=fewer, fewer_rate=self._alone(student, size, LARGER).rate)
-        return model if why else self._larger_batch(student, model)
-
-    def _larger_batch(self, student: training.Student, model: ModelRun) -> ModelRun:
-        """The same also with a batch some times as large, if there is time for it."""
-        larger = min(LARGER_TIMES * model.batch_size, len(self._rows))
-        if larger < 2 * model.batch_size or larger / model.rate > LARGER * self._options.seconds:
-            return model
-        try:
-            return replace(model, larger_batch=larger, larger_rate=self._alone(student, larger, LARGER).rate)
-        except torch.OutOfMemoryError:
-            self._note(f"steps of {larger} samples", f"they do not fit into the memory of {self._device}")
-            return model
+        larger = min(LARGER_TIMES * size, len(self._rows))
+        if not why and larger >= 2 * size and larger / model.rate <= LARGER * seconds:
+            try:
+                return replace(model, larger_batch=larger, larger_rate=self._alone(student, larger, LARGER).rate)
+            except torch.OutOfMemoryError:
+                self._note(f"steps of {larger} samples", f"they do not fit into the memory of {self._device}")
+        return model
 
     def _alone(self, student: training.Student, batch_size: int, share: float) -> ModelRun:
         seconds = share * self._options.seconds
         return training.model_alone(student, self._rows, batch_size, self._device, seconds=seconds)
-
-    def _together(self) -> Run | None:
-        if self._student is None:
-            return None
-        self._progress("model and loader together")
-        return loading.median(self._in_turns([self._used], TOGETHER, self._student)[self._used])
-
-    def _copies(self) -> Copies | None:
-        if self._device.type != "cuda":
-            self._note("copies to a device", f"there is none to copy to, batches stay on the {self._device}")
-            return None
-        size = self._step_batch if self._student is not None else self._load_batch
-        return training.measure_copies(
-            self._rows, self._student, size, self._device, seconds=WORK * self._options.seconds
-        )

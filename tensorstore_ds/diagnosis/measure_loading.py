@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import statistics
 import threading
 import time
@@ -71,8 +72,7 @@ def loadable_batch(dataset: StoreDataset, wanted: int, *, seconds: float) -> int
     pilot = np.arange(min(PILOT, wanted))
     for _ in range(2):  # the first one may come from storage
         began = time.perf_counter()
-        for _ in dataset.__getitems__(pilot):
-            pass
+        list(dataset.__getitems__(pilot))
         spent = time.perf_counter() - began
     return max(1, min(wanted, int(seconds * len(pilot) / spent)))
 
@@ -93,7 +93,7 @@ def loader_of(dataset: StoreDataset, settings: Settings, batch_size: int, **argu
 def run(
     loader: DataLoader, settings: Settings, *, seconds: float, step: Step | None = None, first_epoch: bool = False
 ) -> Run:
-    """Take batches for some seconds, over as many epochs as it takes.
+    """Take batches of a loader with these settings for some seconds, over as many epochs as it takes.
 
     Args:
         loader: with `settings`.
@@ -104,21 +104,23 @@ def run(
             threads, processes and kernels have to be started for, does not count.
     """
     device = loader.device or torch.device("cpu")
-    step = step or _drop
+    step = step or (lambda batch: None)
     width = settings.num_workers or loader.num_threads or min(8, usable_cores())
     with contextlib.closing(_batches(loader, once=first_epoch)) as batches:
         if not first_epoch:
             step(next(batches)[0])
         finish(device)
         before, faults, busy, began = loader.stats(), major_faults(), time.process_time(), time.perf_counter()
-        begun, samples = _tasks(loader), 0
+        samples = 0
         for batch, count in batches:
             samples += count
             step(batch)
             del batch
-            # Threads that began together are ready together: a wave of tasks is counted wholly or not at all.
-            if time.perf_counter() - began >= seconds and (first_epoch or (_tasks(loader) - begun) % width == 0):
-                break
+            if time.perf_counter() - began >= seconds:
+                # Threads that began together are ready together: a wave of tasks is counted wholly or not at all.
+                stats = loader.stats() - before
+                if first_epoch or (stats.requests if before.requests else stats.batches) % width == 0:
+                    break
         finish(device)
         spent, busy = time.perf_counter() - began, time.process_time() - busy
         after, stats = major_faults(), loader.stats() - before
@@ -136,24 +138,12 @@ def run(
     )
 
 
-def _drop(batch: Any) -> None:
-    pass
-
-
-def _tasks(loader: DataLoader) -> int:
-    """Tasks of threads that were handed out so far, or batches where no threads are at work."""
-    stats = loader.stats()
-    return stats.requests or stats.batches
-
-
 def _batches(loader: DataLoader, *, once: bool) -> Generator[tuple[Any, int], None, None]:
     """Batches with the number of their samples, epoch after epoch."""
     size, total = loader.batch_size or 1, len(loader.sampler)  # type: ignore[arg-type]
-    while True:
+    for _ in range(1) if once else itertools.count():
         for number, batch in enumerate(loader):
             yield batch, min(size, total - number * size)
-        if once:
-            return
 
 
 def in_turns(
@@ -189,10 +179,8 @@ def gain_of(used: Sequence[Run], wanted: Sequence[Run]) -> float:
 
 def finish(device: torch.device) -> None:
     """Wait for what was begun on a device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def major_faults() -> int | None:

@@ -28,12 +28,7 @@ LEAST_NBYTES, LEAST_TOTAL = 1024**2, 8 * 1024**2
 
 
 def measure_cores(limit: int | None, *, seconds: float) -> Cores:
-    """The cores that there are, by who sets the limit, and the work that they do, by hashing, without the GIL.
-
-    Args:
-        limit: stands for the system's, if it is not None.
-        seconds: that this may take, about.
-    """
+    """The cores that there are, and the work that they do, by hashing; `limit` stands for the system's."""
     machine = os.cpu_count() or 1
     limits = core_limits() if limit is None else {"the option cores": float(limit)}
     limited_by = min(limits, key=limits.__getitem__)

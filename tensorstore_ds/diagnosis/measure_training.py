@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,21 +31,13 @@ _GPU_CALLS = 8
 
 @dataclass(frozen=True)
 class Student:
-    """Something that learns from batches.
+    """Something that learns from batches."""
 
-    Attributes:
-        name: of the model.
-        step: one whole training step on a batch that went through `transform`.
-        fields: of the store that it needs; None: all.
-        transform: called as ``transform(batch, rows, epoch)`` on the device.
-        collate: the shape of objects that it takes.
-    """
-
-    name: str
-    step: Step
-    fields: tuple[str, ...] | None = None
-    transform: Callable[..., Any] | None = None
-    collate: Collate = "packed"
+    name: str  #: of the model
+    step: Step  #: one whole training step on a batch that went through `transform`
+    fields: tuple[str, ...] | None = None  #: of the store that it needs; None: all
+    transform: Callable[..., Any] | None = None  #: called as ``transform(batch, rows, epoch)`` on the device
+    collate: Collate = "packed"  #: the shape of objects that it takes
 
     def whole_step(self, batch: Any, batch_size: int, epoch: int) -> None:
         """Transform a batch and learn from it."""
@@ -81,46 +72,30 @@ def student_of(store: Store, split: Split, model: Preset, device: torch.device, 
 def fitting_batch(
     student: Student, dataset: StoreDataset, wanted: int, device: torch.device, *, seconds: float
 ) -> tuple[int, str]:
-    """The batch size to measure steps with, and why it is not the one that is wanted; empty if it is.
-
-    Args:
-        student: that learns.
-        dataset: to take batches from.
-        wanted: the largest batch.
-        device: where.
-        seconds: that a step may take, at most.
-    """
-    size, largest = 0, 1
+    """The batch size of steps that take less than that, and why it is not the one that is wanted; empty if it is."""
+    size, larger = 0, 1
     while True:
         try:
-            spent = _step_seconds(student, dataset, largest, device, limit=seconds)
+            batch = student.batch(dataset, larger, device)
+            for number in range(2):  # the first one starts up
+                finish(device)
+                began = time.perf_counter()
+                student.whole_step(batch, larger, number)
+                finish(device)
+                spent = time.perf_counter() - began
+                if spent > seconds:
+                    break
+            del batch  # the next one wants its memory
         except torch.OutOfMemoryError:
             if not size:
                 raise
-            return size, f"a step of {largest} does not fit into the memory of {device}"
-        size = largest
-        largest = min(wanted, GROWTH * size, int(size * seconds / spent))
+            return size, f"a step of {larger} does not fit into the memory of {device}"
+        size = larger
+        larger = min(wanted, GROWTH * size, int(size * seconds / spent))
         if size == wanted:
             return size, ""
-        if largest <= size:
+        if larger <= size:
             return size, f"the model takes {words.duration(spent)} for that many"
-
-
-def _step_seconds(
-    student: Student, dataset: StoreDataset, batch_size: int, device: torch.device, *, limit: float
-) -> float:
-    """Seconds of the second step, or of the first, which starts up, where that takes longer than `limit`."""
-    batch = student.batch(dataset, batch_size, device)
-    spent = 0.0
-    for number in range(2):
-        finish(device)
-        began = time.perf_counter()
-        student.whole_step(batch, batch_size, number)
-        finish(device)
-        spent = time.perf_counter() - began
-        if spent > limit:
-            break
-    return spent
 
 
 def model_alone(
@@ -130,17 +105,6 @@ def model_alone(
     batch = student.batch(dataset, batch_size, device)
     step = _seconds_of(lambda number: student.whole_step(batch, batch_size, number), device, seconds=seconds)
     return ModelRun(student.name, batch_size, batch_size / step, threads=torch.get_num_threads())
-
-
-@contextlib.contextmanager
-def torch_threads(number: int) -> Iterator[None]:
-    """So many threads for torch on the CPU, for the time being."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _seconds_of(call: Callable[[int], object], device: torch.device, *, seconds: float) -> float:
@@ -164,10 +128,7 @@ def _seconds_of(call: Callable[[int], object], device: torch.device, *, seconds:
 def measure_copies(
     dataset: StoreDataset, student: Student | None, batch_size: int, device: torch.device, *, seconds: float
 ) -> Copies:
-    """How long the copy of a batch to a GPU takes, and steps with copies ahead and in turn, within some seconds.
-
-    Without a student, copies alone.
-    """
+    """How long the copy of a batch to a GPU takes; and steps with copies ahead and in turn, if there is a student."""
     host = {"device": torch.device("cpu"), "collate": "packed" if student is None else student.collate}
     loaders = (loader_of(dataset, Settings(pin_memory=pinned), batch_size, **host) for pinned in (True, False))
     pinned, pageable = (next(iter(loader)) for loader in loaders)
@@ -181,16 +142,13 @@ def measure_copies(
         return copies
     queue = iter(DevicePrefetcher(itertools.repeat(pinned), device))
 
-    def ahead(number: int) -> None:
-        student.whole_step(next(queue), batch_size, number)
-
     def in_turn(number: int) -> None:
         moved = move(pageable, device)
         finish(device)
         student.whole_step(moved, batch_size, number)
 
-    rates = [batch_size / _seconds_of(way, device, seconds=seconds) for way in (ahead, in_turn)]
-    return replace(copies, ahead=rates[0], in_turn=rates[1])
+    ahead = _seconds_of(lambda number: student.whole_step(next(queue), batch_size, number), device, seconds=seconds)
+    return replace(copies, ahead=batch_size / ahead, in_turn=batch_size / _seconds_of(in_turn, device, seconds=seconds))
 
 
 def nbytes_of(batch: Any) -> int:

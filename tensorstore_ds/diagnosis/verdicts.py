@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 from tensorstore_ds.diagnosis.results import Measured, TransformRun, Verdict
 from tensorstore_ds.words import duration, percent, rate, size
@@ -29,12 +29,13 @@ BUSY, COPYING, SHARED = 0.75, 0.8, 0.2
 
 
 def judge(m: Measured) -> tuple[Verdict, ...]:
-    """All verdicts that the numbers bear out, at least one.
+    """All verdicts that the numbers bear out, at least one, the heaviest first.
 
     Either the model is the limit, or training waits for the loader; then the kind of the store and what its threads do
     always come to a verdict, whatever else there is.
     """
-    return tuple(verdict for cause in CAUSES if (verdict := cause(m)) is not None)
+    causes = (storage_and_memory, model, store_and_threads, copies, processors, batch_size)
+    return tuple(verdict for cause in causes for verdict in cause(m))
 
 
 def starved(m: Measured) -> bool:
@@ -44,76 +45,166 @@ def starved(m: Measured) -> bool:
     return m.together.rate < SLOWER * m.model.rate and m.together.wait > WAITING
 
 
-# --- memory and storage -----------------------------------------------------------------------------------------
-
-
-def storage_bound(m: Measured) -> Verdict | None:
-    """Rows are read from storage, and training waits for it."""
-    first, resident = m.first_epoch, m.memory.resident
-    from_memory = resident > RESIDENT if resident is not None else not first.major_faults
-    enough = m.model is not None and first.rate >= m.model.rate
-    if from_memory or enough or first.rate >= SLOWED * m.current.rate:
-        return None
-    share = "" if resident is None else f" ({percent(resident)} of it was there)"
-    line = f"Rows are read from storage in every epoch{share}"
-    change = _smaller(m)
-    if m.memory.fits:
-        line = f"The store is not in memory yet{share}"
-        change = "Read it in order before training, or while it begins: tsds warm, tsds.warm_in_background(store)."
-    line += f": {rate(first.rate)} are loaded in the first epoch, and {rate(m.current.rate)} from memory."
-    evidence = {"first_epoch_rate": first.rate, "memory_rate": m.current.rate, "storage_rate": m.storage.rate or 0.0}
-    return Verdict("storage-bound", line, change, evidence | {"major_faults": float(first.major_faults or 0)})
-
-
-def does_not_fit(m: Measured) -> Verdict | None:
-    """An epoch is larger than the memory for it."""
-    if m.memory.fits:
-        return None
-    limit = f"{size(m.memory.limit)} ({m.memory.limited_by})"
-    line = f"An epoch takes {size(m.memory.nbytes)}, this process may use {limit}: every epoch reads from storage again"
-    evidence = {"nbytes": float(m.memory.nbytes), "limit": float(m.memory.limit)}
-    if m.storage.rate:
-        most = m.storage.rate / m.sample_nbytes
-        line += f", at most {rate(most)} in order"
-        evidence |= {"storage_rate": m.storage.rate, "most_rate": most}
-    return Verdict("does-not-fit", f"{line}.", _smaller(m), evidence)
-
-
-def _smaller(m: Measured) -> str:
+def storage_and_memory(m: Measured) -> Iterator[Verdict]:
+    """Training waits for storage; or an epoch is larger than the memory for it."""
+    first, memory = m.first_epoch, m.memory
     options = "a smaller `size` or `encoding=jpeg`" if m.encoding == "raw" else "a smaller `size`"
-    return f"Shuffle by blocks, as below (BlockShuffleSampler); convert with {options}; or allow more memory."
+    smaller = f"Shuffle by blocks, as below (BlockShuffleSampler); convert with {options}; or allow more memory."
+    from_memory = not first.major_faults if memory.resident is None else memory.resident > RESIDENT
+    enough = m.model is not None and first.rate >= m.model.rate
+    if not from_memory and not enough and first.rate < SLOWED * m.current.rate:
+        line, change = "Rows are read from storage in every epoch", smaller
+        if memory.fits:
+            line = "The store is not in memory yet"
+            change = "Read it in order before training, or while it begins: tsds warm, tsds.warm_in_background(store)."
+        line += "" if memory.resident is None else f" ({percent(memory.resident)} of it was there)"
+        line += f": {rate(first.rate)} are loaded in the first epoch, and {rate(m.current.rate)} from memory."
+        rates = {"first_epoch_rate": first.rate, "memory_rate": m.current.rate, "storage_rate": m.storage.rate or 0.0}
+        yield Verdict("storage-bound", line, change, rates | {"major_faults": float(first.major_faults or 0)})
+    if not memory.fits:
+        limit = f"{size(memory.limit)} ({memory.limited_by})"
+        line = (
+            f"An epoch takes {size(memory.nbytes)}, this process may use {limit}: every epoch reads from storage again"
+        )
+        evidence = {"nbytes": float(memory.nbytes), "limit": float(memory.limit)}
+        if m.storage.rate:
+            most = m.storage.rate / m.sample_nbytes
+            line += f", at most {rate(most)} in order"
+            evidence |= {"storage_rate": m.storage.rate, "most_rate": most}
+        yield Verdict("does-not-fit", f"{line}.", smaller, evidence)
 
 
-# --- what threads do --------------------------------------------------------------------------------------------
+def model(m: Measured) -> Iterator[Verdict]:
+    """Torch's threads wait for each other; or the model is the limit, and the loader is not the problem."""
+    run, both = m.model, m.together
+    if run is not None and run.fewer_rate >= FEWER_QUICKER * run.rate:
+        fewer = run.fewer_threads
+        line = (
+            f"Torch computes {rate(run.rate)} with {run.threads} threads, and {rate(run.fewer_rate)} with {fewer}: "
+            f"this process gets the work of {m.cores.measured:.1f} cores, and threads wait for one that has no core."
+        )
+        change = f"Call torch.set_num_threads({fewer}), set OMP_NUM_THREADS={fewer}, or let nothing else run beside it."
+        evidence = {"rate": run.rate, "fewer_rate": run.fewer_rate, "fewer_threads": float(fewer)}
+        yield Verdict("too-many-torch-threads", line, change, evidence | {"threads": float(run.threads)})
+    if run is not None and both is not None and not starved(m):
+        line = (
+            f"The model is the limit, the loader is not: a step takes {duration(run.seconds)}, and "
+            f"{percent(both.wait)} of the time is spent waiting for batches."
+        )
+        change = "A faster model trains faster: lower precision, torch.compile, smaller images, fewer weights."
+        evidence = {"model_rate": run.rate, "together_rate": both.rate, "wait": both.wait}
+        yield Verdict("model-bound", line, change, evidence)
 
 
-def transform_holds_gil(m: Measured) -> Verdict | None:
-    """The transform runs in one thread at a time, however many there are."""
+def store_and_threads(m: Measured) -> Iterator[Verdict]:
+    """Threads hold each other up, the store has to be decoded, or other settings of the loader load more."""
+    t, d, rates = _slow_transform(m), m.decoding, {"rate": m.best.rate}
+    if t is not None and holds_gil(t):
+        line = (
+            f"The transform holds Python's global lock: {rate(t.one)} in one thread, {rate(t.several)} in {t.threads}, "
+            f"{rate(t.without)} without it. Other threads wait {duration(t.gil_wait)} for the lock."
+        )
+        change = (
+            "Transform whole batches on the device (tsds.Compose as batch_transform), use operations of NumPy or torch "
+            "on whole images, or load with worker processes (num_workers)."
+        )
+        yield Verdict("transform-holds-gil", line, change, _rates(t))
+    if m.layout == "zarr" and starved(m):
+        line = f"The store is compressed (layout zarr): {_best(m)}."
+        change = "Train from a copy that is not: repack the store with `layout=memmap`."
+        yield Verdict("compressed", line, change, rates | {"gather": m.best.gather})
+    if d is not None and starved(m):
+        line = f"Images are kept as files and decoded in every epoch: {duration(d.decode)} each, {_best(m)}."
+        change = "Convert with `encoding=raw`, if the pixels fit (`dry_run` says so), or with a smaller `size`."
+        yield Verdict("decode-bound", line, change, rates | {"decode": d.decode, "read": d.read})
+    used, wanted = m.current.settings, m.wanted
+    if wanted is None or wanted.num_workers or m.gain < QUICKER:
+        return
+    if (used.num_threads, used.prefetch_factor) != (wanted.num_threads, wanted.prefetch_factor):
+        line = f"{rate(m.current.rate)} are loaded with the settings in use, {rate(m.best.rate)} with the best ones."
+        settings = ", ".join(f"{name}={value!r}" for name, value in wanted.arguments().items())
+        evidence = {"rate": m.current.rate, "best_rate": m.best.rate, "gain": m.gain, "depth": m.current.depth}
+        yield Verdict("too-few-threads", line, f"Load with {settings or 'the defaults of the loader'}.", evidence)
+
+
+def copies(m: Measured) -> Iterator[Verdict]:
+    """Batches come to the device more slowly than it takes them, or from memory that is not page-locked."""
+    run, c = m.together or m.best, m.copies
+    step = run.batch_size / run.rate
+    if run.copy and starved(m) and run.copy >= COPYING * step:
+        nbytes = size(c.nbytes if c is not None else 0)
+        line = f"The copy of a batch of {nbytes} to the device takes {duration(run.copy)}, nearly all of the time."
+        change = "Keep the split on the device (residency='device'), or send less: uint8 images, a smaller `size`."
+        yield Verdict("copy-bound", line, change, {"copy": run.copy, "step": step})
+    if c is not None and m.current.settings.pin_memory is False and c.pageable >= QUICKER * c.pinned:
+        line = (
+            f"Batches are copied from pageable memory: {duration(c.pageable)} each, and {duration(c.pinned)} from "
+            "page-locked memory. The training script waits for such copies, even with non_blocking."
+        )
+        evidence = {"pageable": c.pageable, "pinned": c.pinned, "ahead_rate": c.ahead, "in_turn_rate": c.in_turn}
+        yield Verdict("pageable-copies", line, "Leave out pin_memory=False.", evidence)
+
+
+def processors(m: Measured) -> Iterator[Verdict]:
+    """The work of the threads takes the time: transforms, more threads than cores, or memory alone."""
     t = _slow_transform(m)
-    if t is None or not holds_gil(t):
-        return None
-    line = (
-        f"The transform holds Python's global lock: {rate(t.one)} in one thread, {rate(t.several)} in {t.threads}, "
-        f"{rate(t.without)} without it. Other threads wait {duration(t.gil_wait)} for the lock."
-    )
-    change = (
-        "Transform whole batches on the device (tsds.Compose as batch_transform), use operations of NumPy or torch on "
-        "whole images, or load with worker processes (num_workers)."
-    )
-    return Verdict("transform-holds-gil", line, change, _rates(t))
+    if t is not None and not holds_gil(t):
+        line = (
+            f"Samples are transformed and stacked one by one: {rate(t.several)} in {t.threads} threads, "
+            f"{rate(t.without)} as whole batches without the transform."
+        )
+        change = "Transform whole batches on the device instead: tsds.Compose as batch_transform."
+        yield Verdict("transform-bound", line, change, _rates(t))
+    yield from _cores_limited(m, t)
+    if starved(m) and m.decoding is None and m.layout != "zarr" and t is None:
+        speed = m.best.rate * m.sample_nbytes
+        line = f"Batches are put together from memory at {size(speed)}/s: {_best(m)}."
+        change = "This does not hold back a model that takes fewer samples."
+        if m.model is not None:
+            change = "Load less per sample (a smaller `size`, fewer fields), or keep it on a GPU (residency='device')."
+        yield Verdict("gather-bound", line, change, {"rate": m.best.rate, "nbytes_per_second": speed})
 
 
-def transform_bound(m: Measured) -> Verdict | None:
-    """Samples are transformed one by one, and that takes the threads' time."""
-    t = _slow_transform(m)
-    if t is None or holds_gil(t):
-        return None
-    line = (
-        f"Samples are transformed and stacked one by one: {rate(t.several)} in {t.threads} threads, "
-        f"{rate(t.without)} as whole batches without the transform."
-    )
-    change = "Transform whole batches on the device instead: tsds.Compose as batch_transform."
-    return Verdict("transform-bound", line, change, _rates(t))
+def _cores_limited(m: Measured, slow: TransformRun | None) -> Iterator[Verdict]:
+    """Threads want more cores than there are."""
+    cores, allowed, both = m.cores, m.cores.allowed, m.together
+    evidence = {"cores": allowed, "machine": float(cores.machine), "measured": cores.measured}
+    name = f"{allowed:g} core{'' if allowed == 1 else 's'}"
+    if cores.measured < BUSY * allowed:
+        name += f" (which did the work of {cores.measured:.1f} when measured)"
+    more = "Take a machine with more, or give them less to do: raw pixels, smaller images, transforms on the device."
+    if cores.limited_by:
+        more = f"Allow more of the machine's {cores.machine} ({cores.limited_by} sets the limit), or load less."
+    if both is not None and m.device == "cpu" and m.current.settings.num_workers == 0:
+        share = both.gather * both.rate / both.batch_size / allowed
+        if share > SHARED and both.rate < SLOWER * (m.model.rate if m.model else 0.0):
+            line = f"Model and loader share {name}, and loading takes {percent(share)} of them."
+            yield Verdict("cores-limited", line, more, evidence | {"share": share})
+            return
+    at_work = m.decoding is not None or m.layout == "zarr" or slow is not None
+    busiest = max(run.busy for run in (m.current, *m.runs))
+    if not at_work or not starved(m) or (slow is not None and holds_gil(slow)):
+        return
+    if busiest >= BUSY * min(allowed, max(1.0, cores.measured)):
+        each = m.best.rate / busiest
+        line = f"{name} {'is' if allowed == 1 else 'are'} busy with loading: {rate(each)} each."
+        if m.model is not None:
+            evidence["wanted"] = m.model.rate / each
+            line += f" The model could take {rate(m.model.rate)}: that would need {evidence['wanted']:.1f} cores."
+        yield Verdict("cores-limited", line, more, evidence | {"busy": busiest, "each_rate": each})
+
+
+def batch_size(m: Measured) -> Iterator[Verdict]:
+    """A larger batch trains more samples."""
+    run = m.model
+    if run is not None and not starved(m) and run.larger_rate >= QUICKER * run.rate:
+        line = (
+            f"Batches of {run.batch_size} do not fill the device: {rate(run.rate)}, and {rate(run.larger_rate)} in "
+            f"batches of {run.larger_batch}."
+        )
+        change = f"Try `batch_size={run.larger_batch}`, with a learning rate to match."
+        evidence = {"rate": run.rate, "larger_rate": run.larger_rate, "larger_batch": float(run.larger_batch)}
+        yield Verdict("batch-too-small", line, change, evidence)
 
 
 def holds_gil(t: TransformRun) -> bool:
@@ -132,177 +223,7 @@ def _rates(t: TransformRun) -> dict[str, float]:
     return {"without_rate": t.without, "one_rate": t.one, "several_rate": t.several, "gil_wait": t.gil_wait}
 
 
-def compressed(m: Measured) -> Verdict | None:
-    """The store is compressed."""
-    if m.layout != "zarr" or not starved(m):
-        return None
-    line = f"The store is compressed (layout zarr): {_best(m)}."
-    change = "Train from a copy that is not: repack the store with `layout=memmap`."
-    return Verdict("compressed", line, change, {"rate": m.best.rate, "gather": m.best.gather})
-
-
-def decode_bound(m: Measured) -> Verdict | None:
-    """Image files are decoded in every epoch."""
-    d = m.decoding
-    if d is None or not starved(m):
-        return None
-    line = f"Images are kept as files and decoded in every epoch: {duration(d.decode)} each, {_best(m)}."
-    change = "Convert with `encoding=raw`, if the pixels fit (`dry_run` says so), or with a smaller `size`."
-    return Verdict("decode-bound", line, change, {"rate": m.best.rate, "decode": d.decode, "read": d.read})
-
-
-def too_few_threads(m: Measured) -> Verdict | None:
-    """Other numbers of threads, or of batches ahead, load more."""
-    used, wanted = m.current.settings, m.wanted
-    if wanted is None or wanted.num_workers or m.gain < QUICKER:
-        return None
-    if (used.num_threads, used.prefetch_factor) == (wanted.num_threads, wanted.prefetch_factor):
-        return None
-    line = f"{rate(m.current.rate)} are loaded with the settings in use, {rate(m.best.rate)} with the best ones."
-    settings = ", ".join(f"{name}={value!r}" for name, value in wanted.arguments().items())
-    evidence = {"rate": m.current.rate, "best_rate": m.best.rate, "gain": m.gain, "depth": m.current.depth}
-    return Verdict("too-few-threads", line, f"Load with {settings or 'the defaults of the loader'}.", evidence)
-
-
-def gather_bound(m: Measured) -> Verdict | None:
-    """Batches are put together as quickly as this machine does it."""
-    if not starved(m) or m.decoding is not None or m.layout == "zarr" or _slow_transform(m) is not None:
-        return None
-    speed = m.best.rate * m.sample_nbytes
-    line = f"Batches are put together from memory at {size(speed)}/s: {_best(m)}."
-    change = "This does not hold back a model that takes fewer samples."
-    if m.model is not None:
-        change = "Load less per sample (a smaller `size`, fewer fields), or keep it on a GPU (residency='device')."
-    return Verdict("gather-bound", line, change, {"rate": m.best.rate, "nbytes_per_second": speed})
-
-
 def _best(m: Measured) -> str:
     count = m.best.settings.num_threads
     threads = "the default number of threads" if count is None else f"{count} thread{'s' if count > 1 else ''}"
     return f"{rate(m.best.rate)} at best, in {threads}"
-
-
-def cores_limited(m: Measured) -> Verdict | None:
-    """Threads want more cores than there are."""
-    allowed = m.cores.allowed
-    evidence = {"cores": allowed, "machine": float(m.cores.machine), "measured": m.cores.measured}
-    if m.together is not None and m.device == "cpu" and m.current.settings.num_workers == 0:
-        share = m.together.gather * m.together.rate / m.together.batch_size / allowed
-        if share > SHARED and m.together.rate < SLOWER * (m.model.rate if m.model else 0.0):
-            line = f"Model and loader share {_cores(m)}, and loading takes {percent(share)} of them."
-            return Verdict("cores-limited", line, _more_cores(m), evidence | {"share": share})
-    slow = _slow_transform(m)
-    at_work = m.decoding is not None or m.layout == "zarr" or slow is not None
-    if not at_work or not starved(m) or (slow is not None and holds_gil(slow)):
-        return None
-    busiest = max(run.busy for run in (m.current, *m.runs))
-    if busiest < BUSY * min(allowed, max(1.0, m.cores.measured)):
-        return None
-    each = m.best.rate / busiest
-    line = f"{_cores(m)} {'is' if allowed == 1 else 'are'} busy with loading: {rate(each)} each."
-    if m.model is not None:
-        evidence["wanted"] = m.model.rate / each
-        line += f" The model could take {rate(m.model.rate)}: that would need {evidence['wanted']:.1f} cores."
-    return Verdict("cores-limited", line, _more_cores(m), evidence | {"busy": busiest, "each_rate": each})
-
-
-def _more_cores(m: Measured) -> str:
-    if m.cores.limited_by:
-        return f"Allow more of the machine's {m.cores.machine} ({m.cores.limited_by} sets the limit), or load less."
-    return "Take a machine with more, or give them less to do: raw pixels, smaller images, transforms on the device."
-
-
-def _cores(m: Measured) -> str:
-    text = f"{m.cores.allowed:g} core{'' if m.cores.allowed == 1 else 's'}"
-    if m.cores.measured < BUSY * m.cores.allowed:
-        text += f" (which did the work of {m.cores.measured:.1f} when measured)"
-    return text
-
-
-# --- the model and the device -----------------------------------------------------------------------------------
-
-
-def model_bound(m: Measured) -> Verdict | None:
-    """The loader is not the problem."""
-    model, together = m.model, m.together
-    if model is None or together is None or starved(m):
-        return None
-    line = (
-        f"The model is the limit, the loader is not: a step takes {duration(model.seconds)}, and "
-        f"{percent(together.wait)} of the time is spent waiting for batches."
-    )
-    change = "A faster model trains faster: lower precision, torch.compile, smaller images, fewer weights."
-    evidence = {"model_rate": model.rate, "together_rate": together.rate, "wait": together.wait}
-    return Verdict("model-bound", line, change, evidence)
-
-
-def too_many_torch_threads(m: Measured) -> Verdict | None:
-    """Torch computes with more threads than there are cores to be had, and they wait for each other."""
-    model = m.model
-    if model is None or model.fewer_rate < FEWER_QUICKER * model.rate:
-        return None
-    fewer = model.fewer_threads
-    line = (
-        f"Torch computes {rate(model.rate)} with {model.threads} threads, and {rate(model.fewer_rate)} with {fewer}: "
-        f"this process gets the work of {m.cores.measured:.1f} cores, and threads wait for one that has no core."
-    )
-    change = f"Call torch.set_num_threads({fewer}), set OMP_NUM_THREADS={fewer}, or let nothing else run beside it."
-    evidence = {"rate": model.rate, "fewer_rate": model.fewer_rate, "fewer_threads": float(fewer)}
-    return Verdict("too-many-torch-threads", line, change, evidence | {"threads": float(model.threads)})
-
-
-def batch_too_small(m: Measured) -> Verdict | None:
-    """A larger batch trains more samples."""
-    model = m.model
-    if model is None or starved(m) or model.larger_rate < QUICKER * model.rate:
-        return None
-    line = (
-        f"Batches of {model.batch_size} do not fill the device: {rate(model.rate)}, and {rate(model.larger_rate)} in "
-        f"batches of {model.larger_batch}."
-    )
-    change = f"Try `batch_size={model.larger_batch}`, with a learning rate to match."
-    evidence = {"rate": model.rate, "larger_rate": model.larger_rate, "larger_batch": float(model.larger_batch)}
-    return Verdict("batch-too-small", line, change, evidence)
-
-
-def copy_bound(m: Measured) -> Verdict | None:
-    """Batches come to the device more slowly than it takes them."""
-    run = m.together or m.best
-    if not run.copy or not starved(m) or run.copy < COPYING * run.batch_size / run.rate:
-        return None
-    nbytes = m.copies.nbytes if m.copies is not None else 0
-    line = f"The copy of a batch of {size(nbytes)} to the device takes {duration(run.copy)}, nearly all of the time."
-    change = "Keep the split on the device (residency='device'), or send less: uint8 images, a smaller `size`."
-    return Verdict("copy-bound", line, change, {"copy": run.copy, "step": run.batch_size / run.rate})
-
-
-def pageable_copies(m: Measured) -> Verdict | None:
-    """Batches are copied from memory that is not page-locked."""
-    c = m.copies
-    if c is None or m.current.settings.pin_memory is not False or c.pageable < QUICKER * c.pinned:
-        return None
-    line = (
-        f"Batches are copied from pageable memory: {duration(c.pageable)} each, and {duration(c.pinned)} from "
-        "page-locked memory. The training script waits for such copies, even with non_blocking."
-    )
-    evidence = {"pageable": c.pageable, "pinned": c.pinned, "ahead_rate": c.ahead, "in_turn_rate": c.in_turn}
-    return Verdict("pageable-copies", line, "Leave out pin_memory=False.", evidence)
-
-
-#: The heaviest first.
-CAUSES: tuple[Callable[[Measured], Verdict | None], ...] = (
-    storage_bound,
-    does_not_fit,
-    too_many_torch_threads,
-    model_bound,
-    transform_holds_gil,
-    compressed,
-    decode_bound,
-    too_few_threads,
-    copy_bound,
-    pageable_copies,
-    transform_bound,
-    cores_limited,
-    gather_bound,
-    batch_too_small,
-)

@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 
 from tensorstore_ds.errors import ResidencyError
+from tensorstore_ds.machine import read_system_file
 from tensorstore_ds.page_cache.residency import Names, data_files, requirement, select_columns
 from tensorstore_ds.page_cache.system_calls import lock_pages, map_file
 from tensorstore_ds.page_cache.warming import Progress, warm
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import open_file
 
+_STATUS = "/proc/self/status"
 _CAP_IPC_LOCK = 14  # linux/capability.h: who has it may lock without a limit
 _TOO_MUCH = (errno.ENOMEM, errno.EPERM, errno.EAGAIN)  # as mlock(2) says it
 
@@ -55,17 +57,9 @@ def lock(
     threads: int = 2,
     progress: Progress | None = None,
 ) -> Lock:
-    """Read a store into memory and lock it there. One process of a machine is enough, as all share the pages.
+    """Read a store into memory and lock it there, until the lock is closed.
 
-    Args:
-        store: to be locked.
-        splits: the name of one, or several; all if None.
-        fields: the same.
-        threads: that read.
-        progress: as in `warm`.
-
-    Returns:
-        The lock: keep it, and close it in the end.
+    One process of a machine is enough, as all share the pages. Arguments are those of `warm`.
 
     Raises:
         OptionError: no such split or field.
@@ -78,7 +72,7 @@ def lock(
         raise ResidencyError(f"{store.path}: expected Linux to lock files in memory, found {sys.platform}.")
     files = [file for column in columns for file in data_files(store, *column)]
     nbytes = sum(-(-file.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE for file in files)
-    allowance = lock_allowance(_status(), _limits()[0])
+    allowance = lock_allowance(read_system_file(_STATUS), _limits()[0])
     if allowance is not None and nbytes > allowance:
         raise _refused(store.path, nbytes)
     needed, limits = requirement(store, columns)
@@ -91,10 +85,10 @@ def lock(
         )
     warm(store, splits=splits, fields=fields, budget=nbytes, threads=threads, progress=progress)
     with contextlib.ExitStack() as maps:
-        for data_file in files:
-            with open_file(store.path, data_file.path) as file:
+        for path, size in files:
+            with open_file(store.path, path) as file:
                 try:
-                    lock_pages(maps.enter_context(map_file(file.fileno(), data_file.nbytes)))
+                    lock_pages(maps.enter_context(map_file(file.fileno(), size)))
                 except OSError as error:
                     raise _refused(store.path, nbytes, error) from error
         return Lock(nbytes, maps.pop_all())
@@ -127,7 +121,7 @@ def _refused(path: Path, nbytes: int, error: OSError | None = None) -> Residency
     if error is not None and (soft == -1 or error.errno not in _TOO_MUCH):
         reason = error.strerror
         return ResidencyError(f"{path}: expected to lock {nbytes:,} bytes, found that the system refuses ({reason}).")
-    used = locked_nbytes(_status())
+    used = locked_nbytes(read_system_file(_STATUS))
     needed = used + nbytes
     root = "" if hard == -1 or needed <= hard else ", as root in /etc/security/limits.conf"
     return ResidencyError(
@@ -141,7 +135,3 @@ def _limits() -> tuple[int, int]:
     import resource  # there is none on Windows
 
     return resource.getrlimit(resource.RLIMIT_MEMLOCK)
-
-
-def _status() -> str:
-    return Path("/proc/self/status").read_text("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Where a store's bytes are: how much of it is in memory, and whether all of it fits.
+"""Where a store's bytes are: how much of it is in memory, whether all of it fits, and how it is dropped.
 
 "In memory" means in the operating system's page cache, which all processes of a machine share. Linux tells; elsewhere
 the answer is None, with the reason.
@@ -6,12 +6,14 @@ the answer is None, with the reason.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from tensorstore_ds.errors import OptionError
+from tensorstore_ds.errors import OptionError, ResidencyError
 from tensorstore_ds.format.arrays import array_paths, shard_arrays
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.machine import memory_limit, memory_limits
@@ -25,17 +27,11 @@ Names = str | Sequence[str] | None
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """How much of a column is in memory.
+    """How much of a column is in memory."""
 
-    Attributes:
-        nbytes: bytes of its files.
-        resident: bytes of them in the page cache, in whole pages but never more than `nbytes`; None if not known.
-        reason: why it is not known; empty otherwise.
-    """
-
-    nbytes: int
-    resident: int | None
-    reason: str = ""
+    nbytes: int  #: bytes of its files
+    resident: int | None  #: of them in the page cache, in whole pages but never more than `nbytes`; None if not known
+    reason: str = ""  #: why it is not known; empty otherwise
 
     @property
     def share(self) -> float | None:
@@ -44,7 +40,25 @@ class Residency:
 
 
 @dataclass(frozen=True, slots=True)
-class DataFile:
+class Eviction:
+    """What was in memory before and after, by column."""
+
+    before: Mapping[str, Residency]  #: as `residency` has it
+    after: Mapping[str, Residency]  #: the same, later: what is still there is mapped or locked by some process
+
+    @property
+    def dropped(self) -> int | None:
+        """Bytes that are no longer in memory; None if not known."""
+        before, left = total_residency(self.before).resident, self.left
+        return None if before is None or left is None else max(0, before - left)
+
+    @property
+    def left(self) -> int | None:
+        """Bytes that are still in memory; None if not known."""
+        return total_residency(self.after).resident
+
+
+class DataFile(NamedTuple):
     """A file with a column's bytes: its path relative to the store, and its size as the manifest has it."""
 
     path: str
@@ -62,7 +76,20 @@ def residency(store: Store) -> dict[str, Residency]:
 
 def residency_of(store: Store, columns: Iterable[tuple[str, str]]) -> dict[str, Residency]:
     """The same as `residency`, of these (split, field) alone."""
-    return {f"{split}/{field}": _of_files(store, data_files(store, split, field)) for split, field in columns}
+    found = {}
+    for split, field in columns:
+        nbytes = resident = 0
+        reason = "" if sys.platform == "linux" else f"not available on {sys.platform}"
+        for path, _ in data_files(store, split, field):
+            with open_file(store.path, path) as file:
+                size = os.fstat(file.fileno()).st_size
+                nbytes += size
+                try:
+                    resident += 0 if reason else min(resident_nbytes(file.fileno(), size), size)
+                except OSError as error:
+                    reason = f"the system does not tell: {error.strerror}"
+        found[f"{split}/{field}"] = Residency(nbytes, None if reason else resident, reason)
+    return found
 
 
 def total_residency(columns: Mapping[str, Residency]) -> Residency:
@@ -86,8 +113,7 @@ def fits(store: Store | int, *, splits: Names = None, fields: Names = None) -> b
 
     Args:
         store: a store, or a number of bytes.
-        splits: the name of one, or several; all if None.
-        fields: the same.
+        splits, fields: of a store; the name of one, or several; all if None.
 
     Raises:
         OptionError: the store has no such split or field.
@@ -106,6 +132,37 @@ def requirement(store: Store, columns: Sequence[tuple[str, str]]) -> tuple[int, 
     """
     total = total_residency(residency_of(store, columns))
     return total.nbytes, {who: max(limit, total.resident or 0) for who, limit in memory_limits().items()}
+
+
+def evict(store: Store, *, splits: Names = None, fields: Names = None) -> Eviction:
+    """Ask the system to drop a store's bytes from the page cache. Nothing is lost: they are read again when needed.
+
+    To measure a cold start, or to make room for another store. Pages that a process has mapped and used stay, those
+    that an open store of this process has read among them; pages that are locked stay too. What a copy has not yet
+    written to disk is written first, as only such pages can go.
+
+    Args:
+        store: to be dropped.
+        splits, fields: the name of one, or several; all if None.
+
+    Raises:
+        OptionError: no such split or field.
+        FormatError: a file is gone, or is a symbolic link.
+        ResidencyError: this is not Linux.
+    """
+    columns = select_columns(store, splits, fields)
+    if sys.platform != "linux":
+        raise ResidencyError(f"{store.path}: expected Linux to drop a file's pages, found {sys.platform}.")
+    before = residency_of(store, columns)
+    for path, _ in (file for column in columns for file in data_files(store, *column)):
+        with open_file(store.path, path) as file:
+            try:
+                os.fdatasync(file.fileno())
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.EROFS):  # a read-only file system: there is nothing to write
+                    raise
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return Eviction(before, residency_of(store, columns))
 
 
 def select_columns(store: Store, splits: Names, fields: Names) -> list[tuple[str, str]]:
@@ -131,18 +188,3 @@ def data_files(store: Store, split: str, name: str) -> list[DataFile]:
                 path = f"{array}/{arrays[array].data_path}"
                 files.append(DataFile(f"{shard_path(split, i)}/{path}", shard.files[path].size))
     return files
-
-
-def _of_files(store: Store, files: Iterable[DataFile]) -> Residency:
-    nbytes = resident = 0
-    reason = "" if sys.platform == "linux" else f"not available on {sys.platform}"
-    for data_file in files:
-        with open_file(store.path, data_file.path) as file:
-            size = os.fstat(file.fileno()).st_size
-            nbytes += size
-            if not reason:
-                try:
-                    resident += min(resident_nbytes(file.fileno(), size), size)
-                except OSError as error:
-                    reason = f"the system does not tell: {error.strerror}"
-    return Residency(nbytes, None if reason else resident, reason)

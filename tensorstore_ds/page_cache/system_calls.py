@@ -14,14 +14,6 @@ _CACHESTAT = 451  # the system call's number, the same on every architecture; Li
 _WINDOW = 256 * 1024**2
 
 
-class _CacheRange(ctypes.Structure):
-    _fields_ = (("offset", ctypes.c_uint64), ("length", ctypes.c_uint64))
-
-
-class _CacheStat(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_uint64) for name in ("cached", "dirty", "writeback", "evicted", "recent"))
-
-
 def resident_nbytes(descriptor: int, nbytes: int, offset: int = 0) -> int:
     """How many of a file's `nbytes` bytes from `offset`, a multiple of the page size, are in the page cache.
 
@@ -33,11 +25,12 @@ def resident_nbytes(descriptor: int, nbytes: int, offset: int = 0) -> int:
     """
     if not nbytes:
         return 0
-    libc = ctypes.CDLL(None, use_errno=True)
     number, flags = ctypes.c_long(_CACHESTAT), ctypes.c_long(0)
-    asked, counts = _CacheRange(offset, nbytes), _CacheStat()
-    if libc.syscall(number, ctypes.c_long(descriptor), ctypes.byref(asked), ctypes.byref(counts), flags) == 0:
-        return int(counts.cached) * mmap.PAGESIZE
+    # struct cachestat_range: offset, length; struct cachestat: cached, dirty, writeback, evicted, recently evicted
+    wanted, counts = (ctypes.c_uint64 * 2)(offset, nbytes), (ctypes.c_uint64 * 5)()
+    syscall = ctypes.CDLL(None).syscall
+    if syscall(number, ctypes.c_long(descriptor), ctypes.byref(wanted), ctypes.byref(counts), flags) == 0:
+        return counts[0] * mmap.PAGESIZE
     # An older kernel does not know the call (ENOSYS), and a container may forbid it (EPERM).
     return mincore_nbytes(descriptor, nbytes, offset)
 
@@ -57,11 +50,7 @@ def mincore_nbytes(descriptor: int, nbytes: int, offset: int = 0) -> int:
 
 
 def lock_pages(mapped: mmap.mmap) -> None:
-    """Read a map's pages and lock them, until it is closed.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    """Read a map's pages and lock them, until it is closed; raises `OSError` where the system refuses."""
     address = _address(mapped)
     for start in range(0, len(mapped), _WINDOW):
         _call("mlock", address + start, min(_WINDOW, len(mapped) - start))

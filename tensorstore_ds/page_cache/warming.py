@@ -50,8 +50,7 @@ def warm(
 
     Args:
         store: to be warmed.
-        splits: the name of one, or several; all if None.
-        fields: the same.
+        splits, fields: the name of one, or several; all if None.
         budget: bytes of the store to have in memory, at most: small columns first, then images in the order of
             `splits`. None for as many as this process may use (`memory_limit`).
         threads: that read.
@@ -94,10 +93,7 @@ def warm_in_background(
         raise OptionError(f"budget: expected bytes, 0 or more, found {budget}. Leave it out to use what is available.")
     if threads < 1:
         raise OptionError(f"threads: expected 1 or more, found {threads}.")
-    pieces = list(_pieces(_in_order(store, columns), budget))
-    warming = Warming(store.path, pieces, progress)
-    warming.start(threads)
-    return warming
+    return Warming(store.path, list(_pieces(_in_order(store, columns), budget)), threads, progress)
 
 
 class Warming:
@@ -110,7 +106,7 @@ class Warming:
         error: what ended a thread, if anything did.
     """
 
-    def __init__(self, root: Path, pieces: Sequence[Piece], progress: Progress | None = None) -> None:
+    def __init__(self, root: Path, pieces: Sequence[Piece], threads: int, progress: Progress | None) -> None:
         self.nbytes = sum(piece.stop - piece.start for piece in pieces)
         self.nbytes_done = 0
         self.nbytes_read = 0
@@ -118,13 +114,9 @@ class Warming:
         self._root = root
         self._pieces = iter(pieces)
         self._progress = progress
-        self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._raised = False
-
-    def start(self, threads: int) -> None:
-        """Begin to read. Called once, by `warm_in_background`."""
         # Threads that are no daemons would be waited for before `atexit` is heard, to the last byte of the store.
         self._threads = [threading.Thread(target=self._run, name=f"tsds-warm-{i}", daemon=True) for i in range(threads)]
         atexit.register(self.stop)
@@ -168,21 +160,25 @@ class Warming:
     def _run(self) -> None:
         buffer = memoryview(bytearray(_STEP_NBYTES))
         try:
-            while (piece := self._next()) is not None:
+            while not self._stopping.is_set():
+                with self._lock:
+                    piece = next(self._pieces, None)
+                if piece is None:
+                    return
                 self._warm(piece, buffer)
         except BaseException as error:  # those of `progress` too; `wait` raises it
             self.error = self.error or error
             self._stopping.set()
 
-    def _next(self) -> Piece | None:
-        with self._lock:
-            return None if self._stopping.is_set() else next(self._pieces, None)
-
     def _warm(self, piece: Piece, buffer: memoryview) -> None:
         with open_file(self._root, piece.path) as file:
             descriptor, nbytes = file.fileno(), piece.stop - piece.start
             _check_end(piece, os.fstat(descriptor).st_size)
-            if _is_resident(descriptor, nbytes, piece.start):
+            try:
+                resident = sys.platform == "linux" and resident_nbytes(descriptor, nbytes, piece.start) >= nbytes
+            except OSError:
+                resident = False  # where the system does not tell, it is read
+            if resident:
                 self._advance(nbytes, read=0)
                 return
             if hasattr(os, "posix_fadvise"):  # all of the piece is asked for, while its beginning is waited for
@@ -235,13 +231,3 @@ def _check_end(piece: Piece, nbytes: int) -> None:
     if nbytes < piece.stop:
         message = f"expected {piece.stop} bytes or more, found {nbytes}. Open the store again to see what is wrong."
         raise FormatError(Problem(piece.path, "file-size", message))
-
-
-def _is_resident(descriptor: int, nbytes: int, offset: int) -> bool:
-    """Whether all of it is in the page cache; False where the system does not tell, so that it is read."""
-    if sys.platform != "linux":
-        return False
-    try:
-        return resident_nbytes(descriptor, nbytes, offset) >= nbytes
-    except OSError:
-        return False
