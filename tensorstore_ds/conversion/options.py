@@ -41,7 +41,7 @@ class ImageOptions:
         default="pad",
     )
     color: Color = option(
-        "Channels that are kept. ``auto`` keeps gray or colour as it is, stores both as RGB where they are mixed, and "
+        "Channels that are kept. ``auto`` keeps gray or color as it is, stores both as RGB where they are mixed, and "
         "drops alpha.",
         default="auto",
     )
@@ -73,7 +73,7 @@ class ConvertOptions(ImageOptions, SourceOptions):
     """
 
     format: str = option(
-        "Format of the source; ``auto`` recognises it by names and first bytes.",
+        "Format of the source; ``auto`` recognizes it by names and first bytes.",
         default="auto",
         among=("auto", *FORMATS),
         recorded=False,
@@ -110,7 +110,7 @@ class ConvertOptions(ImageOptions, SourceOptions):
         default="fail",
         decides=False,
     )
-    license: str | None = option("The data's licence, noted in the store.", default=None, decides=False)
+    license: str | None = option("The data's license, noted in the store.", default=None, decides=False)
     citation: str | None = option("How to cite the data, noted in the store.", default=None, decides=False)
 
     def __post_init__(self) -> None:

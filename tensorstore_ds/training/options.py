@@ -173,7 +173,7 @@ class TrainOptions:
     mix: Mix = option("Blend the images of a batch and their labels, with ``mixup`` or ``cutmix``.", default="none")
     augment: Augment = option(
         "Random changes of the images, on the device: ``light`` shifts them and changes brightness and contrast; "
-        "``strong`` enlarges random parts and changes colours more.",
+        "``strong`` enlarges random parts and changes colors more.",
         default="light",
     )
     flip: bool = option(
