@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.training.options import Precision, TrainOptions, ViTOptions
-from tensorstore_ds.training.tasks.base import Batch, Sums, Task
+from tensorstore_ds.training.tasks import Batch, Sums, Task
 from tensorstore_ds.training.vit import ViT
 
 #: Strength of the blends: of torchvision's reference training for mixup and cutmix.

@@ -27,7 +27,7 @@ from tensorstore_ds.pictures.sheet import (
     plots_available,
     sheet,
 )
-from tensorstore_ds.training.records import EpochRecord, best_record
+from tensorstore_ds.training.history import EpochRecord, best_record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

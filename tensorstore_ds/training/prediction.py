@@ -21,7 +21,7 @@ from tensorstore_ds.loading.augment.color import Normalize
 from tensorstore_ds.regular_files import read_file
 from tensorstore_ds.training.augmentation import Resize
 from tensorstore_ds.training.checkpoint import ModelCard, load_model
-from tensorstore_ds.training.ranks import device_of
+from tensorstore_ds.training.process import device_of
 
 #: Images that are predicted together.
 BATCH = 64
