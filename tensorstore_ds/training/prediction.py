@@ -30,15 +30,12 @@ _COLORS: Mapping[int, Color] = {1: "gray", 3: "rgb", 4: "rgba"}
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a model says about an image.
+    """What a model says about an image."""
 
-    Attributes:
-        path: of the image's file.
-        says: of a classification: `class`, `probability` and the `best` five; of several labels: `classes` and
-            `probabilities`; of keypoints: `keypoints`, x and y by name, in pixels of the image as it is shown.
-    """
-
-    path: Path
+    path: Path  #: Of the image's file.
+    #: Of a classification: `class`, `probability` and the `best` five; of several labels: `classes`, those with a
+    #: probability over one half, and all `probabilities`; of keypoints: `keypoints`, x and y by name, in pixels of the
+    #: image as it is shown.
     says: Mapping[str, Any]
 
 
