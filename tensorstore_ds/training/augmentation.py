@@ -91,13 +91,9 @@ def eval_transform(split: Split, options: TrainOptions, vit: ViTOptions) -> Comp
 
 
 def normalize(split: Split) -> Normalize:
-    """By the split's mean and standard deviation; a channel that is constant is only moved to 0.
-
-    Raises:
-        OptionError: the store keeps none, because its images have different numbers of channels.
-    """
+    """By the split's mean and standard deviation; a channel that is constant is only moved to 0."""
     channels = channel_moments(split.statistics)
-    if channels is None:
+    if channels is None:  # the store keeps none of images with different numbers of channels
         raise OptionError(
             f"{split.name}: expected images of one number of channels, found none in the statistics. "
             "Convert with `color=gray` or `color=rgb`."

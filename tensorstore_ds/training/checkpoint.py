@@ -116,11 +116,7 @@ def _check_sums(file: BinaryIO) -> None:
 
 
 def load_state(path: Path, card: ModelCard, options: TrainOptions, *, ranks: int) -> dict[str, Any]:
-    """The state in a checkpoint, for a run of this model, options and number of processes to go on with.
-
-    Raises:
-        TrainingError: the checkpoint is damaged, or of another run.
-    """
+    """The state in a checkpoint, for a run of this model, options and number of processes to go on with."""
     found_card, state = load(path)
     wrong = [name for name, kinds in _STATE.items() if type(state.get(name)) not in kinds]
     if wrong or not all(map(_is_plain, state["options"].values())):

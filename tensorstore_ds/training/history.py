@@ -157,11 +157,7 @@ def encoded(text: str) -> bytes:
 
 
 def parse_lines(content: bytes, path: Path) -> list[tuple[bytes, EpochRecord]]:
-    """Lines of `history.jsonl` with their records, without the last one where it was written half.
-
-    Raises:
-        OptionError: a line is no record.
-    """
+    """Lines of `history.jsonl` with their records, without the last one where it was written half."""
     *whole, last = content.split(b"\n")
     lines: list[tuple[bytes, EpochRecord]] = []
     for number, line in enumerate([*whole, last], 1):
@@ -192,14 +188,8 @@ class History:
     write, such as rank 0. A line is on disk when `add` returns. Write it before the checkpoint of the same epoch: a run
     that is killed between the two begins the epoch again, and drops the line.
 
-    Args:
-        folder: of the run.
-        keep_epochs: on resuming, whole epochs that the checkpoint has behind it: their lines are kept, others dropped,
-            and so is a last line that a killed process has written half. 0 for a new run.
-
-    Raises:
-        OptionError: a line of `history.jsonl` is no record (when the block begins).
-        OutputError: a file cannot be written.
+    On resuming, `keep_epochs` are the whole epochs that the checkpoint has behind it: their lines are kept, others
+    dropped, and so is a last line that a killed process has written half. An `OptionError` names a line that is none.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, keep_epochs: int = 0) -> None:
@@ -238,13 +228,7 @@ class History:
                 board.close()
 
     def add(self, record: EpochRecord) -> None:
-        """Append an epoch: its line is on disk when this returns.
-
-        Raises:
-            OptionError: its number does not follow those before.
-            OutputError: it could not be written.
-            ValueError: the block has ended, or not begun.
-        """
+        """Append an epoch, whose number follows those before: its line is on disk when this returns."""
         if self._file is None:
             raise ValueError("History: expected to add inside of its `with` block, found it closed.")
         _check_order(self.path.name, self.records, record)

@@ -40,10 +40,7 @@ class Prediction:
 
 
 def predict(
-    checkpoint: str | os.PathLike[str],
-    images: Iterable[str | os.PathLike[str]],
-    *,
-    device: str | None = None,
+    checkpoint: str | os.PathLike[str], images: Iterable[str | os.PathLike[str]], *, device: str | None = None
 ) -> Iterator[Prediction]:
     """Predict image files with a checkpoint of `train`.
 

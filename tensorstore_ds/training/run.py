@@ -44,12 +44,7 @@ class Position:
 
 
 class Run:
-    """What a run works with on this rank.
-
-    Raises:
-        OptionError: options contradict each other or the store.
-        FormatError: a label is not the index of a class.
-    """
+    """What a run works with on this rank. To make one checks its options against each other and the store."""
 
     def __init__(self, store: Store, options: TrainOptions, ranks: Ranks, out: Path) -> None:
         self.store, self.options, self.ranks, self.out = store, options, ranks, out
@@ -78,12 +73,7 @@ class Run:
         self.position = Position()
 
     def begin(self, *, resume: bool) -> None:
-        """Take up the last checkpoint, if there is one and it was asked for.
-
-        Raises:
-            OptionError: there is a run already, and it was not asked to go on.
-            TrainingError: the checkpoint is damaged, or of another run.
-        """
+        """Take up the last checkpoint, if there is one and it was asked for."""
         self.resumed = self.last.exists()
         if self.resumed and not resume:
             raise OptionError(
