@@ -42,9 +42,9 @@ class TrainProgress:
     """Where a run is."""
 
     epoch: int  #: Counted from 1.
-    epochs: int
-    batch: int  #: Of this epoch and rank, counted from 1.
-    batches: int
+    epochs: int  #: Of the run.
+    batch: int  #: Counted from 1.
+    batches: int  #: Of this epoch and rank.
     metrics: Mapping[str, float]  #: `loss` and the task's, of the epoch so far, of this rank.
     samples_per_second: float  #: Over all ranks, of the epoch so far.
     wait_share: float  #: In [0, 1]: of the time, the share in which steps waited for data.

@@ -39,7 +39,7 @@ class Task(ABC):
     label_field: str = ""  #: The field of labels; empty where objects have them.
     objects_field: str = ""  #: The field of objects; empty where none is needed.
 
-    name: ClassVar[str]
+    name: ClassVar[str]  #: As `TrainOptions.task` has it.
     metric: ClassVar[str]  #: By which the best epoch is chosen.
     higher_is_better: ClassVar[bool] = True  #: Of the metric.
 
