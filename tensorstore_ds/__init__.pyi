@@ -62,12 +62,12 @@ from .reading.store import Split as Split, Store as Store, open as open
 from .reading.verification import verify as verify
 from .sources.names import read_classes as read_classes, read_keypoints as read_keypoints
 from .training.checkpoint import load_model as load_model
+from .training.data import task_of as task_of
+from .training.history import EpochRecord as EpochRecord, Listeners as Listeners, TrainProgress as TrainProgress
 from .training.learner import Learner as Learner
 from .training.options import TrainOptions as TrainOptions, ViTOptions as ViTOptions
 from .training.prediction import Prediction as Prediction, predict as predict
-from .training.records import EpochRecord as EpochRecord, Listeners as Listeners, TrainProgress as TrainProgress
 from .training.report import TrainReport as TrainReport
-from .training.tasks import task_of as task_of
 from .training.train import train as train
 from .training.vit import ViT as ViT
 from .version import __version__ as __version__

@@ -24,7 +24,7 @@ from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.reading.verification import verify
 
 if TYPE_CHECKING:
-    from tensorstore_ds.training.records import Listeners
+    from tensorstore_ds.training.history import Listeners
     from tensorstore_ds.training.report import TrainReport
 
 #: A digit in a scene: which, and its box x1 y1 x2 y2 in pixels, x2 and y2 exclusive.

@@ -14,8 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tensorstore_ds.errors import OptionError, OutputError
-from tensorstore_ds.training.history import History
-from tensorstore_ds.training.records import EpochRecord, best_record, dump_record, parse_record, scalars
+from tensorstore_ds.training.history import EpochRecord, History, best_record, dump_record, parse_record, scalars
 from training_stores import load_history, strict_json as strict
 
 RECORD = EpochRecord(
@@ -44,7 +43,7 @@ class Blocker:
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Blocker())
 from tensorstore_ds.training.history import History
-from tensorstore_ds.training.records import EpochRecord
+from tensorstore_ds.training.history import EpochRecord
 """
 
 values = st.dictionaries(st.text(max_size=5), st.floats(), max_size=3)
@@ -156,7 +155,7 @@ def test_lines_are_there_when_the_process_is_killed(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys\n"
         "from tensorstore_ds.training.history import History\n"
-        "from tensorstore_ds.training.records import EpochRecord\n"
+        "from tensorstore_ds.training.history import EpochRecord\n"
         "with History(sys.argv[1]) as history:\n"
         "    for epoch in (1, 2):\n"
         "        history.add(EpochRecord(epoch, 1.0, 0.1, {'loss': 0.5}, None, 1.0, 0.0))\n"

@@ -16,7 +16,7 @@ from learners import RATE, TASK, VIT, batch, expected_loss, gradients, learner, 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.training.learner import MIX_ALPHA, Learner, precision_of, schedule
 from tensorstore_ds.training.options import TrainOptions, ViTOptions
-from tensorstore_ds.training.ranks import Tally
+from tensorstore_ds.training.process import Tally
 from tensorstore_ds.training.tasks import ClassificationKeypoints, Keypoints, MultiLabel
 from training_stores import one_line
 

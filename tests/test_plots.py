@@ -22,8 +22,8 @@ from tensorstore_ds.errors import OptionError, OutputError
 from tensorstore_ds.pictures import sheet as drawing
 from tensorstore_ds.pictures.sheet import plots_available
 from tensorstore_ds.training import plots
+from tensorstore_ds.training.history import EpochRecord
 from tensorstore_ds.training.plots import draw_confusion, draw_curves, draw_keypoint_errors
-from tensorstore_ds.training.records import EpochRecord
 
 
 @pytest.fixture
@@ -318,7 +318,7 @@ import sys
 import numpy as np
 from tensorstore_ds.pictures.sheet import plots_available
 from tensorstore_ds.training import plots
-from tensorstore_ds.training.records import EpochRecord
+from tensorstore_ds.training.history import EpochRecord
 assert not {"matplotlib", "torch"} & set(sys.modules)
 records = [EpochRecord(1, 1.0, 0.1, {"loss": 0.5}, None, 1.0, 0.0)]
 drawn = [

@@ -23,9 +23,10 @@ from tensorstore_ds.imaging.placement import FITS, Fit
 from tensorstore_ds.training import prediction
 from tensorstore_ds.training.augmentation import eval_transform, normalize
 from tensorstore_ds.training.checkpoint import ModelCard, save
+from tensorstore_ds.training.data import task_of
 from tensorstore_ds.training.options import TrainOptions, ViTOptions
 from tensorstore_ds.training.prediction import Prediction, predict
-from tensorstore_ds.training.tasks import Classification, Keypoints, task_of
+from tensorstore_ds.training.tasks import Classification, Keypoints
 from tensorstore_ds.training.vit import ViT
 from training_stores import one_line
 

@@ -14,7 +14,8 @@ from small_stores import image_field, label_field, write_store
 from stores import Samples, detections, store_of
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import FormatError, OptionError
-from tensorstore_ds.training.tasks import TASKS, task_of
+from tensorstore_ds.training.data import task_of
+from tensorstore_ds.training.tasks import TASKS
 from training_stores import one_line
 
 CLASSES = ("ant", "bee", "cat")

@@ -16,12 +16,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from tensorstore_ds.loading.collate import PackedObjects, pack_objects
-from tensorstore_ds.training.tasks import classification, task_from_data
-from tensorstore_ds.training.tasks.base import Task, largest, pick
-from tensorstore_ds.training.tasks.classification import ABSENT, Classification
-from tensorstore_ds.training.tasks.classification_keypoints import ClassificationKeypoints
-from tensorstore_ds.training.tasks.keypoints import SMOOTH, Keypoints
-from tensorstore_ds.training.tasks.multilabel import MultiLabel
+from tensorstore_ds.training import tasks
+from tensorstore_ds.training.tasks import (
+    ABSENT,
+    SMOOTH,
+    Classification,
+    ClassificationKeypoints,
+    Keypoints,
+    MultiLabel,
+    Task,
+    largest,
+    pick,
+    task_from_data,
+)
 
 quick = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**32)
@@ -160,7 +167,7 @@ def test_accuracies_equal_scikit_learns_whatever_the_batches(drawn: Any) -> None
 def test_no_confusion_matrix_of_very_many_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "confusion" in LABELS.sums(torch.zeros(2, 3), torch.tensor([0, 1]), detailed=True)
     assert "confusion" not in LABELS.sums(torch.zeros(2, 3), torch.tensor([0, 1]))
-    monkeypatch.setattr(classification, "MAX_CONFUSION", 2)
+    monkeypatch.setattr(tasks, "MAX_CONFUSION", 2)
     sums = LABELS.sums(torch.zeros(2, 3), torch.tensor([0, 1]), detailed=True)
     assert LABELS.metrics(sums) == {"accuracy": 0.5}
 

@@ -28,7 +28,7 @@ from tensorstore_ds.training.data import (
     unseen_classes,
 )
 from tensorstore_ds.training.options import Balance
-from tensorstore_ds.training.ranks import Ranks
+from tensorstore_ds.training.process import Ranks
 from tensorstore_ds.training.tasks import TASKS, Classification, MultiLabel
 from training_stores import annotated, one_line, small
 

@@ -14,8 +14,7 @@ from PIL import Image
 import tensorstore_ds as tsds
 from stores import store_of
 from tensorstore_ds.errors import TsdsError
-from tensorstore_ds.training.history import parse_lines
-from tensorstore_ds.training.records import EpochRecord
+from tensorstore_ds.training.history import EpochRecord, parse_lines
 
 #: A model that takes a millisecond a step.
 SMALL: dict[str, Any] = {

@@ -27,10 +27,10 @@ from tensorstore_ds.format.kinds import EncodedImageField, LabelField, ObjectsFi
 from tensorstore_ds.format.schema import of_kind
 from tensorstore_ds.loading.device import move
 from tensorstore_ds.training.augmentation import train_transform
+from tensorstore_ds.training.data import task_of
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import TrainOptions, vit_options
-from tensorstore_ds.training.ranks import device_of
-from tensorstore_ds.training.tasks import task_of
+from tensorstore_ds.training.process import device_of
 
 #: Steps that a learning rate is scheduled over: more than are ever done.
 _STEPS = 10**6

@@ -18,8 +18,7 @@ from tensorstore_ds.diagnosis.verdicts import judge, starved
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.reading.store import Store, open as open_store
-from tensorstore_ds.training.process import random_state_kept
-from tensorstore_ds.training.ranks import ranks
+from tensorstore_ds.training.process import random_state_kept, ranks
 
 #: Other settings are worth a try from here on; of those that are nearly as quick as the best the smallest are taken.
 WORTH, NEARLY = 1.1, 0.93

@@ -18,10 +18,9 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import DevicePrefetcher, move
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.training.augmentation import train_transform
-from tensorstore_ds.training.data import image_shape
+from tensorstore_ds.training.data import image_shape, task_of
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import Preset, TrainOptions
-from tensorstore_ds.training.tasks import task_of
 
 #: A batch is tried so many times as large as the one before, until a step takes too long.
 GROWTH = 4

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +28,12 @@ _ASPECT = 1.5  # of the whole sheet
 _PAPER, _INK, _FADED, _EDGE = "#ffffff", "#1c1f24", "#7b828c", "#d9dce1"
 
 
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """One sample, ready to be placed: its picture, the lines below it, and whether the first one is a class."""
+class _Cell(NamedTuple):
+    """One sample, ready to be placed: its picture, and below it the names of its classes, and its key."""
 
     picture: Image.Image
-    lines: tuple[str, ...]
-    labelled: bool
+    classes: list[str]
+    key: str
 
 
 def choose_rows(split: Split, count: int, *, seed: int = 0) -> list[int]:
@@ -69,26 +67,19 @@ def contact_sheet(split: Split, rows: Sequence[int]) -> Image.Image:
     return _sheet(split, cells, _legend(split, names, rows))
 
 
-# --- one sample -------------------------------------------------------------------------------------------------
-
-
 def _cell(split: Split, row: int, image: str, tables: Sequence[str]) -> _Cell:
     key = next((split[name][row] for name in of_kind(split.fields, KeyField)), f"row {row}")
     masks = of_kind(split.fields, MaskField)
-    picture, scale = _magnified(_rgb(_pixels(split, row, image, key)), LARGE if tables or masks else MEDIUM)
+    stored = split[image][row]
+    pixels = decode_stored(stored, key=f"{split.name}/{key}") if isinstance(stored, bytes) else stored
+    picture, scale = _magnified(_rgb(pixels), LARGE if tables or masks else MEDIUM)
     for name, mask in masks.items():
         draw_mask(picture, split[name][row], mask)
     for name in tables:
         draw_objects(picture, split[name][row], scale, split.fields[name].classes)
     labelled = of_kind(split.fields, LabelField)
     labels = [class_name(field.classes, int(split[name][row])) for name, field in labelled.items()]
-    return _Cell(picture, (*labels, key), bool(labels))
-
-
-def _pixels(split: Split, row: int, name: str, key: str) -> NDArray[Any]:
-    """(H, W, C) of the stored image."""
-    stored = split[name][row]
-    return decode_stored(stored, key=f"{split.name}/{key}") if isinstance(stored, bytes) else stored
+    return _Cell(picture, labels, key)
 
 
 def _rgb(pixels: NDArray[Any]) -> Image.Image:
@@ -126,9 +117,6 @@ def _magnified(image: Image.Image, side: int) -> tuple[Image.Image, float]:
     return image.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS), scale
 
 
-# --- the sheet --------------------------------------------------------------------------------------------------
-
-
 def _legend(split: Split, tables: Sequence[str], rows: Sequence[int]) -> list[tuple[str, str]]:
     """(colour, text) of every class that occurs in these rows: how many objects, or what share of the pixels."""
     legend = []
@@ -151,7 +139,7 @@ def _legend(split: Split, tables: Sequence[str], rows: Sequence[int]) -> list[tu
 
 def _sheet(split: Split, cells: Sequence[_Cell], legend: Sequence[tuple[str, str]]) -> Image.Image:
     width = max(cell.picture.width for cell in cells)
-    lines = max(len(cell.lines) for cell in cells)
+    lines = len(cells[0].classes) + 1
     height = max(cell.picture.height for cell in cells) + 6 + lines * _LINE
     columns = _columns(len(cells), width + _GAP, height + _GAP)
     total = max(columns * (width + _GAP) - _GAP, 260) + 2 * _MARGIN
@@ -169,10 +157,10 @@ def _sheet(split: Split, cells: Sequence[_Cell], legend: Sequence[tuple[str, str
         at = (x + (width - cell.picture.width) // 2, y + (height - 6 - lines * _LINE - cell.picture.height))
         sheet.paste(cell.picture, at)
         draw.rectangle((at[0] - 1, at[1] - 1, at[0] + cell.picture.width, at[1] + cell.picture.height), outline=_EDGE)
-        for n, line in enumerate(cell.lines):
-            bottom = y + height - lines * _LINE + n * _LINE + _LINE // 2
-            is_class = cell.labelled and n < len(cell.lines) - 1
-            _write(draw, (x, bottom), line, 14 if is_class else 11, _INK if is_class else _FADED, width)
+        bottom = y + height - lines * _LINE + _LINE // 2
+        for n, name in enumerate(cell.classes):
+            _write(draw, (x, bottom + n * _LINE), name, 14, _INK, width)
+        _write(draw, (x, bottom + (lines - 1) * _LINE), cell.key, 11, _FADED, width)
     return sheet
 
 

@@ -18,7 +18,7 @@ COLORS = (
     "#ff4b4b", "#2f9bff", "#22c55e", "#ffb020", "#b66dff", "#00c2c7",
     "#ff6fb5", "#8bd300", "#ff8a3d", "#6b7cff", "#d6b400", "#00a67d",
 )  # fmt: skip
-_POINT = "#fff04d"
+_DOT = "#fff04d"
 _SMOOTH = 4  # boxes and dots are drawn this much larger, and reduced
 _MASK_ALPHA = 150  # of 255
 _IGNORED = (255, 255, 255)
@@ -41,22 +41,17 @@ def draw_objects(
             inner = [corners[0] + _SMOOTH, corners[1] + _SMOOTH, corners[2] - _SMOOTH, corners[3] - _SMOOTH]
             if inner[0] < inner[2] and inner[1] < inner[3]:
                 draw.rectangle(inner, outline=_color_of(labels, i), width=2 * _SMOOTH)
-    for points in objects.get("keypoints", ()):
-        _draw_points(draw, points[np.isfinite(points).all(axis=1)] * scale)
+    for keypoints in objects.get("keypoints", ()):
+        present = keypoints[np.isfinite(keypoints).all(axis=1)] * scale
+        # Dots are smaller where they lie close together.
+        radius = float(np.clip(np.ptp(present, axis=0).max() / 45, 0.7, 2.4)) if len(present) > 1 else 2.4
+        for color, r in (("#000000", radius + 0.6), (_DOT, radius)):
+            for x, y in present.tolist():
+                draw.ellipse([v * _SMOOTH for v in (x - r, y - r, x + r, y + r)], fill=color)
     layer = layer.resize(picture.size, Image.Resampling.BOX)
     picture.paste(layer, (0, 0), layer)
     if labels is not None and classes:
         _draw_names(picture, boxes, labels, classes)
-
-
-def _draw_points(draw: ImageDraw.ImageDraw, points: NDArray[Any]) -> None:
-    """Keypoints (K, 2) of one object as dots, smaller where they lie close together."""
-    if not len(points):
-        return
-    radius = float(np.clip(np.ptp(points, axis=0).max() / 45, 0.7, 2.4)) if len(points) > 1 else 2.4
-    for color, r in (("#000000", radius + 0.6), (_POINT, radius)):
-        for x, y in points.tolist():
-            draw.ellipse([v * _SMOOTH for v in (x - r, y - r, x + r, y + r)], fill=color)
 
 
 def _draw_names(picture: Image.Image, boxes: NDArray[Any], labels: NDArray[np.int64], classes: Sequence[str]) -> None:

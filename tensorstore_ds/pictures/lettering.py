@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 from collections.abc import Iterator
 
@@ -29,11 +30,8 @@ _NO_CHARACTER = "\U0010ffff"
 def lettering(text: str, size: int) -> tuple[str, Font]:
     """What to draw for `text`, and in which font: the first that has all its characters.
 
-    Where no font has them, characters are escaped: ``\\u732b`` can be read, an empty box can not.
-
-    Args:
-        text: any; control characters are escaped.
-        size: of the font, in pixels.
+    Where no font has them, characters are escaped: ``\\u732b`` can be read, an empty box can not. So are control
+    characters. `size` is in pixels.
     """
     text = one_line(text)
     for font in _fonts(size):
@@ -47,14 +45,9 @@ def shortened(text: str, font: Font, width: float) -> str:
     """`text`, or if it is wider than `width` pixels its end behind an ellipsis: paths end in what differs."""
     if font.getlength(text) <= width:
         return text
-    low, high = 0, len(text)
-    while low < high:  # how many characters must go
-        middle = (low + high) // 2
-        if font.getlength("..." + text[middle:]) <= width:
-            high = middle
-        else:
-            low = middle + 1
-    return "..." + text[low:]
+    # How many characters must go: what is left becomes shorter with each.
+    gone = bisect.bisect_left(range(len(text)), True, key=lambda n: font.getlength("..." + text[n:]) <= width)
+    return "..." + text[gone:]
 
 
 @functools.cache
@@ -64,10 +57,7 @@ def _default(size: int) -> Font:
 
 def _fonts(size: int) -> Iterator[Font]:
     yield _default(size)
-    for name in _WIDER:
-        font = _installed(name, size)
-        if font is not None:
-            yield font
+    yield from filter(None, (_installed(name, size) for name in _WIDER))
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from PIL import ImageFont
 
@@ -69,11 +69,7 @@ def plots_available() -> bool:
 
 @contextmanager
 def sheet(path: str | os.PathLike[str], width: float, height: float) -> Iterator[Figure]:
-    """A white sheet of some inches, written to `path` as PNG when the block ends well.
-
-    Raises:
-        OutputError: the file could not be written.
-    """
+    """A white sheet of some inches, written to `path` as PNG when the block ends well."""
     from matplotlib import style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -86,12 +82,12 @@ def sheet(path: str | os.PathLike[str], width: float, height: float) -> Iterator
             FigureCanvasAgg(figure).print_png(file)  # type: ignore[no-untyped-call]
 
 
-def name_ticks(axis: Axis, places: Sequence[float], names: Sequence[str], *, size: float, **style: Any) -> None:
+def name_ticks(axis: Axis, places: Sequence[float], names: Sequence[str], *, size: float) -> None:
     """Put names at an axis: any text, as `legible` has it."""
     from matplotlib.font_manager import FontProperties
 
     shown = [legible(name) for name in names]
-    axis.set_ticks(places, [text for text, _ in shown], fontsize=size, **style)
+    axis.set_ticks(places, [text for text, _ in shown], fontsize=size)
     for tick, (_, font) in zip(axis.get_ticklabels(), shown, strict=True):
         if font is not None:
             tick.set_fontproperties(FontProperties(fname=font, size=size))

@@ -24,11 +24,7 @@ SHIFT = 8
 
 
 class Resize(nn.Module):
-    """Batches brought to one size, bilinear and antialiased, with boxes and keypoints.
-
-    Args:
-        size: (height, width).
-    """
+    """Batches brought to one (height, width), bilinear and antialiased, with boxes and keypoints."""
 
     def __init__(self, size: tuple[int, int]) -> None:
         super().__init__()
@@ -43,7 +39,10 @@ class Resize(nn.Module):
         resized = {**batch, "image": functional.resize(images, list(self.size), antialias=True)}
         if "objects" in batch:
             zoom = torch.tensor([self.size[1] / width, self.size[0] / height], dtype=torch.float32)
-            resized["objects"] = _zoomed(batch["objects"], zoom)
+            objects = resized["objects"] = dict(batch["objects"])
+            for name, factor in {"boxes": zoom.repeat(2), "keypoints": zoom}.items():
+                if name in objects:
+                    objects[name] = objects[name] * factor.to(objects[name].device, non_blocking=True)
         return resized
 
     def extra_repr(self) -> str:
@@ -59,14 +58,6 @@ class RandomStretchedCrop(RandomResizedCrop):
         aspect = size[1] / size[0]
         ratio = (self.ratio[0] * aspect, self.ratio[1] * aspect)
         return RandomResizedCrop(self.size, self.scale, ratio).make_params(keys, size)
-
-
-def _zoomed(objects: Mapping[str, Any], zoom: torch.Tensor) -> dict[str, Any]:
-    zoomed = dict(objects)
-    for name, factor in {"boxes": zoom.repeat(2), "keypoints": zoom}.items():
-        if name in zoomed:
-            zoomed[name] = zoomed[name] * factor.to(zoomed[name].device, non_blocking=True)
-    return zoomed
 
 
 def train_transform(split: Split, options: TrainOptions, vit: ViTOptions) -> Compose:
@@ -100,13 +91,9 @@ def eval_transform(split: Split, options: TrainOptions, vit: ViTOptions) -> Comp
 
 
 def normalize(split: Split) -> Normalize:
-    """By the split's mean and standard deviation; a channel that is constant is only moved to 0.
-
-    Raises:
-        OptionError: the store keeps none, because its images have different numbers of channels.
-    """
+    """By the split's mean and standard deviation; a channel that is constant is only moved to 0."""
     channels = channel_moments(split.statistics)
-    if channels is None:
+    if channels is None:  # the store keeps none of images with different numbers of channels
         raise OptionError(
             f"{split.name}: expected images of one number of channels, found none in the statistics. "
             "Convert with `color=gray` or `color=rgb`."

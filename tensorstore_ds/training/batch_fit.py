@@ -16,11 +16,10 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import move
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.training.augmentation import train_transform
-from tensorstore_ds.training.data import image_shape, split_of
+from tensorstore_ds.training.data import image_shape, split_of, task_of
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import TrainOptions
-from tensorstore_ds.training.ranks import Ranks
-from tensorstore_ds.training.tasks import task_of
+from tensorstore_ds.training.process import Ranks
 
 #: What errors of torch on a CPU, of C++, of oneDNN and of CUDA's libraries say.
 _FULL = (
@@ -39,12 +38,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def memory_advice(store: Store, options: TrainOptions, ranks: Ranks) -> str:
     """What to say about a full memory, with a batch size that fits, if one does."""
-    split = split_of(store, options.train_split, "train_split")
-    task = task_of(split, options.task)
-    height, width, channels = image_shape(store, split)
-    vit = options.vit((height, width), channels)
-    fitting = 0
+    way = "Use a smaller `batch_size` or `model`"
     if ranks.size == 1:  # ranks would wait for each other
+        split = split_of(store, options.train_split, "train_split")
+        task = task_of(split, options.task)
+        height, width, channels = image_shape(store, split)
+        vit = options.vit((height, width), channels)
         fitting = fitting_batch_size(
             lambda: Learner(vit, task, options, device=ranks.device, steps=2),
             StoreDataset(store.path, split.name, fields=task.fields),
@@ -52,10 +51,9 @@ def memory_advice(store: Store, options: TrainOptions, ranks: Ranks) -> str:
             ranks.device,
             too_large=options.batch_size,
         )
-    way = "Use a smaller `batch_size` or `model`"
-    if fitting:
-        accumulate = options.accumulate * math.ceil(options.batch_size / fitting)
-        way = f"`batch_size={fitting}` with `accumulate={accumulate}` fits"
+        if fitting:
+            accumulate = options.accumulate * math.ceil(options.batch_size / fitting)
+            way = f"`batch_size={fitting}` with `accumulate={accumulate}` fits"
     return (
         f"{ranks.device}: expected memory for batches of {options.batch_size:,}, found too little. {way}; "
         "`grad_checkpointing` needs less."

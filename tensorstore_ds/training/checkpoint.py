@@ -21,36 +21,34 @@ from tensorstore_ds.durable import replacing
 from tensorstore_ds.errors import TrainingError, one_line
 from tensorstore_ds.imaging import MAX_PIXELS
 from tensorstore_ds.imaging.placement import FITS, Fit
-from tensorstore_ds.training.options import ViTOptions
-from tensorstore_ds.training.tasks import task_from_data
-from tensorstore_ds.training.tasks.base import Task
+from tensorstore_ds.training.history import plain
+from tensorstore_ds.training.options import FREE_TO_CHANGE, TrainOptions, ViTOptions
+from tensorstore_ds.training.tasks import Task, task_from_data
 from tensorstore_ds.training.vit import ViT
 
 #: What a checkpoint says that it is; the number changes when older ones can no longer be read.
 FORMAT = ("tensorstore-ds checkpoint", 1)
 
+#: What a checkpoint has of a run, beside the weights.
+_STATE: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("learner", "options", "tally", "loader"), (dict,)),
+    **dict.fromkeys(("epoch", "batch", "ranks"), (int,)),
+    **dict.fromkeys(("seconds", "wait"), (int, float)),
+}
 #: Of a member's attributes in a zip archive.
 _FOLDER = 0x10
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """All that is needed to use a trained model.
+    """All that is needed to use a trained model."""
 
-    Attributes:
-        vit: its shape.
-        task: what it has learned.
-        mean, std: of each channel, by which images are normalised; of values in [0, 1] for uint8.
-        stored: (height, width) of the images in the store; the model's own size may be another.
-        fit: how images were brought to that size: ``pad``, ``crop`` or ``stretch``.
-    """
-
-    vit: ViTOptions
-    task: Task
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    stored: tuple[int, int]
-    fit: Fit = "pad"
+    vit: ViTOptions  #: Its shape.
+    task: Task  #: What it has learned.
+    mean: tuple[float, ...]  #: Of each channel, by which images are normalised; of values in [0, 1] for uint8.
+    std: tuple[float, ...]  #: Likewise.
+    stored: tuple[int, int]  #: (height, width) of the images in the store; the model's own size may be another.
+    fit: Fit = "pad"  #: How images were brought to that size: ``pad``, ``crop`` or ``stretch``.
 
     def as_data(self) -> dict[str, Any]:
         """As plain values."""
@@ -58,11 +56,7 @@ class ModelCard:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> ModelCard:
-        """The inverse of `as_data`.
-
-        Raises:
-            ValueError, TypeError, KeyError, OverflowError: it describes no model.
-        """
+        """The inverse of `as_data`; a `ValueError`, `TypeError`, `KeyError` or `OverflowError` of what is no card."""
         vit = _vit(data["vit"])
         mean, std = (_numbers(name, data[name], vit.channels) for name in ("mean", "std"))
         _expect(min(std) > 0, "std", "more than 0", std)
@@ -75,11 +69,7 @@ class ModelCard:
 
 
 def save(path: Path, card: ModelCard, content: Mapping[str, Any]) -> None:
-    """Write a checkpoint beside `path` and rename it: at no moment is there half a one.
-
-    Raises:
-        OutputError: it cannot be written; what was at `path` is as it was.
-    """
+    """Write a checkpoint beside `path` and rename it: where it cannot be written, `path` stays as it was."""
     with replacing(path) as file:
         torch.save({"format": list(FORMAT), "card": card.as_data(), **content}, file)
 
@@ -123,6 +113,24 @@ def _check_sums(file: BinaryIO) -> None:
     if damaged is not None:
         raise ValueError(f"{damaged} is not what was written")
     file.seek(0)
+
+
+def load_state(path: Path, card: ModelCard, options: TrainOptions, *, ranks: int) -> dict[str, Any]:
+    """The state in a checkpoint, for a run of this model, options and number of processes to go on with."""
+    found_card, state = load(path)
+    wrong = [name for name, kinds in _STATE.items() if type(state.get(name)) not in kinds]
+    if wrong or not all(map(_is_plain, state["options"].values())):
+        raise unusable(path, ValueError(f"no state of a run: {wrong[0] if wrong else 'options'}"))
+    wanted = {name: value for name, value in options.as_data().items() if name not in FREE_TO_CHANGE}
+    difference = _difference(found_card.as_data(), card.as_data()) or _difference(state["options"], wanted)
+    if difference:
+        raise TrainingError(f"{path}: {difference}. Use the same store and options, or another `out`.")
+    if state["batch"] and state["ranks"] != ranks:
+        raise TrainingError(
+            f"{path}: expected {state['ranks']} ranks to go on within an epoch, found {ranks}. "
+            "Another number is possible between two epochs."
+        )
+    return state
 
 
 def load_model(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> tuple[ViT, ModelCard]:
@@ -189,3 +197,26 @@ def _expect(valid: bool, name: str, expected: str, found: object) -> None:
     if not valid:
         plain = isinstance(found, str | int | float | tuple) and len(repr(found)) <= 60
         raise ValueError(f"{name}: expected {expected}, found {repr(found) if plain else type(found).__name__}")
+
+
+def _is_plain(value: object) -> bool:
+    """Whether an option is a number, a text, None, or a list of numbers."""
+    members = value if isinstance(value, list) else [value]
+    return all(member is None or type(member) in (bool, int, float, str) for member in members)
+
+
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> str:
+    """What differs first between two trees of plain values, in words; empty where nothing does."""
+    for name in now:
+        a, b = plain(before.get(name)), plain(now[name])
+        if isinstance(a, dict) and isinstance(b, dict):
+            if inner := _difference(a, b, f"{where}{name}."):
+                return inner
+        elif a != b:
+            return f"{where}{name}: expected {_brief(a)} as in the checkpoint, found {_brief(b)}"
+    return ""
+
+
+def _brief(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,16 +1,17 @@
-"""The splits of a run and their loaders, checked before anything is trained."""
+"""What a run takes from a store: its splits, its task and its batches, checked before anything is trained."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
-from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import ImageField, RawImageField
+from tensorstore_ds.errors import FormatError, OptionError, Problem
+from tensorstore_ds.format.kinds import ImageField, LabelField, ObjectsField, RawImageField
+from tensorstore_ds.format.schema import Field, of_kind
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.dataset import StoreDataset
@@ -19,10 +20,9 @@ from tensorstore_ds.loading.weighted import WeightedSampler, class_balanced_weig
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.page_cache.residency import fits, requirement
 from tensorstore_ds.reading.store import Split, Store
-from tensorstore_ds.training.options import Balance, TrainOptions
-from tensorstore_ds.training.ranks import Ranks
-from tensorstore_ds.training.tasks import class_counts
-from tensorstore_ds.training.tasks.base import Task
+from tensorstore_ds.training.options import Balance, Task as TaskName, TrainOptions
+from tensorstore_ds.training.process import Ranks
+from tensorstore_ds.training.tasks import Classification, ClassificationKeypoints, Keypoints, MultiLabel, Task
 
 #: Names of the split to evaluate on, in the order in which they are looked for.
 EVAL_SPLITS = ("val", "valid", "validation", "test")
@@ -30,14 +30,17 @@ EVAL_SPLITS = ("val", "valid", "validation", "test")
 RARE = 0.1
 #: Of neighbouring rows that are read together, where a split does not fit in memory.
 BLOCK_NBYTES = 8 * 1024**2
+#: What a store must have for a task.
+_NEEDED = {
+    "classification": "a label per image",
+    "multilabel": "objects with classes",
+    "keypoints": "objects with keypoints",
+    "classification+keypoints": "objects with keypoints, and labels",
+}
 
 
 def split_of(store: Store, name: str, option: str) -> Split:
-    """A split with samples.
-
-    Raises:
-        OptionError: there is none of the name, or it is empty.
-    """
+    """A split with samples; an `OptionError` that names the option where there is none of the name, or it is empty."""
     if name not in store:
         raise OptionError(f"{option}: expected one of {', '.join(store.splits)}, found {name}.")
     if not len(store[name]):
@@ -54,6 +57,82 @@ def eval_split_of(store: Store, options: TrainOptions) -> Split | None:
     return None if first is None else store[first]
 
 
+def task_of(split: Split, task: TaskName = "auto", *, eval_split: Split | None = None) -> Task:
+    """The task that a store's fields are good for.
+
+    Args:
+        split: to be trained on.
+        task: its name; ``auto``: labels if there are any, else keypoints, else the classes of objects.
+        eval_split: to be evaluated on; its labels are checked too.
+
+    Raises:
+        OptionError: the store has no field for the task, or one class only.
+        FormatError: a label is not the index of a class.
+    """
+    possible = _possible_tasks(split.fields)
+    if not possible:
+        raise OptionError(
+            f"{split.name}: expected labels, keypoints or objects with classes to learn from, found {_kinds(split)}. "
+            "Convert images in class folders, or with annotations."
+        )
+    if task != "auto" and task not in possible:
+        others = " or ".join(f"`task={name}`" for name in possible)
+        raise OptionError(
+            f"{split.name}: expected {_NEEDED[task]} for `task={task}`, found {_kinds(split)}. Use {others}."
+        )
+    chosen = next(iter(possible.values())) if task == "auto" else possible[task]
+    if len(chosen.classes) < 2 and not isinstance(chosen, Keypoints):
+        names = f"one, {chosen.classes[0]!r}" if chosen.classes else "none"
+        other = ", or use `task=keypoints`" if "keypoints" in possible else ""
+        raise OptionError(
+            f"{split.name}: expected two classes or more to tell apart, found {names}. "
+            f"Convert samples of other classes, too{other}."
+        )
+    for checked in (split, eval_split):
+        if checked is not None:
+            class_counts(chosen, checked)
+    return chosen
+
+
+def _possible_tasks(fields: Mapping[str, Field]) -> dict[str, Task]:
+    """The tasks that fields are good for, by name; the first one is that of ``auto``."""
+    label = next(iter(of_kind(fields, LabelField)), "")
+    table = fields.get("objects")  # other names are not moved by transforms
+    values = table.values if isinstance(table, ObjectsField) else {}
+    keypoints = table.keypoints if isinstance(table, ObjectsField) and "keypoints" in values else ()
+    object_classes = table.classes if isinstance(table, ObjectsField) and "labels" in values else ()
+    classes = fields[label].classes if label else object_classes
+    possible: list[Task] = []
+    if label:
+        possible.append(Classification(classes, label_field=label))
+    if keypoints:
+        possible.append(Keypoints(keypoints=keypoints, objects_field="objects"))
+    if "labels" in values:
+        possible.append(MultiLabel(object_classes, objects_field="objects"))
+    if keypoints and classes:
+        possible.append(ClassificationKeypoints(classes, keypoints, label, "objects"))
+    return {task.name: task for task in possible}
+
+
+def _kinds(split: Split) -> str:
+    return ", ".join(f"{name} ({field.kind})" for name, field in split.fields.items())
+
+
+def class_counts(task: Task, split: Split) -> Any:
+    """(classes,) int64: how many labels a split has of each class; a `FormatError` where one is no class's index."""
+    classes = len(task.classes)
+    if not classes:
+        return np.zeros(0, np.int64)
+    labels = np.asarray(
+        split.column(task.label_field) if task.label_field else split.table(task.objects_field)["labels"]
+    )
+    if labels.size and not 0 <= labels.min() <= labels.max() < classes:
+        where = f"{split.name}/{task.label_field or task.objects_field + '/labels'}"
+        message = f"expected labels in [0, {classes}), found {labels.min()} to {labels.max()}."
+        raise FormatError(Problem(where, "label-range", message), "Convert again.")
+    return np.bincount(labels, minlength=classes)
+
+
 def image_shape(store: Store, split: Split) -> tuple[int, int, int]:
     """(height, width, channels) of all images of a split.
 
@@ -62,8 +141,7 @@ def image_shape(store: Store, split: Split) -> tuple[int, int, int]:
     """
     field = split.fields.get("image")
     if not isinstance(field, ImageField):
-        fields = ", ".join(f"{name} ({other.kind})" for name, other in split.fields.items())
-        raise OptionError(f"{split.name}: expected images in a field image, found {fields}. Convert images.")
+        raise OptionError(f"{split.name}: expected images in a field image, found {_kinds(split)}. Convert images.")
     if isinstance(field, RawImageField):
         if field.spec.dtype not in ("uint8", "float32", "float16"):
             raise OptionError(f"{split.name}/image: expected uint8, found {field.spec.dtype}. Convert 8-bit images.")
@@ -149,11 +227,7 @@ def _sampler(store: Store, dataset: StoreDataset, task: Task, options: TrainOpti
 
 
 def balance_weights(split: Split, task: Task, balance: Balance) -> NDArray[np.float64]:
-    """How often each sample is to be drawn, (n,) float64.
-
-    Raises:
-        OptionError: the balance is not for this task.
-    """
+    """How often each sample is to be drawn, (n,) float64; an `OptionError` where the balance is not for this task."""
     if balance in ("inverse", "effective") and task.label_field:
         return class_balanced_weights(split, field=task.label_field, method=balance)
     if balance == "repeat" and task.classes and not task.label_field:

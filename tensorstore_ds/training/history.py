@@ -1,110 +1,154 @@
-"""The epochs of a run: a line each in `history.jsonl`, and TensorBoard's files."""
+"""What a run tells while it goes on: where it is, and its epochs, each a line in `history.jsonl` and in TensorBoard.
+
+>>> record = EpochRecord(1, 2.5, 1e-3, {"loss": 0.7}, {"loss": 0.6, "accuracy": 0.8}, 4000.0, 0.01)
+>>> dump_record(record)[:57]
+'{"epoch": 1, "seconds": 2.5, "learning_rate": 0.001, "tra'
+>>> parse_record(json.loads(dump_record(record))) == record
+True
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from tensorstore_ds.durable import replacing, sync, unwritable, write_all
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.training.records import EpochRecord, dump_record, parse_record, scalars
 
 
-class History:
-    """Writes `history.jsonl` in a run's folder, and TensorBoard's files in `tensorboard/` below it, if it is installed.
+@dataclass(frozen=True, slots=True)
+class EpochRecord:
+    """What an epoch came to."""
 
-    A context manager: the folder is made, or what lies in it is taken up, when the block begins. Only one process may
-    write, such as rank 0. A line is on disk when `add` returns. Write it before the checkpoint of the same epoch: a run
-    that is killed between the two begins the epoch again, and drops the line.
+    epoch: int  #: Counted from 1.
+    seconds: float  #: It took, without its evaluation.
+    learning_rate: float  #: Of its last step.
+    train: Mapping[str, float]  #: `loss`, the mean over its steps, and metrics by name.
+    eval: Mapping[str, float] | None  #: The same of the evaluation after it; None where there was none.
+    samples_per_second: float  #: Of training, over all ranks.
+    wait_share: float  #: In [0, 1]: of its time, the share in which steps waited for data.
+    device_memory: int | None = None  #: Bytes of a GPU's memory that were taken at most; None elsewhere.
 
-    Args:
-        folder: of the run.
-        keep_epochs: on resuming, whole epochs that the checkpoint has behind it: their lines are kept, others dropped,
-            and so is a last line that a killed process has written half. 0 for a new run.
 
-    Attributes:
-        records: the epochs kept and added.
+@dataclass(frozen=True, slots=True)
+class TrainProgress:
+    """Where a run is."""
+
+    epoch: int  #: Counted from 1.
+    epochs: int  #: Of the run.
+    batch: int  #: Counted from 1.
+    batches: int  #: Of this epoch and rank.
+    metrics: Mapping[str, float]  #: `loss` and the task's, of the epoch so far, of this rank.
+    samples_per_second: float  #: Over all ranks, of the epoch so far.
+    wait_share: float  #: In [0, 1]: of the time, the share in which steps waited for data.
+    seconds_left: float  #: Of training, to the end of the run.
+    device_memory: int | None  #: Bytes of a GPU's memory that were taken at most; None elsewhere.
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """Who is told how a run goes: functions of one argument, called on the first rank only."""
+
+    note: Callable[[str], None] = lambda _: None  #: A line, before the first epoch.
+    progress: Callable[[TrainProgress], None] = lambda _: None  #: About twice a second.
+    epoch: Callable[[EpochRecord], None] = lambda _: None  #: After each epoch.
+
+
+def best_record(records: Iterable[EpochRecord], metric: str, *, higher_is_better: bool = True) -> EpochRecord | None:
+    """The epoch with the best evaluation, the first of equals; None where none has a finite `metric`."""
+    sign = 1 if higher_is_better else -1
+    finite = [record for record in records if math.isfinite((record.eval or {}).get(metric, math.nan))]
+    return max(finite, key=lambda record: sign * (record.eval or {})[metric], default=None)
+
+
+def scalars(record: EpochRecord) -> dict[str, float]:
+    """The numbers of an epoch by the names that TensorBoard shows: ``train/loss``, ``eval/accuracy``, ``seconds``."""
+    named = {f"train/{name}": value for name, value in record.train.items()}
+    named |= {f"eval/{name}": value for name, value in (record.eval or {}).items()}
+    named |= {name: getattr(record, name) for name in _NUMBERS}
+    if record.device_memory is not None:
+        named["device_memory"] = record.device_memory
+    return named
+
+
+# --- as JSON ------------------------------------------------------------------------------------------------------
+
+_NUMBERS = ("learning_rate", "seconds", "samples_per_second", "wait_share")
+
+
+def dump_record(record: EpochRecord) -> str:
+    """A record as one line of JSON: an object with its attributes; what is not finite is null."""
+    return json.dumps(plain(record), ensure_ascii=False, allow_nan=False)
+
+
+def parse_record(data: object) -> EpochRecord:
+    """The inverse of `dump_record`; null where a number belongs is NaN, and members that are not known are left out.
 
     Raises:
-        OptionError: a line of `history.jsonl` is no record (when the block begins).
-        OutputError: a file cannot be written.
+        OptionError: it is no record: what was expected of which member.
     """
-
-    def __init__(self, folder: str | os.PathLike[str], *, keep_epochs: int = 0) -> None:
-        self.folder = Path(folder)
-        self.path, self.board_path = self.folder / "history.jsonl", self.folder / "tensorboard"
-        self.keep_epochs = keep_epochs
-        self.records: list[EpochRecord] = []
-        self._file: BinaryIO | None = None
-        self._board: Any = None
-
-    def __enter__(self) -> Self:
-        with _writing(self.path), ExitStack() as opened:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._take_up()
-            self._file = opened.enter_context(open(self.path, "ab", buffering=0))
-            sync(self.folder)
-            if tensorboard_available():
-                from torch.utils.tensorboard import SummaryWriter
-
-                with _writing(self.board_path):  # epochs of other files that are trained again are hidden
-                    self._board = SummaryWriter(self.board_path, purge_step=self.keep_epochs + 1)
-            opened.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-        board, self._file, self._board = self._board, None, None
-        if board is not None:
-            with _writing(self.board_path):
-                board.close()
-
-    def add(self, record: EpochRecord) -> None:
-        """Append an epoch: its line is on disk when this returns.
-
-        Raises:
-            OptionError: its number does not follow those before.
-            OutputError: it could not be written.
-            ValueError: the block has ended, or not begun.
-        """
-        if self._file is None:
-            raise ValueError("History: expected to add inside of its `with` block, found it closed.")
-        _check_order(self.path.name, self.records, record)
-        with _writing(self.path):
-            write_all(self._file, encoded(dump_record(record) + "\n"))
-            os.fsync(self._file.fileno())
-        self.records.append(record)
-        board, self._board = self._board, None  # one that fails would fail again when it is closed
-        if board is not None:
-            with _writing(self.board_path):
-                for name, value in scalars(record).items():
-                    board.add_scalar(name, value, record.epoch)
-                board.flush()
-            self._board = board
-
-    def _take_up(self) -> None:
-        """Keep the lines of the first epochs, as they are; the file is replaced only if others are in it."""
-        content = self.path.read_bytes() if self.path.exists() else b""
-        kept = [(line, record) for line, record in parse_lines(content, self.path) if record.epoch <= self.keep_epochs]
-        wanted = b"".join(line + b"\n" for line, _ in kept)
-        if wanted != content:
-            with replacing(self.path) as file:
-                file.write(wanted)
-        self.records = [record for _, record in kept]
+    if not isinstance(data, dict):
+        raise OptionError(f"expected an object, found {_brief(data)}")
+    epoch, evaluated, memory = data.get("epoch"), data.get("eval"), data.get("device_memory")
+    if type(epoch) is not int or epoch < 1:
+        raise OptionError(f"epoch: expected a whole number from 1, found {_brief(epoch)}")
+    if memory is not None and (type(memory) is not int or memory < 0):
+        raise OptionError(f"device_memory: expected bytes or null, found {_brief(memory)}")
+    if missing := [name for name in _NUMBERS if name not in data]:
+        raise OptionError(f"{missing[0]}: expected a number or null, found nothing")
+    return EpochRecord(
+        epoch=epoch,
+        train=_numbers("train", data.get("train")),
+        eval=None if evaluated is None else _numbers("eval", evaluated),
+        device_memory=memory,
+        **_numbers("record", {name: data[name] for name in _NUMBERS}),
+    )
 
 
-def tensorboard_available() -> bool:
-    """Whether the package tensorboard can be imported."""
-    try:
-        import tensorboard  # noqa: F401
-    except ImportError:
-        return False
-    return True
+def _numbers(where: str, values: object) -> dict[str, float]:
+    if not isinstance(values, dict):
+        raise OptionError(f"{where}: expected an object of numbers, found {_brief(values)}")
+    for name, value in values.items():
+        if value is not None and type(value) not in (int, float):
+            raise OptionError(f"{where}: {_brief(name)}: expected a number or null, found {_brief(value)}")
+    return {name: math.nan if value is None else float(value) for name, value in values.items()}
+
+
+def _brief(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def plain(value: Any) -> Any:
+    """As what JSON knows: numbers that are not finite become null; arrays, tensors, tuples and (sorted) sets lists.
+
+    >>> plain({"loss": float("nan"), "size": (28, 28), "classes": {"bee", "ant"}})
+    {'loss': None, 'size': [28, 28], 'classes': ['ant', 'bee']}
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, Set):
+        return sorted(map(plain, value))
+    if isinstance(value, Sequence):
+        return [plain(part) for part in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    raise TypeError(f"expected what JSON can hold, found {type(value).__name__}")
 
 
 def encoded(text: str) -> bytes:
@@ -113,11 +157,7 @@ def encoded(text: str) -> bytes:
 
 
 def parse_lines(content: bytes, path: Path) -> list[tuple[bytes, EpochRecord]]:
-    """Lines of `history.jsonl` with their records, without the last one where it was written half.
-
-    Raises:
-        OptionError: a line is no record.
-    """
+    """Lines of `history.jsonl` with their records, without the last one where it was written half."""
     *whole, last = content.split(b"\n")
     lines: list[tuple[bytes, EpochRecord]] = []
     for number, line in enumerate([*whole, last], 1):
@@ -136,6 +176,82 @@ def parse_lines(content: bytes, path: Path) -> list[tuple[bytes, EpochRecord]]:
 def _check_order(where: str, before: Sequence[EpochRecord], record: EpochRecord) -> None:
     if before and record.epoch <= before[-1].epoch:
         raise OptionError(f"{where}: expected an epoch after {before[-1].epoch}, found {record.epoch}")
+
+
+# --- in files -----------------------------------------------------------------------------------------------------
+
+
+class History:
+    """Writes `history.jsonl` in a run's folder, and TensorBoard's files in `tensorboard/` below it, if it is installed.
+
+    A context manager: the folder is made, or what lies in it is taken up, when the block begins. Only one process may
+    write, such as rank 0. A line is on disk when `add` returns. Write it before the checkpoint of the same epoch: a run
+    that is killed between the two begins the epoch again, and drops the line.
+
+    On resuming, `keep_epochs` are the whole epochs that the checkpoint has behind it: their lines are kept, others
+    dropped, and so is a last line that a killed process has written half. An `OptionError` names a line that is none.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, keep_epochs: int = 0) -> None:
+        self.path, self.board_path = Path(folder, "history.jsonl"), Path(folder, "tensorboard")
+        self.keep_epochs = keep_epochs
+        self.records: list[EpochRecord] = []  # those kept and added
+        self._file: BinaryIO | None = None
+        self._board: Any = None
+
+    def __enter__(self) -> Self:
+        with _writing(self.path), ExitStack() as opened:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            content = self.path.read_bytes() if self.path.exists() else b""
+            kept = [(line, r) for line, r in parse_lines(content, self.path) if r.epoch <= self.keep_epochs]
+            wanted = b"".join(line + b"\n" for line, _ in kept)
+            if wanted != content:  # lines that are kept stay as they are
+                with replacing(self.path) as file:
+                    file.write(wanted)
+            self.records = [record for _, record in kept]
+            self._file = opened.enter_context(open(self.path, "ab", buffering=0))
+            sync(self.path.parent)
+            if tensorboard_available():
+                from torch.utils.tensorboard import SummaryWriter
+
+                with _writing(self.board_path):  # epochs of other files that are trained again are hidden
+                    self._board = SummaryWriter(self.board_path, purge_step=self.keep_epochs + 1)
+            opened.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+        board, self._file, self._board = self._board, None, None
+        if board is not None:
+            with _writing(self.board_path):
+                board.close()
+
+    def add(self, record: EpochRecord) -> None:
+        """Append an epoch, whose number follows those before: its line is on disk when this returns."""
+        if self._file is None:
+            raise ValueError("History: expected to add inside of its `with` block, found it closed.")
+        _check_order(self.path.name, self.records, record)
+        with _writing(self.path):
+            write_all(self._file, encoded(dump_record(record) + "\n"))
+            os.fsync(self._file.fileno())
+        self.records.append(record)
+        board, self._board = self._board, None  # one that fails would fail again when it is closed
+        if board is not None:
+            with _writing(self.board_path):
+                for name, value in scalars(record).items():
+                    board.add_scalar(name, value, record.epoch)
+                board.flush()
+            self._board = board
+
+
+def tensorboard_available() -> bool:
+    """Whether the package tensorboard can be imported."""
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 @contextmanager

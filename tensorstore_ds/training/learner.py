@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.training.options import Precision, TrainOptions, ViTOptions
-from tensorstore_ds.training.tasks.base import Batch, Sums, Task
+from tensorstore_ds.training.tasks import Batch, Sums, Task
 from tensorstore_ds.training.vit import ViT
 
 #: Strength of the blends: of torchvision's reference training for mixup and cutmix.
@@ -34,11 +34,6 @@ class Learner:
         device: where it learns.
         steps: of the whole run: what the learning rate is scheduled over.
         distributed: average gradients over the ranks of `torch.distributed`.
-
-    Attributes:
-        module: the model itself.
-        average: the moving average of its weights, or None.
-        step: how often the weights were changed.
     """
 
     def __init__(
@@ -55,12 +50,21 @@ class Learner:
         self.device = torch.device(device)
         self.precision = precision_of(options.precision, self.device)
         torch.manual_seed(options.seed)
+        #: The model itself.
         self.module = ViT(vit, task.outputs, grad_checkpointing=options.grad_checkpointing).to(self.device).train()
         self.optimizer = adamw(self.module, options)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+        #: The moving average of its weights, or None.
         self.average: ViT | None = copy.deepcopy(self.module) if options.ema else None
-        self.step = 0
-        self._mix = _mix(options, task)
+        self.step = 0  #: How often the weights were changed.
+        self._mix: v2.Transform | None = None
+        if options.mix != "none":
+            if task.name != "classification":
+                raise OptionError(
+                    f"mix: expected none for {task.name}, found {options.mix}, which blends the labels of images."
+                )
+            blend = v2.MixUp if options.mix == "mixup" else v2.CutMix
+            self._mix = blend(alpha=MIX_ALPHA[options.mix], num_classes=task.outputs)
         self._parallel = DistributedDataParallel(self.module) if distributed else None
         model = self._parallel or self.module
         self._model: nn.Module = torch.compile(model) if options.compile else model  # type: ignore[assignment]
@@ -140,11 +144,7 @@ class Learner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was called.
-
-        Raises:
-            ValueError, RuntimeError, TypeError, KeyError: it is not the state of such a learner.
-        """
+        """Go on where `state_dict` was called; whatever torch raises, or a `ValueError`, of what is no such state."""
         own = [{n: v for n, v in group.items() if n not in ("params", "lr")} for group in self.optimizer.param_groups]
         self.module.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -172,11 +172,7 @@ def schedule(step: int, steps: int, *, warmup: float) -> float:
 
 
 def precision_of(asked: Precision, device: torch.device) -> Precision:
-    """The precision of a run on a device.
-
-    Raises:
-        OptionError: the device does not have it.
-    """
+    """The precision of a run on a device; an `OptionError` where the device does not have it."""
     cuda = device.type == "cuda"
     if asked == "auto":
         return "bf16" if cuda and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
@@ -195,22 +191,9 @@ def move_average(average: nn.Module, model: nn.Module, *, decay: float, step: in
 
 def adamw(model: nn.Module, options: TrainOptions) -> torch.optim.AdamW:
     """AdamW, which decays matrices: biases, norms, class token and positions have no decay."""
-    decayed: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
+    groups: list[dict[str, Any]] = [{"params": [], "weight_decay": decay} for decay in (options.weight_decay, 0.0)]
     for name, weights in model.named_parameters():
-        plain = weights.ndim < 2 or name in ("class_token", "encoder.pos_embedding")
-        (others if plain else decayed).append(weights)
-    groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        undecayed = weights.ndim < 2 or name in ("class_token", "encoder.pos_embedding")
+        groups[undecayed]["params"].append(weights)
     fused = next(model.parameters()).device.type in ("cuda", "cpu", "mps")
     return torch.optim.AdamW(groups, options.learning_rate, betas=(0.9, 0.95), fused=fused)
-
-
-def _mix(options: TrainOptions, task: Task) -> v2.Transform | None:
-    if options.mix == "none":
-        return None
-    if task.name != "classification":
-        raise OptionError(
-            f"mix: expected none for {task.name}, found {options.mix}, which blends the labels of images."
-        )
-    blend = v2.MixUp if options.mix == "mixup" else v2.CutMix
-    return blend(alpha=MIX_ALPHA[options.mix], num_classes=task.outputs)

@@ -25,11 +25,7 @@ SMALL_IMAGE = 64
 
 @declared
 class ViTOptions:
-    """The shape of a vision transformer.
-
-    Raises:
-        OptionError: one is out of its range.
-    """
+    """The shape of a vision transformer; an `OptionError` where a number is out of its range."""
 
     image_size: tuple[int, int] = option(
         "(height, width) of the images in pixels; where `patch_size` does not divide them, an image is padded.",
@@ -79,13 +75,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def vit_options(preset: Preset, stored: tuple[int, int], channels: int, **changes: Any) -> ViTOptions:
-    """A preset for images of a size, with some of its numbers changed.
+    """A preset for images of a (height, width), which is the model's too unless the preset has one of its own.
 
-    Args:
-        preset: a name of `PRESETS`; ``auto`` is `seed` for images of at most 64 x 64 pixels, else `tiny`.
-        stored: (height, width) of the images, which is the model's size, unless the preset has one of its own.
-        channels: of the images.
-        changes: attributes of `ViTOptions`; None leaves one as it is.
+    `changes` are attributes of `ViTOptions`; None leaves one as it is.
 
     >>> vit_options("auto", (32, 32), 3, depth=2).image_size
     (28, 28)
@@ -105,11 +97,7 @@ def _of_vit(name: str) -> Any:
 
 @declared
 class TrainOptions:
-    """What a run is to do.
-
-    Raises:
-        OptionError: one is out of its range.
-    """
+    """What a run is to do; an `OptionError` where a value is out of its range."""
 
     task: Task = option(
         "What is learned: ``classification``, one label per image; ``multilabel``, the classes of its objects; "

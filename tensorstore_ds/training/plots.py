@@ -16,18 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.pictures.sheet import (
-    EMPTY,
-    EVAL,
-    FADED,
-    INK,
-    TRAIN,
-    legible,
-    name_ticks,
-    plots_available,
-    sheet,
-)
-from tensorstore_ds.training.records import EpochRecord, best_record
+from tensorstore_ds.pictures.sheet import EMPTY, EVAL, FADED, INK, TRAIN, legible, name_ticks, plots_available, sheet
+from tensorstore_ds.training.history import EpochRecord, best_record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,21 +35,11 @@ TITLES = {"f1": "F1", "nme": "normalised mean error"}
 
 
 def draw_curves(
-    records: Sequence[EpochRecord],
-    path: str | os.PathLike[str],
-    *,
-    metric: str,
-    higher_is_better: bool = True,
+    records: Sequence[EpochRecord], path: str | os.PathLike[str], *, metric: str, higher_is_better: bool = True
 ) -> bool:
     """Draw the loss and a metric of every epoch, of training and of evaluation, and mark the best one.
 
     Values that are missing or not finite are left out. Values over more than two decades get a logarithmic scale.
-
-    Args:
-        records: of the run, in order; with none, the picture says so.
-        path: of the PNG file.
-        metric: a name in `EpochRecord.train` or `EpochRecord.eval`, or in both.
-        higher_is_better: of the metric: what the best epoch is.
     """
     if not plots_available():
         return False
@@ -107,17 +87,10 @@ def _draw_series(axes: Axes, records: Sequence[EpochRecord], name: str) -> None:
     axes.legend()
 
 
-def draw_keypoint_errors(
-    errors: NDArray[np.floating[Any]],
-    names: Sequence[str],
-    path: str | os.PathLike[str],
-) -> bool:
-    """Draw the error of each keypoint, the largest first; of more than 100, the 100 largest.
+def draw_keypoint_errors(errors: NDArray[np.floating[Any]], names: Sequence[str], path: str | os.PathLike[str]) -> bool:
+    """Draw the error of each keypoint, (K,), the largest first; of more than 100, the 100 largest.
 
-    Args:
-        errors: (K,) 0 or more; NaN for a keypoint that was never there.
-        names: K names.
-        path: of the PNG file.
+    It is NaN for a keypoint that was never there.
     """
     errors = np.asarray(errors, np.float64)
     if errors.shape != (len(names),) or not len(names):
@@ -149,15 +122,10 @@ def draw_keypoint_errors(
 
 
 def draw_confusion(matrix: NDArray[Any], classes: Sequence[str], path: str | os.PathLike[str]) -> bool:
-    """Draw a confusion matrix: how the samples of each true class, a row, were predicted.
+    """Draw a confusion matrix, (C, C) counts: how the samples of each true class, a row, were predicted.
 
     Colours show shares of a row, on a scale that makes one percent visible. Up to 20 classes, cells hold their counts;
     beyond 50, only some of the classes are named.
-
-    Args:
-        matrix: (C, C) counts, [true, predicted].
-        classes: C names.
-        path: of the PNG file.
     """
     matrix = np.asarray(matrix)
     if matrix.shape != (len(classes), len(classes)) or not len(classes):

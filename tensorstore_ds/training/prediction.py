@@ -21,7 +21,7 @@ from tensorstore_ds.loading.augment.color import Normalize
 from tensorstore_ds.regular_files import read_file
 from tensorstore_ds.training.augmentation import Resize
 from tensorstore_ds.training.checkpoint import ModelCard, load_model
-from tensorstore_ds.training.ranks import device_of
+from tensorstore_ds.training.process import device_of
 
 #: Images that are predicted together.
 BATCH = 64
@@ -30,23 +30,17 @@ _COLORS: Mapping[int, Color] = {1: "gray", 3: "rgb", 4: "rgba"}
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a model says about an image.
+    """What a model says about an image."""
 
-    Attributes:
-        path: of the image's file.
-        says: of a classification: `class`, `probability` and the `best` five; of several labels: `classes` and
-            `probabilities`; of keypoints: `keypoints`, x and y by name, in pixels of the image as it is shown.
-    """
-
-    path: Path
+    path: Path  #: Of the image's file.
+    #: Of a classification: `class`, `probability` and the `best` five; of several labels: `classes`, those with a
+    #: probability over one half, and all `probabilities`; of keypoints: `keypoints`, x and y by name, in pixels of the
+    #: image as it is shown.
     says: Mapping[str, Any]
 
 
 def predict(
-    checkpoint: str | os.PathLike[str],
-    images: Iterable[str | os.PathLike[str]],
-    *,
-    device: str | None = None,
+    checkpoint: str | os.PathLike[str], images: Iterable[str | os.PathLike[str]], *, device: str | None = None
 ) -> Iterator[Prediction]:
     """Predict image files with a checkpoint of `train`.
 

@@ -1,47 +1,162 @@
-"""What a run changes in its process, and puts back: signal handlers, random state, torch's threads and precision."""
+"""The processes of a run, one or those that torchrun started; sums over them; and what a run changes in its own.
+
+Signal handlers, random state, torch's threads and precision are put back.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
+from tensorstore_ds.errors import OptionError
 from tensorstore_ds.training.options import Precision
+from tensorstore_ds.training.tasks import Sums, Task
 
 
-class StopSignals:
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those of the run."""
+
+    rank: int  #: In [0, size).
+    size: int  #: Number of processes.
+    device: torch.device  #: Of this one.
+    _host_group: Any = None
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.rank == 0
+
+    def any(self, number: int) -> int:
+        """The largest of the ranks' numbers, without waiting for a GPU."""
+        if self.size == 1:
+            return number
+        largest = torch.tensor(number)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=self._host_group)
+        return int(largest)
+
+    def device_memory(self) -> int | None:
+        """Bytes of a GPU's memory that were taken at most; None elsewhere."""
+        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
+
+    def wait(self) -> None:
+        """Until all ranks are here."""
+        if self.size > 1:
+            dist.barrier(group=self._host_group)
+
+
+@contextlib.contextmanager
+def ranks(device: str | None) -> Iterator[Ranks]:
+    """The ranks of a run: those that torchrun, or a process group that is there already, tells of; else one.
+
+    See `device_of` for the device, and what is raised about it.
+    """
+    chosen = device_of(device, int(os.environ.get("LOCAL_RANK", "0")))
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    own = dist.is_available() and dist.is_torchelastic_launched() and not dist.is_initialized()
+    if own:
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    try:
+        if dist.is_available() and dist.is_initialized():
+            host = dist.new_group(backend="gloo")  # small questions, which shall not wait for a GPU
+            yield Ranks(dist.get_rank(), dist.get_world_size(), chosen, host)
+        else:
+            yield Ranks(0, 1, chosen)
+    finally:
+        if own:
+            dist.destroy_process_group()
+
+
+def device_of(name: str | None, rank: int = 0) -> torch.device:
+    """A device by its name; None: a GPU if there is one, of its own for each rank of this machine.
+
+    Raises:
+        OptionError: this machine does not have it.
+    """
+    if name is None:
+        name = f"cuda:{rank % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise OptionError(
+            f"device: expected one that this machine has, found {name} ({reason}). Use `device=cpu`."
+        ) from error
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+    return device
+
+
+class Tally:
+    """Losses and metrics of an epoch, added up on the device: nobody waits for it until they are asked for.
+
+    The sums are by name: `loss` times samples, `samples`, and what the task adds up.
+    """
+
+    def __init__(self, sums: Mapping[str, Tensor] | None = None) -> None:
+        self.sums: Sums = dict(sums or {})
+
+    def add(self, loss: Tensor, samples: int, sums: Mapping[str, Tensor], *, weight: int = 1) -> None:
+        """Add a batch; with a weight of 0 only its names, so that ranks without samples have them."""
+        counted = loss.new_full((), float(samples))
+        for name, value in {"loss": loss.float() * counted, "samples": counted, **sums}.items():
+            value = value * weight
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def metrics(self, task: Task) -> dict[str, float]:
+        """The mean loss and the task's metrics so far, of this rank; waits for the device."""
+        return {"loss": float(self.sums["loss"] / self.sums["samples"]), **task.metrics(self.sums)}
+
+    def over_ranks(self, ranks: Ranks) -> Tally:
+        """The sums of all ranks, on the CPU; every rank must ask, and waits for the others."""
+        sums = {name: value.clone() for name, value in self.sums.items()}
+        if ranks.size > 1:
+            for value in sums.values():
+                dist.all_reduce(value)
+        return Tally({name: value.cpu() for name, value in sums.items()})
+
+
+@dataclass
+class Stop:
+    """The number of the last signal that asked the run to stop, 0 so far."""
+
+    received: int = 0
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[Stop]:
     """SIGTERM (a preempted machine) and SIGINT (Ctrl-C) are kept while the block lasts: a run stops between two steps.
 
     A second Ctrl-C ends at once.
-
-    Attributes:
-        received: the signal's number, 0 so far.
     """
+    stop = Stop()
 
-    def __init__(self) -> None:
-        self.received = 0
-        self._before: dict[int, object] = {}
-
-    def __enter__(self) -> StopSignals:
-        if threading.current_thread() is threading.main_thread():  # only there can handlers be set
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._receive)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.received and number == signal.SIGINT:
+    def receive(number: int, frame: FrameType | None) -> None:
+        if stop.received and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.received = number
+        stop.received = number
+
+    in_main = threading.current_thread() is threading.main_thread()  # only there can handlers be set
+    before = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT) if in_main}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

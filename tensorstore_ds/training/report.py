@@ -6,25 +6,32 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tensorstore_ds.durable import replacing
 from tensorstore_ds.errors import TrainingError
-from tensorstore_ds.pictures.sheet import plots_available
 from tensorstore_ds.training import checkpoint
 from tensorstore_ds.training.data import crowded_samples, unseen_classes
-from tensorstore_ds.training.history import History, encoded, tensorboard_available
+from tensorstore_ds.training.history import (
+    EpochRecord,
+    History,
+    Listeners,
+    TrainProgress,
+    best_record,
+    encoded,
+    plain,
+    tensorboard_available,
+)
 from tensorstore_ds.training.plots import draw_confusion, draw_curves, draw_keypoint_errors
-from tensorstore_ds.training.ranks import Tally
-from tensorstore_ds.training.records import EpochRecord, Listeners, TrainProgress, best_record, plain
+from tensorstore_ds.training.process import Tally
 from tensorstore_ds.training.run import Run
-from tensorstore_ds.training.tasks.base import Task
+from tensorstore_ds.training.tasks import Task
 from tensorstore_ds.version import __version__
 
 #: Seconds between two looks at the loss, each of which waits for the device.
@@ -35,67 +42,44 @@ DRAW = 30.0
 
 @dataclass(frozen=True)
 class TrainReport:
-    """What a run came to.
+    """What a run came to."""
 
-    Attributes:
-        folder: of the run.
-        task: its name.
-        metric: by which the best epoch was chosen.
-        best_epoch: counted from 1; None where nothing was evaluated.
-        best: metrics of that epoch's evaluation.
-        last: metrics of the last epoch: of its evaluation, or of training where there was none.
-        epochs: trained.
-        seconds: of training, without evaluations.
-        samples_per_second: of training.
-        wait_share: of the time, in [0, 1], in which steps waited for data.
-        facts: of the model, the machine and the data.
-        classes: of a classification, by class: its name, samples and share of right answers, in the best epoch.
-        keypoints: by keypoint: its name, samples and mean error, likewise.
-        pictures: that were drawn, by file name.
-    """
-
-    folder: Path
-    task: str
-    metric: str
-    best_epoch: int | None
-    best: Mapping[str, float]
-    last: Mapping[str, float]
-    epochs: int
-    seconds: float
-    samples_per_second: float
-    wait_share: float
-    facts: Mapping[str, Any]
+    folder: Path  #: Of the run.
+    task: str  #: Its name.
+    metric: str  #: By which the best epoch was chosen.
+    best_epoch: int | None  #: Counted from 1; None where nothing was evaluated.
+    best: Mapping[str, float]  #: Metrics of that epoch's evaluation.
+    last: Mapping[str, float]  #: Metrics of the last epoch: of its evaluation, or of training where there was none.
+    epochs: int  #: Trained.
+    seconds: float  #: Of training, without evaluations.
+    samples_per_second: float  #: Of training.
+    wait_share: float  #: Of the time, in [0, 1], in which steps waited for data.
+    facts: Mapping[str, Any]  #: Of the model, the machine and the data.
+    #: Of a classification, by class: its name, samples and share of right answers, in the best epoch.
     classes: Sequence[Mapping[str, Any]]
-    keypoints: Sequence[Mapping[str, Any]]
-    pictures: Sequence[str]
+    keypoints: Sequence[Mapping[str, Any]]  #: By keypoint: its name, samples and mean error, likewise.
+    pictures: Sequence[str]  #: That were drawn, by file name.
+
+
+@contextmanager
+def reporting(run: Run, listeners: Listeners) -> Iterator[Reports]:
+    """Tell what a run is about, and keep its records while the block lasts."""
+    if not run.ranks.first:
+        yield Reports(run, listeners, None)
+        return
+    for line in _notes(run):
+        listeners.note(line)
+    with History(run.out, keep_epochs=run.position.epoch) as history:
+        run.check_space()
+        yield Reports(run, listeners, history)
 
 
 class Reports:
-    """Tells listeners how a run goes, and keeps its records; on other ranks than the first it is silent.
+    """Tells listeners how a run goes, and keeps its records; on other ranks than the first it is silent."""
 
-    A context manager: what the run is about is told when the block begins.
-    """
-
-    def __init__(self, run: Run, listeners: Listeners) -> None:
-        self.run, self.listeners = run, listeners
-        self._history: History | None = None
-        self._opened = ExitStack()
+    def __init__(self, run: Run, listeners: Listeners, history: History | None) -> None:
+        self.run, self.listeners, self._history = run, listeners, history
         self._looked = self._drawn = time.monotonic()
-
-    def __enter__(self) -> Self:
-        run = self.run
-        if not run.ranks.first:
-            return self
-        for line in _notes(run):
-            self.listeners.note(line)
-        with ExitStack() as opened:
-            self._history = opened.enter_context(History(run.out, keep_epochs=run.position.epoch))
-            run.check_space()
-            self._opened = opened.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._opened.close()
 
     def progress(self) -> None:
         """Look at the loss twice a second, tell where the run is, and end it if the loss is no number."""
@@ -132,27 +116,34 @@ class Reports:
         """Write down an epoch, and its model if it is the best so far, or there is nothing to tell by."""
         if self._history is None:
             return
-        before = self._best()
+        task, records = self.run.task, self._history.records
+        before = _best(records, task)
         self._history.add(record)
-        if before is None or self._best() is not before:
+        if before is None or _best(records, task) is not before:
             self.run.save_best(record, evaluation)
         self.listeners.epoch(record)
         if time.monotonic() - self._drawn > DRAW:
-            draw(self.run.out, self._history.records, self.run.task)
+            _draw(self.run.out, records, task, {})
             self._drawn = time.monotonic()
 
     def finish(self) -> TrainReport | None:
         """Draw and write what the run came to; None on other ranks than the first."""
         if self._history is None:
             return None
-        run, records, best = self.run, self._history.records, self._best()
-        _, best_state = checkpoint.load(run.best)
-        sums: Mapping[str, Tensor] = best_state["sums"]
+        run, task, records = self.run, self.run.task, self._history.records
+        best = _best(records, task)
+        sums: Mapping[str, Tensor] = checkpoint.load(run.best)[1]["sums"]
+        classes, keypoints = [], []
+        if "confusion" in sums:
+            right, samples = sums["confusion"].diag(), sums["confusion"].sum(1)
+            classes = _shares("class", task.classes, "accuracy", right, samples)
+        if "distances" in sums:
+            keypoints = _shares("keypoint", task.keypoints, "error", sums["distances"], sums["present"])
         seconds = sum(record.seconds for record in records)
         report = TrainReport(
             folder=run.out,
-            task=run.task.name,
-            metric=run.task.metric,
+            task=task.name,
+            metric=task.metric,
             best_epoch=None if best is None else best.epoch,
             best={} if best is None or best.eval is None else dict(best.eval),
             last=dict(records[-1].eval or records[-1].train),
@@ -161,26 +152,20 @@ class Reports:
             samples_per_second=sum(r.samples_per_second * r.seconds for r in records) / seconds if seconds else 0.0,
             wait_share=sum(r.wait_share * r.seconds for r in records) / seconds if seconds else 0.0,
             facts=_facts(run),
-            pictures=[path.name for path in draw(run.out, records, run.task, sums)],
-            **_details(run.task, sums),
+            classes=classes,
+            keypoints=keypoints,
+            pictures=_draw(run.out, records, task, sums),
         )
         write_report(run.out, {"tensorstore_ds": __version__, **vars(report), "options": run.options.as_data()})
         return report
 
-    def _best(self) -> EpochRecord | None:
-        task, records = self.run.task, self._history.records if self._history else []
-        return best_record(records, task.metric, higher_is_better=task.higher_is_better)
+
+def _best(records: Sequence[EpochRecord], task: Task) -> EpochRecord | None:
+    return best_record(records, task.metric, higher_is_better=task.higher_is_better)
 
 
 def write_report(folder: Path, data: Mapping[str, Any]) -> Path:
-    """Write `report.json`, indented, in the order of `data`; see `plain` for what may be in it.
-
-    Returns:
-        Its path. A report that is there is replaced in one step.
-
-    Raises:
-        OutputError: it could not be written.
-    """
+    """Write `report.json`, indented, in the order of `data`; see `plain` for what may be in it."""
     path = folder / "report.json"
     text = json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False)
     with replacing(path) as file:
@@ -188,26 +173,17 @@ def write_report(folder: Path, data: Mapping[str, Any]) -> Path:
     return path
 
 
-def draw(
-    folder: Path, records: Sequence[EpochRecord], task: Task, sums: Mapping[str, Tensor] | None = None
-) -> list[Path]:
-    """Draw the curves of a run, and of an evaluation's `sums` what there is to see; nothing without matplotlib.
-
-    Returns:
-        The files.
-    """
-    if not plots_available() or not records:
-        return []
-    drawn = [folder / "curves.png"]
-    draw_curves(records, drawn[0], metric=task.metric, higher_is_better=task.higher_is_better)
-    sums = sums or {}
+def _draw(folder: Path, records: Sequence[EpochRecord], task: Task, sums: Mapping[str, Tensor]) -> list[str]:
+    """Draw the curves of a run, and of an evaluation's `sums` what there is to see: the names of the files."""
+    name = "curves.png"
+    drawn = {name: draw_curves(records, folder / name, metric=task.metric, higher_is_better=task.higher_is_better)}
     if "confusion" in sums:
-        drawn.append(folder / "confusion.png")
-        draw_confusion(sums["confusion"].numpy(), task.classes, drawn[-1])
+        name = "confusion.png"
+        drawn[name] = draw_confusion(sums["confusion"].numpy(), task.classes, folder / name)
     if "distances" in sums:
-        drawn.append(folder / "keypoints.png")
-        draw_keypoint_errors((sums["distances"] / sums["present"]).numpy(), task.keypoints, drawn[-1])
-    return drawn
+        name = "keypoints.png"
+        drawn[name] = draw_keypoint_errors((sums["distances"] / sums["present"]).numpy(), task.keypoints, folder / name)
+    return [name for name, done in drawn.items() if done]
 
 
 def _notes(run: Run) -> Iterator[str]:
@@ -259,17 +235,7 @@ def _parameters(run: Run) -> int:
     return sum(weights.numel() for weights in run.learner.module.parameters())
 
 
-def _details(task: Task, sums: Mapping[str, Tensor]) -> dict[str, list[dict[str, Any]]]:
-    """The `classes` and `keypoints` of a report; None is the share of no samples."""
-
-    def shares(what: str, names: Sequence[str], measure: str, parts: Tensor, samples: Tensor) -> list[dict[str, Any]]:
-        rows = zip(names, parts.tolist(), samples.tolist(), strict=True)
-        return [{what: name, "samples": n, measure: part / n if n else None} for name, part, n in rows]
-
-    details: dict[str, list[dict[str, Any]]] = {"classes": [], "keypoints": []}
-    if "confusion" in sums:
-        confusion = sums["confusion"]
-        details["classes"] = shares("class", task.classes, "accuracy", confusion.diag(), confusion.sum(1))
-    if "distances" in sums:
-        details["keypoints"] = shares("keypoint", task.keypoints, "error", sums["distances"], sums["present"])
-    return details
+def _shares(what: str, names: Sequence[str], measure: str, parts: Tensor, samples: Tensor) -> list[dict[str, Any]]:
+    """What a report says of each class or keypoint; None is the share of no samples."""
+    rows = zip(names, parts.tolist(), samples.tolist(), strict=True)
+    return [{what: name, "samples": n, measure: part / n if n else None} for name, part, n in rows]

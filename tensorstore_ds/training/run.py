@@ -20,34 +20,22 @@ from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.training import checkpoint
 from tensorstore_ds.training.augmentation import eval_transform, normalize, train_transform
 from tensorstore_ds.training.batch_fit import is_out_of_memory
-from tensorstore_ds.training.checkpoint import ModelCard
-from tensorstore_ds.training.data import eval_loader, eval_split_of, image_shape, split_of, train_loader
+from tensorstore_ds.training.data import eval_loader, eval_split_of, image_shape, split_of, task_of, train_loader
+from tensorstore_ds.training.history import EpochRecord, dump_record, plain
 from tensorstore_ds.training.learner import Learner
-from tensorstore_ds.training.options import TrainOptions, ViTOptions
-from tensorstore_ds.training.ranks import Ranks, Tally
-from tensorstore_ds.training.records import EpochRecord, dump_record, plain
-from tensorstore_ds.training.resume import load_state
-from tensorstore_ds.training.tasks import task_of
-from tensorstore_ds.training.tasks.base import Task
+from tensorstore_ds.training.options import TrainOptions
+from tensorstore_ds.training.process import Ranks, Tally
 
 
 @dataclass
 class Position:
-    """Where a run is.
+    """Where a run is."""
 
-    Attributes:
-        epoch: that is being trained, from 0.
-        batch: batches of it that are done.
-        seconds: spent on them.
-        wait: of these, spent on waiting for data.
-        tally: their sums.
-    """
-
-    epoch: int = 0
-    batch: int = 0
-    seconds: float = 0.0
-    wait: float = 0.0
-    tally: Tally = field(default_factory=Tally)
+    epoch: int = 0  # that is being trained, from 0
+    batch: int = 0  # batches of it that are done
+    seconds: float = 0.0  # spent on them
+    wait: float = 0.0  # of these, spent on waiting for data
+    tally: Tally = field(default_factory=Tally)  # their sums
 
     @property
     def wait_share(self) -> float:
@@ -56,21 +44,14 @@ class Position:
 
 
 class Run:
-    """What a run works with on this rank.
-
-    Attributes:
-        position: where it is.
-        last: path of all that the run goes on with: the state after the last step before it was written.
-        best: path of the model of the best epoch.
-
-    Raises:
-        OptionError: options contradict each other or the store.
-        FormatError: a label is not the index of a class.
-    """
+    """What a run works with on this rank. To make one checks its options against each other and the store."""
 
     def __init__(self, store: Store, options: TrainOptions, ranks: Ranks, out: Path) -> None:
         self.store, self.options, self.ranks, self.out = store, options, ranks, out
-        self.last, self.best = out / "last.pt", out / "best.pt"
+        self.last = (
+            out / "last.pt"
+        )  # all that the run goes on with: the state after the last step before it was written
+        self.best = out / "best.pt"  # the model of the best epoch
         self.split = split_of(store, options.train_split, "train_split")
         self.eval_split = eval_split_of(store, options)
         self.task = task_of(self.split, options.task, eval_split=self.eval_split)
@@ -78,7 +59,11 @@ class Run:
         self.vit = options.vit((height, width), channels)
         if self.eval_split is not None and image_shape(store, self.eval_split)[2] != channels:
             raise OptionError(f"{self.eval_split.name}: expected images of {channels} channels, found others.")
-        self.card = _card(store, self.split, self.vit, self.task)
+        recorded = store.manifest.provenance.get("options")
+        fit = recorded.get("fit") if isinstance(recorded, Mapping) else None
+        fits: list[Fit] = [known for known in FITS if known == fit]  # a manifest may say anything there
+        moments = normalize(self.split)
+        self.card = checkpoint.ModelCard(self.vit, self.task, moments.mean, moments.std, (height, width), *fits)
         transform = train_transform(self.split, options, self.vit)
         self.loader, self.order = train_loader(store, self.task, options, transform, ranks)
         steps = math.ceil(len(self.loader) / options.accumulate) * options.epochs
@@ -88,12 +73,7 @@ class Run:
         self.position = Position()
 
     def begin(self, *, resume: bool) -> None:
-        """Take up the last checkpoint, if there is one and it was asked for.
-
-        Raises:
-            OptionError: there is a run already, and it was not asked to go on.
-            TrainingError: the checkpoint is damaged, or of another run.
-        """
+        """Take up the last checkpoint, if there is one and it was asked for."""
         self.resumed = self.last.exists()
         if self.resumed and not resume:
             raise OptionError(
@@ -101,7 +81,9 @@ class Run:
             )
         for path in (self.last, self.best):
             partial_of(path).unlink(missing_ok=True)  # what a run that was killed had half written
-        state = load_state(self.last, self.card, self.options, ranks=self.ranks.size) if self.resumed else None
+        state = None
+        if self.resumed:
+            state = checkpoint.load_state(self.last, self.card, self.options, ranks=self.ranks.size)
         self.ranks.wait()  # no rank writes before all have looked
         if state is None:
             return
@@ -112,21 +94,36 @@ class Run:
                 raise
             raise checkpoint.unusable(self.last, error) from error
 
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on where `save` was called; raises whatever a state that is none makes torch stumble over."""
+        self.learner.load_state_dict(state["learner"])
+        position = Position(state["epoch"], state["batch"], state["seconds"], state["wait"])
+        batches, loader = len(self.loader), state["loader"]
+        place = (position.epoch + 1, 0) if position.batch == batches else (position.epoch, position.batch)
+        inside = 0 <= position.epoch < self.options.epochs and 0 <= position.batch <= batches
+        if not inside or self.learner.step < 0 or (loader["epoch"], loader["batch"]) != place:
+            raise ValueError(f"batch {position.batch} of epoch {position.epoch}")
+        if not all(0 <= seconds < math.inf for seconds in (position.wait, position.seconds)):
+            raise ValueError(f"{position.seconds} seconds")
+        # The sums are of all ranks, and are added up over them again.
+        sums = state["tally"] if self.ranks.first else {n: torch.zeros_like(v) for n, v in state["tally"].items()}
+        position.tally = Tally({name: value.to(self.ranks.device) for name, value in sums.items()})
+        if position.batch:
+            position.tally.metrics(self.task)  # which stumbles over sums of another task
+        self.position = position
+        self.loader.load_state_dict(loader)
+
     def share_of_step(self, batch: int) -> tuple[float, bool]:
         """The share of its step's samples that a batch has, and whether it is the step's last.
 
         A step adds up the gradients of `accumulate` batches; the last batch of an epoch may be short.
         """
-        samples, size, together = self.samples, self.options.batch_size, self.options.accumulate
+        size, together = self.options.batch_size, self.options.accumulate
+        samples = math.ceil(len(self.split) / self.ranks.size)  # on this rank; some are seen twice
         first = batch // together * together
         in_batch = min(size, samples - batch * size)
         in_step = min(size * together, samples - first * size)
         return in_batch / in_step, batch + 1 in (first + together, len(self.loader))
-
-    @property
-    def samples(self) -> int:
-        """Samples of an epoch on this rank; where ranks do not divide them, some are seen twice."""
-        return math.ceil(len(self.split) / self.ranks.size)
 
     def eval_loader(self, split: Split) -> tuple[DataLoader, int]:
         """See `data.eval_loader`."""
@@ -178,25 +175,6 @@ class Run:
         content = {"weights": self.learner.best_weights.state_dict(), "record": dump_record(record), "sums": sums}
         checkpoint.save(self.best, self.card, content)
 
-    def _load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on where `save` was called; raises whatever a state that is none makes torch stumble over."""
-        self.learner.load_state_dict(state["learner"])
-        position = Position(state["epoch"], state["batch"], state["seconds"], state["wait"])
-        batches, loader = len(self.loader), state["loader"]
-        place = (position.epoch + 1, 0) if position.batch == batches else (position.epoch, position.batch)
-        inside = 0 <= position.epoch < self.options.epochs and 0 <= position.batch <= batches
-        if not inside or self.learner.step < 0 or (loader["epoch"], loader["batch"]) != place:
-            raise ValueError(f"batch {position.batch} of epoch {position.epoch}")
-        if not all(0 <= seconds < math.inf for seconds in (position.wait, position.seconds)):
-            raise ValueError(f"{position.seconds} seconds")
-        # The sums are of all ranks, and are added up over them again.
-        sums = state["tally"] if self.ranks.first else {n: torch.zeros_like(v) for n, v in state["tally"].items()}
-        position.tally = Tally({name: value.to(self.ranks.device) for name, value in sums.items()})
-        if position.batch:
-            position.tally.metrics(self.task)  # which stumbles over sums of another task
-        self.position = position
-        self.loader.load_state_dict(loader)
-
     def stopped(self, signal: int) -> TrainingStopped:
         """What to raise where a signal asked the run to stop."""
         position = self.position
@@ -205,12 +183,3 @@ class Run:
             f"Go on with the same command and `resume`; the checkpoint is {self.last}.",
             signal,
         )
-
-
-def _card(store: Store, split: Split, vit: ViTOptions, task: Task) -> ModelCard:
-    normalized = normalize(split)
-    height, width, _ = image_shape(store, split)
-    recorded = store.manifest.provenance.get("options")
-    fit = recorded.get("fit") if isinstance(recorded, Mapping) else None
-    known: list[Fit] = [known for known in FITS if known == fit]  # a manifest may say anything there
-    return ModelCard(vit, task, normalized.mean, normalized.std, (height, width), *known)

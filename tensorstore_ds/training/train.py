@@ -12,11 +12,10 @@ from tensorstore_ds.errors import TrainingError
 from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.seeding import torch_seeds
 from tensorstore_ds.training.batch_fit import is_out_of_memory, memory_advice
+from tensorstore_ds.training.history import Listeners
 from tensorstore_ds.training.options import TrainOptions
-from tensorstore_ds.training.process import StopSignals, random_state_kept, torch_settings
-from tensorstore_ds.training.ranks import Tally, ranks
-from tensorstore_ds.training.records import Listeners
-from tensorstore_ds.training.report import Reports, TrainReport
+from tensorstore_ds.training.process import Stop, Tally, random_state_kept, ranks, stop_signals, torch_settings
+from tensorstore_ds.training.report import Reports, TrainReport, reporting
 from tensorstore_ds.training.run import Position, Run
 
 
@@ -57,12 +56,12 @@ def train(
     """
     options = options or TrainOptions()
     opened = open_store(store)
-    with ranks(options.device) as group, StopSignals() as stop:
+    with ranks(options.device) as group, stop_signals() as stop:
         try:
             run = Run(opened, options, group, Path(out))
             run.begin(resume=resume)
             settings = torch_settings(run.learner.precision, options.torch_threads)
-            with settings, Reports(run, listeners or Listeners()) as reports:
+            with settings, reporting(run, listeners or Listeners()) as reports:
                 run_epochs(run, stop, reports)
                 return reports.finish()
         except (RuntimeError, MemoryError) as error:
@@ -72,7 +71,7 @@ def train(
         raise TrainingError(memory_advice(opened, options, group))
 
 
-def run_epochs(run: Run, stop: StopSignals, reports: Reports) -> None:
+def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
     """Train from where the run is to its end. Every rank goes through this loop; only the first one reports."""
     options, learner, loader = run.options, run.learner, run.loader
     while run.position.epoch < options.epochs:
@@ -98,7 +97,7 @@ def run_epochs(run: Run, stop: StopSignals, reports: Reports) -> None:
         run.position = Position(position.epoch + 1)
 
 
-def evaluate(run: Run, stop: StopSignals) -> Tally | None:
+def evaluate(run: Run, stop: Stop) -> Tally | None:
     """Every sample of the evaluation split once: its losses and metrics, summed over all ranks."""
     if run.eval_split is None:
         return None

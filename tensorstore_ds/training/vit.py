@@ -63,9 +63,6 @@ class ViT(VisionTransformer):  # type: ignore[misc]  # torchvision has no types
             images = nn.functional.pad(images, missing)
         patches = self.conv_proj(images).flatten(2).transpose(1, 2)  # (B, patches, width)
         tokens = torch.cat([self.class_token.expand(len(images), -1, -1), patches], 1)
-        return self.heads(self._encode(tokens)[:, 0])  # type: ignore[no-any-return]
-
-    def _encode(self, tokens: Tensor) -> Tensor:
         encoder = self.encoder
         tokens = encoder.dropout(tokens + encoder.pos_embedding)
         for block in encoder.layers:
@@ -73,4 +70,4 @@ class ViT(VisionTransformer):  # type: ignore[misc]  # torchvision has no types
                 tokens = checkpoint(block, tokens, use_reentrant=False)
             else:
                 tokens = block(tokens)
-        return encoder.ln(tokens)  # type: ignore[no-any-return]
+        return self.heads(encoder.ln(tokens)[:, 0])  # type: ignore[no-any-return]

@@ -1,0 +1,323 @@
+"""What can be learned: tasks, each with its targets from a batch, its loss, and sums from which metrics follow.
+
+Sums are added up over batches and ranks. Which tasks a store is good for, `data.py` says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tensorstore_ds.loading.augment.base import on_device
+from tensorstore_ds.loading.collate import PackedObjects
+
+Batch = Mapping[str, Any]
+Sums = dict[str, Tensor]
+
+#: The class of a target that is absent; torch's cross entropy leaves it out.
+ABSENT = -100
+#: Confusion matrices are kept up to this many classes: 8 MB of counts.
+MAX_CONFUSION = 1000
+#: Where the loss of a keypoint turns from a square to a line, in sides of the image.
+SMOOTH = 0.02
+
+
+@dataclass(frozen=True)
+class Task(ABC):
+    """One thing to learn. Tasks are values: two with the same attributes are the same."""
+
+    classes: tuple[str, ...] = ()  #: Names, in the order of the labels.
+    keypoints: tuple[str, ...] = ()  #: Names, in their stored order.
+    label_field: str = ""  #: The field of labels; empty where objects have them.
+    objects_field: str = ""  #: The field of objects; empty where none is needed.
+
+    name: ClassVar[str]  #: As `TrainOptions.task` has it.
+    metric: ClassVar[str]  #: By which the best epoch is chosen.
+    higher_is_better: ClassVar[bool] = True  #: Of the metric.
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that a model computes for an image: a logit per class, then x and y per keypoint."""
+        return len(self.classes) + 2 * len(self.keypoints)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Fields of a store that are needed."""
+        return tuple(name for name in ("image", self.label_field, self.objects_field) if name)
+
+    @abstractmethod
+    def targets(self, batch: Batch) -> Any:
+        """What is to be predicted: tensors on the batch's device, computed without waiting for it."""
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, targets: Any, *, label_smoothing: float = 0.0) -> Tensor:
+        """The mean loss, a scalar, of outputs (B, `outputs`)."""
+
+    @abstractmethod
+    def sums(self, outputs: Tensor, targets: Any, *, detailed: bool = False) -> Sums:
+        """What metrics are computed from: tensors to be added up. `detailed`: all of it, for an evaluation."""
+
+    @abstractmethod
+    def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
+        """Metrics by name, of added `sums`; NaN of nothing."""
+
+    @abstractmethod
+    def predictions(self, outputs: Tensor, image_size: tuple[int, int]) -> list[dict[str, Any]]:
+        """What outputs (B, `outputs`) say about each image; keypoints in pixels of an image (height, width)."""
+
+    def as_data(self) -> dict[str, Any]:
+        """As plain values, for a checkpoint."""
+        return {"name": self.name, **dataclasses.asdict(self)}
+
+
+@dataclass(frozen=True)
+class Classification(Task):
+    """One label per image, or the label of its largest object: cross entropy.
+
+    Metrics: `accuracy`, and `balanced_accuracy`, the mean of the classes' own, where there is a confusion matrix.
+    """
+
+    name: ClassVar[str] = "classification"
+    metric: ClassVar[str] = "accuracy"
+
+    def targets(self, batch: Batch) -> Tensor:
+        """(B,) int64: the class, or `ABSENT`."""
+        if self.label_field:
+            labels: Tensor = batch[self.label_field]
+            return labels
+        objects = objects_of(batch, self.objects_field)
+        return pick(objects.values["labels"], largest(objects), ABSENT)
+
+    def loss(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+        outputs = outputs.float()
+        if targets.is_floating_point():  # (B, classes), as mixup computes them
+            return functional.cross_entropy(outputs, targets, label_smoothing=label_smoothing)
+        losses = functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=label_smoothing)
+        return losses.sum() / (targets != ABSENT).sum().clamp(min=1)  # 0, not NaN, where all are absent
+
+    def sums(self, outputs: Tensor, targets: Tensor, *, detailed: bool = False) -> Sums:
+        labels = targets.argmax(1) if targets.is_floating_point() else targets
+        known, predicted = labels != ABSENT, outputs.argmax(1)
+        sums = {"labelled": known.sum(), "correct": (predicted == labels).sum()}
+        classes = len(self.classes)
+        if detailed and classes <= MAX_CONFUSION:
+            pairs = torch.where(known, labels * classes + predicted, classes**2)  # what is absent is counted beyond
+            counts = torch.zeros(classes**2 + 1, dtype=torch.int64, device=outputs.device)
+            counts.scatter_add_(0, pairs, torch.ones_like(pairs))
+            sums["confusion"] = counts[:-1].view(classes, classes)  # a row per true class
+        return sums
+
+    def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
+        metrics = {"accuracy": ratio(sums["correct"], sums["labelled"])}
+        if "confusion" in sums:
+            samples = sums["confusion"].sum(1)
+            some = samples > 0
+            recall = sums["confusion"].diag()[some] / samples[some]
+            metrics["balanced_accuracy"] = float(recall.mean()) if len(recall) else math.nan
+        return metrics
+
+    def predictions(self, outputs: Tensor, image_size: tuple[int, int]) -> list[dict[str, Any]]:
+        probabilities, order = outputs.float().softmax(1).topk(min(5, len(self.classes)))
+        best = [
+            [{"class": self.classes[i], "probability": p} for i, p in zip(*row, strict=True)]
+            for row in zip(order.tolist(), probabilities.tolist(), strict=True)
+        ]
+        return [{**classes[0], "best": classes} for classes in best]
+
+
+@dataclass(frozen=True)
+class MultiLabel(Task):
+    """The classes of an image's objects, any number: binary cross entropy of each.
+
+    Metrics: `f1` of all decisions together, `macro_f1` the mean over the classes there are, `exact` share of images.
+    """
+
+    name: ClassVar[str] = "multilabel"
+    metric: ClassVar[str] = "f1"
+
+    def targets(self, batch: Batch) -> Tensor:
+        """(B, classes) float32: 1 where an object of the class is in the image."""
+        objects = objects_of(batch, self.objects_field)
+        labels = objects.values["labels"]
+        hot = torch.zeros(len(objects), len(self.classes), device=labels.device)
+        return hot.index_put_((objects.image_index, labels), hot.new_ones(()))
+
+    def loss(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+        soft = targets * (1 - label_smoothing) + label_smoothing / 2
+        return functional.binary_cross_entropy_with_logits(outputs.float(), soft)
+
+    def sums(self, outputs: Tensor, targets: Tensor, *, detailed: bool = False) -> Sums:
+        predicted, present = outputs > 0, targets > 0.5
+        return {
+            "images": torch.full((), len(outputs), device=outputs.device),
+            "exact": (predicted == present).all(1).sum(),
+            "predicted": predicted.sum(0),  # (classes,), as those that follow
+            "present": present.sum(0),
+            "right": (predicted & present).sum(0),
+        }
+
+    def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
+        both = sums["predicted"] + sums["present"]
+        of_class = 2 * sums["right"] / both.clamp(min=1)
+        some = both > 0
+        return {
+            "f1": ratio(2 * sums["right"].sum(), both.sum()),
+            "macro_f1": float(of_class[some].mean()) if bool(some.any()) else math.nan,
+            "exact": ratio(sums["exact"], sums["images"]),
+        }
+
+    def predictions(self, outputs: Tensor, image_size: tuple[int, int]) -> list[dict[str, Any]]:
+        rows = outputs.float().sigmoid().tolist()
+        named = [dict(zip(self.classes, row, strict=True)) for row in rows]
+        return [{"classes": [n for n, p in row.items() if p > 0.5], "probabilities": row} for row in named]
+
+
+@dataclass(frozen=True)
+class Keypoints(Task):
+    """K keypoints of an image's largest object: smooth L1 of their places (Girshick, Fast R-CNN, ICCV 2015).
+
+    The metric `nme`, normalised mean error, is the mean distance of predicted and true keypoints, relative to
+    ``sqrt(w * h)`` of the object's box (Bulat and Tzimiropoulos, How far are we from solving the 2D & 3D face alignment
+    problem, ICCV 2017); of the image where objects have no boxes. Absent keypoints (NaN) count nowhere.
+    """
+
+    name: ClassVar[str] = "keypoints"
+    metric: ClassVar[str] = "nme"
+    higher_is_better: ClassVar[bool] = False
+
+    def targets(self, batch: Batch) -> dict[str, Tensor]:
+        """`keypoints` (B, K, 2) float32, x y in sides of the image from its middle, NaN where absent; `side` (B, 2).
+
+        `side` is the image's width and height in units of the error, such as the square root of the box's area.
+        """
+        objects = objects_of(batch, self.objects_field)
+        height, width = batch["image"].shape[-2:]
+        chosen = largest(objects)
+        keypoints = pick(objects.values["keypoints"], chosen, math.nan)
+        sides = on_device(torch.tensor([width, height], dtype=keypoints.dtype), keypoints.device)
+        unit = keypoints.new_full((len(keypoints),), math.sqrt(width * height))
+        if "boxes" in objects.values:
+            box = pick(objects.values["boxes"], chosen, math.nan)
+            unit = ((box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1])).sqrt()
+        return {"keypoints": keypoints / sides - 0.5, "side": sides / unit[:, None]}
+
+    def loss(self, outputs: Tensor, targets: Mapping[str, Tensor], *, label_smoothing: float = 0.0) -> Tensor:
+        keypoints = targets["keypoints"]
+        present = keypoints.isfinite()
+        losses = functional.smooth_l1_loss(
+            outputs.float().view_as(keypoints), keypoints.nan_to_num(0.0), beta=SMOOTH, reduction="none"
+        )
+        return (losses * present).sum() / present.sum().clamp(min=1)
+
+    def sums(self, outputs: Tensor, targets: Mapping[str, Tensor], *, detailed: bool = False) -> Sums:
+        keypoints = targets["keypoints"]
+        error = (outputs.float().view_as(keypoints) - keypoints) * targets["side"][:, None]
+        distances = error.norm(dim=2)  # (B, K) in units of the box
+        present = distances.isfinite()
+        return {"distances": distances.where(present, 0.0).double().sum(0), "present": present.sum(0)}
+
+    def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
+        return {"nme": ratio(sums["distances"].sum(), sums["present"].sum())}
+
+    def predictions(self, outputs: Tensor, image_size: tuple[int, int]) -> list[dict[str, Any]]:
+        height, width = image_size
+        places = (outputs.float().view(len(outputs), -1, 2) + 0.5) * outputs.new_tensor([width, height]).float()
+        return [{"keypoints": dict(zip(self.keypoints, rows, strict=True))} for rows in places.tolist()]
+
+
+@dataclass(frozen=True)
+class ClassificationKeypoints(Task):
+    """A class and keypoints: the sum of both losses, the metrics of both; the best epoch has the best accuracy."""
+
+    name: ClassVar[str] = "classification+keypoints"
+    metric: ClassVar[str] = "accuracy"
+
+    @property
+    def both(self) -> tuple[Classification, Keypoints]:
+        """The two tasks; outputs of the first come first."""
+        labels = Classification(self.classes, (), self.label_field, "" if self.label_field else self.objects_field)
+        return labels, Keypoints((), self.keypoints, "", self.objects_field)
+
+    def targets(self, batch: Batch) -> tuple[Any, Any]:
+        labels, keypoints = self.both
+        return labels.targets(batch), keypoints.targets(batch)
+
+    def loss(self, outputs: Tensor, targets: tuple[Any, Any], *, label_smoothing: float = 0.0) -> Tensor:
+        each = self._each(outputs, targets)
+        first, second = (task.loss(part, target, label_smoothing=label_smoothing) for task, part, target in each)
+        return first + second
+
+    def sums(self, outputs: Tensor, targets: tuple[Any, Any], *, detailed: bool = False) -> Sums:
+        each = self._each(outputs, targets)
+        first, second = (task.sums(part, target, detailed=detailed) for task, part, target in each)
+        return first | second
+
+    def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
+        labels, keypoints = self.both
+        return labels.metrics(sums) | keypoints.metrics(sums)
+
+    def predictions(self, outputs: Tensor, image_size: tuple[int, int]) -> list[dict[str, Any]]:
+        each = self._each(outputs, (None, None))
+        first, second = (task.predictions(part, image_size) for task, part, _ in each)
+        return [labels | keypoints for labels, keypoints in zip(first, second, strict=True)]
+
+    def _each(self, outputs: Tensor, targets: tuple[Any, Any]) -> Iterable[tuple[Task, Tensor, Any]]:
+        """Each task with its part of the outputs, and its targets."""
+        sizes = [task.outputs for task in self.both]
+        return zip(self.both, outputs.split(sizes, dim=1), targets, strict=True)  # type: ignore[no-untyped-call]
+
+
+TASKS: Mapping[str, type[Task]] = {
+    task.name: task for task in (Classification, MultiLabel, Keypoints, ClassificationKeypoints)
+}
+
+
+def task_from_data(data: Mapping[str, Any]) -> Task:
+    """The inverse of `Task.as_data`; a `ValueError`, `TypeError` or `KeyError` where it is none."""
+    texts = [data["label_field"], data["objects_field"], *data["classes"], *data["keypoints"]]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("task: expected names, found something else")
+    task = TASKS[data["name"]](tuple(data["classes"]), tuple(data["keypoints"]), *texts[:2])
+    if (bool(task.classes), bool(task.keypoints)) != (task.name != "keypoints", "keypoints" in task.name):
+        raise ValueError(f"task: expected classes and keypoints as {task.name} has them, found others")
+    return task
+
+
+def objects_of(batch: Batch, field: str) -> PackedObjects:
+    """The packed objects of a batch."""
+    values = dict(batch[field])
+    return PackedObjects(values.pop("offsets"), values)
+
+
+def largest(objects: PackedObjects) -> Tensor:
+    """(B,) int64: the object of each image with the largest box, the first of equals; M where there is none.
+
+    Without boxes the first. Nothing waits for the device.
+    """
+    image, total = objects.image_index, objects.total
+    index = torch.arange(total, device=image.device)
+    if "boxes" in objects.values:
+        boxes = objects.values["boxes"]
+        area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+        most = area.new_full((len(objects),), -1.0).scatter_reduce(0, image, area, "amax")
+        index = torch.where(area == most[image], index, total)
+    first = index.new_full((len(objects),), total)
+    return first.scatter_reduce(0, image, index, "amin")
+
+
+def pick(values: Tensor, chosen: Tensor, missing: float) -> Tensor:
+    """Rows (B, ...) of `values` (M, ...) at `chosen` (B,), `missing` where it is M."""
+    return torch.cat([values, values.new_full((1, *values.shape[1:]), missing)])[chosen]
+
+
+def ratio(part: Tensor, whole: Tensor) -> float:
+    """`part / whole`, NaN where the whole is 0."""
+    return float(part) / float(whole) if float(whole) else math.nan
