@@ -93,14 +93,18 @@ def _races(result: Result) -> list[str]:
     cells: dict[str, list[str]] = {}
     for place, one in enumerate(races):
         for way in one["ways"]:
-            small = f", batch {SMALL_BATCH}" if way["batch_size"] == SMALL_BATCH else ""
-            title = f"{way['title']} {way['version']}".strip()
-            row = cells.setdefault(f"{title}, {way['mode']}{small}".rstrip(", "), [""] * len(races))
+            row = cells.setdefault(_name(way, way["version"]), [""] * len(races))
             row[place] = f"not measured: {way['reason']}" if way["rate"] is None else _rate(way)
     ours = [name for name in cells if name.startswith(OURS.title)]
     rows = [[f"**{name}**", *cells[name]] for name in ours]
     rows += [[name, *row] for name, row in cells.items() if name not in ours]
     return ["\n".join(table(("", *(one["title"] for one in races)), rows, right=1)), measured_on(result)]
+
+
+def _name(way: Result, version: str = "") -> str:
+    """A loader and how it is used."""
+    small = f", batch {SMALL_BATCH}" if way["batch_size"] == SMALL_BATCH else ""
+    return f"{way['title']} {version}".strip() + f", {way['mode']}{small}".rstrip(", ")
 
 
 def _rate(way: Mapping[str, Any]) -> str:
@@ -210,10 +214,10 @@ def draw(result: Result, file: Path) -> None:
         figure.suptitle("Images per second, shuffled epochs from the page cache", fontsize=11, x=0.01, ha="left")
         panels = figure.subplots(len(races), 1, height_ratios=heights, squeeze=False)[:, 0]
         for axes, one, ways in zip(panels, result["races"], races, strict=True):
-            small = [f", batch {SMALL_BATCH}" if way["batch_size"] == SMALL_BATCH else "" for way in ways]
-            names = [f"{way['title']}, {way['mode']}{more}" for way, more in zip(ways, small, strict=True)]
             colors = [{OURS.title: EVAL, MEMCPY.title: EDGE}.get(way["title"], FADED) for way in ways]
-            bars = axes.barh(names, [way["rate"] for way in ways], color=colors, height=0.72, log=True)
+            bars = axes.barh(
+                [_name(way) for way in ways], [way["rate"] for way in ways], color=colors, height=0.72, log=True
+            )
             axes.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=8, color=INK)
             axes.set_xlim(ways[0]["rate"] / 2, ways[-1]["rate"] * 3)
             axes.set_title(one["title"], fontsize=9.5)
