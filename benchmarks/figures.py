@@ -25,9 +25,9 @@ Result = Mapping[str, Any]
 _HEAD = """# Figures
 
 This page has the figures that the project measures, and the targets of those that have one. `python -m benchmarks`
-measures them, keeps its results in `benchmarks/results/`, and writes this page from them. `benchmarks/README.md` says how
-each figure is measured. The machine and the date are below each table. There was no GPU: the tests for GPUs were skipped,
-and nothing was measured on one."""
+measures them, keeps its results in `benchmarks/results/`, and writes this page from them. `benchmarks/README.md` says
+how each figure is measured. The machine and the date are below each table. There was no GPU: the tests for GPUs were
+skipped, and nothing was measured on one."""
 _LOADING = """## Loading
 
 The table has images per second, in shuffled epochs from the page cache. "Ours: 5 x" says that this project's loader is
@@ -38,9 +38,10 @@ others. A mark per sample proves that each loader delivered every sample once.
 _COLD = """There can be a cache behind the disk of a machine, such as the memory of its host. It cannot be emptied from
 inside. The note of the first epoch says whether there seems to be one."""
 _BENCH = "The numbers are seconds per epoch; those with ~ were computed from a part of an epoch."
-_TRAIN = """On a few cores, the model takes the time of training, whatever the loader is: the measured steps are few, and
-their times differ by a fifth. On a GPU, loading takes the time: a published comparison (RTX 2060) has 62 to 47 s per epoch
-from files and 12 to 4.7 s from memory, about ten times as fast. This project's loader was **not measured on a GPU**."""
+_TRAIN = """On a few cores, the model takes the time of training, whatever the loader is: the measured steps are few,
+and their times differ by a fifth. On a GPU, loading takes the time: a published comparison (RTX 2060) has 62 to 47 s
+per epoch from files and 12 to 4.7 s from memory, about ten times as fast. This project's loader was **not measured on a
+GPU**."""
 _LEARNING = """## Training
 
 `tsds train` with its defaults classifies 0.971 of MNIST's test images correctly after five epochs. In the demo, 0.983

@@ -66,10 +66,9 @@ def own_nbytes(process: int) -> int | None:
 
 
 def shared_nbytes(process: int) -> int | None:
-    """Bytes that each of the processes below one shares with it and the others, on average: forked, nearly all.
+    """Bytes that each of the processes below one shares with it and the others, on average; None if there is none.
 
-    It takes the system some 30 ms per process to count, so that it must not be asked while a clock runs. None if there
-    is no process below, or the system does not tell.
+    It takes the system some 30 ms per process to count, so that it must not be asked while a clock runs.
     """
     processes = list(tree(process))
     mine = [own_nbytes(one) for one in processes]
