@@ -90,7 +90,7 @@ def test_a_process_that_is_killed_costs_its_row_and_ctrl_c_keeps_what_was_measur
         ({"ways": ()}, "`ways`: expected one of files, tensors, plain, store, device, found none."),
         ({"seconds": 0.0}, "`seconds`: expected a positive number, found 0.0."),
         ({"memory": -1}, "`memory`: expected 0 or more, found -1."),
-        ({"seed": -1}, "`seed`: expected 0 or more, found -1."),
+        ({"seed": -1}, "`seed`: expected 0 to 9,223,372,036,854,775,807, found -1."),
         ({"raw": Path("/nowhere")}, "`raw`: expected a folder, found /nowhere."),
     ],
 )
