@@ -22,8 +22,8 @@ from benchmarks import (
     startup,
     take,
 )
-from benchmarks.images import write_digits
 from benchmarks.measure import RESULTS, Settings, say, write_result
+from benchmarks.samples import write_digits
 
 MEASUREMENTS: Mapping[str, Callable[[Settings], Mapping[str, Any]]] = {
     "loading": loading.measure,

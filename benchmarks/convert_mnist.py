@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image
 
 import tensorstore_ds as tsds
-from benchmarks.images import SIDE, SPLITS
 from benchmarks.measure import Figure, Settings, alternate, as_result, median_ratio, seconds_of, spread
+from benchmarks.samples import SIDE, SPLITS
 
 WORKERS = 2
 LIMIT = 1.15

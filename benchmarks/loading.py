@@ -23,9 +23,8 @@ from benchmarks.peers import FFCV, MEMCPY, OURS, PEERS, WORKERS, Peer
 from benchmarks.samples import STORE, make_digits, make_noise, make_objects, open_arrays
 from tensorstore_ds.comparison.bench import RUNNER
 from tensorstore_ds.comparison.delivery import marks_of, marks_of_split
-from tensorstore_ds.comparison.lane import Answer, Lane
+from tensorstore_ds.comparison.lane import Answer, Lane, take_turns
 from tensorstore_ds.comparison.results import Way, make_cell
-from tensorstore_ds.comparison.turns import take_turns
 
 ROWS, SHAPE, BATCH = 5000, (256, 256, 3), 256
 DIGITS_BATCH, SMALL_BATCH = 1000, 100
@@ -43,22 +42,14 @@ _PATIENCE = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Who takes part.
+    """Who takes part."""
 
-    Attributes:
-        title: in the tables.
-        mode: how it is used.
-        batch_size: samples per batch.
-        peer: of `peers`; None for a way of ``tsds bench``.
-        group, workers: of that way.
-    """
-
-    title: str
-    mode: str
+    title: str  #: In the tables.
+    mode: str  #: How it is used.
     batch_size: int
-    peer: Peer | None = None
-    group: str = ""
-    workers: int = 0
+    peer: Peer | None = None  #: None for a way of ``tsds bench``.
+    group: str = ""  #: Of that way.
+    workers: int = 0  #: Of that way.
 
     @property
     def name(self) -> str:
@@ -81,19 +72,13 @@ def tensors(batch_size: int) -> list[Entry]:
 
 @dataclass(slots=True)
 class Data:
-    """What is loaded.
+    """What is loaded."""
 
-    Attributes:
-        title: of the column in the tables.
-        source: the folder that `samples` has made.
-        raw: the files, if there are some.
-        marks: of what has to be delivered.
-    """
-
-    title: str
-    source: Path
-    raw: Path | None
-    marks: Path = field(init=False)
+    title: str  #: Of the column in the tables.
+    source: Path  #: The folder that `samples` has made.
+    raw: Path | None = None  #: The files, if there are some.
+    marks: Path = field(init=False)  #: Of what has to be delivered.
+    samples: int = field(init=False)  #: Of an epoch.
 
     def __post_init__(self) -> None:
         self.marks = self.source / "marks.npy"
@@ -104,29 +89,18 @@ class Data:
             split = tsds.open(self.source / STORE)["train"]
             marks = marks_of_split(split, {"image": "image", "objects": "objects"}, pixels=True, boxes=True)
         np.save(self.marks, marks)
-
-    @property
-    def samples(self) -> int:
-        """Of an epoch."""
-        return len(np.load(self.marks, mmap_mode="r"))
+        self.samples = len(marks)
 
 
 @dataclass(slots=True)
 class Result:
-    """What came of an entry.
-
-    Attributes:
-        version: of the peer's package.
-        reason: why there is no result.
-        answers: of every round of every heat.
-        behind: the seconds of each round over those of the first of the fixed entries in that round.
-    """
+    """What came of an entry."""
 
     entry: Entry
-    version: str = ""
-    reason: str = ""
-    answers: list[Answer] = field(default_factory=list)
-    behind: list[float] = field(default_factory=list)
+    version: str = ""  #: Of the peer's package.
+    reason: str = ""  #: Why there is no result.
+    answers: list[Answer] = field(default_factory=list)  #: Of every round of every heat.
+    behind: list[float] = field(default_factory=list)  #: Seconds of each round over those of the first entry in it.
 
     @property
     def missing(self) -> bool:
@@ -152,14 +126,9 @@ class Result:
 def race(
     data: Data, fixed: Sequence[Entry], others: Sequence[Entry], scratch: Path, repeat: int
 ) -> list[dict[str, Any]]:
-    """Let all take turns.
+    """Let all take turns: `fixed` run in every heat, and all are compared to the first; `HEAT` others at a time.
 
-    Args:
-        data: to be loaded.
-        fixed: those that run in every heat; all are compared to the first.
-        others: `HEAT` of them at a time.
-        scratch: for what they convert it to; only one heat's is there at a time.
-        repeat: rounds of each heat.
+    What they convert the data to lies in `scratch`, of one heat at a time; each heat has `repeat` rounds.
     """
     results = {entry.name: Result(entry) for entry in (*fixed, *others)}
     for start in range(0, max(1, len(others)), HEAT):
@@ -182,10 +151,10 @@ def _heat(data: Data, entries: Sequence[Entry], folder: Path, repeat: int, resul
             able += [] if results[entry.name].reason else [lane]
         sizes = {entry.name: entry.batch_size for entry in entries}
 
-        def ask(lane: Lane, verb: str) -> Answer:
-            return lane.ask(verb, _PATIENCE, batch_size=sizes[lane.name], seconds=_AT_LEAST)
+        def ask(lane: Lane) -> Answer:
+            return lane.ask("load", _PATIENCE, batch_size=sizes[lane.name], seconds=_AT_LEAST)
 
-        take_turns(able, "load", answers, rounds=repeat, seconds=BUDGET, ask=ask)
+        take_turns(able, answers, rounds=repeat, seconds=BUDGET, ask=ask)
     for name, own in answers.items():
         failed = next((answer["reason"] for answer in own if answer["state"] != "ok"), "")
         results[name].reason = results[name].reason or failed
@@ -203,17 +172,14 @@ def _lane(entry: Entry, data: Data, folder: Path) -> Lane:
     # Peers write, lock and delete files of fixed names in the system's temporary folder: they get one.
     environment = {"PYTHONPATH": paths, "TMPDIR": str(temporary), "HF_HUB_OFFLINE": "1"}
     if entry.peer is not None:
-        module = "benchmarks.peers.runner"
-        assignment: dict[str, Any] = {"module": entry.peer.module, "mode": entry.mode, "source": str(data.source)}
-        assignment["target"] = str(target)
-    else:
-        module = RUNNER
-        name = "tensors-whole" if entry.mode == "whole batches" else entry.group
-        way = Way(name, entry.title, entry.group, entry.workers)
-        assignment = {"way": asdict(way), "store": str(data.source / STORE), "split": "train", "parts": False}
-        assignment |= {"raw": str(data.raw) if data.raw else None, "scratch": str(target)}
-        assignment |= {"device": "cpu", "memory": None, "seed": 0}
-    return Lane(entry.name, module, assignment, folder, environment=environment)
+        folders = {"source": str(data.source), "target": str(target)}
+        assignment = {"module": entry.peer.module, "mode": entry.mode, **folders}
+        return Lane(entry.name, "benchmarks.peers.runner", assignment, folder, environment)
+    name = "tensors-whole" if entry.mode == "whole batches" else entry.group
+    way = asdict(Way(name, entry.title, entry.group, entry.workers))
+    folders = {"store": str(data.source / STORE), "raw": data.raw and str(data.raw), "scratch": str(target)}
+    fixed = {"split": "train", "parts": False, "device": "cpu", "memory": None, "seed": 0}
+    return Lane(entry.name, RUNNER, {"way": way, **folders, **fixed}, folder, environment)
 
 
 def _check(lane: Lane, entry: Entry, data: Data) -> str:
@@ -235,45 +201,43 @@ def race_large(settings: Settings, rows: int = ROWS, shape: tuple[int, int, int]
     make_noise(source, rows, shape)
     fixed = [*entries_of(OURS, BATCH), *entries_of(MEMCPY, BATCH)]
     others = [*tensors(BATCH), *(entry for peer in PEERS for entry in entries_of(peer, BATCH))]
-    title = f"{rows:,} images of {'x'.join(map(str, shape))}, batch {BATCH}"
-    return _raced("noise", Data(title, source, None), fixed, others, settings)
+    data = Data(f"{rows:,} images of {'x'.join(map(str, shape))}, batch {BATCH}", source)
+    return _raced(data, fixed, others, settings)
 
 
 def race_digits(settings: Settings) -> dict[str, Any]:
     """Images of 784 bytes, where what is done for each image counts."""
     source, raw = settings.scratch / "digits", settings.digits / "train"
     make_digits(source, raw)
-    fixed = [
-        *entries_of(OURS, DIGITS_BATCH),
-        *entries_of(OURS, SMALL_BATCH),
-        *entries_of(MEMCPY, DIGITS_BATCH, ["1 thread"]),
-    ]
-    files = Entry("files (ImageFolder)", f"{WORKERS} workers", DIGITS_BATCH, None, "files", WORKERS)
+    fixed = [entry for size in (DIGITS_BATCH, SMALL_BATCH) for entry in entries_of(OURS, size)]
+    fixed += entries_of(MEMCPY, DIGITS_BATCH, ["1 thread"])
     peers = [entry for peer in PEERS for entry in entries_of(peer, DIGITS_BATCH)]
     of_any = [entry for entry in peers if not entry.mode.startswith("RGB")]  # FFCV's images are of three channels
     data = Data(f"{settings.digits_name}, batch {DIGITS_BATCH}", source, raw)
-    return _raced("digits", data, fixed, [*tensors(DIGITS_BATCH), files, *of_any], settings)
+    others = [*tensors(DIGITS_BATCH), _files("ImageFolder", DIGITS_BATCH), *of_any]
+    return _raced(data, fixed, others, settings)
 
 
-def race_objects(settings: Settings) -> dict[str, Any]:
+def race_objects(settings: Settings, voc: Path) -> dict[str, Any]:
     """Images with boxes, from files that torchvision can read as well."""
-    source, voc = settings.scratch / "objects", settings.voc or Path()
+    source = settings.scratch / "objects"
     make_objects(source, voc)
-    fixed = entries_of(OURS, OBJECTS_BATCH, ["list", "padded"])
-    files = Entry("files (VOCDetection)", f"{WORKERS} workers", OBJECTS_BATCH, None, "files", WORKERS)
     data = Data(f"{voc.name}: images and boxes, batch {OBJECTS_BATCH}", source, voc.absolute())
-    return _raced("objects", data, fixed, [*tensors(OBJECTS_BATCH), files], settings)
+    others = [*tensors(OBJECTS_BATCH), _files("VOCDetection", OBJECTS_BATCH)]
+    return _raced(data, entries_of(OURS, OBJECTS_BATCH, ["list", "padded"]), others, settings)
 
 
-def _raced(
-    name: str, data: Data, fixed: Sequence[Entry], others: Sequence[Entry], settings: Settings
-) -> dict[str, Any]:
-    scratch = settings.scratch / f"{name}-race"
+def _files(reader: str, batch_size: int) -> Entry:
+    return Entry(f"files ({reader})", f"{WORKERS} workers", batch_size, None, "files", WORKERS)
+
+
+def _raced(data: Data, fixed: Sequence[Entry], others: Sequence[Entry], settings: Settings) -> dict[str, Any]:
+    scratch = settings.scratch / "race"
     scratch.mkdir()
     ways = race(data, fixed, others, scratch, settings.repeat)
     shutil.rmtree(scratch)
     shutil.rmtree(data.source)
-    return {"name": name, "title": data.title, "ways": ways}
+    return {"name": data.source.name, "title": data.title, "ways": ways}
 
 
 # --- figures ------------------------------------------------------------------------------------------------------
@@ -283,7 +247,11 @@ Ways = Sequence[Mapping[str, Any]]
 
 def measure(settings: Settings) -> dict[str, Any]:
     """All ways on three data sets, and how ours compares."""
-    races = [race_large(settings), race_digits(settings), *([race_objects(settings)] if settings.voc else [])]
+    races = [
+        race_large(settings),
+        race_digits(settings),
+        *([race_objects(settings, settings.voc)] if settings.voc else []),
+    ]
     figures = [figure for one in races for figure in _FIGURES[one["name"]](one["ways"])]
     return as_result(figures, races=races)
 

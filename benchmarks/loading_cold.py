@@ -6,7 +6,6 @@ import json
 import mmap
 import os
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 
 import tensorstore_ds as tsds
 from benchmarks.loading import BATCH, ROWS, SHAPE
-from benchmarks.measure import ROOT, Figure, Settings, alternate, as_result, median_ratio, spread
+from benchmarks.measure import Figure, Settings, alternate, as_result, in_fresh_process, median_ratio, spread
 from benchmarks.samples import STORE, make_noise
 from tensorstore_ds.page_cache.residency import data_files
 
@@ -38,9 +37,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     answers: list[dict[str, Any]] = []
 
     def run(what: str) -> float:
-        command = [sys.executable, "-m", "benchmarks.loading_cold", what, str(source)]
-        done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-        answers.append(json.loads(done.stdout))
+        answers.append(in_fresh_process("loading_cold", what, source))
         return float(answers[-1]["seconds"])
 
     ours, reading = alternate([lambda: run("epoch"), lambda: run("read")], settings.repeat)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,42 +21,26 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What every measurement is given.
+    """What every measurement is given."""
 
-    Attributes:
-        scratch: an empty folder for what it writes; removed afterwards.
-        digits: 70,000 PNG files of 28x28 pixels in ``train/0`` to ``test/9``.
-        digits_name: what they are, for the tables.
-        repeat: rounds of what is compared.
-        voc: images with boxes, a VOC folder with a split ``train``; None if there are none.
-    """
-
-    scratch: Path
-    digits: Path
-    digits_name: str
-    repeat: int
-    voc: Path | None = None
+    scratch: Path  #: An empty folder for what it writes; removed afterwards.
+    digits: Path  #: 70,000 PNG files of 28x28 pixels in ``train/0`` to ``test/9``.
+    digits_name: str  #: What they are, for the tables.
+    repeat: int  #: Rounds of what is compared.
+    voc: Path | None = None  #: Images with boxes, a VOC folder with a split ``train``; None if there are none.
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number, with its target.
+    """One number, with its target."""
 
-    Attributes:
-        what: was measured, in words.
-        value, limit: measured, and the target; both in `unit`. A value of None was not measured; `note` says why.
-        decimals: of both, when printed.
-        at_least: the target is a lower bound, not an upper one.
-        note: what else was seen, such as the seconds behind a ratio.
-    """
-
-    what: str
-    value: float | None
-    limit: float
+    what: str  #: Was measured, in words.
+    value: float | None  #: In `unit`; None if it was not measured, and `note` says why.
+    limit: float  #: The target.
     unit: str = ""
-    decimals: int = 2
-    at_least: bool = False
-    note: str = ""
+    decimals: int = 2  #: Of both, when printed.
+    at_least: bool = False  #: The target is a lower bound, not an upper one.
+    note: str = ""  #: What else was seen, such as the seconds behind a ratio.
 
     @property
     def met(self) -> bool | None:
@@ -96,20 +81,23 @@ def figures_of(result: Mapping[str, Any]) -> list[Figure]:
 
 def write_result(file: Path, result: Mapping[str, Any]) -> None:
     """As JSON, an entry of a list per line, so that a difference can be read."""
-    parts = [f'"{name}": {_lines(value)}' for name, value in result.items()]
+    parts = []
+    for name, value in result.items():
+        lines = list(map(json.dumps, value)) if isinstance(value, list) else []
+        parts.append(f'"{name}": ' + ("[\n " + ",\n ".join(lines) + "\n]" if lines else json.dumps(value)))
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("{\n" + ",\n".join(parts) + "\n}\n")
-
-
-def _lines(value: Any) -> str:
-    if not isinstance(value, list) or not value:
-        return json.dumps(value)
-    return "[\n " + ",\n ".join(map(json.dumps, value)) + "\n]"
 
 
 def say(text: str) -> None:
     """On the standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+def in_fresh_process(module: str, *arguments: object) -> Any:
+    """What a module of this package prints as JSON, in a process that has done nothing else."""
+    command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
+    return json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 # --- time -------------------------------------------------------------------------------------------------------
@@ -126,23 +114,16 @@ def alternate(timings: Sequence[Callable[[], float]], repeat: int) -> list[list[
     """Run timings in turn, so that whatever else the machine does falls on all of them.
 
     The first round warms caches and is not counted. Every other round goes backwards, so that none of the timings is
-    always the one that comes after another.
-
-    Args:
-        timings: each does its work once and returns the seconds that count.
-        repeat: rounds that are counted.
+    always the one that comes after another. Each does its work once and returns the seconds that count.
 
     Returns:
         For each timing its seconds in every round.
     """
     seconds: list[list[float]] = [[] for _ in timings]
     for number in range(repeat + 1):
-        order = range(len(timings)) if number % 2 else reversed(range(len(timings)))
-        for i in order:
-            took = timings[i]()
-            if number:
-                seconds[i].append(took)
-    return seconds
+        for i in range(len(timings)) if number % 2 else reversed(range(len(timings))):
+            seconds[i].append(timings[i]())
+    return [own[1:] for own in seconds]
 
 
 def median_ratio(seconds: Sequence[float], reference: Sequence[float]) -> float:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import tensorstore_ds as tsds
-from benchmarks.images import link_digits, write_photos
 from benchmarks.measure import ROOT, Figure, Settings, as_result
+from benchmarks.samples import link_digits, write_photos
 from tensorstore_ds.comparison.system import own_nbytes, tree
 from tensorstore_ds.format.schema import Encoding
 
@@ -49,9 +49,6 @@ def peaks_of_conversion(source: Path, store: Path, encoding: str) -> tuple[int, 
 
     Returns:
         The most bytes seen of the parent and of any worker (0 if none was seen), and the seconds that it took.
-
-    Raises:
-        RuntimeError: the conversion failed; its own words are on the standard error.
     """
     begun = time.perf_counter()
     parent = worker = 0

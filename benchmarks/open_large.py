@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import ROOT, Figure, Settings, as_result
+from benchmarks.measure import Figure, Settings, as_result, in_fresh_process
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.format.arrays import GROUP, ArrayGeometry, dump_json, shard_arrays, shard_files
 from tensorstore_ds.format.kinds import KeyField, LabelField, RawImageField, SizeField
@@ -37,7 +34,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     """Time and memory of `tensorstore_ds.open`, each time in a fresh process, after the import."""
     store = settings.scratch / "large.tsds"
     write_sparse_store(store)
-    opened = [_open_in_fresh_process(store) for _ in range(settings.repeat * _ROUNDS + 1)][1:]
+    opened = [in_fresh_process("open_store", store) for _ in range(settings.repeat * _ROUNDS + 1)][1:]
     median = {name: statistics.median(run[name] for run in opened) for name in opened[0]}
     size = f"{median['nbytes'] / 1e9:.0f} GB in {median['files']:.0f} files"
     note = f"{size}; and read the last row of all {median['splits']:.0f} splits: {median['read_seconds'] * 1e3:.0f} ms"
@@ -47,13 +44,6 @@ def measure(settings: Settings) -> dict[str, Any]:
         Figure("open a store of 50 GB: own memory more", median["grown"] / 1e6, MEGABYTES, "MB", 1, note=grown),
     ]
     return as_result(figures)
-
-
-def _open_in_fresh_process(store: Path) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.open_store", str(store)]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    result: dict[str, float] = json.loads(done.stdout)
-    return result
 
 
 # --- the store --------------------------------------------------------------------------------------------------

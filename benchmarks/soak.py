@@ -16,7 +16,17 @@ from typing import Any
 
 import psutil
 
-from benchmarks.measure import FIGURE_HEAD, ROOT, Figure, Settings, as_result, figures_of, table, write_result
+from benchmarks.measure import (
+    FIGURE_HEAD,
+    ROOT,
+    Figure,
+    Settings,
+    as_result,
+    figures_of,
+    in_fresh_process,
+    table,
+    write_result,
+)
 from benchmarks.samples import STORE, make_noise
 from tensorstore_ds.comparison.system import own_nbytes
 
@@ -35,22 +45,22 @@ LARGE_SHAPE = (256, 256, 3)
 LOADERS = 8
 #: Rows of the smaller store: an epoch of more batches than a loader ever holds, so that its buffers are all there.
 FEW_ROWS = 625
+_HELD = {"threads": "threads", "files": "open files", "children": "child processes", "shared": "shared memory"}
 METHODS = {"fork": "forked", "spawn": "spawned"}
 
 
 def measure_epochs(store: Path, epochs: int) -> list[Figure]:
     """One loader in one process."""
-    seen: list[dict[str, int]] = json.loads(_run("epochs", store, epochs))
+    seen: list[dict[str, int]] = in_fresh_process("soak_processes", "epochs", store, epochs)
     first = next((one for one in seen if one["epoch"] == 100), seen[0])
     last = seen[-1]
     name = f"{epochs:,} epochs with one loader, from epoch {first['epoch']:,} on"
     growth = (last["own"] - first["own"]) / 1000
     note = ", ".join(f"{one['own'] / 1000:.1f} MB after {one['epoch']:,}" for one in seen) + f"; {last['seconds']} s"
+    others = (("threads", "threads", 0), ("files", "open files", 0), ("maps", "maps", MAPS_LIMIT))
     return [
         Figure(f"{name}: own memory more", growth, GROWTH_LIMIT, "MB", 1, note=note),
-        Figure(f"{name}: threads more", last["threads"] - first["threads"], 0, decimals=0),
-        Figure(f"{name}: open files more", last["files"] - first["files"], 0, decimals=0),
-        Figure(f"{name}: maps more", last["maps"] - first["maps"], MAPS_LIMIT, decimals=0),
+        *(Figure(f"{name}: {what} more", last[key] - first[key], limit, decimals=0) for key, what, limit in others),
     ]
 
 
@@ -92,9 +102,8 @@ def _readers(store: Path, method: str, count: int) -> tuple[int, int, list[int]]
 
 def _with_readers(what: str, store: Path, method: str, count: int, look: Callable[[int], Any]) -> list[Any]:
     """What is seen of each process while all are there."""
-    with subprocess.Popen(
-        _command(what, store, method, count), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    command = [sys.executable, "-m", "benchmarks.soak_processes", what, str(store), method, str(count)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         if process.stdout is None or not (line := process.stdout.readline()):
             raise RuntimeError(f"{store}: the {what} ended")
         seen = [look(pid) for pid in json.loads(line)]
@@ -106,26 +115,13 @@ def _with_readers(what: str, store: Path, method: str, count: int, look: Callabl
 
 def measure_drops(store: Path, count: int) -> list[Figure]:
     """Loaders that are left in the middle, in one process."""
-    before, after = json.loads(_run("drops", store, count)).values()
-    names = {"threads": "threads", "files": "open files", "children": "child processes", "shared": "shared memory"}
-    return [
-        Figure(
-            f"{count} loaders dropped in odd ways: {what} more",
-            after[key] - before[key],
-            0,
-            decimals=0,
-            note=f"{before[key]} before, {after[key]} after",
-        )
-        for key, what in names.items()
-    ]
-
-
-def _command(what: str, *arguments: object) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.soak_processes", what, *map(str, arguments)]
-
-
-def _run(what: str, *arguments: object) -> str:
-    return subprocess.run(_command(what, *arguments), cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    before, after = in_fresh_process("soak_processes", "drops", store, count).values()
+    figures = []
+    for key, what in _HELD.items():
+        note = f"{before[key]} before, {after[key]} after"
+        name = f"{count} loaders dropped in odd ways: {what} more"
+        figures.append(Figure(name, after[key] - before[key], 0, decimals=0, note=note))
+    return figures
 
 
 def measure_all(scratch: Path, epochs: int, drops: int, readers: int) -> list[Figure]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import multiprocessing
 import os
@@ -121,7 +122,7 @@ class _Interrupt:
         return sample
 
 
-class Drops:
+class _Drops:
     """Ways to leave a loader before its end."""
 
     def __init__(self, store: Path) -> None:
@@ -129,25 +130,19 @@ class Drops:
         self.workers = {os.getpid()}
 
     def loader(self, transform: Callable[[Any], Any] | None = None, **options: Any) -> tsds.DataLoader:
-        """A loader of many batches."""
         dataset = tsds.StoreDataset(self.store, transform=transform)
         return tsds.DataLoader(dataset, 2, shuffle=True, num_threads=2, **options)
 
-    def break_in_the_middle(self) -> None:
-        """And once more, from the same loader."""
+    def break_in_the_middle_twice(self) -> None:
         loader = self.loader()
         for _ in range(2):
-            for number, _ in enumerate(loader):
-                if number == 2:
-                    break
+            list(itertools.islice(loader, 3))
 
-    def transform_that_raises(self) -> None:
-        """In a thread."""
+    def transform_that_raises_in_a_thread(self) -> None:
         with _expected(Failure):
             list(self.loader(_raise))
 
-    def deleted_loader_first(self) -> None:
-        """The iterator lives on, in a cycle with a batch of its own."""
+    def deleted_loader_first(self) -> None:  # its iterator lives on, in a cycle with a batch of its own
         loader = self.loader()
         batches = iter(loader)
         cycle: list[Any] = [next(batches), batches]
@@ -155,8 +150,7 @@ class Drops:
         del loader, batches
         next(cycle[1])
 
-    def two_at_once(self) -> None:
-        """The first one is left, and the second one later."""
+    def two_at_once(self) -> None:  # the first one is left, and the second one later
         loader = self.loader()
         first, second = iter(loader), iter(loader)
         for _, _ in zip(range(3), zip(first, second, strict=True), strict=False):
@@ -164,8 +158,7 @@ class Drops:
         del first
         next(second)
 
-    def closed_twice(self) -> None:
-        """And asked again."""
+    def closed_twice_and_asked_again(self) -> None:
         batches = iter(self.loader())
         next(batches)
         batches.close()
@@ -174,18 +167,15 @@ class Drops:
             raise RuntimeError("expected nothing from an iterator that was closed")
 
     def interrupted_in_the_loop(self) -> None:
-        """Ctrl-C while the script works on a batch."""
         with _expected(KeyboardInterrupt):
             for _ in self.loader():
                 signal.raise_signal(signal.SIGINT)
 
     def interrupted_while_waiting(self) -> None:
-        """Ctrl-C while the script waits for a batch."""
         with _expected(KeyboardInterrupt):
             list(self.loader(_Interrupt()))
 
-    def forked(self) -> None:
-        """A child that leaves an iterator of its parent."""
+    def forked(self) -> None:  # a child leaves an iterator of its parent
         batches = iter(self.loader())
         next(batches)
         child = os.fork()
@@ -196,40 +186,32 @@ class Drops:
             raise RuntimeError("expected a child that ends")
         next(batches)
 
-    def worker_process(self) -> None:
-        """Of torch."""
-        self._with_workers(self.loader(num_workers=1))
+    def worker_process(self, loader: tsds.DataLoader | None = None) -> None:  # torch's
+        batches = iter(loader or self.loader(num_workers=1))
+        next(batches)
+        self.workers |= {worker.pid or 0 for worker in multiprocessing.active_children()}
 
-    def persistent_worker(self) -> None:
-        """Of torch; used in one whole epoch, and left in the next."""
+    def persistent_worker(self) -> None:  # used in one whole epoch, and left in the next
         loader = self.loader(num_workers=1, persistent_workers=True)
         for _ in loader:
             pass
-        self._with_workers(loader)
-
-    def _with_workers(self, loader: tsds.DataLoader) -> None:
-        batches = iter(loader)
-        next(batches)
-        self.workers |= {worker.pid or 0 for worker in multiprocessing.active_children()}
+        self.worker_process(loader)
 
     def ways(self) -> Iterator[Callable[[], None]]:
         """All of them, again and again; processes, which take longest, less often."""
         threads = [
-            *(self.break_in_the_middle, self.transform_that_raises, self.deleted_loader_first, self.two_at_once),
-            *(self.closed_twice, self.interrupted_in_the_loop, self.interrupted_while_waiting, self.forked),
+            *(self.break_in_the_middle_twice, self.transform_that_raises_in_a_thread, self.deleted_loader_first),
+            *(self.two_at_once, self.closed_twice_and_asked_again, self.interrupted_in_the_loop),
+            *(self.interrupted_while_waiting, self.forked),
         ]
-        while True:
-            yield from (*threads, self.worker_process, *threads, self.persistent_worker)
+        return itertools.cycle([*threads, self.worker_process, *threads, self.persistent_worker])
 
     def left(self) -> dict[str, int]:
         """Threads, open files, child processes and shared memory of this process and of its workers."""
         shared = [entry.name.split("_") for entry in Path("/dev/shm").iterdir()]  # noqa: S108
-        return {
-            "threads": held()["threads"],
-            "files": held()["files"],
-            "children": len(multiprocessing.active_children()),
-            "shared": sum(name[0] == "torch" and name[1] in map(str, self.workers) for name in shared),
-        }
+        own = sum(name[0] == "torch" and name[1] in map(str, self.workers) for name in shared)
+        children = len(multiprocessing.active_children())
+        return {"threads": held()["threads"], "files": held()["files"], "children": children, "shared": own}
 
 
 @contextlib.contextmanager
@@ -245,7 +227,7 @@ def _expected(kind: type[BaseException]) -> Iterator[None]:
 def run_drops(store: Path, count: int) -> dict[str, Any]:
     """Leave so many loaders; what is there before and after."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    drops = Drops(store)
+    drops = _Drops(store)
     ways = drops.ways()
     for _ in range(18):  # each way once: what is imported and begun with the first one stays
         next(ways)()

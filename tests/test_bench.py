@@ -18,13 +18,12 @@ import tensorstore_ds as tsds
 from global_state import global_state
 from stores import class_folders
 from tensorstore_ds.comparison import bench as comparisons
-from tensorstore_ds.comparison.bench import RUNNER, BenchProgress, bench
+from tensorstore_ds.comparison.bench import RUNNER, BenchProgress, Expectation, bench
 from tensorstore_ds.comparison.chart import draw_comparison
 from tensorstore_ds.comparison.lane import Lane
 from tensorstore_ds.comparison.options import BenchOptions, middle
 from tensorstore_ds.comparison.results import Cell, Comparison, Way, make_cell, ways_of, with_ratios
 from tensorstore_ds.comparison.system import own_nbytes, shared_nbytes, tree, tree_nbytes
-from tensorstore_ds.comparison.turns import Expectation
 
 
 @pytest.fixture(scope="module")
@@ -85,14 +84,14 @@ def test_a_process_that_is_killed_costs_its_row_and_ctrl_c_keeps_what_was_measur
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch_sizes": ()}, "batch_sizes: expected one or more, found none."),
-        ({"batch_sizes": (100, 0)}, "batch_sizes: expected 1 or more, found 0."),
-        ({"ways": ("file",)}, "ways: expected some of files, tensors, plain, store, device, found file."),
-        ({"ways": ()}, "ways: expected some of files, tensors, plain, store, device, found none."),
-        ({"seconds": 0.0}, "seconds: expected a positive number, found 0.0."),
-        ({"memory": -1}, "memory: expected 0 or more, found -1."),
-        ({"seed": -1}, "seed: expected 0 or more, found -1."),
-        ({"raw": Path("/nowhere")}, "raw: expected a folder, found /nowhere."),
+        ({"batch_sizes": ()}, "`batch_sizes`: expected 1 or more, found none."),
+        ({"batch_sizes": (100, 0)}, "`batch_sizes`: expected 1 or more, found 100, 0."),
+        ({"ways": ("file",)}, "`ways`: expected one of files, tensors, plain, store, device, found file."),
+        ({"ways": ()}, "`ways`: expected one of files, tensors, plain, store, device, found none."),
+        ({"seconds": 0.0}, "`seconds`: expected a positive number, found 0.0."),
+        ({"memory": -1}, "`memory`: expected 0 or more, found -1."),
+        ({"seed": -1}, "`seed`: expected 0 to 9,223,372,036,854,775,807, found -1."),
+        ({"raw": Path("/nowhere")}, "`raw`: expected a folder, found /nowhere."),
     ],
 )
 def test_options_out_of_their_range(changes: dict[str, Any], message: str) -> None:
@@ -174,7 +173,7 @@ def test_a_batch_that_would_take_too_long_or_too_much_is_not_measured(monkeypatc
     assert limit.reason(10_000, 30_000, 1.0) == ""
     limit.learn(100, answer(2.0, samples=20_000, memory=300_000_000, before=100_000_000))
     assert limit.rate == 10_000 and limit.grown == 2_000_000
-    monkeypatch.setattr("tensorstore_ds.comparison.turns.memory_limit", lambda: 10**10)
+    monkeypatch.setattr("tensorstore_ds.comparison.bench.memory_limit", lambda: 10**10)
     assert limit.reason(3000, 9000, 1.0) == ""
     assert limit.reason(3000, 11_000, 1.0) == "a batch takes about 0 s; a larger value of `seconds` measures it"
     assert limit.reason(6000, 6000, 1.0) == "it needs about 12.0 GB of memory more, 10.0 GB are left"

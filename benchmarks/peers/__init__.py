@@ -1,12 +1,13 @@
 """Loaders of others, this project's own, and `memcpy`, the limit of all of them, as ways that have a lane each.
 
-Each has a module here with three functions, which only a process of its own imports (`benchmarks.peers.runner`), so
+Each has a module here with these functions, which only a process of its own imports (`benchmarks.peers.runner`), so
 that one that is missing or fails costs one row, and none meets another's threads, signal handlers or versions:
 
 - ``write(source, target, mode)``: convert the arrays of `source` into the peer's own format in the folder `target`;
-- ``load(source, target, batch, mode)``: a loader, each iteration of which is one shuffled epoch;
+  none where `source` is loaded as it is;
+- ``load(source, target, batch, mode)``: a loader, each iteration of which is one shuffled epoch; workers stay;
 - ``columns(batch)``: what a batch holds: ``image``, B images with axes in any order, and ``label`` (B,), or of objects
-  ``offsets``, ``labels`` and ``boxes``.
+  ``offsets``, ``labels`` and ``boxes``; none where a batch is a mapping or a sequence of these two.
 
 Each is used as its own documentation advises; the module's docstring says how. All store and hand out uint8 pixels
 without loss, in whatever order of axes costs them least. TensorDataset and the files are ways of ``tsds bench``.
@@ -22,21 +23,13 @@ WORKERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One loader.
+    """One loader."""
 
-    Attributes:
-        title: its name in the tables.
-        module: in this package.
-        package: the distribution whose version is named; empty if there is nothing to install.
-        modes: ways to use it; what they mean is its module's to say.
-        install: how to get it.
-    """
-
-    title: str
-    module: str
-    package: str = ""
-    modes: tuple[str, ...] = ("",)
-    install: str = ""
+    title: str  #: Its name in the tables.
+    module: str  #: In this package.
+    package: str = ""  #: The distribution whose version is named; empty if there is nothing to install.
+    modes: tuple[str, ...] = ("",)  #: Ways to use it; what they mean is its module's to say.
+    install: str = ""  #: How to get it.
 
 
 OURS = Peer("tensorstore-ds", "store", modes=("2 threads",))

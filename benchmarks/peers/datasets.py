@@ -19,8 +19,7 @@ from benchmarks.samples import Arrays
 
 def write(source: Path, target: Path, mode: str) -> None:
     """An Arrow data set on disk; images (C, H, W)."""
-    arrays = Arrays(source)
-    h, w, c = arrays[0][0].shape
+    h, w, c = Arrays(source)[0][0].shape
     features = Features({"image": Array3D((c, h, w), "uint8"), "label": Value("uint8")})
     cache = str(target / "cache")
     dataset = Dataset.from_generator(_samples, features, cache_dir=cache, gen_kwargs={"source": source})
@@ -28,18 +27,10 @@ def write(source: Path, target: Path, mode: str) -> None:
 
 
 def _samples(source: Path) -> Iterator[dict[str, Any]]:
-    arrays = Arrays(source)
-    for i in range(len(arrays)):
-        image, label = arrays[i]
+    for image, label in Arrays(source):
         yield {"image": image.transpose(2, 0, 1), "label": label}
 
 
 def load(source: Path, target: Path, batch: int, mode: str) -> Iterable[Any]:
-    """The loader; workers stay."""
     dataset = load_from_disk(str(target / "data")).with_format("torch", dtype=torch.uint8)
     return DataLoader(dataset, batch, True, num_workers=workers(mode), persistent_workers=True)
-
-
-def columns(batch: Any) -> dict[str, Any]:
-    """A batch is a dict."""
-    return {"image": batch["image"], "label": batch["label"]}

@@ -38,13 +38,7 @@ def _sample(source: Path, index: int) -> dict[str, Any]:
 
 
 def load(source: Path, target: Path, batch: int, mode: str) -> Iterable[Any]:
-    """The loader; workers stay."""
     dataset = StreamingDataset(str(target / "data"), shuffle=True, drop_last=False)
     return StreamingDataLoader(  # type: ignore[no-any-return]
         dataset, batch_size=batch, num_workers=workers(mode), persistent_workers=True
     )
-
-
-def columns(batch: Any) -> dict[str, Any]:
-    """A batch is a dict."""
-    return {"image": batch["image"], "label": batch["label"]}

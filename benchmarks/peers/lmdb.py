@@ -34,7 +34,6 @@ def write(source: Path, target: Path, mode: str) -> None:
 
 
 def load(source: Path, target: Path, batch: int, mode: str) -> Iterable[Any]:
-    """The loader; workers stay."""
     n, h, w, c = open_arrays(source)[0].shape
     count = workers(mode)
     return DataLoader(_Records(target, n, (c, h, w)), batch, True, num_workers=count, persistent_workers=count > 0)
@@ -55,8 +54,3 @@ class _Records(Dataset[Any]):
         value = self.transaction.get(index.to_bytes(8, "big"))
         pixels = torch.frombuffer(value, dtype=torch.uint8, offset=_LABEL_NBYTES).view(self.shape)
         return pixels, int.from_bytes(value[:_LABEL_NBYTES], "little")  # not copied: collating does that
-
-
-def columns(batch: Any) -> dict[str, Any]:
-    """As they are."""
-    return dict(zip(("image", "label"), batch, strict=True))

@@ -17,12 +17,7 @@ from numpy.typing import NDArray
 from benchmarks.samples import open_arrays
 
 
-def write(source: Path, target: Path, mode: str) -> None:
-    """Nothing."""
-
-
 def load(source: Path, target: Path, batch: int, mode: str) -> Iterable[Any]:
-    """The copies of an epoch."""
     return _Copies(source, batch, int(mode.split()[0]))
 
 
@@ -50,8 +45,3 @@ class _Copies:
         half = len(piece) // 2
         targets = self.buffer[:half], self.buffer[half : len(piece)]
         list(self.threads.map(np.copyto, targets, (piece[:half], piece[half:])))
-
-
-def columns(batch: Any) -> dict[str, Any]:
-    """As they are."""
-    return dict(zip(("image", "label"), batch, strict=True))

@@ -30,22 +30,27 @@ class PeerFeed(Feed):
 
     def _dataset(self) -> tsds.Split:
         """The split that is loaded; the peer's own copy of it is written."""
-        self.module.write(self.source, self.target, self.mode)
+        if hasattr(self.module, "write"):
+            self.module.write(self.source, self.target, self.mode)
         return tsds.open(self.source / STORE)["train"]
 
     def loader(self, batch_size: int) -> Iterable[Any]:
-        """The peer's."""
         if batch_size not in self._loaders:
             self._loaders[batch_size] = self.module.load(self.source, self.target, batch_size, self.mode)
         return self._loaders[batch_size]
 
     def count(self, item: Any) -> int:
-        """Samples of a batch."""
-        return len(item["image"] if self.module.__name__.endswith("store") else self.module.columns(item)["image"])
+        return len(item["image"] if self.module.__name__.endswith("store") else self._columns(item)["image"])
+
+    def _columns(self, item: Any) -> dict[str, Any]:
+        if hasattr(self.module, "columns"):
+            return dict(self.module.columns(item))
+        values = item if isinstance(item, list | tuple) else (item["image"], item["label"])
+        return dict(zip(("image", "label"), values, strict=True))
 
     def columns(self, item: Any, *, pixels: bool, boxes: bool) -> Columns:
         """Axes in the order of the store's."""
-        columns = {name: np.asarray(value) for name, value in self.module.columns(item).items()}
+        columns = {name: np.asarray(value) for name, value in self._columns(item).items()}
         height, width, channels = self.dataset.fields["image"].spec.shape
         if columns["image"].shape[1:] == (channels, height, width):
             columns["image"] = np.moveaxis(columns["image"], 1, -1)

@@ -1,4 +1,4 @@
-"""This project: `StoreDataset` and `DataLoader` over a store, two threads, nothing else chosen.
+"""This project: `StoreDataset` and `DataLoader` over the store that is there, two threads, nothing else chosen.
 
 Modes: ``2 threads`` for images with labels; ``list`` and ``padded`` for objects.
 """
@@ -17,12 +17,7 @@ from benchmarks.peers import WORKERS
 from benchmarks.samples import STORE
 
 
-def write(source: Path, target: Path, mode: str) -> None:
-    """Nothing: the store is there already, other figures use it too."""
-
-
 def load(source: Path, target: Path, batch: int, mode: str) -> Iterable[Any]:
-    """The loader of the split ``train``."""
     dataset = tsds.StoreDataset(source / STORE, "train")
     collate: Any = mode if mode in ("list", "padded") else "list"
     return tsds.DataLoader(dataset, batch_size=batch, shuffle=True, num_threads=WORKERS, collate=collate)

@@ -20,17 +20,10 @@ def write(source: Path, target: Path, mode: str) -> None:
     arrays = Arrays(source)
     h, w, c = arrays[0][0].shape
     with MDSWriter(out=str(target), columns={"image": f"ndarray:uint8:{c},{h},{w}", "label": "int"}) as writer:
-        for i in range(len(arrays)):
-            image, label = arrays[i]
+        for image, label in arrays:
             writer.write({"image": image.transpose(2, 0, 1).copy(), "label": label})
 
 
 def load(source: Path, target: Path, batch: int, mode: str) -> Iterable[Any]:
-    """The loader; workers stay."""
     dataset = StreamingDataset(local=str(target), shuffle=True, batch_size=batch)
     return StreamingDataLoader(dataset, batch_size=batch, num_workers=workers(mode), persistent_workers=True)  # type: ignore[no-any-return]
-
-
-def columns(batch: Any) -> dict[str, Any]:
-    """A batch is a dict."""
-    return {"image": batch["image"], "label": batch["label"]}

@@ -35,11 +35,5 @@ def write(source: Path, target: Path, mode: str) -> None:
 
 
 def load(source: Path, target: Path, batch: int, mode: str) -> Iterable[Any]:
-    """The loader over the memory map."""
     data = TensorDict.load_memmap(target)
     return DataLoader(data, batch, shuffle=True, collate_fn=lambda x: x)
-
-
-def columns(batch: Any) -> dict[str, Any]:
-    """A batch is a tensordict."""
-    return {"image": batch["image"], "label": batch["label"]}

@@ -23,21 +23,14 @@ def write(source: Path, target: Path, mode: str) -> None:
     """Sixteen tar files; images (C, H, W)."""
     arrays = Arrays(source)
     with wds.ShardWriter(str(target / "%06d.tar"), maxcount=-(-len(arrays) // _SHARDS), verbose=0) as writer:
-        for i in range(len(arrays)):
-            image, label = arrays[i]
+        for i, (image, label) in enumerate(arrays):
             writer.write({"__key__": f"{i:08d}", "npy": image.transpose(2, 0, 1).copy(), "cls": label})
 
 
 def load(source: Path, target: Path, batch: int, mode: str) -> Iterable[Any]:
-    """The loader; workers stay."""
     shards = sorted(map(str, target.glob("*.tar")))
     dataset = wds.WebDataset(shards, shardshuffle=len(shards)).shuffle(_BUFFER).decode().to_tuple("npy", "cls")
     count = workers(mode)
     return wds.WebLoader(  # type: ignore[no-any-return]
         dataset.batched(batch), batch_size=None, num_workers=count, persistent_workers=True
     )
-
-
-def columns(batch: Any) -> dict[str, Any]:
-    """Tuples in a list."""
-    return dict(zip(("image", "label"), batch, strict=True))

@@ -16,16 +16,15 @@ from typing import Any
 import numpy as np
 
 from tensorstore_ds.comparison.delivery import marks_of_split
-from tensorstore_ds.comparison.lane import Answer, Lane
+from tensorstore_ds.comparison.lane import Answer, Lane, take_turns
 from tensorstore_ds.comparison.options import BenchOptions, middle
 from tensorstore_ds.comparison.results import Cell, Comparison, First, Phase, Way, make_cell, ways_of, with_ratios
 from tensorstore_ds.comparison.stopwatch import least_batches
 from tensorstore_ds.comparison.system import machine
-from tensorstore_ds.comparison.turns import Expectation, take_turns
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import RawImageField
 from tensorstore_ds.format.schema import ArrayField
-from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.machine import memory_limit, usable_cores
 from tensorstore_ds.reading.store import Store, open as open_store
 
 #: Each cell is measured in so many rounds, forwards and backwards: what else the machine does falls on all ways.
@@ -47,14 +46,9 @@ _DOING = {"load": "loading", "train": "training"}
 
 @dataclass(frozen=True, slots=True)
 class BenchProgress:
-    """How far a comparison is.
+    """How far a comparison is, in measurements."""
 
-    Attributes:
-        doing: in words.
-        done, total: measurements.
-    """
-
-    doing: str
+    doing: str  #: In words.
     done: int
     total: int
 
@@ -69,12 +63,7 @@ def bench(
 
     Nothing is written, but for links and logs in the system's temporary folder while it runs. The split and the source
     are dropped from the page cache and read again. All of it happens in processes of their own: this one's random
-    generators and threads stay as they are.
-
-    Args:
-        store: its path.
-        options: what to compare; None for all that there is.
-        progress: called before each measurement.
+    generators and threads stay as they are. `progress` is called before each measurement.
 
     Returns:
         What was measured. After Ctrl-C, what was measured until then: `interrupted` is true.
@@ -98,19 +87,42 @@ def bench(
     return run.comparison()
 
 
+@dataclass(slots=True)
+class Expectation:
+    """What a way will take at a larger batch, by what it took at a smaller one."""
+
+    rate: float | None = None  # samples per second
+    grown: float = 0.0  # bytes that it needed for each sample of a batch
+
+    def learn(self, size: int, answer: Answer) -> None:
+        """From a lane's answer at a batch size."""
+        self.rate = answer["samples"] / min(answer["epochs"])
+        if answer["memory"] is not None and answer["before"] is not None:
+            self.grown = max(0, answer["memory"] - answer["before"]) / size
+
+    def reason(self, size: int, least: int, seconds: float) -> str:
+        """Why a batch size is not measured, of whose epoch `least` samples have to be; empty if it is."""
+        if self.rate is not None and least / self.rate > seconds:
+            return f"a batch takes about {size / self.rate:.0f} s; a larger value of `seconds` measures it"
+        needed, limit = int(self.grown * size), memory_limit()
+        if needed > limit:
+            return f"it needs about {needed / 1e9:.1f} GB of memory more, {limit / 1e9:.1f} GB are left"
+        return ""
+
+
 class _Run:
     """What has been measured so far."""
 
     def __init__(self, store: Store, options: BenchOptions, progress: Callable[[BenchProgress], None]) -> None:
         self.options, self.progress = options, progress
-        self.split = store[options.split]
-        self.store = store
+        self.store, self.split = store, store[options.split]
         self.samples = len(self.split)
         self.fields: Mapping[str, str] = {}  # that are loaded, by kind
         self.sizes, self.seconds = options.sizes(self.samples), options.time_for(self.samples)
         self.ways = {way.name: way for way in ways_of(options.ways, usable_cores())}
-        for name in [way.name for way in self.ways.values() if way.group == "files" and options.raw is None]:
-            self._note(name, reason="`raw` was not given")
+        for way in self.ways.values():
+            if way.group == "files" and options.raw is None:
+                self._note(way.name, reason="`raw` was not given")
         self.interrupted = False
         self._begun = time.monotonic()
         self._answers: dict[tuple[Phase, int], dict[str, list[Answer]]] = {}
@@ -132,7 +144,7 @@ class _Run:
         seen = self._first_epochs(self._able(lanes))
         self._verify(self._able(lanes), scratch)
         for phase in self._phases:
-            expected = {name: replace(expectation) for name, expectation in seen.items()}
+            expected = {name: Expectation(rate) for name, rate in seen.items()}
             for size in self.sizes:
                 self._compare(self._able(lanes), phase, size, expected)
 
@@ -144,21 +156,12 @@ class _Run:
         self.progress(BenchProgress(doing, min(self._done, total), total))
         self._done += 1
 
-    # --- the lanes
-
     def _lane(self, way: Way, scratch: Path) -> Lane:
-        raw, options = self.options.raw, self.options
-        assignment = {
-            "way": asdict(way),
-            "store": str(self.store.path),
-            "split": options.split,
-            "raw": None if raw is None else str(Path(raw).absolute()),
-            "scratch": str(scratch),
-            "device": options.device,
-            "memory": options.memory,
-            "seed": options.seed,
-        }
-        return Lane(way.name, RUNNER, assignment, scratch)
+        options = self.options
+        assignment = {name: getattr(options, name) for name in ("split", "device", "memory", "seed")}
+        raw = None if options.raw is None else str(Path(options.raw).absolute())
+        paths = {"store": str(self.store.path), "raw": raw, "scratch": str(scratch)}
+        return Lane(way.name, RUNNER, {"way": asdict(way), **assignment, **paths}, scratch)
 
     def _begin(self, lane: Lane) -> None:
         self._say(f"starting {self.ways[lane.name].title}")
@@ -173,7 +176,6 @@ class _Run:
             self._baselines += [lane.ready["memory"]] if lane.ready["memory"] is not None else []
 
     def _able(self, lanes: Sequence[Lane]) -> list[Lane]:
-        """Those that still measure something."""
         return [lane for lane in lanes if not lane.reason and not self.ways[lane.name].reason]
 
     # --- what is done once
@@ -184,27 +186,25 @@ class _Run:
         known = self.split.fields
         return sum(self.split[name].nbytes for name in self.fields.values() if isinstance(known[name], ArrayField))
 
-    def _first_epochs(self, lanes: Sequence[Lane]) -> dict[str, Expectation]:
-        """Before anything else is read: pages that a process has mapped cannot be dropped."""
-        size, seen = middle(self.sizes), {}
+    def _first_epochs(self, lanes: Sequence[Lane]) -> dict[str, float]:
+        """Samples per second, before anything else is read: pages that a process has mapped cannot be dropped."""
+        size, rates = middle(self.sizes), {}
         for lane in lanes:
             self._say(f"first epoch, {self.ways[lane.name].title}")
             answer = lane.ask("cold", LONG_PATIENCE, batch_size=size, seconds=4 * self.seconds)
             if answer["state"] != "ok":
                 self._note(lane.name, reason=answer["reason"])
                 continue
-            self._note(lane.name, first=self._first(size, answer))
-            seen[lane.name] = Expectation(answer["samples"] / answer["epochs"][0])
-        return seen
-
-    def _first(self, size: int, answer: Answer) -> First:
-        left = answer["left"]
-        if left is None:
-            return First(size, reason=answer["why"] or "the system does not tell what is in memory")
-        if left > WARM * self._nbytes:
-            return First(size, reason=f"{left / 1e6:.1f} MB of its files could not be dropped from the page cache")
-        seconds = answer["epochs"][0] * self.samples / answer["samples"]
-        return First(size, answer["opened"], seconds, answer["batches"], answer["of"])
+            rates[lane.name] = rate = answer["samples"] / answer["epochs"][0]
+            left = answer["left"]
+            if left is None:
+                first = First(size, reason=answer["why"] or "the system does not tell what is in memory")
+            elif left > WARM * self._nbytes:
+                first = First(size, reason=f"{left / 1e6:.1f} MB of its files could not be dropped from the page cache")
+            else:
+                first = First(size, answer["opened"], self.samples / rate, answer["batches"], answer["of"])
+            self._note(lane.name, first=first)
+        return rates
 
     def _verify(self, lanes: Sequence[Lane], scratch: Path) -> None:
         """Compare what each way delivers with what is stored."""
@@ -237,31 +237,35 @@ class _Run:
 
     # --- the cells
 
-    def _compare(self, lanes: Sequence[Lane], phase: Phase, size: int, expected: dict[str, Expectation]) -> None:
+    def _compare(self, lanes: Sequence[Lane], phase: Phase, size: int, expected: Mapping[str, Expectation]) -> None:
         """All ways at one batch size, in turn."""
         answers = self._answers[phase, size] = defaultdict(list)
-        allowed = max(LIMIT_SECONDS, LIMIT * self.seconds)
 
-        def ask(lane: Lane, verb: str) -> Answer:
+        def ask(lane: Lane) -> Answer:
             way, expectation = self.ways[lane.name], expected[lane.name]
             self._say(f"{_DOING[phase]}, batch {size:,}, {way.title}")
             if not answers[lane.name]:
                 least = min(self.samples, (1 + least_batches(way.workers)) * size)  # one comes before
-                if reason := expectation.reason(size, least, allowed):
+                if reason := expectation.reason(size, least, max(LIMIT_SECONDS, LIMIT * self.seconds)):
                     return {"state": "failed", "reason": reason}
             patience = max(PATIENCE, 4 * LIMIT * self.seconds)
-            answer = lane.ask(verb, patience, batch_size=size, seconds=self.seconds / ROUNDS)
+            answer = lane.ask(phase, patience, batch_size=size, seconds=self.seconds / ROUNDS)
             if lane.reason:
                 self._ended[lane.name] = lane.reason
             if answer["state"] == "ok":
                 expectation.learn(size, answer)
             return answer
 
-        take_turns(lanes, phase, answers, rounds=ROUNDS, seconds=self.seconds, ask=ask)
+        take_turns(lanes, answers, rounds=ROUNDS, seconds=self.seconds, ask=ask)
         for lane in lanes:
             lane.ask("rest", PATIENCE)
 
-    # --- what it comes to
+    def _cell(self, name: str, phase: Phase, size: int) -> Cell:
+        answers = self._answers.get((phase, size), {}).get(name, [])
+        reason = self.ways[name].reason or self._ended.get(name)
+        if reason and not answers:
+            return Cell(name, phase, size, reason=reason)
+        return make_cell(name, phase, size, answers, self.samples)
 
     def comparison(self) -> Comparison:
         """All of it, also when it was stopped early."""
@@ -283,13 +287,6 @@ class _Run:
             cells=with_ratios(cells),
             notes=[f"training was not measured: {self._untrainable}"] if self._untrainable else [],
         )
-
-    def _cell(self, name: str, phase: Phase, size: int) -> Cell:
-        answers = self._answers.get((phase, size), {}).get(name, [])
-        reason = self.ways[name].reason or self._ended.get(name)
-        if reason and not answers:
-            return Cell(name, phase, size, reason=reason)
-        return make_cell(name, phase, size, answers, self.samples)
 
 
 def in_words(answer: Mapping[str, Any], stored: int, *, pixels: bool, labels: bool) -> str:

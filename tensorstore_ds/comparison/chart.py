@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tensorstore_ds.comparison.options import GROUPS
 from tensorstore_ds.comparison.results import Cell, Comparison, Phase, Way
 from tensorstore_ds.pictures.sheet import FADED, INK, plots_available, sheet
 
@@ -14,24 +16,14 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 #: By group; colours that the colour-blind tell apart (Okabe and Ito, Color Universal Design, 2008).
-_COLORS: Mapping[str, str] = {
-    "files": "#0072b2",
-    "tensors": "#009e73",
-    "plain": "#e69f00",
-    "store": "#d55e00",
-    "device": "#cc79a7",
-}
+_COLORS: Mapping[str, str] = dict(zip(GROUPS, ("#0072b2", "#009e73", "#e69f00", "#d55e00", "#cc79a7"), strict=True))
 #: Of the ways of a group, in turn.
 _MARKERS, _DASHES = ("o", "s", "^"), ("-", "--", ":")
 _TITLES: Mapping[Phase, str] = {"load": "Loading alone", "train": "Training a small ViT"}
 
 
 def draw_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> bool:
-    """Draw it: lower is quicker. Hollow marks are epochs reckoned from a part.
-
-    Args:
-        comparison: with any number of cells measured, none of them too.
-        path: of the PNG file; one that is there is replaced in one step.
+    """Draw it as a PNG file: lower is quicker. Hollow marks are epochs reckoned from a part.
 
     Returns:
         Whether it was drawn: False without matplotlib.
@@ -62,12 +54,14 @@ def draw_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> boo
 
 def _draw_phase(axes: Axes, comparison: Comparison, phase: Phase, named: dict[str, Line2D]) -> None:
     axes.set_title(_TITLES[phase])
+    places: Counter[str] = Counter()
     for way in comparison.ways:
-        place = [other.name for other in comparison.ways if other.group == way.group].index(way.name)
+        place = min(places[way.group], len(_MARKERS) - 1)
+        places[way.group] += 1
         cells = [comparison.cell(way.name, phase, size) for size in comparison.batch_sizes]
         measured = [cell for cell in cells if cell is not None and cell.seconds is not None]
         if measured:
-            named[title_of(way)] = _draw_way(axes, way, min(place, len(_MARKERS) - 1), measured)
+            named[title_of(way)] = _draw_way(axes, way, place, measured)
     if axes.lines:
         _name_axes(axes, comparison.batch_sizes)
     else:
@@ -76,19 +70,12 @@ def _draw_phase(axes: Axes, comparison: Comparison, phase: Phase, named: dict[st
 
 
 def _draw_way(axes: Axes, way: Way, place: int, cells: Sequence[Cell]) -> Line2D:
+    color, marker, front = _COLORS[way.group], _MARKERS[place], 3 if way.ours else 2
     sizes, seconds = [cell.batch_size for cell in cells], [cell.seconds or 0.0 for cell in cells]
-    color, marker = _COLORS[way.group], _MARKERS[place]
-    (line,) = axes.plot(
-        *(sizes, seconds),
-        color=color,
-        linestyle=_DASHES[place],
-        linewidth=2.6 if way.ours else 1.4,
-        marker=marker,
-        markersize=6,
-        zorder=3 if way.ours else 2,
-    )
-    sizes = [cell.batch_size for cell in cells if cell.reckoned]
-    seconds = [cell.seconds or 0.0 for cell in cells if cell.reckoned]
+    style = {"linestyle": _DASHES[place], "linewidth": 2.6 if way.ours else 1.4, "marker": marker, "markersize": 6}
+    (line,) = axes.plot(sizes, seconds, color=color, zorder=front, **style)  # type: ignore[arg-type]
+    parts = [cell for cell in cells if cell.reckoned]
+    sizes, seconds = [cell.batch_size for cell in parts], [cell.seconds or 0.0 for cell in parts]
     axes.scatter(sizes, seconds, 36, edgecolors=color, facecolors="white", marker=marker, zorder=4)
     return line
 

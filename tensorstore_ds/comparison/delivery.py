@@ -61,12 +61,7 @@ def marks_of_objects(
 
 
 def marks_of(batch: Columns, *, pixels: bool) -> Marks:
-    """(B,) marks of all columns of a batch.
-
-    Args:
-        batch: its columns.
-        pixels: whether they count.
-    """
+    """(B,) marks of all columns of a batch; of its images only if `pixels` count."""
     size = len(batch["offsets"]) - 1 if "offsets" in batch else len(batch["label" if "label" in batch else "image"])
     marks = np.zeros(size, np.uint64)
     if pixels:
@@ -81,11 +76,7 @@ def marks_of(batch: Columns, *, pixels: bool) -> Marks:
 def marks_of_split(split: Split, fields: Mapping[str, str], *, pixels: bool, boxes: bool = False) -> Marks:
     """The marks of a whole split, read with NumPy alone, sorted.
 
-    Args:
-        split: of a store.
-        fields: name of the field of each kind: ``image``, and ``label`` or ``objects``.
-        pixels: whether they count; images must be kept as pixels then.
-        boxes: whether they count.
+    `fields` are names by kind: ``image``, and ``label`` or ``objects``. Images must be kept as pixels if these count.
     """
     spec = getattr(split.fields[fields["image"]], "spec", None)
     step = max(1, _PIECE_NBYTES // spec.row_nbytes) if spec is not None else 10_000

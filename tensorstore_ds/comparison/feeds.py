@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,27 +40,16 @@ Batch = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is loaded, and where to.
+    """What is loaded, and where to."""
 
-    Attributes:
-        store: its path.
-        split: its name.
-        fields: name of the field of each kind: ``image``, and ``label`` or ``objects``, if any.
-        device: where batches shall arrive.
-        raw: the source, if it is known.
-        scratch: a folder for links.
-        memory: bytes that a copy in memory may take; None: what this process may use.
-        seed: of orders.
-    """
-
-    store: str
+    store: str  #: Its path.
     split: str
-    fields: Mapping[str, str]
-    device: torch.device
-    raw: str | None
-    scratch: str
-    memory: int | None
-    seed: int
+    fields: Mapping[str, str]  #: Name of the field of each kind: ``image``, and ``label`` or ``objects``, if any.
+    device: torch.device  #: Where batches shall arrive.
+    raw: str | None  #: The source, if it is known.
+    scratch: str  #: A folder for links.
+    memory: int | None  #: Bytes that a copy in memory may take; None: what this process may use.
+    seed: int  #: Of orders.
 
     def open(self) -> Split:
         """The split, newly opened: its maps end with it."""
@@ -98,7 +87,7 @@ class Feed(ABC):
 
     @abstractmethod
     def count(self, item: Any) -> int:
-        """Samples in what the loader handed out, once it has arrived."""
+        """Samples in what the loader handed out, once it has arrived on the device."""
 
     @abstractmethod
     def columns(self, item: Any, *, pixels: bool, boxes: bool) -> Columns:
@@ -108,24 +97,28 @@ class Feed(ABC):
 class SplitFeed(Feed):
     """A way to load a split of a store, or its source."""
 
+    #: Makes a batch of samples with objects; none is needed where they are padded.
+    collate: Any = None
+
     def __init__(self, way: Way, subject: Subject) -> None:
         self.way = way
         self.subject = subject
 
     def batch(self, item: Any) -> Batch:
         """What the loader handed out, as a dict on the device: by field, objects packed."""
-        moved: Batch = move(self._named(item), self.subject.device)
+        names = [self.subject.fields[kind] for kind in ("image", "label", "objects") if kind in self.subject.fields]
+        named = dict(item) if isinstance(item, Mapping) else dict(zip(names, self._values(item), strict=True))
+        moved: Batch = move(named, self.subject.device)
         return moved
 
-    def _named(self, item: Any) -> Batch:
-        return dict(item)
+    def _values(self, item: Any) -> Sequence[Any]:
+        """Image, label and objects, in this order, those that there are."""
+        return item if isinstance(item, list | tuple) else [item]
 
     def count(self, item: Any) -> int:
-        """Samples in a batch that has arrived on the device."""
         return len(self.batch(item)[self.subject.fields["image"]])
 
     def columns(self, item: Any, *, pixels: bool, boxes: bool) -> Columns:
-        """Of the fields that are loaded."""
         batch, fields = self.batch(item), self.subject.fields
         images = batch[fields["image"]]
         columns = {"image": images.permute(0, 2, 3, 1).cpu().numpy() if pixels else np.empty(len(images))}
@@ -142,46 +135,41 @@ class SplitFeed(Feed):
         fields = list(self.subject.fields.values())
         return evict(open_store(self.subject.store), splits=self.subject.split, fields=fields).left
 
-    def _torch_loader(self, batch_size: int, collate: Any = None) -> Iterable[Any]:
+    def loader(self, batch_size: int) -> Iterable[Any]:
+        """torch's, which has no collate function for objects."""
         workers = self.way.workers
         return data.DataLoader(
             self.dataset,
             batch_size,
             shuffle=True,
             num_workers=workers,
-            collate_fn=collate if "objects" in self.subject.fields else None,
+            collate_fn=self.collate if "objects" in self.subject.fields else None,
             pin_memory=self.subject.device.type == "cuda",
             persistent_workers=workers > 0,
         )
 
-    def _labelled(self, values: Any) -> Batch:
-        """Image, label and objects, in this order, those that there are."""
-        names = [self.subject.fields[kind] for kind in ("image", "label", "objects") if kind in self.subject.fields]
-        return dict(zip(names, values, strict=True))
+
+def collate_files(samples: list[Any]) -> tuple[Any, ...]:
+    """Samples of files to a batch: images and labels stacked, objects packed."""
+    columns = list(zip(*samples, strict=True))
+    stacked = [data.default_collate(list(column)) for column in columns[:-1]]
+    return (*stacked, collate_objects(pack_objects(columns[-1]), "packed"))
 
 
 class FilesFeed(SplitFeed):
     """The source, through torchvision."""
 
+    collate = staticmethod(collate_files)
+
     def _dataset(self) -> Any:
         if self.subject.raw is None:
             raise ValueError("raw: expected a folder, found None.")
-        split, fields = self.subject.open(), self.subject.fields
-        files = open_files(
-            open_store(self.subject.store), split, fields, Path(self.subject.raw), Path(self.subject.scratch)
-        )
+        subject, store = self.subject, open_store(self.subject.store)
+        files = open_files(store, store[subject.split], subject.fields, Path(self.subject.raw), Path(subject.scratch))
         self.reader, self.folder = files.reader, files.folder
         return files.dataset
 
-    def loader(self, batch_size: int) -> Iterable[Any]:
-        """torch's, with a collate function where there are objects."""
-        return self._torch_loader(batch_size, collate_files)
-
-    def _named(self, item: Any) -> Batch:
-        return self._labelled(item if isinstance(item, list | tuple) else [item])
-
     def evict(self) -> int | None:
-        """Drop all files of the source, or of the split's folder in it."""
         self.open()
         self.close()
         return drop_files(self.folder)
@@ -201,11 +189,11 @@ class TensorsFeed(SplitFeed):
             limit = memory_limit() - split[fields["image"]].nbytes
         if needed > limit:
             raise ResidencyError(f"expected {max(0, limit):,} bytes at most, found {needed:,}: it does not fit")
-        self._names: tuple[str, ...] = ()
         tensors = [copy_of_images(split.column(fields["image"]))]
         rows = np.arange(len(split))
         if "label" in fields:
             tensors.append(torch.from_numpy(split.column(fields["label"]).take(rows)))
+        self._plain, self._names = len(tensors), tuple[str, ...]()
         if "objects" in fields:
             objects = split.table(fields["objects"]).take(rows)
             values = {name: torch.from_numpy(value) for name, value in objects.values.items()}
@@ -215,37 +203,31 @@ class TensorsFeed(SplitFeed):
         return TensorDataset(*tensors)
 
     def loader(self, batch_size: int) -> Iterable[Any]:
-        """torch's; with whole batches as its page has it under "Disable automatic batching"."""
         if self.way.name != "tensors-whole":
-            return self._torch_loader(batch_size)
+            return super().loader(batch_size)
+        # As torch's page has it under "Disable automatic batching".
         sampler = BatchSampler(RandomSampler(self.dataset), batch_size, drop_last=False)
         pinned = self.subject.device.type == "cuda"
         return data.DataLoader(self.dataset, batch_size=None, sampler=sampler, pin_memory=pinned)
 
-    def _named(self, item: Any) -> Batch:
-        if "objects" not in self.subject.fields:
-            return self._labelled(item)
-        plain = len(item) - len(self._names)
-        padded = dict(zip(self._names, item[plain:], strict=True))
-        return self._labelled([*item[:plain], unpad(padded)])
+    def _values(self, item: Any) -> Sequence[Any]:
+        plain, padded = item[: self._plain], dict(zip(self._names, item[self._plain :], strict=True))
+        return [*plain, unpad(padded)] if padded else plain
 
 
 class PlainFeed(SplitFeed):
     """The store, through torch's DataLoader."""
 
+    collate = staticmethod(functools.partial(collate_samples, how="packed"))
+
     def _dataset(self) -> StoreDataset:
         return StoreDataset(self.subject.store, self.subject.split, fields=list(self.subject.fields.values()))
-
-    def loader(self, batch_size: int) -> Iterable[Any]:
-        """torch's, with a collate function where there are objects."""
-        return self._torch_loader(batch_size, functools.partial(collate_samples, how="packed"))
 
 
 class StoreFeed(PlainFeed):
     """The store, through this library's DataLoader."""
 
     def loader(self, batch_size: int) -> Iterable[Any]:
-        """Ours, from the page cache or from the device."""
         device = self.subject.device
         return DataLoader(
             self.dataset,
@@ -262,16 +244,8 @@ FEEDS: Mapping[str, type[SplitFeed]] = {
     "files": FilesFeed,
     "tensors": TensorsFeed,
     "plain": PlainFeed,
-    "store": StoreFeed,
-    "device": StoreFeed,
+    **dict.fromkeys(("store", "device"), StoreFeed),
 }
-
-
-def collate_files(samples: list[Any]) -> tuple[Any, ...]:
-    """Samples of files to a batch: images and labels stacked, objects packed."""
-    columns = list(zip(*samples, strict=True))
-    stacked = [data.default_collate(list(column)) for column in columns[:-1]]
-    return (*stacked, collate_objects(pack_objects(columns[-1]), "packed"))
 
 
 def unpad(padded: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -30,17 +30,11 @@ _VOC_VALUES = {"offsets", "boxes", "labels", "difficult", "truncated", "occluded
 
 @dataclass(frozen=True, slots=True)
 class RawData:
-    """A source that can be loaded.
+    """A source that can be loaded."""
 
-    Attributes:
-        dataset: its samples: image (C, H, W) uint8, and a label or a dict of objects, if any.
-        reader: what it is, for the table.
-        folder: holds all that is read.
-    """
-
-    dataset: Dataset[Any]
-    reader: str
-    folder: Path
+    dataset: Dataset[Any]  #: Its samples: image (C, H, W) uint8, and a label or a dict of objects, if any.
+    reader: str  #: What it is, for the table.
+    folder: Path  #: Holds all that is read.
 
 
 def open_files(store: Store, split: Split, fields: Mapping[str, str], raw: Path, scratch: Path) -> RawData:
@@ -48,13 +42,6 @@ def open_files(store: Store, split: Split, fields: Mapping[str, str], raw: Path,
 
     Class folders are read by `ImageFolder`, Pascal VOC with lists by `VOCDetection`, anything else by a data set of our
     own, which holds labels or objects in memory and opens the images.
-
-    Args:
-        store: that was made of it.
-        split: of the store.
-        fields: name of the field of each kind: ``image``, and ``label`` or ``objects``.
-        raw: the folder that was converted, or the split's folder in it.
-        scratch: a folder for links.
 
     Raises:
         OptionError: it is not the source of this store, or has no image files.
@@ -66,7 +53,11 @@ def open_files(store: Store, split: Split, fields: Mapping[str, str], raw: Path,
         name = classes[int(split[fields["label"]][0])]
         if name in relative.parts[:-1]:
             folder = raw.joinpath(*relative.parts[: relative.parts.index(name)])
-            return RawData(_class_folders(folder, classes, transform), "ImageFolder", folder)
+            images = ImageFolder(str(folder), transform, loader=open_image, allow_empty=True)
+            if tuple(images.classes) != classes:  # other folders, or in another order: sorted by number, say
+                numbers = [classes.index(name) if name in classes else -1 for name in images.classes]
+                images.target_transform = numbers.__getitem__
+            return RawData(images, "ImageFolder", folder)
     if "label" not in fields and "objects" in fields:
         field = split.fields[fields["objects"]]
         devkit = _devkit(raw, split.name, scratch)
@@ -144,14 +135,6 @@ def open_image(path: str) -> Image.Image:
 # --- samples -------------------------------------------------------------------------------------------------------
 
 
-def _class_folders(folder: Path, classes: tuple[str, ...], transform: Callable[[Any], Any]) -> ImageFolder:
-    dataset = ImageFolder(str(folder), transform, loader=open_image, allow_empty=True)
-    if tuple(dataset.classes) != classes:  # other folders, or folders in another order: sorted by number, say
-        numbers = [classes.index(name) if name in classes else -1 for name in dataset.classes]
-        dataset.target_transform = numbers.__getitem__
-    return dataset
-
-
 def _devkit(folder: Path, split: str, scratch: Path) -> Path | None:
     """A folder as `VOCDetection` wants it, ``VOCdevkit/VOC2007``, that links to the source; None if it cannot read it.
 
@@ -195,12 +178,7 @@ class Listed(Dataset[Any]):
     """Image files by their paths; labels or objects in memory, as a list that was read once would have them."""
 
     def __init__(
-        self,
-        raw: Path,
-        dropped: int,
-        split: Split,
-        fields: Mapping[str, str],
-        transform: Callable[[Any], torch.Tensor],
+        self, raw: Path, dropped: int, split: Split, fields: Mapping[str, str], transform: Callable[[Any], torch.Tensor]
     ) -> None:
         keys = split["key"]
         self.paths = [str(raw.joinpath(*_parts(keys[row])[dropped:])) for row in range(len(split))]

@@ -1,22 +1,23 @@
 """A lane: the process of one way, asked for one measurement after the other; and how such a process answers.
 
-A process gets its assignment as an argument, answers each line of JSON on its standard input with one on its standard
-output, and ends with its input. What fails is an answer, too: ``{"state": "failed", "reason": ...}``.
+A process gets its assignment as an argument, and a connection, on which each message is JSON, as its standard input. It
+answers each message, and ends with the connection. A failure is an answer, too: ``{"state": "failed", "reason": ...}``.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,14 @@ from tensorstore_ds.errors import OptionError, TsdsError, one_line
 LOOK = 0.05
 #: And what its workers share is looked at so often, when no clock runs.
 WEIGH = 0.3
-#: A process whose output has ended does so, too, within these seconds, or is killed.
+#: A process whose connection has ended does so, too, within these seconds, or is killed.
 _GOODBYE = 5.0
 
 Answer = dict[str, Any]
 
 
 class Lane:
-    """A context manager; the process ends with it, whatever it is doing.
+    """A context manager; the process ends with it and with its workers, whatever it is doing.
 
     Args:
         name: of the way.
@@ -43,54 +44,37 @@ class Lane:
         assignment: what it is told, as JSON.
         scratch: a folder for its log.
         environment: variables that differ from this process's.
-
-    Attributes:
-        reason: why it can measure nothing, or nothing any more; empty while it can.
-        refused: the reason is an option that nobody can be measured with.
-        ready: its first answer.
     """
 
     def __init__(
-        self,
-        name: str,
-        module: str,
-        assignment: Mapping[str, Any],
-        scratch: Path,
-        *,
-        environment: Mapping[str, str] | None = None,
+        self, name: str, module: str, assignment: Mapping[str, Any], scratch: Path, environment: Mapping[str, str] = {}
     ) -> None:
         self.name = name
-        self.reason = ""
-        self.refused = False
-        self.ready: Answer = {}
-        self._command = [sys.executable, "-P", "-m", module, json.dumps(assignment)]
-        self._environment = {**os.environ, **(environment or {})}
-        self._log = scratch / f"{name}.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        self._unread = b""
+        self.reason = ""  #: Why it can measure nothing, or nothing any more; empty while it can.
+        self.refused = False  #: The reason is an option that nobody can be measured with.
+        self.ready: Answer = {}  #: Its first answer.
+        self._killed = False
         self._shared = 0
-
-    def __enter__(self) -> Lane:
-        paths = [str(Path(tensorstore_ds.__file__).parents[1]), *filter(None, [self._environment.get("PYTHONPATH")])]
-        with self._log.open("wb") as log:
+        self._log = scratch / f"{name}.log"
+        variables = {**os.environ, **environment}
+        paths = [str(Path(tensorstore_ds.__file__).parents[1]), *filter(None, [variables.get("PYTHONPATH")])]
+        self._connection, theirs = Pipe()
+        with theirs, self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                [sys.executable, "-P", "-m", module, json.dumps(assignment)],
+                stdin=theirs.fileno(),
+                stdout=log,
                 stderr=log,
-                env={**self._environment, "PYTHONPATH": os.pathsep.join(paths)},
+                env={**variables, "PYTHONPATH": os.pathsep.join(paths)},
                 start_new_session=True,  # Ctrl-C is for the parent alone, and its workers can be ended with it
             )
+
+    def __enter__(self) -> Lane:
         return self
 
     def __exit__(self, *_: object) -> None:
-        process = self._process
-        if process is None:
-            return
         self._kill()  # it has nothing to save
-        for pipe in filter(None, (process.stdin, process.stdout)):
-            with suppress(BrokenPipeError):  # something was still to be told
-                pipe.close()
+        self._connection.close()
 
     def begin(self, patience: float) -> None:
         """Wait until it is ready."""
@@ -111,48 +95,41 @@ class Lane:
             Its answer: ``state`` is ``ok``, or ``failed`` with a ``reason``. ``memory`` is the peak of private memory,
             ``before`` that of the beginning, in bytes, None where the system does not tell.
         """
-        process = self._process
-        if process is None or process.stdin is None or self.reason:
-            return {"state": "failed", "reason": self.reason or "it has not begun"}
+        if self.reason:
+            return self._failed(self.reason)
         try:
-            process.stdin.write(json.dumps({"do": verb, **details}).encode() + b"\n")
-            process.stdin.flush()
-        except BrokenPipeError:
+            self._connection.send_bytes(json.dumps({"do": verb, **details}).encode())
+        except OSError:
             return self._ended()
         return self._answer(patience, weigh=weigh)
 
     def _answer(self, patience: float, *, weigh: bool = False) -> Answer:
-        process = self._process
-        if process is None or process.stdout is None:
-            raise RuntimeError(f"{self.name}: expected a process. Enter the lane first.")
-        deadline = time.monotonic() + patience
-        before = peak = tree_nbytes(process.pid, self._shared)
-        next_weighing = time.monotonic() + WEIGH
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._unread:
-                if selector.select(LOOK):
-                    read = os.read(process.stdout.fileno(), 65536)
-                    if not read:
-                        return self._ended()
-                    self._unread += read
-                elif self._has_ended():  # a forked worker may hold the pipe open
-                    return self._ended()
-                elif time.monotonic() > deadline:
-                    self._kill()
-                    return self._failed(f"no answer in {patience:.0f} s")
-                if weigh and time.monotonic() > next_weighing:
-                    self._shared = shared_nbytes(process.pid) or self._shared
-                    next_weighing = time.monotonic() + WEIGH
-                peak = max(filter(None, (peak, tree_nbytes(process.pid, self._shared))), default=None)
-        line, _, self._unread = self._unread.partition(b"\n")
-        return {**json.loads(line), "memory": peak, "before": before}
+        process, begun = self._process.pid, time.monotonic()
+        before = peak = tree_nbytes(process, self._shared)
+        next_weighing = begun + WEIGH
+        while True:
+            answered = self._connection.poll(LOOK)
+            peak = max(filter(None, (peak, tree_nbytes(process, self._shared))), default=None)
+            if answered:
+                break
+            if self._process.poll() is not None:  # a forked worker may hold the connection open
+                return self._ended()
+            if time.monotonic() > begun + patience:
+                self._kill()
+                return self._failed(f"no answer in {patience:.0f} s")
+            if weigh and time.monotonic() > next_weighing:
+                self._shared = shared_nbytes(process) or self._shared
+                next_weighing = time.monotonic() + WEIGH
+        try:
+            answer = json.loads(self._connection.recv_bytes())
+        except (EOFError, OSError):
+            return self._ended()
+        return {**answer, "memory": peak, "before": before}
 
     def _ended(self) -> Answer:
         """It is gone: by a signal, or with a last word in its log."""
-        deadline = time.monotonic() + _GOODBYE
-        while not self._has_ended() and time.monotonic() < deadline:
-            time.sleep(LOOK / 5)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GOODBYE)
         code = self._kill()
         lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         if code < 0:
@@ -164,50 +141,59 @@ class Lane:
         self.reason = reason
         return {"state": "failed", "reason": reason}
 
-    def _has_ended(self) -> bool:
-        """Whether it has; its number stays taken, so that its group can still be told to end."""
-        process = self._process
-        if process is None or process.returncode is not None:
-            return True
-        if not hasattr(os, "waitid"):  # macOS
-            return process.poll() is not None
-        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
     def _kill(self) -> int:
         """End it and its workers, if they run: its status."""
-        process = self._process
-        if process is None:
-            return 0
-        if process.returncode is None:
+        if not self._killed:  # its number may be another's later
             with suppress(ProcessLookupError, PermissionError):  # macOS: of a group that has ended, EPERM
-                os.killpg(process.pid, signal.SIGKILL)
-        return process.wait()
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._killed = True
+        return self._process.wait()
+
+
+def take_turns(
+    lanes: Sequence[Lane],
+    answers: Mapping[str, list[Answer]],
+    *,
+    rounds: int,
+    seconds: float,
+    ask: Callable[[Lane], Answer],
+) -> None:
+    """Ask each lane once per round, forwards and backwards by turns: what else the machine does falls on all of them.
+
+    Args:
+        lanes: those that still measure something.
+        answers: of each lane, by its name; they are added. A lane with one that is not ``ok`` is asked no more.
+        rounds: at most.
+        seconds: in which a lane is asked again.
+        ask: asks a lane for a measurement.
+    """
+    spent = dict.fromkeys((lane.name for lane in lanes), 0.0)
+    for number in range(rounds):
+        for lane in lanes if number % 2 == 0 else reversed(lanes):
+            own = answers[lane.name]
+            if spent[lane.name] < seconds and all(answer["state"] == "ok" for answer in own):
+                own.append(ask(lane))
+                spent[lane.name] += own[-1].get("took", 0.0)
 
 
 # --- in the process ------------------------------------------------------------------------------------------------
 
 
 def serve(assignment: str, start: Callable[[Mapping[str, Any]], tuple[object, Answer]]) -> None:
-    """Answer until the input ends.
-
-    Args:
-        assignment: JSON.
-        start: makes of it what has a method for each verb, and the first answer.
-    """
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever else is printed goes to the log
-    runner: object = None
+    """Answer until the connection ends. `start` makes what has a method for each verb, and the first answer."""
+    connection, runner = Connection(0), object()
 
     def begin() -> Answer:
         nonlocal runner
         runner, facts = start(json.loads(assignment))
         return facts
 
-    print(json.dumps(answered(begin)), file=answers)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        work = partial(getattr(runner, asked.pop("do")), **asked)
-        print(json.dumps(answered(work)), file=answers)
+    with suppress(EOFError, OSError):  # whoever asks is gone
+        connection.send_bytes(json.dumps(answered(begin)).encode())
+        while True:
+            asked = json.loads(connection.recv_bytes())
+            work = partial(getattr(runner, asked.pop("do")), **asked)
+            connection.send_bytes(json.dumps(answered(work)).encode())
 
 
 def answered(work: Callable[[], Answer]) -> Answer:

@@ -16,100 +16,66 @@ from tensorstore_ds.durable import replacing
 Phase = Literal["load", "train"]
 
 
+class _Timed:
+    """An epoch, or a part of one."""
+
+    __slots__ = ()
+    seconds: float | None
+    batches: int
+    of: int
+
+    @property
+    def reckoned(self) -> bool:
+        """Whether the epoch was reckoned from a part of it."""
+        return self.seconds is not None and self.batches < self.of
+
+
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One way at one batch size, loading alone or training.
+class Cell(_Timed):
+    """One way at one batch size, loading alone or training."""
 
-    Attributes:
-        way: its name.
-        phase: ``load`` or ``train``.
-        batch_size: samples per batch.
-        seconds: of an epoch of the split, the median; None if it was not measured.
-        spread: the least and the most seconds.
-        rate: samples per second.
-        ratio: how many times as fast as the first way that was measured here.
-        batches: that were timed of an epoch, at most; fewer than `of` when the epoch was reckoned from a part.
-        of: batches in an epoch.
-        epochs: whole epochs, or parts, that were timed.
-        memory: peak of private memory, worker processes included, in bytes.
-        device_memory: peak of tensors on the GPU, in bytes.
-        utilisation: share of the time in which the GPU computed.
-        reason: why it was not measured; or why `utilisation` is missing.
-    """
-
-    way: str
+    way: str  #: Its name.
     phase: Phase
-    batch_size: int
-    seconds: float | None = None
-    spread: tuple[float, float] | None = None
-    rate: float | None = None
-    ratio: float | None = None
-    batches: int = 0
-    of: int = 0
-    epochs: int = 0
-    memory: int | None = None
-    device_memory: int | None = None
-    utilisation: float | None = None
-    reason: str = ""
-
-    @property
-    def reckoned(self) -> bool:
-        """Whether the epoch was reckoned from a part of it."""
-        return self.seconds is not None and self.batches < self.of
+    batch_size: int  #: Samples per batch.
+    seconds: float | None = None  #: Of an epoch of the split, the median; None if it was not measured.
+    spread: tuple[float, float] | None = None  #: The least and the most seconds.
+    rate: float | None = None  #: Samples per second.
+    ratio: float | None = None  #: How many times as fast as the first way that was measured here.
+    batches: int = 0  #: That were timed of an epoch, at most; fewer than `of` if it was reckoned from a part.
+    of: int = 0  #: Batches in an epoch.
+    epochs: int = 0  #: Whole epochs, or parts, that were timed.
+    memory: int | None = None  #: Peak of private memory, worker processes included, in bytes.
+    device_memory: int | None = None  #: Peak of tensors on the GPU, in bytes.
+    utilisation: float | None = None  #: Share of the time in which the GPU computed.
+    reason: str = ""  #: Why it was not measured; or why `utilisation` is missing.
 
 
 @dataclass(frozen=True, slots=True)
-class First:
-    """The first epoch of a way, from files that are not in memory.
+class First(_Timed):
+    """The first epoch of a way, from files that are not in memory."""
 
-    Attributes:
-        batch_size: samples per batch.
-        opened: seconds before it: to list files, to open the store, or to copy everything into memory.
-        seconds: of the epoch; None if it was not measured.
-        batches, of: as in `Cell`.
-        reason: why it was not measured.
-    """
-
-    batch_size: int
-    opened: float | None = None
-    seconds: float | None = None
-    batches: int = 0
-    of: int = 0
-    reason: str = ""
-
-    @property
-    def reckoned(self) -> bool:
-        """Whether the epoch was reckoned from a part of it."""
-        return self.seconds is not None and self.batches < self.of
+    batch_size: int  #: Samples per batch.
+    opened: float | None = None  #: Seconds before it: to list files, open the store, or copy all into memory.
+    seconds: float | None = None  #: Of the epoch; None if it was not measured.
+    batches: int = 0  #: As in `Cell`.
+    of: int = 0  #: As in `Cell`.
+    reason: str = ""  #: Why it was not measured.
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to load a split, and what is not of one batch size.
+    """One way to load a split, and what is not of one batch size."""
 
-    Attributes:
-        name: unique, for programs: ``files-2``.
-        title: for people.
-        group: what is read, and by whom: see `BenchOptions.ways`.
-        workers: processes of torch's DataLoader.
-        ours: it is what this library advises.
-        reader: what reads, where the way leaves it open: ``ImageFolder``.
-        reason: why nothing was measured; empty otherwise.
-        delivered: what its samples were found to be.
-        correct: whether they are what is stored; None if that was not seen.
-        first: its first epoch.
-    """
-
-    name: str
-    title: str
-    group: str
-    workers: int = 0
-    ours: bool = False
-    reader: str = ""
-    reason: str = ""
-    delivered: str = ""
-    correct: bool | None = None
-    first: First | None = None
+    name: str  #: Unique, for programs: ``files-2``.
+    title: str  #: For people.
+    group: str  #: What is read, and by whom: see `BenchOptions.ways`.
+    workers: int = 0  #: Processes of torch's DataLoader.
+    ours: bool = False  #: It is what this library advises.
+    reader: str = ""  #: What reads, where the way leaves it open: ``ImageFolder``.
+    reason: str = ""  #: Why nothing was measured; empty otherwise.
+    delivered: str = ""  #: What its samples were found to be.
+    correct: bool | None = None  #: Whether they are what is stored; None if that was not seen.
+    first: First | None = None  #: Its first epoch.
 
 
 def ways_of(groups: Sequence[Group], cores: int) -> list[Way]:
@@ -135,41 +101,25 @@ def ways_of(groups: Sequence[Group], cores: int) -> list[Way]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All that was found.
-
-    Attributes:
-        store, split: what was loaded.
-        samples: of the split.
-        shape: (height, width, channels) of its images; None if they differ.
-        device: where batches arrived: ``cpu``, or the GPU's name.
-        machine: what else figures depend on, by name.
-        batch_sizes: in rising order.
-        seconds: given to each measurement.
-        took: seconds, all in all.
-        interrupted: it was stopped early, and holds what was measured until then.
-        baseline: private memory of a process that has imported torch and done nothing else, in bytes.
-        ways: in order.
-        cells: of each way, phase and batch size.
-        notes: what else should be known, a line each.
-    """
+    """All that was found."""
 
     store: str
     split: str
-    samples: int
-    shape: tuple[int, int, int] | None
-    device: str
-    machine: Mapping[str, str]
-    batch_sizes: Sequence[int]
-    seconds: float
-    took: float
-    interrupted: bool
-    baseline: int | None
+    samples: int  #: Of the split.
+    shape: tuple[int, int, int] | None  #: (height, width, channels) of its images; None if they differ.
+    device: str  #: Where batches arrived: ``cpu``, or the GPU's name.
+    machine: Mapping[str, str]  #: What else figures depend on, by name.
+    batch_sizes: Sequence[int]  #: In rising order.
+    seconds: float  #: Given to each measurement.
+    took: float  #: Seconds, all in all.
+    interrupted: bool  #: It was stopped early, and holds what was measured until then.
+    baseline: int | None  #: Private memory of a process that has only imported torch, in bytes.
     ways: Sequence[Way]
-    cells: Sequence[Cell]
-    notes: Sequence[str] = ()
+    cells: Sequence[Cell]  #: Of each way, phase and batch size.
+    notes: Sequence[str] = ()  #: What else should be known, a line each.
 
     def cell(self, way: str, phase: Phase, batch_size: int) -> Cell | None:
-        """One of the cells; None if there is none."""
+        """The one of a way at a batch size; None if there is none."""
         wanted = (way, phase, batch_size)
         return next((cell for cell in self.cells if (cell.way, cell.phase, cell.batch_size) == wanted), None)
 
@@ -188,9 +138,8 @@ class Comparison:
 
     def as_data(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        data: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        for plain, cell in zip(data["cells"], self.cells, strict=True):
-            plain["reckoned"] = cell.reckoned
+        cells = [{**dataclasses.asdict(cell), "reckoned": cell.reckoned} for cell in self.cells]
+        data: dict[str, Any] = json.loads(json.dumps({**dataclasses.asdict(self), "cells": cells}))
         return data
 
     def write(self, folder: Path) -> Path:
@@ -203,37 +152,26 @@ class Comparison:
 
 
 def make_cell(way: str, phase: Phase, batch_size: int, answers: Sequence[Mapping[str, Any]], samples: int) -> Cell:
-    """The answers of all rounds as one cell; epochs are of the split's `samples`, whatever a way's own were.
-
-    Args:
-        way, phase, batch_size: of the cell.
-        answers: of a lane, to ``load`` or ``train``, in turn.
-        samples: of the split.
-    """
+    """A lane's answers of all rounds as one cell; epochs are of the split's `samples`, whatever a way's own were."""
     failed = next((answer for answer in answers if answer["state"] != "ok"), None)
     if failed is not None or not answers:
         return Cell(way, phase, batch_size, reason=failed["reason"] if failed else "stopped before it was measured")
     of = answers[0]["of"]
     used = [answer for answer in answers if answer["batches"] == of] or answers  # whole epochs, if there were any
     seconds = [epoch * samples / answer["samples"] for answer in used for epoch in answer["epochs"]]
-    values = {
-        name: [answer[name] for answer in answers if answer.get(name) is not None]
+    memory, device_memory, utilisation = (
+        [answer[name] for answer in answers if answer.get(name) is not None]
         for name in ("memory", "device_memory", "utilisation")
-    }
+    )
     median = statistics.median(seconds)
     return Cell(
-        way,
-        phase,
-        batch_size,
-        seconds=median,
-        spread=(min(seconds), max(seconds)),
-        rate=samples / median,
+        *(way, phase, batch_size, median, (min(seconds), max(seconds)), samples / median),
         batches=max(answer["batches"] for answer in answers),
         of=of,
         epochs=len(seconds),
-        memory=max(values["memory"], default=None),
-        device_memory=max(values["device_memory"], default=None),
-        utilisation=statistics.mean(values["utilisation"]) if values["utilisation"] else None,
+        memory=max(memory, default=None),
+        device_memory=max(device_memory, default=None),
+        utilisation=statistics.mean(utilisation) if utilisation else None,
         reason=used[0].get("utilisation_reason", ""),
     )
 
@@ -241,10 +179,10 @@ def make_cell(way: str, phase: Phase, batch_size: int, answers: Sequence[Mapping
 def with_ratios(cells: Sequence[Cell]) -> list[Cell]:
     """Cells, in the order of their ways, with their ratio to the first that was measured of their phase and size."""
     first: dict[tuple[str, int], float] = {}
-    compared = []
     for cell in cells:
         if cell.rate is not None:
-            reference = first.setdefault((cell.phase, cell.batch_size), cell.rate)
-            cell = dataclasses.replace(cell, ratio=cell.rate / reference)
-        compared.append(cell)
-    return compared
+            first.setdefault((cell.phase, cell.batch_size), cell.rate)
+    return [
+        dataclasses.replace(cell, ratio=cell.rate / first[cell.phase, cell.batch_size]) if cell.rate else cell
+        for cell in cells
+    ]

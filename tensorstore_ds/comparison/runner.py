@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from tensorstore_ds.comparison.delivery import agree, marks_of
 from tensorstore_ds.comparison.feeds import FEEDS, Batch, Feed, SplitFeed, Subject
 from tensorstore_ds.comparison.lane import Answer, serve
 from tensorstore_ds.comparison.results import Way
-from tensorstore_ds.comparison.stopwatch import Clock, Step, Timing
+from tensorstore_ds.comparison.stopwatch import Clock, Step
 from tensorstore_ds.errors import ResidencyError, TsdsError, one_line
 from tensorstore_ds.format.kinds import EncodedImageField, LabelField, ObjectsField
 from tensorstore_ds.format.schema import of_kind
@@ -37,14 +38,7 @@ _STEPS = 10**6
 
 
 class Runner:
-    """One way, asked for one measurement after the other.
-
-    Args:
-        feed: what is measured.
-        workers: processes that load.
-        device: that batches arrive on.
-        parts: whether an epoch may be reckoned from a part of it.
-    """
+    """One way, asked for one measurement after the other; `parts`: an epoch may be reckoned from a part of it."""
 
     def __init__(self, feed: Feed, workers: int, device: torch.device, *, parts: bool = True) -> None:
         self.feed, self.workers, self.device, self.parts = feed, workers, device, parts
@@ -64,7 +58,7 @@ class Runner:
         timing = self._clock(batch_size).time_first(feed.loader(batch_size), feed.count, seconds)
         samples = feed.samples
         feed.close()  # what is mapped could not be dropped for the next way
-        return {"left": left, "why": why, "opened": opened, "samples": samples, **_timed(timing)}
+        return {**asdict(timing), "left": left, "why": why, "opened": opened, "samples": samples}
 
     def verify(self, batch_size: int, seconds: float, marks: str, pixels: bool, boxes: bool = False) -> Answer:
         """Whether what is delivered is what is stored: an epoch, or what there is time for."""
@@ -76,9 +70,8 @@ class Runner:
                 break
             seen.append(marks_of(self.feed.columns(item, pixels=pixels, boxes=boxes), pixels=pixels))
         delivered = np.concatenate(seen)
-        same = agree(delivered, np.load(marks), whole=whole)
-        facts = {"samples": len(delivered), "of": self.feed.samples, "reader": self.feed.reader}
-        return {**facts, "whole": whole, "same": same}
+        facts = {"samples": len(delivered), "of": self.feed.samples, "reader": self.feed.reader, "whole": whole}
+        return {**facts, "same": agree(delivered, np.load(marks), whole=whole)}
 
     def load(self, batch_size: int, seconds: float) -> Answer:
         """Epochs of loading alone."""
@@ -118,7 +111,7 @@ class Runner:
             gc.collect()
         elif timing.samples != self.feed.samples:
             raise RuntimeError(f"expected an epoch of {self.feed.samples:,} samples, found {timing.samples:,}")
-        return {**_timed(timing), "samples": self.feed.samples, **seen}
+        return {**asdict(timing), "samples": self.feed.samples, **seen}
 
     def _clock(self, batch_size: int) -> Clock:
         samples, cuda = self.feed.samples, self.device.type == "cuda"
@@ -131,19 +124,11 @@ class Runner:
         return self.feed
 
 
-def _timed(timing: Timing) -> Answer:
-    return {"epochs": timing.epochs, "batches": timing.batches, "of": timing.of}
-
-
 class Trainer:
     """Steps of the `seed` ViT on whatever a feed hands out.
 
     One step is done when it is made, for all that a model does once in its life: on a processor, memory that was never
     touched makes the first one of 1000 digits take 1.6 s instead of 0.6.
-
-    Args:
-        feed: hands out the batches.
-        batch_size: samples of the first step.
     """
 
     def __init__(self, feed: SplitFeed, batch_size: int) -> None:
@@ -177,10 +162,10 @@ class Trainer:
 
 @contextmanager
 def watching(device: torch.device) -> Iterator[dict[str, Any]]:
-    """While the block runs, see to the device: a dict that has its peak memory and its use afterwards.
+    """A dict that has, after the block, the device's peak of ``device_memory`` in bytes, and its ``utilisation``.
 
-    ``device_memory``: bytes of tensors; ``utilisation``: mean share of the time in which it computed, as its driver
-    tells ten times a second, or None and ``utilisation_reason``.
+    That is the mean share of the time in which it computed, as its driver tells ten times a second, or None and
+    ``utilisation_reason``.
     """
     seen: dict[str, Any] = {}
     if device.type != "cuda":
@@ -232,11 +217,10 @@ def fields_of(split: tsds.Split) -> tuple[dict[str, str], str]:
     try:
         task = task_of(split)
     except TsdsError as error:
-        fields = {"image": "image"}
         for kind in (LabelField, ObjectsField):
-            name = next(iter(of_kind(split.fields, kind)), None)
-            fields.update({kind.kind: name} if name is not None and len(fields) == 1 else {})
-        return fields, str(error)
+            for name in of_kind(split.fields, kind):
+                return {"image": "image", kind.kind: name}, str(error)
+        return {"image": "image"}, str(error)
     fields = {"image": "image", "label": task.label_field, "objects": task.objects_field}
     image, reason = split.fields["image"], ""
     if isinstance(image, EncodedImageField):

@@ -26,38 +26,23 @@ Step = Callable[[Any], int]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What was timed.
+    """What was timed."""
 
-    Attributes:
-        epochs: seconds of each whole epoch; or of one, reckoned from a part.
-        batches: that were timed, of each epoch.
-        of: batches in an epoch.
-        samples: that those batches held.
-    """
-
-    epochs: tuple[float, ...]
-    batches: int
-    of: int
-    samples: int
+    epochs: tuple[float, ...]  #: Seconds of each whole epoch; or of one, reckoned from a part.
+    batches: int  #: That were timed, of each epoch.
+    of: int  #: Batches in an epoch.
+    samples: int  #: That those batches held.
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How epochs are timed.
+    """How epochs are timed."""
 
-    Attributes:
-        samples: of an epoch.
-        of: batches of an epoch.
-        workers: processes that load.
-        settle: waits for what a step has begun and not ended, as on a GPU.
-        parts: whether a part of an epoch may do.
-    """
-
-    samples: int
-    of: int
-    workers: int = 0
-    settle: Callable[[], None] = lambda: None
-    parts: bool = True
+    samples: int  #: Of an epoch.
+    of: int  #: Batches of an epoch.
+    workers: int = 0  #: Processes that load.
+    settle: Callable[[], None] = lambda: None  #: Waits for what a step has begun and not ended, as on a GPU.
+    parts: bool = True  #: Whether a part of an epoch may do.
 
     def time_epochs(self, loader: Iterable[Any], step: Step, seconds: float, *, fresh: bool = False) -> Timing:
         """Whole epochs for about so many seconds; a part of one, if it takes longer.
@@ -90,19 +75,15 @@ class Clock:
                 waited += now - asked
                 enough = self._is_enough(number - 1, now - ready, waited, ready - begun)
                 if deadline is not None and now > deadline and enough:
-                    return self._part(ready, number - 1, samples)
+                    return self._ended(ready, number - 1, samples)
             samples += step(item)
             asked = time.perf_counter()
-        return self._whole(begun, number, samples)
+        return self._ended(begun, number, samples, whole=True)
 
     def _is_enough(self, batches: int, elapsed: float, waited: float, first: float) -> bool:
-        """Whether a part is enough.
+        """Whether a part of so many batches and seconds is enough; `waited` of these for batches.
 
-        Args:
-            batches: in it, one less than were handed out.
-            elapsed: seconds of it.
-            waited: for batches, of these.
-            first: seconds until the first batch was there, with its workers' start.
+        The `first` batch was there after so many seconds, with its workers' start.
         """
         if batches < least_batches(self.workers) or batches + 1 == self.of:  # the last one may be smaller
             return False
@@ -119,16 +100,15 @@ class Clock:
             samples += step(item)
             over = time.perf_counter() - begun > seconds
             if over and number < NEARLY * self.of and number % max(1, self.workers) == 0:
-                return self._part(begun, number, samples)
-        return self._whole(begun, number, samples)
+                return self._ended(begun, number, samples)
+        return self._ended(begun, number, samples, whole=True)
 
-    def _whole(self, begun: float, batches: int, samples: int) -> Timing:
+    def _ended(self, begun: float, batches: int, samples: int, *, whole: bool = False) -> Timing:
         self.settle()
-        return Timing((time.perf_counter() - begun,), batches, batches, samples)
-
-    def _part(self, begun: float, batches: int, samples: int) -> Timing:
-        self.settle()
-        return Timing(((time.perf_counter() - begun) * self.samples / samples,), batches, self.of, samples)
+        seconds = time.perf_counter() - begun
+        if whole:
+            return Timing((seconds,), batches, batches, samples)
+        return Timing((seconds * self.samples / samples,), batches, self.of, samples)
 
 
 def least_batches(workers: int) -> int:

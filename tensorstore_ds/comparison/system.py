@@ -53,11 +53,7 @@ def tree_nbytes(process: int, shared: int = 0) -> int | None:
     """Private memory of a process and of all below it, in bytes; None where the system does not tell.
 
     That is resident anonymous and shared memory (``RssAnon + RssShmem``), and no page of a file: a mapped store is in
-    the page cache, which all processes share.
-
-    Args:
-        process: its number.
-        shared: bytes that each process below it still shares with it, as `shared_nbytes` has them: counted once.
+    the page cache, which all processes share. Of each process below it, `shared` bytes (`shared_nbytes`) do not count.
     """
     first, *rest = [own_nbytes(one) for one in tree(process)]
     return None if first is None else first + sum(max(0, nbytes - shared) for nbytes in rest if nbytes is not None)
@@ -70,10 +66,9 @@ def own_nbytes(process: int) -> int | None:
 
 
 def shared_nbytes(process: int) -> int | None:
-    """Bytes that each of the processes below one shares with it and the others, on average: forked, nearly all.
+    """Bytes that each of the processes below one shares with it and the others, on average; None if there is none.
 
-    It takes the system some 30 ms per process to count, so that it must not be asked while a clock runs. None if there
-    is no process below, or the system does not tell.
+    It takes the system some 30 ms per process to count, so that it must not be asked while a clock runs.
     """
     processes = list(tree(process))
     mine = [own_nbytes(one) for one in processes]
