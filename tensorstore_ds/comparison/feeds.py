@@ -165,7 +165,7 @@ class FilesFeed(SplitFeed):
 
     def _dataset(self) -> Any:
         if self.subject.raw is None:
-            raise ValueError("raw: expected a folder, found None.")
+            raise ValueError("`raw`: expected a folder, found None.")
         split, fields = self.subject.open(), self.subject.fields
         files = open_files(
             open_store(self.subject.store), split, fields, Path(self.subject.raw), Path(self.subject.scratch)
