@@ -101,6 +101,11 @@ def test_shards_and_blocks_hold_every_reference_once_in_order(n, per_shard, row_
             first += len(block.references)
             found += block.references
     assert found == references
+
+
+# --- a division goes by the samples' keys, and by nothing else ----------------------------------------------------
+
+
 @given(
     st.integers(20, 400),
     st.integers(1, 40),
@@ -108,11 +113,6 @@ def test_shards_and_blocks_hold_every_reference_once_in_order(n, per_shard, row_
     st.floats(0.1, 0.9) | st.sampled_from((0.0, 1.0)),  # between them are divisions with an empty split
     st.integers(1, 3),
 )
-
-# --- a division goes by the samples' keys, and by nothing else ----------------------------------------------------
-
-
-@given(st.integers(20, 400), st.integers(1, 40), st.integers(0, 2**32), st.floats(0, 1), st.integers(1, 3))
 def test_samples_more_move_no_more_than_themselves(n, more, seed, share, classes):
     """Of `m` samples more in a class, at most `m` others change their split; in each class for itself."""
 

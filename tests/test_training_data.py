@@ -223,8 +223,8 @@ def test_batches_pass_through_the_transform_with_their_rows(store: tsds.Store) -
 def test_a_batch_that_is_larger_than_the_split(store: tsds.Store) -> None:
     assert len(loader_of(store, batch_size=40)[0]) == 1
     text = refused(lambda: loader_of(store, batch_size=41))
-    expected = "`batch_size`: expected at most 40, the samples of the split train, found 41. Use `batch_size=40` or less."
-    assert text == expected
+    expected = "`batch_size`: expected at most 40, the samples of the split train, found 41."
+    assert text == f"{expected} Use `batch_size=40` or less."
     text = refused(lambda: train_loader(store, TASK, small(batch_size=14), identity(), alone(1, 3)))
     assert "expected at most 13, the samples of the split train for each of 3 ranks, found 14." in text
     text = refused(lambda: train_loader(store, TASK, small(batch_size=1, train_split="few"), identity(), alone(2, 3)))
