@@ -68,7 +68,10 @@ def option_of(cls: type[Any], name: str, **changes: Any) -> Callable[[F], F]:
         settings["is_flag"] = True
     else:
         settings["type"], settings["metavar"] = _type(declared)
-    return click.option(flag, name, **{**settings, **changes})
+    settings.update(changes)
+    if settings.get("required"):  # click takes any default, None too, for a value that was given
+        del settings["default"]
+    return click.option(flag, name, **settings)
 
 
 def _flag(name: str) -> str:

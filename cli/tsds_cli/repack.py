@@ -18,7 +18,7 @@ from tsds_cli.progress import ProgressBar
 @click.command()
 @path_argument("source", "SRC")
 @path_argument("out")
-@option_of(ConvertOptions, "layout", required=True, default=None, show_default=False)
+@option_of(ConvertOptions, "layout", required=True, show_default=False)
 @json_option
 def repack(source: Path, out: Path, layout: Literal["memmap", "zarr"], as_json: bool) -> None:
     """Write the store SRC again as OUT, in another layout.
