@@ -12,7 +12,6 @@ from typing import Any
 from benchmarks.loading import SMALL_BATCH, Ways, best
 from benchmarks.measure import FIGURE_HEAD, RESULTS, ROOT, figures_of, table
 from benchmarks.peers import MEMCPY, OURS
-from tensorstore_ds.comparison.chart import title_of
 from tensorstore_ds.comparison.results import Way
 
 PAGE, CHART, README = ROOT / "docs/figures.md", ROOT / "docs/loading.png", ROOT / "README.md"
@@ -151,7 +150,7 @@ def _comparison(result: Result) -> list[str]:
     for way in (Way(**way) for way in result["ways"]):
         row = [_seconds(cells.get((way.name, *column))) for column in columns]
         if any(row):
-            rows.append([f"**{title_of(way)}**" if way.ours else title_of(way), *row])
+            rows.append([f"**{way.full_title}**" if way.ours else way.full_title, *row])
     for group, name in (("files", "files"), ("tensors", "TensorDataset")):
         ratios = [_advantage(result["ways"], cells, group, column) for column in columns]
         rows += [[f"times as fast as the best from {name}", *ratios]] if any(ratios) else []
@@ -166,7 +165,7 @@ def _firsts(ways: Sequence[Result]) -> list[str]:
     measured = [way for way in ways if way["first"] and way["first"]["seconds"]]
     measured.sort(key=lambda way: way["first"]["seconds"])
     files, ours = ([way for way in measured if way["group"] == group][:1] for group in ("files", "store"))
-    words = [f"{_seconds(way['first'])} s ({title_of(Way(**way))})" for way in (*files, *ours)]
+    words = [f"{_seconds(way['first'])} s ({Way(**way).full_title})" for way in (*files, *ours)]
     return [f"The first epoch, from files that are not in memory, took {', '.join(words)}."] if words else []
 
 

@@ -1,6 +1,7 @@
 """The public names, each with the module that it is imported from when it is first used."""
 
 from .comparison.bench import bench as bench
+from .comparison.chart import draw_comparison as draw_comparison
 from .comparison.options import BenchOptions as BenchOptions
 from .comparison.results import Comparison as Comparison
 from .conversion.convert import convert as convert
@@ -57,6 +58,7 @@ from .page_cache.residency import (
     residency as residency,
 )
 from .page_cache.warming import Warming as Warming, warm as warm, warm_in_background as warm_in_background
+from .pictures.contact_sheet import preview as preview
 from .reading.columns import Column as Column, Ragged as Ragged, RaggedColumn as RaggedColumn
 from .reading.store import Split as Split, Store as Store, open as open
 from .reading.verification import verify as verify

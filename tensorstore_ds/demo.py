@@ -19,7 +19,7 @@ from PIL import Image
 from tensorstore_ds.conversion.convert import convert
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import OptionError, TsdsError
-from tensorstore_ds.pictures.contact_sheet import choose_rows, contact_sheet
+from tensorstore_ds.pictures.contact_sheet import preview
 from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.reading.verification import verify
 
@@ -99,9 +99,9 @@ def _show(out: Path, name: str, write: Callable[[Path], str], options: ConvertOp
 
     begun = time.perf_counter()
     split = open_store(store)["train"]
-    rows = choose_rows(split, 60 if name == "digits" else 12)
-    contact_sheet(split, rows).save(sheet, "PNG")
-    yield Step(f"drew {len(rows)} of them", sheet, time.perf_counter() - begun)
+    count = 60 if name == "digits" else 12
+    preview(split, count=count).save(sheet, "PNG")
+    yield Step(f"drew {count} of them", sheet, time.perf_counter() - begun)
 
 
 def _clear(out: Path) -> None:

@@ -49,7 +49,7 @@ def rate(samples: float) -> str:
 def percent(share: float) -> str:
     """A share.
 
-    >>> percent(0.003), percent(0.25)
-    ('0.3 %', '25 %')
+    >>> percent(0.003), percent(0.25), percent(0)
+    ('0.3 %', '25 %', '0 %')
     """
-    return f"{100 * share:.{1 if share < 0.0995 else 0}f} %"
+    return f"{100 * share:.{1 if 0 < share < 0.0995 else 0}f} %"

@@ -113,14 +113,14 @@ def test_small_data_get_less_time() -> None:
 
 
 def test_what_cannot_be_compared_is_refused(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(tsds.OptionError, match=r"split: expected one of \w+, \w+, found val"):
+    with pytest.raises(tsds.OptionError, match=r"`split`: expected one of \w+, \w+, found val"):
         bench(store, BenchOptions(split="val"))
     with pytest.raises(tsds.FormatError):
         bench(tmp_path)
 
 
 def test_a_device_that_is_not_here_is_an_error_of_all(store: Path) -> None:
-    with pytest.raises(tsds.OptionError, match="device: expected one that this machine has, found nonsense"):
+    with pytest.raises(tsds.OptionError, match="`device`: expected one that this machine has, found nonsense"):
         bench(store, BenchOptions(ways=("store",), device="nonsense"))
 
 

@@ -165,7 +165,7 @@ def test_encoded_images_are_loaded_only_and_not_as_tensors(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["cuda:9", "mps", "nonsense"])
 def test_a_device_that_is_not_here_is_refused(name: str) -> None:
     found = answered(lambda: {"device": str(device_of(name))})
-    assert found["state"] == "refused" and found["reason"].startswith("device: expected") and name in found["reason"]
+    assert found["state"] == "refused" and found["reason"].startswith("`device`: expected") and name in found["reason"]
 
 
 def test_a_failure_is_one_line_and_told_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from stores import class_folders
 from tensorstore_ds import BenchOptions
 from tensorstore_ds.comparison.results import Cell, Comparison, Way
 from tsds_cli import bench as command
-from tsds_cli.failure import failure_of
+from tsds_cli.messages import failure_of
 
 
 def run(*arguments: object) -> Result:
@@ -45,7 +45,7 @@ def test_a_table_of_all_ways_and_batch_sizes(measured: tuple[Path, Result]) -> N
     _, done = measured
     assert done.exit_code == 0, done.output
     assert "s.tsds, train  18 samples of 6x5x1, batches on cpu" in done.stdout
-    assert "batch 5, 4 batches an epoch" in done.stdout and "batch 18, 1 batch an epoch" in done.stdout
+    assert "batch 5, 4 batches per epoch" in done.stdout and "batch 18, 1 batch per epoch" in done.stdout
     time = r"~?[\d.]+ m?s +[\d,]+ +[\d,.]+"
     for title in (
         "files (ImageFolder), 0 workers",

@@ -50,12 +50,12 @@ def test_what_is_printed(path: Path) -> None:
         "the samples",
         "cores",
     ]
-    assert re.search(r"^  the model alone +[\d.,]+ samples/s  seed, \S+ m?s a step of \d$", done.stdout, re.MULTILINE)
+    assert re.search(r"^  the model alone +[\d.,]+ samples/s  seed, \S+ m?s per step of \d$", done.stdout, re.MULTILINE)
     assert re.search(r"^  both together .* waits \d+\.\d % of the time$", done.stdout, re.MULTILINE)
     after = lines[lines.index("recommended") + 1 :]
     assert after[0] == f"  dataset = tsds.StoreDataset({str(path)!r}, 'train')"
     assert after[1].startswith("  loader = tsds.DataLoader(dataset, batch_size=8, shuffle=True")
-    assert "not measured, or not wholly" in lines
+    assert "not measured, or only in part" in lines
     assert "  copies to a device: there is none to copy to, batches stay on the cpu" in lines
 
 

@@ -26,7 +26,7 @@ def test_what_is_shown() -> None:
     assert "  6 samples · 5.4 kB · memmap · format 1.0\n" in shown
     assert re.search(r"from +pets \(folders\), by make_conformance.py 1, 2025-01-02T03:04:05Z\n", shown)
     assert re.search(r"skipped +truncated-image 1\n", shown)
-    assert re.search(r"licence +CC0-1.0\n", shown)
+    assert re.search(r"license +CC0-1.0\n", shown)
     assert re.search(r"cite +Conformance stores", shown)
     assert re.search(r"^  image +uint8 8 x 8 x 3$", shown, re.MULTILINE)
     assert re.search(r"^  label +int64 · 3 classes$", shown, re.MULTILINE)

@@ -23,7 +23,7 @@ def test_what_is_shown() -> None:
 
 def test_objects_are_counted() -> None:
     shown = tsds("stats", VALID / "detection.tsds").stdout
-    assert re.search(r"^  objects +3: 0 to 2 an image, 0.75 on average$", shown, re.MULTILINE)
+    assert re.search(r"^  objects +3: 0 to 2 per image, 0.75 on average$", shown, re.MULTILINE)
     assert re.search(r"^    1  cat +2  66.7 %  █{28}$", shown, re.MULTILINE)
 
 

@@ -365,13 +365,13 @@ def test_a_bar_takes_no_markup() -> None:
         "sys.stderr = Terminal()\n"
         "from tsds_cli.progress import ProgressBar\n"
         "with ProgressBar() as bar:\n"
-        "    bar._show('x[red]\\x1b]0;owned\\x07', 1, 2, 0, 'y[bold]\\x1b]0;owned\\x07')\n"
+        "    bar.show('x[red]\\x1b]0;owned\\x07', 1, 2, 'y[bold]\\x1b]0;owned\\x07')\n"
         "print(ascii(sys.stderr.getvalue()))\n"
     )
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     shown = OWN.sub("", ast.literal_eval(done.stdout))
-    assert r"X[red]\x1b]0;owned\x07" in shown and r"y[bold]\x1b]0;owned\x07" in shown
+    assert r"x[red]\x1b]0;owned\x07" in shown and r"y[bold]\x1b]0;owned\x07" in shown
     safe(shown)
 
 

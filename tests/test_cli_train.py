@@ -230,7 +230,7 @@ def test_without_torch(store: Path) -> None:
         (["STORE", "--ema", "1"], "ema: expected in [0, 1), found 1.0."),
         (["STORE", "--batch-size", "100"], "expected at most 60"),
         (["STORE", "--heads", "5"], "heads: expected a divisor of the width 16, such as 4, found 5."),
-        (["STORE", "--device", "nonsense"], "device: expected one that this machine has, found nonsense"),
+        (["STORE", "--device", "nonsense"], "--device: expected one that this machine has, found nonsense"),
     ],
 )
 def test_wrong_arguments(store: Path, tmp_path: Path, words: list[str], message: str) -> None:

@@ -46,7 +46,7 @@ def test_a_split_and_a_budget(store: tensorstore_ds.Store) -> None:
 
 @linux
 def test_memory_is_the_limit_otherwise(store: tensorstore_ds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorstore_ds.page_cache.residency.memory_limits", lambda: {"machine": 2_000_000})
+    monkeypatch.setattr("tensorstore_ds.memory_limit", lambda: 2_000_000)
     shown = tsds("warm", store.path).stdout
     assert shown.endswith("warmed the first 2.0 MB of 16.5 MB: that is what this process may use\n")
 
@@ -68,7 +68,7 @@ def test_threads_and_budget_are_handed_on(monkeypatch: pytest.MonkeyPatch) -> No
         seen.append((splits, budget, threads))
         return 0
 
-    monkeypatch.setattr("tensorstore_ds.page_cache.warming.warm", warm)
+    monkeypatch.setattr("tensorstore_ds.warm", warm)
     tsds("warm", VALID / "minimal.tsds", "--threads", 3, "--budget", "1GiB", "--split", "train")
     assert seen == [(("train",), 2**30, 3)]
 
@@ -96,6 +96,6 @@ def test_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tensorstore_ds.page_cache.warming.warm", interrupt)
+    monkeypatch.setattr("tensorstore_ds.warm", interrupt)
     done = tsds("warm", VALID / "minimal.tsds")
     assert (done.exit_code, done.stderr) == (130, "tsds: interrupted\n")

@@ -264,13 +264,13 @@ def test_the_split_and_the_data_set(digits, two_splits):
 
 @pytest.mark.parametrize(
     ("split", "message"),
-    [("no", "split: expected one of train, found no"), ("", "split: expected one of train, found none")],
+    [("no", "`split`: expected one of train, found no"), ("", "`split`: expected one of train, found none")],
 )
 def test_no_such_split(digits, split, message):
     if split:
         with pytest.raises(OptionError, match=message):
             dataset_of(digits, split, None)
-    with pytest.raises(OptionError, match=r"split: expected train, that of the data set, found val"):
+    with pytest.raises(OptionError, match=r"`split`: expected train, that of the data set, found val"):
         dataset_of(StoreDataset(digits), "val", None)
     with pytest.raises(OptionError, match="expected samples, found none"):
         dataset_of(StoreDataset(digits).subset([]), None, None)
@@ -357,7 +357,7 @@ def test_nothing_is_left_behind(photos):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"split": "no"}, "split: expected one of train, found no"), ({"device": "tpu"}, "device: expected one that")],
+    [({"split": "no"}, "`split`: expected one of train, found no"), ({"device": "tpu"}, "`device`: expected one that")],
 )
 def test_what_is_not_there(digits, options, message):
     with pytest.raises(OptionError, match=message):

@@ -188,7 +188,7 @@ def test_mixing_is_torchvisions(mix: Any, torchvisions: Any) -> None:
 def test_mixing_is_for_classification_alone(task: Any) -> None:
     with pytest.raises(OptionError) as error:
         Learner(VIT, task, TrainOptions(mix="mixup"), device="cpu", steps=1)
-    assert f"mix: expected none for {task.name}, found mixup" in one_line(error.value)
+    assert f"`mix`: expected none for {task.name}, found mixup" in one_line(error.value)
 
 
 # --- state -------------------------------------------------------------------------------------------------------

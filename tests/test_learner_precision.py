@@ -78,7 +78,7 @@ def test_which_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     assert precision_of("auto", cpu) == "fp32" and precision_of("bf16", cpu) == "bf16"
     with pytest.raises(OptionError) as error:
         learner(precision="tf32")
-    assert one_line(error.value) == "precision: expected fp32, bf16 or fp16 on cpu, found tf32, which GPUs have."
+    assert one_line(error.value) == "`precision`: expected fp32, bf16 or fp16 on cpu, found tf32, which GPUs have."
     assert precision_of("tf32", torch.device("cuda")) == "tf32"
 
 

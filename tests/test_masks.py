@@ -22,7 +22,7 @@ from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.imaging.placement import place
 from tensorstore_ds.imaging.resizing import resize_nearest
-from tensorstore_ds.pictures.contact_sheet import contact_sheet
+from tensorstore_ds.pictures.contact_sheet import preview
 from tensorstore_ds.sources.base import Sample
 
 RNG = np.random.default_rng(0)
@@ -197,7 +197,7 @@ def test_a_picture_shows_classes_and_leaves_the_background_clear(tmp_path):
     mask[:, 20:] = 1
     samples = [{"image": np.full((40, 40, 3), 100, np.uint8), "mask": mask}]
     tsds.convert(samples, tmp_path / "s.tsds", IN_PROCESS)
-    pixels = np.asarray(contact_sheet(tsds.open(tmp_path / "s.tsds")["train"], [0]))
+    pixels = np.asarray(preview(tsds.open(tmp_path / "s.tsds")["train"], [0]))
     gray = (pixels == 100).all(axis=2)
     assert gray.sum() == 320 * 160  # the left half, eight times as large
 

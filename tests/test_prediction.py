@@ -244,4 +244,4 @@ def test_a_checkpoint_that_cannot_be_read(tmp_path: Path, checkpoint: Path) -> N
 def test_a_device_that_is_not_there(checkpoint: Path) -> None:
     with pytest.raises(OptionError) as error:
         list(predict(checkpoint, [], device="xpu:7"))
-    assert "device: expected one that this machine has, found xpu:7" in one_line(error.value)
+    assert "`device`: expected one that this machine has, found xpu:7" in one_line(error.value)

@@ -10,7 +10,7 @@ from PIL import Image, ImageColor, ImageFont
 import tensorstore_ds
 from small_stores import VALID, image_field, label_field, write_store
 from tensorstore_ds import OptionError
-from tensorstore_ds.pictures.contact_sheet import choose_rows, contact_sheet
+from tensorstore_ds.pictures.contact_sheet import choose_rows, preview
 from tensorstore_ds.pictures.lettering import lettering, shortened
 from tensorstore_ds.reading.store import Split
 
@@ -68,7 +68,7 @@ def test_rows_are_drawn_once_in_order_and_always_alike() -> None:
 def test_tiny_images_are_magnified_by_a_whole_number(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (1, 8, 8, 3), np.uint8)
     pixels[0, 0, 0] = pixels[0, 7, 7] = BACK
-    sheet = contact_sheet(split_of(tmp_path, pixels), [0])
+    sheet = preview(split_of(tmp_path, pixels), [0])
     box = extent(sheet, BACK)
     assert box is not None
     expected = np.repeat(np.repeat(pixels[0], 14, axis=0), 14, axis=1)
@@ -76,7 +76,7 @@ def test_tiny_images_are_magnified_by_a_whole_number(tmp_path: Path) -> None:
 
 
 def test_large_images_are_reduced(tmp_path: Path) -> None:
-    box = extent(contact_sheet(split_of(tmp_path, plain(1, 400, 800)), [0]), BACK)
+    box = extent(preview(split_of(tmp_path, plain(1, 400, 800)), [0]), BACK)
     assert box is not None
     assert (box[2] - box[0], box[3] - box[1]) == (176, 88)
 
@@ -85,7 +85,7 @@ def test_large_images_are_reduced(tmp_path: Path) -> None:
 def test_wide_numbers_are_spread_over_their_range(dtype: str, tmp_path: Path) -> None:
     pixels = np.full((1, 2, 2, 1), 100, dtype)
     pixels[0, 0, 0], pixels[0, 1, 1] = 60, 140
-    sheet = np.asarray(contact_sheet(split_of(tmp_path, pixels), [0]))
+    sheet = np.asarray(preview(split_of(tmp_path, pixels), [0]))
     for gray in (0, 128, 255):
         assert ((sheet == gray).all(axis=2)).sum() >= 56 * 56
 
@@ -93,26 +93,26 @@ def test_wide_numbers_are_spread_over_their_range(dtype: str, tmp_path: Path) ->
 def test_what_is_not_finite_or_all_alike_is_drawn(tmp_path: Path) -> None:
     pixels = np.full((2, 2, 2, 1), np.nan, np.float32)
     pixels[1] = 7
-    assert contact_sheet(split_of(tmp_path, pixels), [0, 1]).size
+    assert preview(split_of(tmp_path, pixels), [0, 1]).size
 
 
 def test_transparency_shows_a_checkerboard(tmp_path: Path) -> None:
     pixels = np.zeros((1, 64, 64, 4), np.uint8)
     pixels[0, :, 32:] = (*BACK, 255)
-    sheet = np.asarray(contact_sheet(split_of(tmp_path, pixels), [0]))
+    sheet = np.asarray(preview(split_of(tmp_path, pixels), [0]))
     assert (sheet == 205).all(axis=2).sum() > 500 and (sheet == 240).all(axis=2).sum() > 500
     assert (sheet == BACK).all(axis=2).sum() >= 32 * 64
 
 
 @pytest.mark.parametrize("channels", [2, 5])
 def test_odd_numbers_of_channels(channels: int, tmp_path: Path) -> None:
-    assert contact_sheet(split_of(tmp_path, np.ones((1, 4, 4, channels), np.uint8)), [0]).mode == "RGB"
+    assert preview(split_of(tmp_path, np.ones((1, 4, 4, channels), np.uint8)), [0]).mode == "RGB"
 
 
 @pytest.mark.parametrize("store", ["encoded-jpeg.tsds", "encoded-source.tsds", "zarr-detection.tsds", "gray16.tsds"])
 def test_stores_of_all_kinds(store: str) -> None:
     split = tensorstore_ds.open(VALID / store)["train"]
-    sheet = contact_sheet(split, range(len(split)))
+    sheet = preview(split, range(len(split)))
     assert sheet.mode == "RGB" and np.asarray(sheet).std() > 5
 
 
@@ -121,7 +121,7 @@ def test_stores_of_all_kinds(store: str) -> None:
 
 def test_boxes_have_the_colour_of_their_class(tmp_path: Path) -> None:
     split = detection(tmp_path, [[100, 120, 200, 220], [230, 240, 300, 300]], [0, 1])
-    sheet = contact_sheet(split, [0])
+    sheet = preview(split, [0])
     origin = extent(sheet, BACK)
     assert origin is not None
     pixels = np.asarray(sheet)[origin[1] : origin[3], origin[0] : origin[2]]
@@ -133,24 +133,24 @@ def test_boxes_have_the_colour_of_their_class(tmp_path: Path) -> None:
 
 def test_landmarks_are_dots_and_absent_ones_are_not_drawn(tmp_path: Path) -> None:
     points = [[[50, 60], [np.nan, np.nan], [150, 160]]]
-    sheet = contact_sheet(detection(tmp_path, [[10, 10, 310, 310]], [0], points), [0])
+    sheet = preview(detection(tmp_path, [[10, 10, 310, 310]], [0], points), [0])
     origin = extent(sheet, BACK)
     assert origin is not None
     found = extent(sheet.crop(origin), (255, 240, 77), tolerance=30)
     assert found is not None
     assert np.abs(np.array(found) - (50, 60, 150, 160)).max() <= 3
-    one = contact_sheet(detection(tmp_path / "x", [[10, 10, 310, 310]], [0], np.full((1, 2, 2), np.nan)), [0])
+    one = preview(detection(tmp_path / "x", [[10, 10, 310, 310]], [0], np.full((1, 2, 2), np.nan)), [0])
     assert extent(one, (255, 240, 77), tolerance=30) is None
 
 
 def test_objects_that_no_writer_should_have_written(tmp_path: Path) -> None:
     boxes = [[np.nan, 0, 5, 5], [50, 50, 10, 10], [-1e9, -1e9, 1e9, 1e9], [10, 10, 10.2, 10.2]]
-    assert contact_sheet(detection(tmp_path, boxes, [0, 1, 7, -1]), [0]).size
+    assert preview(detection(tmp_path, boxes, [0, 1, 7, -1]), [0]).size
 
 
 def test_a_legend_and_names(tmp_path: Path) -> None:
-    with_names = contact_sheet(detection(tmp_path, [[100, 120, 200, 220]], [1]), [0])
-    without = contact_sheet(detection(tmp_path / "x", [[100, 120, 200, 220]], [1], classes=()), [0])
+    with_names = preview(detection(tmp_path, [[100, 120, 200, 220]], [1]), [0])
+    without = preview(detection(tmp_path / "x", [[100, 120, 200, 220]], [1], classes=()), [0])
     blue = ImageColor.getrgb("#2f9bff")
     assert extent(with_names, blue)[1] < extent(without, blue)[1]  # type: ignore[index]
     assert with_names.height > without.height
@@ -163,7 +163,7 @@ def test_class_names_in_any_script(tmp_path: Path) -> None:
     names = ("猫", "żółw", "новый", "line\nbreak", "\U0010fffe", "🐈", "a" * 500)
     labels = np.arange(len(names), dtype=np.int64)
     images = plain(len(names), 28, 28)
-    sheet = contact_sheet(split_of(tmp_path, images, {"label": label_field(*names)}, label=labels), range(len(names)))
+    sheet = preview(split_of(tmp_path, images, {"label": label_field(*names)}, label=labels), range(len(names)))
     assert sheet.width < 1500
 
 
@@ -195,9 +195,9 @@ def test_text_is_shortened_from_its_beginning() -> None:
 @pytest.mark.parametrize("rows", [[], [3], [-1]])
 def test_rows_that_cannot_be_drawn(rows: list[int], tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="train: expected"):
-        contact_sheet(split_of(tmp_path, plain(3, 4, 4)), rows)
+        preview(split_of(tmp_path, plain(3, 4, 4)), rows)
 
 
 def test_a_store_without_images() -> None:
     with pytest.raises(OptionError, match="expected a field of images, found none"):
-        contact_sheet(tensorstore_ds.open(VALID / "array-fields.tsds")["train"], [0])
+        preview(tensorstore_ds.open(VALID / "array-fields.tsds")["train"], [0])

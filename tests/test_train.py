@@ -221,10 +221,10 @@ def test_a_run_is_not_overwritten(store: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epochs": 2}, "epochs: expected 1 as in the checkpoint, found 2"),
-        ({"width": 32}, "vit.width: expected 16 as in the checkpoint, found 32"),
-        ({"learning_rate": 1e-2}, "learning_rate: expected 0.001 as in the checkpoint, found 0.01"),
-        ({"mix": "cutmix"}, "mix: expected none as in the checkpoint, found cutmix"),
+        ({"epochs": 2}, "`epochs`: expected 1 as in the checkpoint, found 2"),
+        ({"width": 32}, "`vit.width`: expected 16 as in the checkpoint, found 32"),
+        ({"learning_rate": 1e-2}, "`learning_rate`: expected 0.001 as in the checkpoint, found 0.01"),
+        ({"mix": "cutmix"}, "`mix`: expected none as in the checkpoint, found cutmix"),
     ],
 )
 def test_another_runs_checkpoint_is_refused(store: Path, tmp_path: Path, changes: Any, message: str) -> None:
@@ -296,13 +296,13 @@ def refused(store: Path, out: Path, **changes: Any) -> str:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch_size": 61}, "batch_size: expected at most 60, the samples of the split train, found 61."),
-        ({"train_split": "val"}, "train_split: expected one of train, test, found val."),
-        ({"eval_split": "val"}, "eval_split: expected one of train, test, found val."),
+        ({"batch_size": 61}, "`batch_size`: expected at most 60, the samples of the split train, found 61."),
+        ({"train_split": "val"}, "`train_split`: expected one of train, test, found val."),
+        ({"eval_split": "val"}, "`eval_split`: expected one of train, test, found val."),
         ({"task": "keypoints"}, "train: expected objects with keypoints for `task=keypoints`, found"),
-        ({"balance": "repeat"}, "balance: expected inverse or effective for classification, found repeat."),
-        ({"device": "nonsense"}, "device: expected one that this machine has, found nonsense"),
-        ({"precision": "tf32"}, "precision: expected fp32, bf16 or fp16 on cpu, found tf32"),
+        ({"balance": "repeat"}, "`balance`: expected inverse or effective for classification, found repeat."),
+        ({"device": "nonsense"}, "`device`: expected one that this machine has, found nonsense"),
+        ({"precision": "tf32"}, "`precision`: expected fp32, bf16 or fp16 on cpu, found tf32"),
         ({"heads": 3}, "`heads`: expected a divisor of the width 16, such as 2, found 3."),
     ],
 )
@@ -313,7 +313,7 @@ def test_options_that_cannot_be(store: Path, tmp_path: Path, changes: Any, messa
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_no_gpu_where_one_was_asked_for(store: Path, tmp_path: Path) -> None:
     message = refused(store, tmp_path / "run", device="cuda")
-    assert message.startswith("device: expected one that this machine has, found cuda")
+    assert message.startswith("`device`: expected one that this machine has, found cuda")
     assert message.endswith("Use `device=cpu`.")
 
 

@@ -87,9 +87,9 @@ def test_which_split_is_evaluated_on(tmp_path: Path) -> None:
     assert eval_split_of(numbered(tmp_path / "t.tsds", train=some, other=some), small()) is None
     assert eval_split_of(numbered(tmp_path / "v.tsds", train=some, test=some, val=some), small()).name == "val"  # type: ignore[union-attr]
     text = refused(lambda: chosen(eval_split="valid"))
-    assert text == "eval_split: expected a split with samples, found valid with none."
+    assert text == "`eval_split`: expected a split with samples, found valid with none."
     text = refused(lambda: split_of(store, "tset", "train_split"))
-    assert text == "train_split: expected one of test, validation, valid, train, other, found tset."
+    assert text == "`train_split`: expected one of test, validation, valid, train, other, found tset."
     assert split_of(store, "train", "train_split").name == "train"
 
 
@@ -223,8 +223,8 @@ def test_batches_pass_through_the_transform_with_their_rows(store: tsds.Store) -
 def test_a_batch_that_is_larger_than_the_split(store: tsds.Store) -> None:
     assert len(loader_of(store, batch_size=40)[0]) == 1
     text = refused(lambda: loader_of(store, batch_size=41))
-    expected = "batch_size: expected at most 40, the samples of the split train, found 41. Use `batch_size=40` or less."
-    assert text == expected
+    expected = "`batch_size`: expected at most 40, the samples of the split train, found 41."
+    assert text == f"{expected} Use `batch_size=40` or less."
     text = refused(lambda: train_loader(store, TASK, small(batch_size=14), identity(), alone(1, 3)))
     assert "expected at most 13, the samples of the split train for each of 3 ranks, found 14." in text
     text = refused(lambda: train_loader(store, TASK, small(batch_size=1, train_split="few"), identity(), alone(2, 3)))
@@ -303,7 +303,7 @@ def test_a_balance_that_is_not_for_the_task(
     classes = () if name == "keypoints" else ("small", "large")
     task = TASKS[name](classes, ("a", "b"), labels, "objects")
     text = refused(lambda: balance_weights(store["train"], task, balance))
-    assert text == f"balance: expected {possible} for {name}, found {balance}."
+    assert text == f"`balance`: expected {possible} for {name}, found {balance}."
 
 
 # --- classes -----------------------------------------------------------------------------------------------------

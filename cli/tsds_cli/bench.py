@@ -2,53 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from tensorstore_ds import BenchOptions
+from tensorstore_ds import BenchOptions, words
 from tsds_cli import text
-from tsds_cli.failure import Interrupted
+from tsds_cli.messages import interrupted, spelled
 from tsds_cli.options import json_option, options_of, out_option, path_argument
 from tsds_cli.progress import ProgressBar
-from tsds_cli.spelling import spelled
 
 if TYPE_CHECKING:
-    from tensorstore_ds.comparison.bench import BenchProgress
-    from tensorstore_ds.comparison.results import Cell, Comparison, First, Way
+    from tensorstore_ds import Comparison
+    from tensorstore_ds.comparison.results import Cell, First
 
 _MISSING = "-"
+_PHASES: dict[Literal["load", "train"], str] = {"load": "loading", "train": "training"}
 
 
 @click.command()
 @path_argument("store")
 @options_of(BenchOptions)
-@out_option(None, "The folder to write bench.json and bench.png to.", shown="the name of STORE, and .bench")
+@out_option(None, "The folder to write bench.json and bench.png to.", shown="the name of STORE, ending in .bench")
 @json_option
 def bench(store: Path, options: BenchOptions, out: Path | None, as_json: bool) -> None:
     """Compare ways to load a STORE, and the files that it was made of.
 
-    Measures epochs of loading alone and of training, memory, and the first epoch from files that are not in memory, for
-    each way and batch size, in turn. Writes bench.json and bench.png. STORE and DIR are not changed; they are dropped
-    from the page cache, and read again.
+    For each way and batch size in turn, measures epochs of loading alone and of training, memory, and the first epoch
+    from files that are not in memory. Writes bench.json and bench.png. STORE and DIR are not changed, but they are
+    dropped from the page cache and read again.
 
     \b
     Examples:
       tsds bench photos.tsds --raw photos
       tsds bench photos.tsds --ways tensors,store --batch-sizes 256 --no-train
     """
-    from tensorstore_ds import bench as run
-    from tensorstore_ds.comparison.chart import draw_comparison
+    import tensorstore_ds as tsds
 
     folder = out or Path(f"{store.name}.bench")
     folder.mkdir(parents=True, exist_ok=True)  # before anything is measured that could not be written
-    bar = _Bar()
-    with bar:
-        comparison = run(store, options, progress=bar.update_bench)
+    with ProgressBar() as bar:
+        comparison = tsds.bench(
+            store,
+            options,
+            progress=lambda event: bar.show(
+                "Measuring", event.done, event.total, f"{event.done}/{event.total} · {event.doing}", wide=False
+            ),
+        )
     written = comparison.write(folder)
-    drawn = draw_comparison(comparison, folder / "bench.png")
+    drawn = tsds.draw_comparison(comparison, folder / "bench.png")
     if as_json:
         text.echo_json(comparison.as_data())
     else:
@@ -58,16 +62,7 @@ def bench(store: Path, options: BenchOptions, out: Path | None, as_json: bool) -
         if not drawn:
             text.echo("bench.png: not drawn, matplotlib is not installed. pip install 'tensorstore-ds[plots]'")
     if comparison.interrupted:
-        raise Interrupted("interrupted; what was measured until then is written")
-
-
-class _Bar(ProgressBar):
-    def update_bench(self, event: BenchProgress) -> None:
-        """Show what is measured."""
-        self._show("measuring", event.done, event.total, 0, f"{event.done}/{event.total} · {event.doing}")
-
-
-# --- the table --------------------------------------------------------------------------------------------------
+        raise interrupted("interrupted; what was measured until then is written")
 
 
 def _show(comparison: Comparison) -> None:
@@ -76,103 +71,84 @@ def _show(comparison: Comparison) -> None:
     text.echo(name, f"  {text.count(comparison.samples, 'sample')}{shape}, batches on {comparison.device}")
     text.echo(", ".join(comparison.machine.values()))
     for size in comparison.batch_sizes:
-        batches = -(-comparison.samples // size)
-        text.head(f"batch {size:,}, {batches:,} {'batch' if batches == 1 else 'batches'} an epoch")
+        text.head(f"batch {size:,}, {text.count(-(-comparison.samples // size), 'batch')} per epoch")
         text.echo_table(_cells(comparison, size), right=range(1, 20))
     text.head("first epoch, from files that are not in memory")
-    text.echo_table(_firsts(comparison), right=(1, 2, 3))
+    firsts = [(way.full_title, *_first(way.first)) for way in comparison.ways]
+    text.echo_table([("", "before it", "epoch", "batch", ""), *firsts], right=(1, 2, 3))
     text.head("delivered")
-    delivered: list[list[text.Text]] = [[_title(row), _delivered(row)] for row in comparison.ways]
-    text.echo_table(delivered)
-    _show_remarks(comparison)
-
-
-def _cells(comparison: Comparison, size: int) -> list[list[text.Text]]:
-    """A row a way: loading, training, memory; on a GPU its memory and use, too."""
-    phases = [p for p in ("load", "train") if any(cell.phase == p for cell in comparison.cells)]
-    on_gpu = any(cell.device_memory is not None for cell in comparison.cells)
-    names = {"load": "loading", "train": "training"}
-    head = [part for p in phases for part in (names[p], "samples/s", "ratio")]
-    rows: list[list[text.Text]] = [["", *head, "memory", *(["GPU memory", "GPU busy"] if on_gpu else [])]]
-    for row in comparison.ways:
-        cells = [comparison.cell(row.name, p, size) for p in phases]  # type: ignore[arg-type]
-        found = [part for cell in cells for part in _times(cell)]
-        peak = max((cell.memory for cell in cells if cell and cell.memory), default=None)
-        ours = row.ours and any(cell and cell.seconds for cell in cells)
-        line: list[text.Text] = [text.Styled(_title(row), fg="green" if ours else None), *found]
-        rows.append([*line, _MISSING if peak is None else text.size(peak), *(_gpu(cells[-1]) if on_gpu else [])])
-    return rows
-
-
-def _times(cell: Cell | None) -> list[str]:
-    if cell is None or cell.seconds is None or cell.rate is None or cell.ratio is None:
-        return [_MISSING, _MISSING, _MISSING]
-    return [f"{'~' if cell.reckoned else ''}{text.duration(cell.seconds)}", f"{cell.rate:,.0f}", _ratio(cell.ratio)]
-
-
-def _gpu(cell: Cell | None) -> list[str]:
-    if cell is None:
-        return [_MISSING, _MISSING]
-    memory = _MISSING if cell.device_memory is None else text.size(cell.device_memory)
-    return [memory, _MISSING if cell.utilisation is None else f"{cell.utilisation:.0%}".replace("%", " %")]
-
-
-def _firsts(comparison: Comparison) -> list[list[str]]:
-    rows = [["", "before it", "epoch", "batch", ""]]
-    for row in comparison.ways:
-        rows.append([_title(row), *_first(row.first)])
-    return rows
-
-
-def _first(first: First | None) -> list[str]:
-    if first is None:
-        return [_MISSING, _MISSING, _MISSING, ""]
-    if first.seconds is None or first.opened is None:
-        return [_MISSING, _MISSING, f"{first.batch_size:,}", f"not measured: {spelled(first.reason)}"]
-    epoch = f"{'~' if first.reckoned else ''}{text.duration(first.seconds)}"
-    return [text.duration(first.opened), epoch, f"{first.batch_size:,}", ""]
-
-
-def _delivered(row: Way) -> text.Text:
-    if row.reason:
-        return f"not measured: {spelled(row.reason)}"
-    return text.Styled(row.delivered, fg="red") if row.correct is False else row.delivered
-
-
-def _show_remarks(comparison: Comparison) -> None:
+    rows: list[list[text.Text]] = []
+    for way in comparison.ways:
+        delivered = f"not measured: {spelled(way.reason)}" if way.reason else way.delivered
+        rows.append([way.full_title, text.Styled(delivered, fg="red" if way.correct is False else None)])
+    text.echo_table(rows)
     text.echo()
     for line in _remarks(comparison):
         text.echo(line)
 
 
+def _cells(comparison: Comparison, size: int) -> Iterator[list[text.Text]]:
+    """A row per way: loading, training, memory; on a GPU its memory and use, too."""
+    phases = [p for p in _PHASES if any(cell.phase == p for cell in comparison.cells)]
+    on_gpu = any(cell.device_memory is not None for cell in comparison.cells)
+    head = [part for phase in phases for part in (_PHASES[phase], "samples/s", "ratio")]
+    yield ["", *head, "memory", *(["GPU memory", "GPU busy"] if on_gpu else [])]
+    for way in comparison.ways:
+        cells = [comparison.cell(way.name, phase, size) for phase in phases]
+        ours = way.ours and any(cell and cell.seconds for cell in cells)
+        row: list[text.Text] = [text.Styled(way.full_title, fg="green" if ours else None)]
+        for cell in cells:
+            row += [_time(cell), _if_any(cell and cell.rate, "{:,.0f}".format), _if_any(cell and cell.ratio, _ratio)]
+        peak = max((cell.memory for cell in cells if cell and cell.memory), default=None)
+        row.append(_if_any(peak, words.size))
+        if on_gpu:
+            last = cells[-1]
+            row += [_if_any(last and last.device_memory, words.size), _if_any(last and last.utilisation, words.percent)]
+        yield row
+
+
+def _if_any(value: Any, shown: Callable[[Any], str]) -> str:
+    return _MISSING if value is None else shown(value)
+
+
+def _time(measured: Cell | First | None) -> str:
+    if measured is None or measured.seconds is None:
+        return _MISSING
+    return f"{'~' if measured.reckoned else ''}{words.duration(measured.seconds)}"
+
+
+def _first(first: First | None) -> tuple[str, str, str, str]:
+    """Seconds before the first epoch, its seconds, the batch size, and why it was not measured."""
+    if first is None:
+        return _MISSING, _MISSING, _MISSING, ""
+    if first.seconds is None:
+        return _MISSING, _MISSING, f"{first.batch_size:,}", f"not measured: {spelled(first.reason)}"
+    return _if_any(first.opened, words.duration), _time(first), f"{first.batch_size:,}", ""
+
+
 def _remarks(comparison: Comparison) -> Iterator[text.Text]:
-    yield "ratio: how many times as fast as the first row; ~: reckoned from a part of an epoch, as bench.json tells"
+    yield "ratio: how many times as fast as the first row; ~: estimated from a part of an epoch, as bench.json says"
     if comparison.baseline is not None:
         yield (
-            "memory: the peak of a process and its workers, what they share counted once, without page cache; "
-            f"{text.size(comparison.baseline)} of it are Python and torch"
+            "memory: the peak of a process and its workers, with what they share counted once, without page cache; "
+            f"{words.size(comparison.baseline)} of it are Python and torch"
         )
     if comparison.device != "cpu":
         yield from {cell.reason for cell in comparison.cells if cell.seconds is not None and cell.reason}
+    ways = {way.name: way for way in comparison.ways}
     for cell in comparison.cells:
-        way = next(row for row in comparison.ways if row.name == cell.way)
+        way = ways[cell.way]
         if cell.seconds is None and not way.reason and not comparison.interrupted:
-            phase = "loading" if cell.phase == "load" else "training"
-            yield f"{phase}, batch {cell.batch_size:,}, {_title(way)}: not measured, {spelled(cell.reason)}"
+            where = f"{_PHASES[cell.phase]}, batch {cell.batch_size:,}, {way.full_title}"
+            yield f"{where}: not measured, {spelled(cell.reason)}"
     yield from comparison.notes
-    for phase, name in (("load", "loading"), ("train", "training")):
+    for phase, name in _PHASES.items():
         for group, others in (("files", "the best way from files"), ("tensors", "the best TensorDataset")):
-            found = comparison.advantage(phase, group)  # type: ignore[arg-type]
-            if found is not None:
-                low, high = map(_ratio, found)
+            advantage = comparison.advantage(phase, group)
+            if advantage is not None:
+                low, high = map(_ratio, advantage)
                 times = low if low == high else f"{low} to {high}"
                 yield text.Styled(f"{name}: tensorstore-ds is {times} times as fast as {others}", bold=True)
-
-
-def _title(row: Way) -> str:
-    from tensorstore_ds.comparison.chart import title_of
-
-    return title_of(row)
 
 
 def _ratio(value: float) -> str:

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorstore_ds import ConvertOptions
+from tensorstore_ds import ConvertOptions, words
 from tsds_cli import text
-from tsds_cli.failure import Failure, Interrupted
+from tsds_cli.messages import Failure, interrupted, spelled
 from tsds_cli.options import json_option, options_of, path_argument
 from tsds_cli.progress import ProgressBar
-from tsds_cli.spelling import spelled
 
 if TYPE_CHECKING:
     from tensorstore_ds import Estimate, Problem, Summary
 
-_NEVER_SKIPPED = "shapes-differ"  # images of differing sizes or colours: it may be most of them
+_NEVER_SKIPPED = "shapes-differ"  # images of differing sizes or channels: it may be most of them
 _NAMED = 10  # problems printed one by one; --json prints all
 
 
@@ -32,16 +31,16 @@ _NAMED = 10  # problems printed one by one; --json prints all
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Only say what would be done, and write nothing: how many samples and classes, how large in each layout, "
-    "whether it fits into memory, about how long it takes.",
+    help="Write nothing, and print what would be done: how many samples and classes there are, the size in each "
+    "layout, whether it fits into memory, and about how long it takes.",
 )
 @json_option
 def convert(source: Path, out: Path, options: ConvertOptions, dry_run: bool, as_json: bool) -> None:
     """Convert the data set SRC into a new store OUT.
 
     SRC is a folder or a file: class folders, Pascal VOC, dlib's imglab XML, a list in a text or CSV file, MNIST's idx
-    files, or NumPy arrays. It is never modified. OUT appears when it is whole; until then the work lies in OUT.partial,
-    and after an interruption the same command goes on from there.
+    files, or NumPy arrays. It is never modified. OUT appears when it is complete. Until then the work is kept in
+    OUT.partial, and after an interruption the same command continues from there.
 
     \b
     Examples:
@@ -59,29 +58,23 @@ def convert(source: Path, out: Path, options: ConvertOptions, dry_run: bool, as_
         with ProgressBar() as bar:
             summary = run(source, out, options, progress=bar.update)
     except KeyboardInterrupt:
-        raise Interrupted(_interrupted(out)) from None
+        partial = out.with_name(f"{out.name}.partial")
+        if partial.exists():
+            done = f"interrupted; finished shards are kept in {partial}, the same command goes on from there"
+            raise interrupted(done) from None
+        raise interrupted(f"interrupted before a shard was finished; nothing is left of {out}") from None
     if as_json:
         text.echo_json(summary)
     else:
         _show(summary, out)
 
 
-def _interrupted(out: Path) -> str:
-    partial = out.with_name(f"{out.name}.partial")
-    if partial.exists():
-        return f"interrupted; finished shards are kept in {partial}, the same command goes on from there"
-    return f"interrupted before a shard was finished; nothing is left of {out}"
-
-
-# --- what is shown ----------------------------------------------------------------------------------------------
-
-
 def _show(summary: Summary, out: Path) -> None:
     rows = sum(summary.rows.values())
     rate = f"{rows / summary.seconds:,.0f} samples/s" if summary.seconds else ""
-    done = f"{text.count(rows, 'sample')}, {text.size(summary.nbytes)}, {text.duration(summary.seconds)}, {rate}"
+    done = f"{text.count(rows, 'sample')}, {words.size(summary.nbytes)}, {words.duration(summary.seconds)}, {rate}"
     text.echo(text.Styled(str(out), bold=True), f"  {done}")
-    text.echo_table([(name, text.number(n)) for name, n in summary.rows.items()], right=[1])
+    text.echo_table([(name, f"{n:,}") for name, n in summary.rows.items()], right=[1])
     if summary.resumed:
         text.echo(f"used again: {text.count(summary.resumed, 'shard')} that an earlier run had finished")
     if summary.skipped:
@@ -108,30 +101,32 @@ def _dry_run(src: Path, options: ConvertOptions, as_json: bool) -> None:
         _show_estimate(src, found)
     fatal = [p for p in found.problems if options.on_error == "fail" or p.reason == _NEVER_SKIPPED]
     if fatal:
-        advice = "" if fatal[0].reason == _NEVER_SKIPPED else " Mend the source, or pass --on-error skip."
+        advice = "" if fatal[0].reason == _NEVER_SKIPPED else " Correct the source, or pass --on-error skip."
         raise Failure(f"{text.count(len(fatal), 'problem')} would stop the conversion.{advice}")
 
 
 def _show_estimate(src: Path, found: Estimate) -> None:
     samples = sum(found.rows.values())
     text.echo(text.Styled(str(src), bold=True), f"  {found.format}, {text.count(samples, 'sample')}")
-    lines = [(name, text.number(n)) for name, n in found.rows.items()]
+    lines = [(name, f"{n:,}") for name, n in found.rows.items()]
     if found.classes:
-        names = ", ".join(found.classes[:_NAMED]) + (", ..." if len(found.classes) > _NAMED else "")
-        lines.append(("classes", f"{len(found.classes):,}: {names}"))
-    sizes = sorted(found.sizes.items(), key=lambda item: -item[1])
-    if sizes:
-        named = ", ".join(f"{size} ({n:,})" for size, n in sizes[:_NAMED]) + (", ..." if len(sizes) > _NAMED else "")
-        lines.append(("sizes", f"{named}, height x width"))
-    lines += [(f"as {layout}", text.size(nbytes)) for layout, nbytes in found.nbytes.items()]
+        lines.append(("classes", f"{len(found.classes):,}: {_some(found.classes)}"))
+    if found.sizes:
+        sizes = sorted(found.sizes.items(), key=lambda item: -item[1])
+        lines.append(("sizes", f"{_some([f'{size} ({n:,})' for size, n in sizes])}, height x width"))
+    lines += [(f"as {layout}", words.size(nbytes)) for layout, nbytes in found.nbytes.items()]
     fits = "fits into" if found.fits else "is more than"
-    lines.append(("memory", f"memmap {fits} the {text.size(found.memory)} that you may use"))
-    lines.append(("time", f"about {text.duration(found.seconds)}"))
+    lines.append(("memory", f"memmap {fits} the {words.size(found.memory)} that you may use"))
+    lines.append(("time", f"about {words.duration(found.seconds)}"))
     text.echo_table(lines)
     for note in found.notes:
         text.echo(text.Styled(f"note: {spelled(note)}", fg="yellow"))
     _show_problems("problems", found.problems)
     _show_problems("not taken in", found.left_out)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
 
 
 def _show_problems(title: str, problems: Sequence[Problem]) -> None:

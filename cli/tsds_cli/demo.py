@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tensorstore_ds import words
 from tsds_cli import text
 from tsds_cli.options import out_option
 from tsds_cli.progress import ProgressBar
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @out_option("demo", "The folder to work in; what an earlier demo left there is replaced.")
-@click.option("--train/--no-train", default=True, help="Whether to train a vision transformer on them, too.")
+@click.option("--train/--no-train", default=True, help="Whether to train a vision transformer on the digits, too.")
 def demo(out: Path, train: bool) -> None:
     """Convert, verify, draw and train on real handwritten digits.
 
     Writes class folders of PNG images and a Pascal VOC data set, as people have them, then the stores and their contact
-    sheets; then trains a small vision transformer, which takes most of a minute. The digits come with scikit-learn
+    sheets. Then trains a small vision transformer, which takes most of a minute. The digits come with scikit-learn
     (pip install 'tensorstore-ds[demo]'); nothing is downloaded.
 
     \b
@@ -36,16 +37,14 @@ def demo(out: Path, train: bool) -> None:
     total = 0.0
     for step in run(out):
         total += step.seconds
-        text.echo(f"{text.duration(step.seconds):>7}  {step.done:<52}  {step.path}")
+        _show(step.seconds, step.done, step.path)
     if train:
         total += _train(out)
-    text.echo(f"{text.duration(total):>7}  in all")
+    _show(total, "in all")
     digits, scenes = (shlex.quote(str(out / name)) for name in ("digits", "scenes"))
     tsds, python = text.program(), text.program("python")
     shown = f"print(tsds.open({str(out / 'digits.tsds')!r})['train']['image'])"
-    text.head(
-        "Look at the contact sheets and the curves, then type:" if train else "Look at the contact sheets, then type:"
-    )
+    text.head(f"Look at the contact sheets{' and the curves' if train else ''}, then type:")
     commands = [
         f"{tsds} info {digits}.tsds",
         f"{tsds} stats {scenes}.tsds",
@@ -59,6 +58,11 @@ def demo(out: Path, train: bool) -> None:
         text.echo(f"  {command}")
 
 
+def _show(seconds: float | None, done: str, path: object = "") -> None:
+    taken = "" if seconds is None else words.duration(seconds)
+    text.echo(f"{taken:>7}  {done:<52}  {path}".rstrip())
+
+
 def _train(out: Path) -> float:
     """Train, print what came of it with the curve, and say how long it took."""
     from tensorstore_ds import Listeners
@@ -69,12 +73,12 @@ def _train(out: Path) -> float:
         report = train_digits(out, Listeners(progress=progress.update_training, epoch=records.append))
     if report is None:
         return 0.0
-    done = f"trained {report.epochs} epochs, {report.samples_per_second:,.0f} images a second"
-    text.echo(f"{text.duration(report.seconds):>7}  {done:<52}  {report.folder}")
+    rate = f"{report.samples_per_second:,.0f} images per second"
+    _show(report.seconds, f"trained {report.epochs} epochs, {rate}", report.folder)
     curve = text.sparkline([(record.eval or {})[report.metric] for record in records])
-    text.echo(f"{'':>7}  {report.metric} of images not seen  {curve}  {report.best[report.metric]:.3f}")
+    _show(None, f"{report.metric} of images not seen  {curve}  {report.best[report.metric]:.3f}")
     if not report.pictures:
-        text.echo(f"{'':>7}  no curves drawn, matplotlib is not installed: pip install 'tensorstore-ds[plots]'")
+        _show(None, "no curves drawn, matplotlib is not installed: pip install 'tensorstore-ds[plots]'")
     for name in report.pictures:
-        text.echo(f"{'':>7}  {'drew ' + name:<52}  {report.folder / name}")
+        _show(None, f"drew {name}", report.folder / name)
     return report.seconds

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tensorstore_ds import words
 from tsds_cli import text
 from tsds_cli.options import json_option, path_argument, splits_option
 from tsds_cli.warm import show_change
@@ -18,25 +19,23 @@ from tsds_cli.warm import show_change
 def evict(store: Path, splits: tuple[str, ...], as_json: bool) -> None:
     """Drop a STORE from the page cache.
 
-    To measure a cold start, or to make room. No data is lost. Pages that a running process has mapped and used, or has
-    locked, stay. Prints how much of each column was and is in memory.
+    To measure a cold start, or to free memory. No data is lost. Pages that a running process has mapped and used, or
+    has locked, stay in memory. Prints how much of each column was in memory before, and how much is after.
 
     \b
     Examples:
       tsds evict photos.tsds
       tsds evict photos.tsds --split val --json
     """
-    from tensorstore_ds import open as open_store
-    from tensorstore_ds.page_cache.residency import evict as run
+    import tensorstore_ds as tsds
 
-    done = run(open_store(store), splits=splits or None)
+    done = tsds.evict(tsds.open(store), splits=splits or None)
     if as_json:
-        text.echo_json(
-            {"path": str(store), "dropped": done.dropped, "left": done.left, "before": done.before, "after": done.after}
-        )
+        found = {"path": str(store), "dropped": done.dropped, "left": done.left}
+        text.echo_json({**found, "before": done.before, "after": done.after})
         return
     show_change(done.before, done.after)
     if done.dropped is not None:
-        text.echo(f"dropped {text.size(done.dropped)}")
+        text.echo(f"dropped {words.size(done.dropped)}")
     if done.left:
-        text.echo(f"{text.size(done.left)} stay: a process has them mapped or locked; end it and evict again")
+        text.echo(f"{words.size(done.left)} stay: a process has them mapped or locked; end it and evict again")

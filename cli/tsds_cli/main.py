@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tsds_cli import text
-from tsds_cli.failure import Interrupted, failure_of
+from tsds_cli.messages import failure_of, interrupted
 
 #: The commands and what each does, for `tsds --help`, which imports none of them.
 COMMANDS = {
@@ -23,7 +23,7 @@ COMMANDS = {
     "warm": "Read a STORE into the page cache.",
     "evict": "Drop a STORE from the page cache.",
     "train": "Train a vision transformer on a STORE.",
-    "predict": "Say what the model of a CHECKPOINT sees in IMAGES.",
+    "predict": "Print what the model of a CHECKPOINT predicts for IMAGES.",
     "bench": "Compare ways to load a STORE, and the files that it was made of.",
     "doctor": "Measure what holds training back, and say what to change.",
     "demo": "Convert, verify, draw and train on real handwritten digits.",
@@ -57,7 +57,7 @@ class Commands(click.Group):
             error.message = text.printable(error.message)  # type: ignore[misc]  # only the type says that it is final
             raise
         except KeyboardInterrupt:  # click would say Aborted!
-            raise Interrupted("interrupted") from None
+            raise interrupted() from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; what a user can cause becomes one line and an exit status."""
@@ -78,7 +78,7 @@ class Commands(click.Group):
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from tensorstore_ds.version import __version__
+        from tensorstore_ds import __version__
 
         text.echo(f"tsds {__version__}")
         ctx.exit()
@@ -89,7 +89,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     no_args_is_help=True,
-    epilog="Begin with: tsds demo. Each command tells more with --help.",
+    epilog="Begin with: tsds demo. For the options of a command: tsds COMMAND --help.",
 )
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
@@ -98,7 +98,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 def cli(ctx: click.Context) -> None:
     """Image data sets as memory-mapped Zarr stores.
 
-    Convert a folder of images and annotations once; read it at the speed of memory in every epoch.
+    Convert a folder of images and annotations once; then read it at the speed of memory in every epoch.
     """
     if "NO_COLOR" in os.environ:
         ctx.color = False
@@ -113,6 +113,6 @@ def main() -> None:
                 reconfigure(errors="backslashreplace")  # a terminal without Unicode gets escapes, not a traceback
         cli(prog_name="tsds")
     except KeyboardInterrupt:  # before a command has begun, or after it has ended
-        interrupted = Interrupted("interrupted")
-        interrupted.show()
-        sys.exit(interrupted.exit_code)
+        failure = interrupted()
+        failure.show()
+        sys.exit(failure.exit_code)

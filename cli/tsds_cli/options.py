@@ -11,10 +11,11 @@ from typing import Any, TypeVar, get_origin
 
 import click
 
+import tensorstore_ds
 from tensorstore_ds.options import Option, declarations
-from tsds_cli import spelling
+from tsds_cli.messages import with_flags
 
-#: Flags that are shorter than their option's name.
+#: Flags that are not their option's name with dashes.
 _FLAGS = {
     "shard_nbytes": "--shard-size",
     "learning_rate": "--lr",
@@ -31,15 +32,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def options_of(cls: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command a flag for each option of a class; the command gets an object of the class as ``options``."""
+    names = tuple(declarations(cls))
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def run(**values: Any) -> Any:
-            chosen = {name: _read(name, values.pop(name)) for name in declarations(cls)}
+            chosen = {name: values.pop(name) for name in names}
+            for name in chosen.keys() & _READERS.keys():
+                if chosen[name] is not None:
+                    chosen[name] = getattr(tensorstore_ds, _READERS[name])(chosen[name])
             return command(options=cls(**chosen), **values)
 
         decorated: Callable[..., Any] = run
-        for name in reversed(tuple(declarations(cls))):
+        for name in reversed(names):
             decorated = option_of(cls, name)(decorated)
         return decorated
 
@@ -48,43 +53,46 @@ def options_of(cls: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., A
 
 def option_of(cls: type[Any], name: str, **changes: Any) -> Callable[[F], F]:
     """The flag of one option that a class declares."""
-    declared = declarations(cls)[name]
-    flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
-    wording = re.sub("``", "", spelling.with_flags(declared.help, {n: _named(n) for n in declarations(cls)}))
-    settings: dict[str, Any] = {"default": declared.default, "help": wording, "show_default": _shown(declared)}
+    options = declarations(cls)
+    declared, flag, default = options[name], _flag(name), options[name].default
+    flags = {other: click.Option([_flag(other), other]) for other in options}
+    shown: str | bool = default is not None and default is not False
+    if declared.shown:
+        shown = with_flags(declared.shown, flags).replace("`", "")
+    elif isinstance(default, tuple):
+        shown = ",".join(map(str, default))
+    settings: dict[str, Any] = {"default": default, "show_default": shown}
+    settings["help"] = with_flags(declared.help, flags).replace("``", "")
     if declared.type is bool:
-        flag += "" if declared.default is False else f"/--no-{name.replace('_', '-')}"
+        flag += "" if default is False else f"/--no-{name.replace('_', '-')}"
         settings["is_flag"] = True
     else:
         settings["type"], settings["metavar"] = _type(declared)
-    return click.option(flag, name, **{**settings, **changes})
+    settings.update(changes)
+    if settings.get("required"):  # click takes any default, None too, for a value that was given
+        del settings["default"]
+    return click.option(flag, name, **settings)
 
 
-def _named(name: str) -> click.Parameter:
-    return click.Option([_FLAGS.get(name, f"--{name.replace('_', '-')}"), name])
-
-
-def _shown(declared: Option) -> str | bool:
-    if declared.shown:
-        return spelling.with_flags(declared.shown, {}).replace("`", "")
-    default = declared.default
-    return ",".join(map(str, default)) if isinstance(default, tuple) else default is not None and default is not False
+def _flag(name: str) -> str:
+    return _FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
 def _type(declared: Option) -> tuple[Any, str | None]:
     """The click type of an option, and what stands for its value in the help."""
+    origin = get_origin(declared.type)
     if declared.name in _READERS:
         return click.Path(path_type=Path), "FILE"
     if declared.unit == "bytes":
         return nbytes, "BYTES"
     if declared.type is Path:
         return click.Path(path_type=Path), "DIR"
-    if get_origin(declared.type) is tuple:
+    if origin is tuple:
         return size, "N|HxW"
-    if get_origin(declared.type) is Mapping:
+    if origin is Mapping:
         return fractions, "NAME=PART,..."
-    if get_origin(declared.type) is Sequence:
-        return _list_of(declared), "NAME,..." if declared.choices else "N,..."
+    if origin is Sequence:
+        return (lambda value: _several(declared, value)), "NAME,..." if declared.choices else "N,..."
     if declared.choices:
         return click.Choice(declared.choices), None
     least = declared.at_least if declared.above is None else declared.above
@@ -94,14 +102,6 @@ def _type(declared: Option) -> tuple[Any, str | None]:
     if declared.type is float:
         return click.FloatRange(least, most, declared.above is not None, declared.below is not None), None
     return str, None
-
-
-def _read(name: str, value: Any) -> Any:
-    if value is None or name not in _READERS:
-        return value
-    import tensorstore_ds
-
-    return getattr(tensorstore_ds, _READERS[name])(value)
 
 
 # --- values with a grammar of their own -------------------------------------------------------------------------
@@ -160,21 +160,17 @@ def rows(value: str) -> tuple[int, ...]:
     return tuple(int(row) for row in value.split(","))
 
 
-def _list_of(declared: Option) -> Callable[[Any], tuple[Any, ...]]:
+def _several(declared: Option, value: Any) -> tuple[Any, ...]:
     """``100,1000`` or ``files,store``: the values of an option that has several."""
-
-    def values(value: Any) -> tuple[Any, ...]:
-        if isinstance(value, tuple):  # a default
-            return value
-        parts = [part.strip() for part in value.split(",")]
-        numbers = declared.item is int and all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts)
-        several = tuple(map(int, parts)) if numbers else tuple(parts)
-        if not all(map(declared.allows, several)):
-            expected = f"some of {', '.join(declared.choices)}" if declared.choices else "numbers, such as 100,1000"
-            raise click.BadParameter(f"expected {expected}, found {value!r}.")
-        return several
-
-    return values
+    if isinstance(value, tuple):  # a default
+        return value
+    parts = [part.strip() for part in value.split(",")]
+    numbers = declared.item is int and all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts)
+    several = tuple(map(int, parts)) if numbers else tuple(parts)
+    if not all(map(declared.allows, several)):
+        expected = f"some of {', '.join(declared.choices)}" if declared.choices else "numbers, such as 100,1000"
+        raise click.BadParameter(f"expected {expected}, found {value!r}.")
+    return several
 
 
 def digest(value: str) -> str:
@@ -211,8 +207,12 @@ sha256_option = click.option(
     "--sha256",
     type=digest,
     metavar="DIGEST",
-    help="Refuse any store but the one that tsds info shows with this digest.",
+    help="Accept only the store that tsds info shows with this digest.",
 )
 splits_option = click.option(
-    "--split", "splits", metavar="NAME", multiple=True, help="Only this split; may be given several times."
+    "--split",
+    "splits",
+    metavar="NAME",
+    multiple=True,
+    help="Only this split; repeat it for several splits.",
 )

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 @option_of(TrainOptions, "device", help="The device to predict on, such as cuda or cpu.")
 @json_option
 def predict(checkpoint: Path, images: tuple[Path, ...], device: str | None, as_json: bool) -> None:
-    """Say what the model of a CHECKPOINT sees in IMAGES.
+    """Print what the model of a CHECKPOINT predicts for IMAGES.
 
-    Images are brought to the size and the colours of the store that the model was trained on. Keypoints are printed in
-    pixels of the image.
+    Images are converted to the size and the color channels of the store that the model was trained on. Keypoints are
+    printed in pixels of the image.
 
     \b
     Examples:
@@ -33,14 +33,12 @@ def predict(checkpoint: Path, images: tuple[Path, ...], device: str | None, as_j
     """
     from tensorstore_ds import predict as run
 
-    found = []
-    for prediction in run(checkpoint, images, device=device):
-        if as_json:
-            found.append({"path": str(prediction.path), **prediction.says})
-        else:
-            text.echo(f"{prediction.path}: {_line(prediction)}")
+    predictions = run(checkpoint, images, device=device)
     if as_json:
-        text.echo_json(found)
+        text.echo_json([{"path": str(prediction.path), **prediction.says} for prediction in predictions])
+        return
+    for prediction in predictions:
+        text.echo(f"{prediction.path}: {_line(prediction)}")
 
 
 def _line(prediction: Prediction) -> str:

@@ -1,21 +1,27 @@
-"""``tsds stats``: the statistics of each split, as they were computed by the conversion."""
+"""``tsds stats``: the statistics of each split, as they were computed by the conversion.
+
+A manifest may come from anywhere, and from a later version of the format: what is not of the expected form in its
+statistics is taken for absent.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tsds_cli import figures, text
-from tsds_cli.failure import Failure
+from tsds_cli import text
+from tsds_cli.messages import Failure
 from tsds_cli.options import json_option, path_argument
 
 if TYPE_CHECKING:
-    from tensorstore_ds.reading.store import Store
+    from tensorstore_ds import Split, Store
 
-_BAR = 28
+_BAR = 28  # columns of the longest bar
+#: By kind of field: the statistic that counts its classes, and what is counted.
+_COUNTS = {"label": ("class_counts", "samples"), "objects": ("object_counts", "objects")}
 
 
 @click.command()
@@ -25,9 +31,9 @@ _BAR = 28
 def stats(store: Path, split: str | None, as_json: bool) -> None:
     """Print the statistics of a STORE, for each split.
 
-    Samples of each class, objects an image, pixels of each class of a mask, mean and standard deviation of each
-    channel, sizes in the source. The mean and the deviation are those of the stored pixels scaled to [0, 1]: give them
-    to Normalize as they are.
+    Samples per class, objects per image, pixels per class of a mask, mean and standard deviation of each channel, and
+    image sizes in the source. The mean and the standard deviation are those of the stored pixels scaled to [0, 1], as
+    Normalize takes them.
 
     \b
     Examples:
@@ -37,71 +43,117 @@ def stats(store: Path, split: str | None, as_json: bool) -> None:
     from tensorstore_ds import open as open_store
 
     opened = open_store(store)
-    if split is not None and split not in opened:
-        raise Failure(f"{store}: there is no split {split}. Choose one of {', '.join(opened.splits)}.")
-    names = opened.splits if split is None else (split,)
+    splits = list(map(opened.__getitem__, opened)) if split is None else [split_of(opened, split)]
     if as_json:
-        text.echo_json({name: {"rows": len(opened[name]), **opened[name].statistics} for name in names})
+        text.echo_json({each.name: {"rows": len(each), **each.statistics} for each in splits})
         return
-    for i, name in enumerate(names):
+    for i, each in enumerate(splits):
         if i:
             text.echo()
-        _show(opened, name)
+        _show(each)
 
 
-def _show(store: Store, name: str) -> None:
-    statistics = store[name].statistics
-    text.echo(text.Styled(name, bold=True), f"  {text.count(len(store[name]), 'sample')}")
-    text.echo_table([*_channels(statistics), *_objects(statistics), *_sizes(statistics)])
-    for title, classes, key in figures.class_lists(store):
-        found = figures.counts(statistics, key, len(classes))
-        if found is not None:
-            _show_classes(title, list(zip(classes, found, strict=True)))
-    for title, pixels, ignored in figures.masks(store, name):
-        _show_classes(f"{title}, by pixels", pixels)
+def split_of(store: Store, name: str) -> Split:
+    """A split that a user has named."""
+    if name not in store:
+        raise Failure(f"{store.path}: there is no split {name}. Choose one of {', '.join(store.splits)}.")
+    return store[name]
+
+
+def _show(split: Split) -> None:
+    text.echo(text.Styled(split.name, bold=True), f"  {text.count(len(split), 'sample')}")
+    text.echo_table([*_channels(split), *_objects(split), *_sizes(split)])
+    for name, _, classes, counts in class_counts(split):
+        _show_classes(name, classes, counts)
+    for name, classes, counts, ignored in _masks(split):
+        _show_classes(f"{name}, by pixels", classes, counts)
         text.echo(f"    {ignored:,} pixels are ignored")
 
 
-def _channels(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    from tensorstore_ds.format.statistics import channel_moments
-
-    found = channel_moments(statistics)
-    if found is None:
-        return []
-    mean, std, scale = found
-    lines = [("mean", _numbers(mean)), ("std", _numbers(std))]
-    return lines if scale == 1 else [*lines, ("", f"by channel, of values divided by {scale:g}")]
-
-
-def _objects(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    found = figures.objects(statistics)
-    if found is None:
-        return []
-    spread = f"{found['min']:,} to {found['max']:,} an image, {found['mean']:.2f} on average"
-    return [("objects", f"{found['total']:,}: {spread}")]
-
-
-def _sizes(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    sides, distinct = figures.sizes(statistics)
-    lines = []
-    for side, found in sides.items():
-        spread = f"{found['min']:,} to {found['max']:,}, {found['mean']:.1f} on average, in the source"
-        lines.append((side, spread if found["min"] < found["max"] else f"{found['min']:,}, in the source"))
-    if distinct:
-        lines.append(("sizes", ", ".join(f"{size} ({n:,})" for size, n in distinct.items())))
-    return lines
-
-
-def _show_classes(title: str, counts: list[tuple[str, int]]) -> None:
-    most = max((n for _, n in counts), default=0) or 1
-    total = sum(n for _, n in counts) or 1
+def _show_classes(title: str, classes: Sequence[str], counts: Sequence[int]) -> None:
+    total = sum(counts) or 1
     text.echo(f"  classes of {title}")
-    rows: list[list[text.Text]] = []
-    for i, (label, n) in enumerate(counts):
-        drawn = text.Styled(text.bar(n / most, _BAR), fg="cyan")
-        rows.append([str(i), label, text.number(n), f"{100 * n / total:.1f} %", drawn])
+    rows: list[list[text.Text]] = [
+        [str(i), label, f"{n:,}", f"{100 * n / total:.1f} %", class_bar(n, counts)]
+        for i, (label, n) in enumerate(zip(classes, counts, strict=True))
+    ]
     text.echo_table(rows, right=[0, 2, 3], indent="    ")
 
 
-def _numbers(values: list[float]) -> str:
-    return "  ".join(f"{value:.4f}" for value in values)
+def class_bar(count: int, counts: Sequence[int]) -> text.Styled:
+    """A bar for one of the counts, which is as long as it can be for the largest."""
+    return text.Styled(text.bar(count / (max(counts) or 1), _BAR), fg="cyan")
+
+
+def _channels(split: Split) -> Iterator[tuple[str, str]]:
+    if split.channel_moments is not None:
+        *moments, scale = split.channel_moments
+        for name, values in zip(("mean", "std"), moments, strict=True):
+            yield name, "  ".join(f"{value:.4f}" for value in values)
+        if scale != 1:
+            yield "", f"by channel, of values divided by {scale:g}"
+
+
+def _objects(split: Split) -> Iterator[tuple[str, str]]:
+    found = object_counts(split)
+    if found is not None:
+        spread = f"{found['min']:,} to {found['max']:,} per image, {found['mean']:.2f} on average"
+        yield "objects", f"{found['total']:,}: {spread}"
+
+
+def _sizes(split: Split) -> Iterator[tuple[str, str]]:
+    sizes = split.statistics.get("sizes")
+    if not isinstance(sizes, Mapping):
+        return
+    for side in ("height", "width"):
+        found = _range(sizes.get(side), "min", "max")
+        if found is not None:
+            spread = f"{found['min']:,} to {found['max']:,}, {found['mean']:.1f} on average"
+            yield side, f"{spread if found['min'] < found['max'] else format(found['min'], ',')}, in the source"
+    distinct = sizes.get("distinct")
+    named = [f"{size} ({n:,})" for size, n in distinct.items() if _is_count(n)] if isinstance(distinct, Mapping) else []
+    if named:
+        yield "sizes", ", ".join(named)
+
+
+# --- statistics of the expected form ----------------------------------------------------------------------------
+
+
+def class_counts(split: Split) -> Iterator[tuple[str, str, tuple[str, ...], list[int]]]:
+    """Of each field whose classes are counted: its name, what is counted, the classes and the counts."""
+    for name, field in split.fields.items():
+        if field.classes and field.kind in _COUNTS:
+            key, noun = _COUNTS[field.kind]
+            counts = _counts(split.statistics.get(key), len(field.classes))
+            if counts is not None:
+                yield name, noun, field.classes, counts
+
+
+def object_counts(split: Split) -> Mapping[str, Any] | None:
+    """``total``, ``min``, ``max`` and ``mean`` of the objects per image."""
+    return _range(split.statistics.get("objects"), "total", "min", "max")
+
+
+def _masks(split: Split) -> Iterator[tuple[str, tuple[str, ...], list[int], int]]:
+    """Of each field of masks: its name, classes, pixels of each class, and how many pixels are ignored."""
+    found = split.statistics.get("masks")
+    for name, field in split.fields.items():
+        entry = found.get(name) if isinstance(found, Mapping) else None
+        if isinstance(entry, Mapping) and _is_count(entry.get("ignored")):
+            pixels = _counts(entry.get("pixels"), len(field.classes))
+            if pixels is not None:
+                yield name, field.classes, pixels, entry["ignored"]
+
+
+def _range(value: object, *counts: str) -> Mapping[str, Any] | None:
+    if not isinstance(value, Mapping) or type(value.get("mean")) not in (int, float):
+        return None
+    return value if all(_is_count(value.get(name)) for name in counts) else None
+
+
+def _counts(value: object, length: int) -> list[int] | None:
+    return value if isinstance(value, list) and len(value) == length and all(map(_is_count, value)) else None
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int

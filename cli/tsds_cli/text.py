@@ -1,4 +1,4 @@
-"""What is printed: numbers, tables and bars as people read them, and JSON as programs do.
+"""What is printed: tables and bars as people read them, and JSON as programs do.
 
 `echo` is the one door to the terminal. Names come from stores, checkpoints and files of others: a character in them
 that a terminal would obey is escaped here, whoever prints it.
@@ -13,57 +13,20 @@ import shlex
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
-
-
-def size(nbytes: float) -> str:
-    """A number of bytes, in decimal units.
-
-    >>> size(999), size(1536), size(4 * 1024**3)
-    ('999 B', '1.5 kB', '4.3 GB')
-    """
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if nbytes < 999.5 or unit == "TB":
-            break
-        nbytes /= 1000
-    return f"{nbytes:.0f} {unit}" if unit == "B" or nbytes >= 99.95 else f"{nbytes:.1f} {unit}"
-
-
-def duration(seconds: float) -> str:
-    """A time.
-
-    >>> duration(0.034), duration(9.87), duration(75), duration(7300)
-    ('34 ms', '9.9 s', '1 min 15 s', '2 h 2 min')
-    """
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    return (
-        f"{round(seconds) // 60} min {round(seconds) % 60} s"
-        if minutes < 60
-        else f"{minutes // 60} h {minutes % 60} min"
-    )
-
-
-def number(value: int) -> str:
-    """A count: ``70,000``."""
-    return f"{value:,}"
 
 
 def count(n: int, noun: str) -> str:
     """A count and its noun.
 
-    >>> count(1, "sample"), count(1200, "class")
-    ('1 sample', '1,200 classes')
+    >>> count(1, "sample"), count(1200, "class"), count(4, "batch")
+    ('1 sample', '1,200 classes', '4 batches')
     """
-    plural = noun if n == 1 else f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"
+    plural = noun if n == 1 else f"{noun}es" if noun.endswith(("s", "x", "ch")) else f"{noun}s"
     return f"{n:,} {plural}"
 
 
@@ -111,9 +74,8 @@ def program(name: str = "tsds") -> str:
 # --- the door to the terminal -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Styled:
-    """A text in a colour or in bold letters, where the output is a terminal."""
+class Styled(NamedTuple):
+    """A text in a color or in bold letters, where the output is a terminal."""
 
     text: str
     fg: str | None = None
@@ -140,7 +102,7 @@ def echo(*parts: Text, err: bool = False) -> None:
     click.echo("".join(map(_rendered, parts)), err=err)
 
 
-def echo_table(rows: Iterable[Sequence[Text]], *, right: Iterable[int] = (), indent: str = "  ") -> None:
+def echo_table(rows: Iterable[Sequence[Text]], *, right: Collection[int] = (), indent: str = "  ") -> None:
     """Print lines of columns that are as wide as their widest cell.
 
     Args:
@@ -148,24 +110,16 @@ def echo_table(rows: Iterable[Sequence[Text]], *, right: Iterable[int] = (), ind
         right: columns that are aligned to the right: numbers.
         indent: what each line begins with.
     """
-    rows = [list(row) for row in rows]  # none: no lines
+    rows = list(rows)
     widths = [max(cell_width(printable(cell)) for cell in column) for column in zip(*rows, strict=True)]
-    aligned = set(right)
     for row in rows:
         line: list[Text] = [indent]
         for i, cell in enumerate(row):
             space = " " * (widths[i] - cell_width(printable(cell)))
-            line += [space, cell, "  "] if i in aligned else [cell, space, "  "]
-        while (
-            line and not printable(line[-1]).strip()
-        ):  # nothing is printed after the last cell that has something in it
+            line += [space, cell, "  "] if i in right else [cell, space, "  "]
+        while line and not printable(line[-1]).strip():  # no spaces at the end of a line
             line.pop()
         echo(*line)
-
-
-def echo_status(line: str) -> None:
-    """Print a line on stderr, a terminal, in the place of the one that is there; none if it is empty."""
-    click.echo(f"\r\x1b[K{printable(line)}", nl=False, err=True)
 
 
 def head(title: str) -> None:
@@ -176,7 +130,7 @@ def head(title: str) -> None:
 
 def echo_json(value: Any) -> None:
     """Print data as JSON: data classes as objects, paths as texts, non-ASCII characters escaped."""
-    click.echo(json.dumps(_plain(value), indent=2))  # which escapes all that is not ASCII
+    click.echo(json.dumps(value, indent=2, default=_plain))  # which escapes all that is not ASCII
 
 
 def _rendered(part: Text) -> str:
@@ -186,10 +140,6 @@ def _rendered(part: Text) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return str(value) if isinstance(value, PurePath) else value
+    if dataclasses.is_dataclass(value):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    return str(value) if isinstance(value, PurePath) else dict(value)

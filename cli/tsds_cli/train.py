@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorstore_ds import TrainOptions
+from tensorstore_ds import TrainOptions, words
 from tsds_cli import text
+from tsds_cli.messages import spelled
 from tsds_cli.options import json_option, options_of, out_option, path_argument
 from tsds_cli.progress import ProgressBar
-from tsds_cli.spelling import spelled
 
 if TYPE_CHECKING:
     from tensorstore_ds import EpochRecord, TrainReport
@@ -20,16 +20,21 @@ if TYPE_CHECKING:
 
 @click.command()
 @path_argument("store")
-@out_option(None, "The folder of the run.", shown="the name of STORE, and .run")
-@click.option("--resume", is_flag=True, help="Go on with the run in --out at the very next batch; begin it if none is.")
+@out_option(None, "The folder of the run.", shown="the name of STORE, ending in .run")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue the run in --out with the batch after the last one that was trained; start a new run if there is "
+    "none.",
+)
 @options_of(TrainOptions)
 @json_option
 def train(store: Path, out: Path | None, resume: bool, options: TrainOptions, as_json: bool) -> None:
     """Train a vision transformer on a STORE.
 
-    Classes, keypoints or both, whatever the store has; its normalisation and its classes are used. The run's folder
-    gets history.jsonl, curves.png, confusion.png, report.json, and the checkpoints last.pt and best.pt. SIGTERM and
-    Ctrl-C end a run with a checkpoint. Under torchrun each process is a rank.
+    Learns classes, keypoints or both, whatever the store has, with the mean and the standard deviation that the store
+    keeps. The folder of the run gets history.jsonl, curves.png, confusion.png, report.json, and the checkpoints last.pt
+    and best.pt. SIGTERM and Ctrl-C end a run with a checkpoint. With torchrun each process is a rank.
 
     \b
     Examples:
@@ -40,10 +45,18 @@ def train(store: Path, out: Path | None, resume: bool, options: TrainOptions, as
     """
     from tensorstore_ds import Listeners, train as run
 
+    def note(line: str) -> None:
+        if not as_json:
+            text.echo(spelled(line))
+
+    def epoch(record: EpochRecord) -> None:
+        bar.clear()
+        if not as_json:
+            _show_epoch(record)
+
     folder = out or Path(f"{store.name.removesuffix('.tsds')}.run")
-    lines = _Lines(as_json)
-    with ProgressBar() as progress:
-        listeners = Listeners(lines.note, progress.update_training, lambda record: lines.epoch(record, progress))
+    with ProgressBar() as bar:
+        listeners = Listeners(note, bar.update_training, epoch)
         report = run(store, options, out=folder, resume=resume, listeners=listeners)
     if report is None:  # of another rank than the first
         return
@@ -53,37 +66,20 @@ def train(store: Path, out: Path | None, resume: bool, options: TrainOptions, as
         _show(report)
 
 
-class _Lines:
-    """What is printed while a run goes on; nothing before JSON."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-
-    def note(self, line: str) -> None:
-        if not self._quiet:
-            text.echo(spelled(line))
-
-    def epoch(self, record: EpochRecord, progress: ProgressBar) -> None:
-        progress.clear()
-        if self._quiet:
-            return
-        parts = [
-            f"epoch {record.epoch:>3}",
-            f"train {_metrics(record.train)}",
-            f"eval {_metrics(record.eval)}" if record.eval is not None else "",
-            f"{record.samples_per_second:,.0f}/s",
-            f"waited {record.wait_share:.1%}",
-            text.duration(record.seconds),
-            f"{text.size(record.device_memory)} of GPU memory" if record.device_memory is not None else "",
-        ]
-        text.echo(" · ".join(part for part in parts if part))
+def _show_epoch(record: EpochRecord) -> None:
+    parts = [
+        f"epoch {record.epoch:>3}",
+        f"train {_metrics(record.train)}",
+        f"eval {_metrics(record.eval)}" if record.eval is not None else "",
+        f"{record.samples_per_second:,.0f}/s",
+        f"waited {record.wait_share:.1%}",
+        words.duration(record.seconds),
+        f"{words.size(record.device_memory)} of GPU memory" if record.device_memory is not None else "",
+    ]
+    text.echo(" · ".join(filter(None, parts)))
 
 
 def _metrics(metrics: Mapping[str, float]) -> str:
-    """
-    >>> _metrics({"loss": 0.12345, "accuracy": 0.98765})
-    'loss 0.123 accuracy 0.988'
-    """
     return " ".join(f"{name} {value:.3f}" for name, value in metrics.items())
 
 
@@ -97,7 +93,7 @@ def _show(report: TrainReport) -> None:
         named = ", ".join(f"{c['class']} {c['accuracy']:.1%} of {c['samples']:,}" for c in worst)
         text.echo(f"  hardest classes: {named}")
     rate = f"{report.samples_per_second:,.0f} samples/s"
-    text.echo(f"  {text.duration(report.seconds)} of training, {rate}, waited {report.wait_share:.1%} for data")
+    text.echo(f"  {words.duration(report.seconds)} of training, {rate}, waited {report.wait_share:.1%} for data")
     if not report.pictures:
         text.echo("  no pictures, matplotlib is not installed: pip install 'tensorstore-ds[plots]'")
     kept = ("best.pt", "last.pt", "history.jsonl", "report.json", *report.pictures)

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import click
 
+from tensorstore_ds import words
 from tsds_cli import text
-from tsds_cli.failure import Failure
+from tsds_cli.messages import Failure
 from tsds_cli.options import json_option, path_argument, sha256_option
 from tsds_cli.progress import ProgressBar
 
 
 @click.command()
 @path_argument("store")
-@click.option("--threads", type=click.IntRange(1, 256), help="Threads that read. [default: the cores you may use]")
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 256),
+    help="Number of reading threads.",
+    show_default="the cores that this process may use",
+)
 @sha256_option
 @json_option
 def verify(store: Path, threads: int | None, sha256: str | None, as_json: bool) -> None:
     """Check every byte of a STORE.
 
-    Every file against its SHA-256, the manifest against its own, and chunks and values against the rules of the format.
-    Each problem is printed in a line of its own, and the exit status is 1 if there are any.
+    Compares every file and the manifest with their SHA-256, and checks chunks and values by the rules of the format.
+    Each problem is printed on a line of its own, and the exit status is 1 if there are any.
 
-    A store made by somebody who means harm can agree with itself. --sha256 compares it with the digest that you were
-    given: tsds info shows it.
+    The checksums are stored in the store itself: whoever changes it on purpose can change them, too. --sha256 compares
+    the store with a digest that you got from its author, who sees it with tsds info.
 
     \b
     Examples:
@@ -35,7 +42,7 @@ def verify(store: Path, threads: int | None, sha256: str | None, as_json: bool) 
     from tensorstore_ds import verify as run
 
     with ProgressBar() as bar:
-        problems = run(store, sha256=sha256, threads=threads, progress=bar.update_bytes)
+        problems = run(store, sha256=sha256, threads=threads, progress=partial(bar.update_bytes, "Checking"))
     files, nbytes = _contents(store)
     if as_json:
         text.echo_json({"path": str(store), "ok": not problems, "files": files, "nbytes": nbytes, "problems": problems})
@@ -43,7 +50,7 @@ def verify(store: Path, threads: int | None, sha256: str | None, as_json: bool) 
         for problem in problems:
             text.echo(f"{problem.reason}: {problem}")
     else:
-        text.echo(text.Styled("OK", fg="green"), f": {text.count(files, 'file')}, {text.size(nbytes)}")
+        text.echo(text.Styled("OK", fg="green"), f": {text.count(files, 'file')}, {words.size(nbytes)}")
     if problems:
         raise Failure("" if as_json else f"{store}: {text.count(len(problems), 'problem')}.")
 

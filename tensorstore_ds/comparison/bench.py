@@ -75,7 +75,7 @@ def bench(
     options = options or BenchOptions()
     opened = open_store(store)
     if options.split not in opened:
-        raise OptionError(f"split: expected one of {', '.join(opened.splits)}, found {options.split}.")
+        raise OptionError(f"`split`: expected one of {', '.join(opened.splits)}, found {options.split}.")
     if not len(opened[options.split]) or "image" not in opened.manifest.fields:
         raise OptionError(f"{opened.path.name}, {options.split}: expected samples with a field image, found none.")
     run = _Run(opened, options, progress or (lambda _: None))

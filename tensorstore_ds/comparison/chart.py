@@ -61,7 +61,7 @@ def _draw_phase(axes: Axes, comparison: Comparison, phase: Phase, named: dict[st
         cells = [comparison.cell(way.name, phase, size) for size in comparison.batch_sizes]
         measured = [cell for cell in cells if cell is not None and cell.seconds is not None]
         if measured:
-            named[title_of(way)] = _draw_way(axes, way, place, measured)
+            named[way.full_title] = _draw_way(axes, way, place, measured)
     if axes.lines:
         _name_axes(axes, comparison.batch_sizes)
     else:
@@ -113,12 +113,3 @@ def _apart(sizes: Sequence[int]) -> list[int]:
         if not kept or size * least <= kept[-1]:
             kept.append(size)
     return kept[::-1]
-
-
-def title_of(way: Way) -> str:
-    """A way's title, with what reads the files.
-
-    >>> title_of(Way("files-2", "files, 2 workers", "files", 2, reader="ImageFolder"))
-    'files (ImageFolder), 2 workers'
-    """
-    return way.title.replace("files,", f"files ({way.reader}),", 1) if way.reader else way.title

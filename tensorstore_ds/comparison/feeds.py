@@ -163,7 +163,7 @@ class FilesFeed(SplitFeed):
 
     def _dataset(self) -> Any:
         if self.subject.raw is None:
-            raise ValueError("raw: expected a folder, found None.")
+            raise ValueError("`raw`: expected a folder, found None.")
         subject, store = self.subject, open_store(self.subject.store)
         files = open_files(store, store[subject.split], subject.fields, Path(self.subject.raw), Path(subject.scratch))
         self.reader, self.folder = files.reader, files.folder

@@ -31,11 +31,11 @@ class BenchOptions:
     raw: Path | None = option(
         "The folder that the store was converted from.",
         default=None,
-        shown="loading from files is not measured",
+        shown="none, and loading from files is not measured",
     )
     split: str = option("The split to load.", default="train")
     batch_sizes: Sequence[int] = option(
-        "Samples per batch; larger ones than the split become one, of the whole split.",
+        "Samples per batch. Sizes larger than the split are replaced by one batch of the whole split.",
         default=BATCH_SIZES,
         at_least=1,
     )
@@ -45,14 +45,14 @@ class BenchOptions:
         "through this library's from a copy on the GPU.",
         default=GROUPS,
     )
-    train: bool = option("Measure training of a small ViT, too.", default=True)
+    train: bool = option("Whether to measure training of a small ViT, too.", default=True)
     seconds: float | None = option(
-        "Time for each measurement, about; what takes longer is measured on a part of the epoch.",
+        "Approximate seconds for each measurement. What takes longer is measured on a part of the epoch.",
         default=None,
         above=0,
         shown=f"{SECONDS[0]} up to {SMALL_ROWS:,} samples, else {SECONDS[1]}",
     )
-    device: str | None = option("The device to load to: cuda or cpu.", default=None, shown=ANY_DEVICE)
+    device: str | None = option("The device to load to, such as cuda or cpu.", default=None, shown=ANY_DEVICE)
     memory: int | None = option(
         "Memory that a copy of the split may take.",
         default=None,

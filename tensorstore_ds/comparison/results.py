@@ -77,6 +77,15 @@ class Way:
     correct: bool | None = None  #: Whether they are what is stored; None if that was not seen.
     first: First | None = None  #: Its first epoch.
 
+    @property
+    def full_title(self) -> str:
+        """The title, with what reads the files.
+
+        >>> Way("files-2", "files, 2 workers", "files", 2, reader="ImageFolder").full_title
+        'files (ImageFolder), 2 workers'
+        """
+        return self.title.replace("files,", f"files ({self.reader}),", 1) if self.reader else self.title
+
 
 def ways_of(groups: Sequence[Group], cores: int) -> list[Way]:
     """All ways of some groups, on a machine of so many cores.

@@ -24,29 +24,30 @@ class ImageOptions:
     """How images are kept."""
 
     encoding: Encoding = option(
-        "How images are kept: ``raw`` pixels, to train from; ``jpeg``, encoded again, for less room; or the "
-        "bytes of the ``source``'s files.",
+        "How images are stored: ``raw`` pixels, for training; ``jpeg``, encoded again, which takes less space; or "
+        "``source``, the bytes of the source files.",
         default="raw",
     )
     quality: int = option("Quality of `encoding=jpeg`.", default=90, at_least=1, at_most=95)
     size: tuple[int, int] | None = option(
-        "Resize every image to this (height, width) in pixels; boxes, keypoints and masks go along.",
+        "Resize every image to this (height, width) in pixels, together with its boxes, keypoints and masks.",
         default=None,
         at_least=1,
         shown="as they are",
     )
     fit: Fit = option(
-        "How an image is brought to `size`: ``pad`` adds a black edge, ``crop`` cuts off what is too long, ``stretch`` "
-        "changes the aspect.",
+        "How an image is fitted to `size`: ``pad`` adds black borders, ``crop`` cuts off the longer side, ``stretch`` "
+        "changes the aspect ratio.",
         default="pad",
     )
     color: Color = option(
-        "Channels that are kept. ``auto`` keeps gray or color as it is, stores both as RGB where they are mixed, and "
-        "drops alpha.",
+        "The color channels to store. ``auto`` keeps gray or color images as they are, stores a mixture of both as "
+        "RGB, and drops alpha.",
         default="auto",
     )
     max_pixels: int = option(
-        "Refuse images with more pixels, before they are decoded: a small file can unpack to more than memory holds.",
+        "Refuse images with more pixels before they are decoded, because a small file can expand to more than fits "
+        "into memory.",
         default=MAX_PIXELS,
         at_least=1,
     )
@@ -73,45 +74,45 @@ class ConvertOptions(ImageOptions, SourceOptions):
     """
 
     format: str = option(
-        "Format of the source; ``auto`` recognizes it by names and first bytes.",
+        "Format of the source; ``auto`` recognizes it by file names and the first bytes.",
         default="auto",
         among=("auto", *FORMATS),
         recorded=False,
     )
     layout: Layout = option(
-        "``memmap`` is uncompressed, to train from; ``zarr`` is compressed, to share.", default="memmap"
+        "``memmap`` is uncompressed, for training; ``zarr`` is compressed, for sharing.", default="memmap"
     )
     split: Mapping[str, float] | None = option(
-        "Divide the samples into splits of these names and fractions, such as train=0.9,val=0.1. Each class is divided "
-        "so, by a hash of the samples' paths.",
+        "Divide the samples into splits with these names and fractions, such as train=0.9,val=0.1. Each class is "
+        "divided in these proportions, by a hash of the paths of its samples.",
         default=None,
-        shown="the source's own",
+        shown="the splits of the source",
     )
     seed: int = option(
         "Seed of `split`: the same seed always gives the same division.", default=0, at_least=0, at_most=2**63 - 1
     )
     shard_nbytes: int = option(
-        "Size of a shard, about. An interrupted conversion goes on after the last whole one.",
+        "Approximate size of a shard. An interrupted conversion continues after the last complete shard.",
         default=4 * 1024**3,
         at_least=1,
         unit="bytes",
         shown="4GiB",
     )
     workers: int | None = option(
-        "Worker processes; 0 for none but this one.",
+        "Number of worker processes; 0 converts in the main process.",
         default=None,
         at_least=0,
         shown="the cores that this process may use",
         decides=False,
     )
     on_error: OnError = option(
-        "What to do about a bad sample: ``fail`` stops and names it; ``skip`` leaves it out and lists it in "
+        "What to do with a bad sample: ``fail`` stops and names it; ``skip`` leaves it out and lists it in "
         "skipped.jsonl in the store.",
         default="fail",
         decides=False,
     )
-    license: str | None = option("The data's license, noted in the store.", default=None, decides=False)
-    citation: str | None = option("How to cite the data, noted in the store.", default=None, decides=False)
+    license: str | None = option("The license of the data, to be noted in the store.", default=None, decides=False)
+    citation: str | None = option("How to cite the data, to be noted in the store.", default=None, decides=False)
 
     def __post_init__(self) -> None:
         ImageOptions.__post_init__(self)

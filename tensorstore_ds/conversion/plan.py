@@ -87,7 +87,7 @@ def plan_splits(
     each cut, those next to it: most often one or none.
 
     Raises:
-        OptionError: the fractions do not add up to 1, or a name is taken.
+        OptionError: the fractions do not add up to 1, a name is taken, or a split would be empty.
     """
     splits = {name: PlannedSplit(name, references) for name, references in contents.splits.items()}
     if fractions is None:
@@ -113,8 +113,14 @@ def plan_splits(
     )
     hashes = np.frombuffer(b"".join(digests), "<u8")
     parts = _divide(hashes, labels, list(fractions.values()))
-    named = zip(fractions, parts, strict=True)
-    return in_order({name: PlannedSplit(divided, Selection(references, rows)) for name, rows in named} | others)
+    for (name, share), rows in zip(fractions.items(), parts, strict=True):
+        if share > 0 and not len(rows):
+            raise OptionError(
+                f"`split`: expected a sample for {name}, found none: {share:g} of {len(references):,} in {divided}. "
+                f"Choose a larger fraction, or leave {name} out."
+            )
+    chosen = zip(fractions, parts, strict=True)
+    return in_order({name: PlannedSplit(divided, Selection(references, rows)) for name, rows in chosen} | others)
 
 
 def in_order(splits: Mapping[str, S]) -> dict[str, S]:

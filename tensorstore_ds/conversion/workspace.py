@@ -123,7 +123,7 @@ class Workspace:
             return
         differing = [name for name in sorted({*begun, *plan}) if begun.get(name) != plan.get(name)]
         if differing:
-            changes = "; ".join(f"{n} was {_brief(begun.get(n))}, is {_brief(plan.get(n))}" for n in differing)
+            changes = "; ".join(f"`{n}` was {_brief(begun.get(n))}, is {_brief(plan.get(n))}" for n in differing)
             raise OptionError(
                 f"{self.path}: finished shards of another conversion are kept here: {changes}. "
                 "Repeat that one to go on with it, or remove this directory."

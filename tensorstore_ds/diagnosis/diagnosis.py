@@ -116,7 +116,7 @@ def dataset_of(
     if isinstance(examined, StoreDataset):
         if split not in (None, examined.split_name):
             raise OptionError(
-                f"split: expected {examined.split_name}, that of the data set, found {split}. Leave it out."
+                f"`split`: expected {examined.split_name}, that of the data set, found {split}. Leave it out."
             )
         dataset = examined if transform is None else remade(examined, examined.fields, transform)
     else:
@@ -124,11 +124,11 @@ def dataset_of(
         name = split or ("train" if "train" in store else next(iter(store.splits), ""))
         if name not in store:
             raise OptionError(
-                f"split: expected one of {', '.join(store.splits) or 'none at all'}, found {name or 'none'}."
+                f"`split`: expected one of {', '.join(store.splits) or 'none at all'}, found {name or 'none'}."
             )
         dataset = StoreDataset(store.path, name, transform=transform)
     if not len(dataset):
-        raise OptionError(f"split: expected samples, found none in {dataset.split_name}. Choose another split.")
+        raise OptionError(f"`split`: expected samples, found none in {dataset.split_name}. Choose another split.")
     return dataset
 
 

@@ -18,26 +18,30 @@ class DiagnoseOptions:
         OptionError: one is out of its range.
     """
 
-    split: str | None = option("The split to train on.", default=None, shown="train, or the first")
+    split: str | None = option("The split to train on.", default=None, shown="train, or the first split")
     model: Model = option(
-        "The model that trains, a preset of `TrainOptions`; ``none`` examines loading alone.", default="tiny"
+        "Size of the model that is trained, as for tsds train; ``none`` examines loading alone.", default="tiny"
     )
-    batch_size: int = option("Samples per step; cut to the data.", default=128, at_least=1)
-    seconds: float = option("Time that the diagnosis may take, about.", default=40.0, at_least=1)
+    batch_size: int = option("Samples per step, or all samples of the split if it has fewer.", default=128, at_least=1)
+    seconds: float = option("Approximate seconds that the diagnosis may take.", default=40.0, at_least=1)
     device: str | None = option("The device to train on, such as cuda or cpu.", default=None, shown=ANY_DEVICE)
     num_threads: int | None = option(
-        "The loader's threads that you use now, with which the best settings are compared.",
+        "The number of loader threads that you use now. The best settings are compared with it.",
         default=None,
         at_least=1,
-        shown="the loader's",
+        shown="that of the loader",
     )
     prefetch_factor: int | None = option(
-        "The loader's prefetch_factor that you use now.", default=None, at_least=1, shown="the loader's"
+        "The prefetch_factor of the loader that you use now.", default=None, at_least=1, shown="that of the loader"
     )
-    pin_memory: bool | None = option("Whether you use the loader's pin_memory now.", default=None, shown="the loader's")
-    cores: int | None = option("Cores that this process may use.", default=None, at_least=1, shown="as the system says")
+    pin_memory: bool | None = option(
+        "Whether you use pin_memory in the loader now.", default=None, shown="that of the loader"
+    )
+    cores: int | None = option(
+        "Number of cores that this process may use.", default=None, at_least=1, shown="what the system reports"
+    )
     memory: int | None = option(
-        "Memory that this process may use.", default=None, at_least=1, unit="bytes", shown="as the system says"
+        "Memory that this process may use.", default=None, at_least=1, unit="bytes", shown="what the system reports"
     )
 
     def __post_init__(self) -> None:

@@ -65,13 +65,19 @@ class DataFile(NamedTuple):
     nbytes: int
 
 
-def residency(store: Store) -> dict[str, Residency]:
+def residency(store: Store, *, splits: Names = None, fields: Names = None) -> dict[str, Residency]:
     """How much of each column is in memory, by its path: ``train/image``. Reads no data.
 
+    Args:
+        store: whose columns they are.
+        splits: the name of one, or several; all if None.
+        fields: the same.
+
     Raises:
+        OptionError: no such split or field.
         FormatError: a file is gone, or is a symbolic link.
     """
-    return residency_of(store, select_columns(store, None, None))
+    return residency_of(store, select_columns(store, splits, fields))
 
 
 def residency_of(store: Store, columns: Iterable[tuple[str, str]]) -> dict[str, Residency]:

@@ -90,9 +90,9 @@ def warm_in_background(
     if budget is None:
         budget = min(requirement(store, columns)[1].values())
     if budget < 0:
-        raise OptionError(f"budget: expected bytes, 0 or more, found {budget}. Leave it out to use what is available.")
+        raise OptionError(f"`budget`: expected 0 or more bytes, found {budget}. Leave it out to use what is available.")
     if threads < 1:
-        raise OptionError(f"threads: expected 1 or more, found {threads}.")
+        raise OptionError(f"`threads`: expected 1 or more, found {threads}.")
     return Warming(store.path, list(_pieces(_in_order(store, columns), budget)), threads, progress)
 
 

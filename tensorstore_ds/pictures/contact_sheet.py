@@ -42,8 +42,14 @@ def choose_rows(split: Split, count: int, *, seed: int = 0) -> list[int]:
     return sorted(rows.tolist())
 
 
-def contact_sheet(split: Split, rows: Sequence[int]) -> Image.Image:
-    """Draw some rows of a split, read from the store.
+def preview(split: Split, rows: Sequence[int] | None = None, *, count: int = 24, seed: int = 0) -> Image.Image:
+    """Draw samples of a split as a contact sheet, with their classes, boxes, keypoints and masks.
+
+    Args:
+        split: of an open store; the samples are read from it.
+        rows: which of them; None for `count` rows drawn at random.
+        count: how many to draw at random, at most.
+        seed: of the draw.
 
     Returns:
         An RGB image. Tiny images are magnified by a whole number; numbers of more than 8 bits are spread over their
@@ -56,6 +62,7 @@ def contact_sheet(split: Split, rows: Sequence[int]) -> Image.Image:
     field = next(iter(of_kind(split.fields, ImageField)), None)
     if field is None:
         raise OptionError(f"{split.name}: expected a field of images, found none. There is nothing to draw.")
+    rows = choose_rows(split, count, seed=seed) if rows is None else rows
     if not rows:
         raise OptionError(f"{split.name}: expected at least one row to draw, found none.")
     for row in rows:

@@ -19,6 +19,7 @@ from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.arrays import ArrayGeometry, array_paths, shard_arrays
 from tensorstore_ds.format.manifest import Manifest, Shard, shard_path
 from tensorstore_ds.format.schema import Field, Layout, TableField
+from tensorstore_ds.format.statistics import channel_moments
 from tensorstore_ds.reading.checks import check_listing, check_metadata, check_sizes
 from tensorstore_ds.reading.columns import Column, Part, RaggedColumn
 from tensorstore_ds.reading.store_files import StoreFiles
@@ -149,6 +150,11 @@ class Split:
         if not isinstance(found, RaggedColumn):
             raise TypeError(f"split {self.name!r}: expected {field} to be a table, found a fixed shape: use column().")
         return found
+
+    @property
+    def channel_moments(self) -> tuple[list[float], list[float], float] | None:
+        """Mean and standard deviation of each channel, of values divided by the third; None if none are stored."""
+        return channel_moments(self.statistics)
 
     def __repr__(self) -> str:
         return f"<Split {self.name!r}, {len(self)} rows of {', '.join(self.fields)}>"

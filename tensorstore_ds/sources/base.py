@@ -39,13 +39,13 @@ class SourceOptions:
         recorded=False,
     )
     keypoints: Keypoints | None = option(
-        "Names of the keypoints in their order, and the pairs that a mirror swaps.",
+        "Names of the keypoints in their order, and the pairs that are swapped when an image is mirrored.",
         default=None,
         shown="the names in the source, sorted, with pairs such as left and right",
         recorded=False,
     )
     images: Path | None = option(
-        "The folder with the images, where they lie apart from their annotations.",
+        "The folder of the images, if they are not beside their annotations.",
         default=None,
         shown="beside the annotations",
         recorded=False,

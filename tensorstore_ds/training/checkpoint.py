@@ -213,7 +213,7 @@ def _difference(before: Mapping[str, Any], now: Mapping[str, Any], where: str = 
             if inner := _difference(a, b, f"{where}{name}."):
                 return inner
         elif a != b:
-            return f"{where}{name}: expected {_brief(a)} as in the checkpoint, found {_brief(b)}"
+            return f"`{where}{name}`: expected {_brief(a)} as in the checkpoint, found {_brief(b)}"
     return ""
 
 

@@ -42,9 +42,9 @@ _NEEDED = {
 def split_of(store: Store, name: str, option: str) -> Split:
     """A split with samples; an `OptionError` that names the option where there is none of the name, or it is empty."""
     if name not in store:
-        raise OptionError(f"{option}: expected one of {', '.join(store.splits)}, found {name}.")
+        raise OptionError(f"`{option}`: expected one of {', '.join(store.splits)}, found {name}.")
     if not len(store[name]):
-        raise OptionError(f"{option}: expected a split with samples, found {name} with none.")
+        raise OptionError(f"`{option}`: expected a split with samples, found {name} with none.")
     return store[name]
 
 
@@ -173,7 +173,7 @@ def train_loader(
     if options.batch_size > share:
         of_rank = f" for each of {ranks.size} ranks" if ranks.size > 1 else ""
         raise OptionError(
-            f"batch_size: expected at most {share:,}, the samples of the split {options.train_split}{of_rank}, found "
+            f"`batch_size`: expected at most {share:,}, the samples of the split {options.train_split}{of_rank}, found "
             f"{options.batch_size:,}. Use `batch_size={max(1, share)}` or less."
         )
     sampler, order = _sampler(store, dataset, task, options)
@@ -233,7 +233,7 @@ def balance_weights(split: Split, task: Task, balance: Balance) -> NDArray[np.fl
     if balance == "repeat" and task.classes and not task.label_field:
         return repeat_factors(split, threshold=RARE, field=task.objects_field)
     possible = "inverse or effective" if task.label_field else "repeat" if task.classes else "none"
-    raise OptionError(f"balance: expected {possible} for {task.name}, found {balance}.")
+    raise OptionError(f"`balance`: expected {possible} for {task.name}, found {balance}.")
 
 
 def unseen_classes(task: Task, train: Split, evaluated: Split) -> Sequence[str]:

@@ -61,7 +61,7 @@ class Learner:
         if options.mix != "none":
             if task.name != "classification":
                 raise OptionError(
-                    f"mix: expected none for {task.name}, found {options.mix}, which blends the labels of images."
+                    f"`mix`: expected none for {task.name}, found {options.mix}, which blends the labels of images."
                 )
             blend = v2.MixUp if options.mix == "mixup" else v2.CutMix
             self._mix = blend(alpha=MIX_ALPHA[options.mix], num_classes=task.outputs)
@@ -177,7 +177,7 @@ def precision_of(asked: Precision, device: torch.device) -> Precision:
     if asked == "auto":
         return "bf16" if cuda and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     if asked == "tf32" and not cuda:
-        raise OptionError(f"precision: expected fp32, bf16 or fp16 on {device.type}, found tf32, which GPUs have.")
+        raise OptionError(f"`precision`: expected fp32, bf16 or fp16 on {device.type}, found tf32, which GPUs have.")
     return asked
 
 

@@ -34,17 +34,17 @@ class ViTOptions:
     )
     channels: int = option("Channels of the images.", at_least=1, at_most=LARGEST)
     patch_size: int = option(
-        "Side of a patch in pixels: an image becomes a sequence of its patches. Smaller patches show more detail and "
+        "Side of a patch in pixels: an image becomes a sequence of its patches. Smaller patches keep more detail and "
         "take more time.",
         at_least=1,
         at_most=LARGEST,
     )
-    width: int = option("Numbers in a token, which stands for a patch.", at_least=1, at_most=LARGEST)
+    width: int = option("Width of the model: how many numbers represent a patch.", at_least=1, at_most=LARGEST)
     depth: int = option("Number of encoder blocks.", at_least=1, at_most=LARGEST)
-    heads: int = option("Number of attention heads; must divide `width`.", at_least=1, at_most=LARGEST)
+    heads: int = option("Number of attention heads. `width` must be a multiple of it.", at_least=1, at_most=LARGEST)
     mlp_width: int = option("Width of the hidden layer in each block.", at_least=1, at_most=LARGEST)
     dropout: float = option(
-        "Probability with which a number is left out in training, against overfitting.",
+        "Dropout probability in training, against overfitting.",
         default=0.0,
         at_least=0,
         below=1,
@@ -108,7 +108,7 @@ class TrainOptions:
     eval_split: str | None = option(
         "The split to evaluate on, after every epoch.",
         default=None,
-        shown="val, valid, validation or test, the first that there is",
+        shown="the first of val, valid, validation and test that the store has",
     )
     model: Preset = option(
         "Size of the model, from small to large: ``seed`` (for 28 x 28 pixels), ``tiny``, ``small``, ``base``. "
@@ -133,27 +133,28 @@ class TrainOptions:
         "Samples per step and per rank. Larger batches use a GPU better and take more memory.", default=128, at_least=1
     )
     accumulate: int = option(
-        "Batches whose gradients are added up for one change of the weights: a larger batch in the same memory.",
+        "Number of batches whose gradients are added up for one update of the weights, which has the effect of a "
+        "larger batch in the same memory.",
         default=1,
         at_least=1,
     )
     learning_rate: float = option(
-        "The highest learning rate, after the warm-up; it falls to 0 along half a cosine. Lower it when the loss is no "
-        "number or jumps.",
+        "The highest learning rate, after the warm-up; it falls to 0 along half a cosine. Lower it if the loss jumps "
+        "or becomes NaN.",
         default=1e-3,
         above=0,
     )
     warmup: float = option(
-        "Share of the run in which the learning rate rises from 0.", default=0.05, at_least=0, below=1
+        "Fraction of the run in which the learning rate rises from 0.", default=0.05, at_least=0, below=1
     )
     weight_decay: float = option(
-        "Weight decay of AdamW, for matrices; biases, norms, class token and positions have none.",
+        "Weight decay of AdamW. It applies to matrices, not to biases, norms, the class token and positions.",
         default=0.05,
         at_least=0,
     )
-    clip: float = option("Largest norm of the gradient; 0 leaves it as it is.", default=1.0, at_least=0)
+    clip: float = option("Clip the gradient to this norm; 0 turns clipping off.", default=1.0, at_least=0)
     label_smoothing: float = option(
-        "Label smoothing in classification: the share of a label that is spread over all classes.",
+        "Label smoothing in classification: the fraction of a label that is spread over all classes.",
         default=0.0,
         at_least=0,
         below=1,
@@ -174,7 +175,8 @@ class TrainOptions:
         default="none",
     )
     ema: float = option(
-        "Decay of a moving average of the weights, such as 0.999, which is then evaluated and kept; 0 for none.",
+        "Decay of a moving average of the weights, such as 0.999. The average is then evaluated and saved; 0 turns "
+        "it off.",
         default=0.0,
         at_least=0,
         below=1,
@@ -183,10 +185,12 @@ class TrainOptions:
         "Precision of the computation; ``auto`` is ``bf16`` on a GPU that has it, else ``fp32``.", default="auto"
     )
     compile: bool = option(
-        "Compile the model with torch.compile: a slow start, then faster steps.", default=False, decides=False
+        "Compile the model with torch.compile: the start is slower, then steps are faster.",
+        default=False,
+        decides=False,
     )
     grad_checkpointing: bool = option(
-        "Compute the blocks again in the backward pass: the same gradients in less memory, and more time.",
+        "Compute the blocks again in the backward pass, which gives the same gradients with less memory and more time.",
         default=False,
         decides=False,
     )
@@ -200,14 +204,18 @@ class TrainOptions:
         decides=False,
     )
     num_threads: int | None = option(
-        "Threads of the loader.", default=None, at_least=1, shown="the cores, at most 8", decides=False
-    )
-    torch_threads: int | None = option(
-        "Threads of torch on the CPU. They spin while they wait for each other: 1 is faster where other processes need "
-        "the cores.",
+        "Number of threads of the loader.",
         default=None,
         at_least=1,
-        shown="as torch has it",
+        shown="the number of cores, at most 8",
+        decides=False,
+    )
+    torch_threads: int | None = option(
+        "Number of threads that torch computes with on the CPU. They keep their cores busy while they wait: 1 is "
+        "faster where other processes need the cores.",
+        default=None,
+        at_least=1,
+        shown="as torch decides",
         decides=False,
     )
     seed: int = option("Seed of weights, order and augmentation.", default=0, at_least=0, at_most=2**63 - 1)

@@ -94,7 +94,7 @@ def device_of(name: str | None, rank: int = 0) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise OptionError(
-            f"device: expected one that this machine has, found {name} ({reason}). Use `device=cpu`."
+            f"`device`: expected one that this machine has, found {name} ({reason}). Use `device=cpu`."
         ) from error
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", rank % torch.cuda.device_count())

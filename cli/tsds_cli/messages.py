@@ -1,0 +1,86 @@
+"""How a command ends when it cannot do what was asked: one line on stderr, and an exit status.
+
+The library names an option in backticks, as Python has it; a command's user reads the flag in its place.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Mapping
+from typing import IO, Any
+
+import click
+
+from tsds_cli import text
+
+_OPTION = re.compile(r"(?<!`)`([a-z_0-9]+)(?:=([^`]*))?`(?!`)")
+
+
+class Failure(click.ClickException):
+    """An error that the user can correct, or problems found: one line, or none where the output has said it all."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # only the type says that it is final
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print ``tsds: message`` on stderr."""
+        if self.message:
+            text.echo(f"tsds: {self.message}", err=True)
+
+
+def interrupted(message: str = "interrupted") -> Failure:
+    """The user pressed Ctrl-C."""
+    return Failure(message, 130)  # as shells have it: 128 + SIGINT
+
+
+def failure_of(error: BaseException, command: click.Command | None = None) -> Failure | None:
+    """What to tell the user of a command about an exception; None for one that no user can cause: a defect."""
+    from tensorstore_ds import TrainingStopped, TsdsError
+
+    if isinstance(error, KeyboardInterrupt):
+        return interrupted()
+    if isinstance(error, TsdsError):
+        return Failure(spelled(str(error), command), 128 + error.signal if isinstance(error, TrainingStopped) else 1)
+    if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "torchvision"):
+        return Failure(f"this command needs {error.name}. Install it with: pip install 'tensorstore-ds[torch]'")
+    # A closed pipe is nobody's error: click ends the command without a word.
+    if isinstance(error, OSError) and error.errno is not None and error.errno != errno.EPIPE:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return Failure(f"{where}{error.strerror}.")
+    return None
+
+
+def spelled(message: str, command: click.Command | None = None) -> str:
+    """A message of the library with the flags of a command, the one that runs if none is given.
+
+    What is no option of it may be one of `tsds convert`, which many messages advise to run again.
+    """
+    from tsds_cli.convert import convert
+
+    if command is None:
+        context = click.get_current_context(silent=True)
+        command = context.command if context is not None else convert
+    return with_flags(message, {str(p.name): p for p in (*convert.params, *command.params)})
+
+
+def with_flags(message: str, parameters: Mapping[str, click.Parameter]) -> str:
+    """A message with the flags of these parameters.
+
+    >>> flags = {"on_error": click.Option(["--on-error"]), "train": click.Option(["--train/--no-train"])}
+    >>> with_flags("Pass `on_error=skip` or `train=False`, `other`.", flags)
+    'Pass --on-error skip or --no-train, `other`.'
+    """
+
+    def flag(match: re.Match[str]) -> str:
+        parameter, value = parameters.get(match[1]), match[2]
+        if parameter is None:
+            return match[0]
+        if isinstance(parameter, click.Argument):
+            return parameter.human_readable_name
+        if value == "False" and parameter.secondary_opts:
+            return parameter.secondary_opts[0]
+        return parameter.opts[0] if value in (None, "True") else f"{parameter.opts[0]} {value}"
+
+    return _OPTION.sub(flag, message)
