@@ -227,7 +227,7 @@ def test_dry_run_says_what_would_be_and_writes_nothing(photos: Path, tmp_path: P
     assert re.search(r"sizes +12x10 \(10\), height x width", done.stdout)
     assert re.search(r"as memmap +\d+\.\d kB\n +as zarr +\d+\.\d kB", done.stdout)
     assert re.search(r"memory +memmap fits into the [\d.]+ GB", done.stdout)
-    assert re.search(r"time +about [\d.]+ m?s", done.stdout)
+    assert re.search(r"time +about [\d.]+ [mµ]?s", done.stdout)
     assert {path.name for path in tmp_path.iterdir()} == {"photos"}
 
 
