@@ -222,12 +222,20 @@ def test_without_torch(store: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("flag", "value", "range"), [("epochs", 0, "x>=1"), ("threads", 0, "x>=1"), ("ema", 1.0, "0<=x<1")]
+)
+def test_a_number_out_of_its_range_is_wrong_usage(
+    store: Path, tmp_path: Path, flag: str, value: float, range: str
+) -> None:
+    done = tsds("train", store, "--out", tmp_path / "run", f"--{flag}", value)
+    assert done.exit_code == 2 and f"'--{flag}': {value} is not in the range {range}." in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["missing.tsds"], "missing.tsds: there is no such store."),
-        (["STORE", "--epochs", "0"], "epochs: expected at least 1, found 0."),
-        (["STORE", "--threads", "0"], "num_threads: expected at least 1, found 0."),
-        (["STORE", "--ema", "1"], "ema: expected in [0, 1), found 1.0."),
         (["STORE", "--batch-size", "100"], "expected at most 60"),
         (["STORE", "--heads", "5"], "heads: expected a divisor of the width 16, such as 4, found 5."),
         (["STORE", "--device", "nonsense"], "--device: expected one that this machine has, found nonsense"),

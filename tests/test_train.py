@@ -237,7 +237,7 @@ def test_another_runs_checkpoint_is_refused(store: Path, tmp_path: Path, changes
 def test_another_stores_checkpoint_is_refused(store: Path, tmp_path: Path) -> None:
     other = labelled(tmp_path, classes=2)
     tsds.train(other, small(epochs=1), out=tmp_path / "run")
-    with pytest.raises(TrainingError, match=r"task.classes: expected \['a', 'b'\] as in the checkpoint"):
+    with pytest.raises(TrainingError, match=r"`task.classes`: expected \['a', 'b'\] as in the checkpoint"):
         tsds.train(store, small(epochs=1), out=tmp_path / "run", resume=True)
 
 

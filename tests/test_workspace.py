@@ -270,7 +270,7 @@ def test_images_of_another_folder_are_not_mixed_in(tmp_path, out):
     (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"{i}.png,x\n" for i in range(8)))
     a, b = (ConvertOptions(images=tmp_path / name, workers=0, shard_nbytes=60) for name in "ab")
     interrupted(tmp_path / "list.csv", out, 5, a)
-    with pytest.raises(tsds.OptionError, match=r"images was .*/a\", is .*/b\""):
+    with pytest.raises(tsds.OptionError, match=r"`images` was .*/a\", is .*/b\""):
         tsds.convert(tmp_path / "list.csv", out, b)
     assert tsds.convert(tmp_path / "list.csv", out, a).resumed == 2
 
@@ -306,7 +306,7 @@ def test_any_option_that_changes_is_refused_or_changes_no_byte(folders, out, tmp
         assert tsds.convert(source, out, changed).resumed == 2
         assert contents(out) == fresh(source, tmp_path, changed)
     else:
-        with pytest.raises(tsds.OptionError, match=f"finished shards of another conversion .* {name} was"):
+        with pytest.raises(tsds.OptionError, match=f"finished shards of another conversion .* `{name}` was"):
             tsds.convert(source, out, changed)
 
 

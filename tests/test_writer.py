@@ -343,7 +343,7 @@ def test_other_keys_than_before_are_refused(tmp_path, out):
 def test_other_options_than_before_are_refused(out):
     with pytest.raises(KeyboardInterrupt):
         Calls().write(out, stop=5)
-    with pytest.raises(tsds.OptionError, match="finished shards of another conversion are kept here: classes was"):
+    with pytest.raises(tsds.OptionError, match="finished shards of another conversion are kept here: `classes` was"):
         Calls().write(out, classes=["x", "y", "z"])
     assert Calls().write(out, license="CC0").resumed == 2
 

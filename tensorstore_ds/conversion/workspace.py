@@ -26,6 +26,7 @@ import numcodecs
 import numpy as np
 import PIL
 
+from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard, check_in_file
 from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.durable import sync
@@ -123,7 +124,9 @@ class Workspace:
             return
         differing = [name for name in sorted({*begun, *plan}) if begun.get(name) != plan.get(name)]
         if differing:
-            changes = "; ".join(f"`{n}` was {_brief(begun.get(n))}, is {_brief(plan.get(n))}" for n in differing)
+            names = [f"`{name}`" if name in ConvertOptions.__dataclass_fields__ else name for name in differing]
+            values = [f"was {_brief(begun.get(name))}, is {_brief(plan.get(name))}" for name in differing]
+            changes = "; ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
             raise OptionError(
                 f"{self.path}: finished shards of another conversion are kept here: {changes}. "
                 "Repeat that one to go on with it, or remove this directory."
