@@ -122,6 +122,12 @@ class ManifestValues:
             shape = ()
         return ArraySpec(dtype, shape)
 
+    def expect_spec(self, where: str, data: dict[str, Any], expected: ArraySpec, what: str) -> None:
+        spec = self.spec(where, data)
+        if spec != expected:
+            wanted, found = (f"{each.dtype} and shape {list(each.shape)}" for each in (expected, spec))
+            self.wrong(where, f"expected {wanted} of a {what}, found {found}.")
+
     def specs(self, where: str, value: object) -> dict[str, ArraySpec]:
         specs = {}
         for name, spec in self.object_at(where, value).items():

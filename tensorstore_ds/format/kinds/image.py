@@ -121,10 +121,7 @@ class SizeField(ArrayField):
 
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
-        spec = values.spec(where, data)
-        if spec != _SIZE:
-            message = f"expected int32 and shape [2] of a size, found {spec.dtype} and {list(spec.shape)}."
-            values.wrong(where, message)
+        values.expect_spec(where, data, _SIZE, "size")
         return cls()
 
     def row(self, name: str, sample: EncodedSample) -> Any:

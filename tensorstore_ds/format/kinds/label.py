@@ -36,10 +36,7 @@ class LabelField(ArrayField):
 
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
-        spec = values.spec(where, data)
-        if spec != _LABEL:
-            message = f"expected int64 and shape [] of a label, found {spec.dtype} and {list(spec.shape)}."
-            values.wrong(where, message)
+        values.expect_spec(where, data, _LABEL, "label")
         return cls(classes=values.names(f"{where}.classes", data.get("classes")))
 
     def row(self, name: str, sample: EncodedSample) -> Any:

@@ -76,7 +76,8 @@ class MaskField(ArrayField):
         return sample.masks[name]
 
     def add_statistics(self, statistics: Statistics, name: str, rows: NDArray[Any]) -> None:
-        counts = sum((np.bincount(row.reshape(-1), minlength=2**16) for row in rows), np.zeros(2**16, np.int64))
+        values = int(np.iinfo(rows.dtype).max) + 1
+        counts = sum((np.bincount(row.reshape(-1), minlength=values) for row in rows), np.zeros(values, np.int64))
         ignored = 0 if self.ignored is None else int(counts[self.ignored])
         statistics.add({"masks": {name: {"pixels": counts[: len(self.classes)].tolist(), "ignored": ignored}}})
 
