@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,14 @@ def store_of(path: Path, samples: Sequence[Any], classes: Sequence[str] = (), **
     options = {"workers": 0, **options}
     tsds.convert(Samples(samples, classes), path, ConvertOptions(**options))
     return tsds.open(path)
+
+
+def contents(store: Path, *differing: str) -> dict[str, bytes]:
+    """The bytes of every file by its path, without what says when the store was made, and some other texts."""
+    files = {path.relative_to(store).as_posix(): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    names = "|".join(("created", "tsds_sha256", *differing)).encode()
+    files["zarr.json"] = re.sub(rb'"(' + names + rb')": "[^"]*"', b"", files["zarr.json"])
+    return files
 
 
 def interrupted(source: Any, out: Path, after: int, options: ConvertOptions) -> None:

@@ -3,7 +3,6 @@
 import errno
 import fcntl
 import os
-import re
 import shutil
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from stores import class_folders, interrupted, png_bytes
+from stores import class_folders, contents, interrupted, png_bytes
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.workspace import Workspace
 
@@ -31,13 +30,6 @@ def out(tmp_path):
 @pytest.fixture
 def partial(tmp_path):
     return tmp_path / "o.tsds.partial"
-
-
-def contents(store):
-    """The bytes of every file, without what says when the store was made."""
-    files = {path.relative_to(store).as_posix(): path.read_bytes() for path in store.rglob("*") if path.is_file()}
-    files["zarr.json"] = re.sub(rb'"(created|tsds_sha256)": "[^"]*"', b"", files["zarr.json"])
-    return files
 
 
 def fresh(source, tmp_path, options=IN_SHARDS):

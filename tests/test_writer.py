@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from stores import Samples, detections, png_bytes
+from stores import Samples, contents, detections, png_bytes
 
 CLASSES = ["ant", "bee", "cow"]
 SMALL = 60  # bytes of a shard: two images of 30 bytes
@@ -26,13 +26,6 @@ def digits(count=9):
     """Gray images of 6 x 5 pixels with a label and a key each."""
     rng = np.random.default_rng(0)
     return [{"key": f"d{i}", "image": rng.integers(0, 256, (6, 5), np.uint8), "label": i % 3} for i in range(count)]
-
-
-def contents(store):
-    """The bytes of every file, without what says when and of what the store was made."""
-    files = {path.relative_to(store).as_posix(): path.read_bytes() for path in store.rglob("*") if path.is_file()}
-    files["zarr.json"] = re.sub(rb'"(created|tsds_sha256|source|source_format)": "[^"]*"', b"", files["zarr.json"])
-    return files
 
 
 @pytest.fixture
@@ -71,7 +64,8 @@ def test_the_store_is_that_of_a_conversion(tmp_path, out, layout, shard_nbytes):
     assert writer.summary.rows == {"train": 9}
     assert writer.summary.nbytes == tsds.open(out).nbytes
     tsds.convert(samples, tmp_path / "c.tsds", tsds.ConvertOptions(workers=0, **options))
-    assert contents(out) == contents(tmp_path / "c.tsds")
+    origin = ("source", "source_format")
+    assert contents(out, *origin) == contents(tmp_path / "c.tsds", *origin)
     assert tsds.verify(out) == []
 
 
@@ -80,7 +74,8 @@ def test_blocks_and_shards_end_where_those_of_a_conversion_end(tmp_path, out, mo
     samples = [np.full((3, 4), i / 7, np.float32) for i in range(40)]
     write(out, samples, shard_nbytes=48 * 7, classes=None)
     tsds.convert(samples, tmp_path / "c.tsds", tsds.ConvertOptions(workers=0, shard_nbytes=48 * 7))
-    assert contents(out) == contents(tmp_path / "c.tsds")
+    origin = ("source", "source_format")
+    assert contents(out, *origin) == contents(tmp_path / "c.tsds", *origin)
     assert len(tsds.open(out).manifest.splits["train"].shards) == 6
 
 
@@ -249,8 +244,8 @@ def test_labels_need_names(out):
 
 
 def test_options_that_have_no_meaning(tmp_path, out):
-    with pytest.raises(tsds.OptionError, match="expected names of ConvertOptions, found colour"):
-        tsds.Writer(out, colour="rgb")
+    with pytest.raises(tsds.OptionError, match="expected names of ConvertOptions, found tint"):
+        tsds.Writer(out, tint="rgb")
     with pytest.raises(tsds.OptionError, match="the Writer is not open"):
         tsds.Writer(out).append("train", np.zeros((2, 2), np.uint8))
     with pytest.raises(tsds.OptionError, match="does not exist"), tsds.Writer(tmp_path / "no" / "where.tsds"):
