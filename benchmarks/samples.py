@@ -57,7 +57,7 @@ def link_digits(folder: Path, count: int, classes: int = 100) -> None:
 
 
 def write_photos(folder: Path, count: int, height: int, width: int) -> None:
-    """Write `count` JPEG files of that size in one folder, soft noise of all colours."""
+    """Write `count` JPEG files of that size in one folder, soft noise of all colors."""
     folder.mkdir()
     for i in range(4):
         noise = np.random.default_rng(i).integers(0, 256, (height // 50, width // 50, 3), np.uint8)
@@ -119,7 +119,7 @@ def make_noise(folder: Path, rows: int, shape: tuple[int, int, int]) -> None:
 
 
 def make_digits(folder: Path, files: Path) -> None:
-    """The PNG files of class folders, such as MNIST's ``train``, grey."""
+    """The PNG files of class folders, such as MNIST's ``train``, gray."""
     folder.mkdir()
     paths = sorted(files.glob("*/*.png"))
     names = sorted({path.parent.name for path in paths})

@@ -13,7 +13,7 @@ from tensorstore_ds.version import __version__
 
 HERE = Path(__file__).parent
 #: Folders beside this one, and what of them is part of the site.
-NEIGHBOURS = {"formats": ("v1/*.*", "v1/conformance/README.md", "sources/*.md"), "examples": ("README.md",)}
+NEIGHBORS = {"formats": ("v1/*.*", "v1/conformance/README.md", "sources/*.md"), "examples": ("README.md",)}
 _ALIAS = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
 _FUNCTION = re.compile(r"<function \S+?>+")
 
@@ -51,14 +51,14 @@ html_theme_options = {"navigation_with_keys": False, "footer_start": ["copyright
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx before it looks for pages."""
-    copy_neighbours()
+    copy_neighbors()
     app.connect("source-read", link_to_copies)
     app.connect("autodoc-process-signature", shorten)
 
 
-def copy_neighbours() -> None:
+def copy_neighbors() -> None:
     """Bring pages that lie beside this folder into it, because Sphinx reads one folder only."""
-    for folder, patterns in NEIGHBOURS.items():
+    for folder, patterns in NEIGHBORS.items():
         shutil.rmtree(HERE / folder, ignore_errors=True)
         for page in (page for pattern in patterns for page in (HERE.parent / folder).glob(pattern)):
             copy = HERE / folder / page.relative_to(HERE.parent / folder)
@@ -67,8 +67,8 @@ def copy_neighbours() -> None:
 
 
 def link_to_copies(app: Sphinx, docname: str, source: list[str]) -> None:
-    """In the site, links of a page of `docs/` to a neighbour's page lead to its copy."""
-    source[0] = re.sub(rf"\]\(\.\./((?:{'|'.join(NEIGHBOURS)})/\S+?\.md)", r"](\1", source[0])
+    """In the site, links of a page of `docs/` to a neighbor's page lead to its copy."""
+    source[0] = re.sub(rf"\]\(\.\./((?:{'|'.join(NEIGHBORS)})/\S+?\.md)", r"](\1", source[0])
 
 
 def shorten(app: Sphinx, what: str, name: str, obj: object, options: object, *parts: str | None) -> Any:

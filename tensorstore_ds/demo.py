@@ -188,7 +188,7 @@ def _scene(
 
 
 def _background(rng: np.random.Generator) -> NDArray[np.float64]:
-    """Two colours that run into one another, cloudy and grainy: (H, W, 3), about 0 to 255."""
+    """Two colors that run into one another, cloudy and grainy: (H, W, 3), about 0 to 255."""
     height, width = SCENE_SIZE
     first, second = rng.uniform(40, 215, (2, 3))
     angle = rng.uniform(0, 2 * np.pi)

@@ -22,7 +22,7 @@ _LOW64 = (1 << 64) - 1
 def generator(seed: int, epoch: int, *stream: int) -> np.random.Generator:
     """The generator of an epoch; `stream` separates generators that must be independent, such as those of ranks.
 
-    NumPy's SeedSequence mixes the words, so that neighbouring seeds and epochs have nothing in common (O'Neill,
+    NumPy's SeedSequence mixes the words, so that neighboring seeds and epochs have nothing in common (O'Neill,
     Developing a seed_seq alternative, 2015; PCG64 is the generator).
     """
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(epoch, *stream))))

@@ -57,7 +57,7 @@ class Block:
 
 
 def pages() -> list[str]:
-    """All pages, relative to the repository, without the copies of neighbours that the build makes."""
+    """All pages, relative to the repository, without the copies of neighbors that the build makes."""
     made = (DOCS / "_build", DOCS / "formats", DOCS / "examples")
     found = [page for page in DOCS.rglob("*.md") if not any(page.is_relative_to(folder) for folder in made)]
     return [str(page.relative_to(ROOT)) for page in [*sorted(found), ROOT / "README.md", ROOT / "examples/README.md"]]

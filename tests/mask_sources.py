@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 RNG = np.random.default_rng(0)
-#: Colours of a palette, which no class may depend on.
+#: Colors of a palette, which no class may depend on.
 PALETTE = RNG.integers(0, 256, 768, np.uint8).tobytes()
 
 

@@ -1,4 +1,4 @@
-"""Colour jitter and normalisation, checked against torchvision sample by sample."""
+"""Color jitter and normalization, checked against torchvision sample by sample."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def limit(rows: int, *, from_step: int = 0) -> tuple[Any, list[int]]:
     return hook, seen
 
 
-@pytest.mark.parametrize("from_step", [0, 1])  # where the optimiser's memory is needed, too
+@pytest.mark.parametrize("from_step", [0, 1])  # where the optimizer's memory is needed, too
 def test_the_first_half_that_fits(path: Path, from_step: int) -> None:
     hook, seen = limit(6, from_step=from_step)
     assert found_for(path, too_large=50, hook=hook) == 6

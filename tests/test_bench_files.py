@@ -64,7 +64,7 @@ def test_classes_keep_their_numbers_in_whatever_order_they_are(tmp_path: Path) -
     assert as_stored(store, opened(store, source, LABELLED, tmp_path), LABELLED)
 
 
-def test_colours_and_sizes_are_those_of_the_store(tmp_path: Path) -> None:
+def test_colors_and_sizes_are_those_of_the_store(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name in ("ant", "bee"):
         (tmp_path / "source" / name).mkdir(parents=True)

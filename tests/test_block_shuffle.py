@@ -75,8 +75,8 @@ def test_a_window_holds_no_more_blocks_than_it_may():
     rows = BlockShuffleSampler(1000, block_rows=10, window_blocks=4).rows()
     windows = rows.reshape(-1, 40)
     assert {len(np.unique(window // 10)) for window in windows} == {4}
-    neighbours = np.diff(windows, axis=1)
-    assert (neighbours == 1).mean() < 0.1  # rows of a block do not stay in order
+    neighbors = np.diff(windows, axis=1)
+    assert (neighbors == 1).mean() < 0.1  # rows of a block do not stay in order
     assert len({tuple(window.argsort()) for window in windows}) == 25  # and no two windows are mixed alike
 
 

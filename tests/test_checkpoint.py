@@ -434,7 +434,7 @@ def test_what_a_killed_run_had_half_written_is_removed(run: Path) -> None:
     assert [path.name for path in (run / "run").glob("*.partial")] == ["mine.partial"]
 
 
-def test_the_optimisers_settings_are_those_of_the_options(run: Path, tmp_path: Path) -> None:
+def test_the_optimizers_settings_are_those_of_the_options(run: Path, tmp_path: Path) -> None:
     """Whatever a checkpoint says of them."""
     state = torch.load(run / "run" / "last.pt", weights_only=True)
     (tmp_path / "run").mkdir()

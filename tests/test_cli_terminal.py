@@ -327,12 +327,12 @@ def test_hostile_arguments(source: Path, tmp_path: Path) -> None:
 
 # --- on a terminal -----------------------------------------------------------------------------------------------
 
-#: What `tsds` itself says to a terminal: colours but magenta, where to write next, and whether the cursor is shown.
+#: What `tsds` itself says to a terminal: colors but magenta, where to write next, and whether the cursor is shown.
 OWN = re.compile(r"\x1b\[(?!35m|0;35m)[0-9;]*m|\x1b\[[0-9]*[AGK]|\x1b\[\?25[lh]|\r")
 
 
 def on_a_terminal(*arguments: object) -> str:
-    """What a process prints on a terminal; its own colours and movements left out."""
+    """What a process prints on a terminal; its own colors and movements left out."""
     controller, terminal = pty.openpty()
     words = [sys.executable, "-m", "tsds_cli", *map(str, arguments)]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "400"}

@@ -87,7 +87,7 @@ def test_torchvisions_transforms_move_boxes_and_keypoints(path):
     x1, y1, x2, y2 = SAMPLES[3]["boxes"].T
     np.testing.assert_allclose(target["boxes"], np.stack([10 - x2, y1, 10 - x1, y2], 1), rtol=1e-5)
     moved = SAMPLES[3]["keypoints"] * [-1, 1] + [10, 0]
-    np.testing.assert_allclose(target["keypoints"], moved, atol=1.01)  # torchvision takes points for pixel centres
+    np.testing.assert_allclose(target["keypoints"], moved, atol=1.01)  # torchvision takes points for pixel centers
     as_dict = StoreDataset(path, transform=v2.RandomHorizontalFlip(p=1))[3]
     np.testing.assert_allclose(as_dict["objects"]["boxes"], target["boxes"])
 

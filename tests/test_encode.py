@@ -1,4 +1,4 @@
-"""Decoding against Pillow; what is kept of depth, colour and orientation; what damaged files say."""
+"""Decoding against Pillow; what is kept of depth, color and orientation; what damaged files say."""
 
 import io
 
@@ -55,8 +55,8 @@ def test_16_bit_gray_stays_16_bit():
     np.testing.assert_array_equal(pixels[:, :, 0], values)
 
 
-def test_16_bit_colour_is_refused_rather_than_halved():
-    # A PNG by hand: 1x1, 16 bits, colour type 2.
+def test_16_bit_color_is_refused_rather_than_halved():
+    # A PNG by hand: 1x1, 16 bits, color type 2.
     import struct
     import zlib
 
@@ -65,7 +65,7 @@ def test_16_bit_colour_is_refused_rather_than_halved():
 
     header = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0)
     png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(7))) + chunk(b"IEND", b"")
-    with pytest.raises(SourceError, match=r"16-bit colour.*\.npy") as caught:
+    with pytest.raises(SourceError, match=r"16-bit color.*\.npy") as caught:
         decode_image(png)
     assert caught.value.reason == "unsupported-depth"
 
@@ -78,7 +78,7 @@ def test_alpha_is_dropped_or_kept_as_asked():
     np.testing.assert_array_equal(decode_image(png_bytes(RGB), color="rgba")[:, :, 3], np.full((9, 7), 255))
 
 
-def test_gray_becomes_colour_and_colour_gray_as_asked():
+def test_gray_becomes_color_and_color_gray_as_asked():
     gray = RGB[:, :, 0]
     np.testing.assert_array_equal(decode_image(png_bytes(gray), color="rgb"), np.stack([gray] * 3, axis=2))
     expected = np.asarray(Image.fromarray(RGB).convert("L"))

@@ -79,7 +79,7 @@ def test_grad_checkpointing_has_the_same_gradients() -> None:
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
 
 
-# --- the optimiser -----------------------------------------------------------------------------------------------
+# --- the optimizer -----------------------------------------------------------------------------------------------
 
 
 def test_only_matrices_decay() -> None:

@@ -60,10 +60,10 @@ def test_resizing_takes_the_nearest_as_pillow_does(height, width, to_height, to_
 
 
 def between_pixels(start: float, stop: float, count: int, offset: int, size: int) -> np.ndarray:
-    """(size,) whether the centre of each result lies between two pixels, either of which is the nearest."""
-    centres = start + (np.arange(count) + 0.5) * ((stop - start) / count)
+    """(size,) whether the center of each result lies between two pixels, either of which is the nearest."""
+    centers = start + (np.arange(count) + 0.5) * ((stop - start) / count)
     found = np.zeros(size, bool)
-    found[offset : offset + count] = np.abs(centres - np.rint(centres)) < 1e-6
+    found[offset : offset + count] = np.abs(centers - np.rint(centers)) < 1e-6
     return found
 
 

@@ -113,9 +113,9 @@ def test_files_are_fitted_as_the_conversion_did(tmp_path: Path, fit: Fit, size: 
 
 
 @pytest.mark.parametrize(("color", "channels"), [("gray", 1), ("rgb", 3), ("rgba", 4)])
-def test_files_get_the_colours_of_the_store(tmp_path: Path, color: Color, channels: int) -> None:
+def test_files_get_the_colors_of_the_store(tmp_path: Path, color: Color, channels: int) -> None:
     paths = files(tmp_path / "images", sizes=[STORED] * 4)
-    for path, kind in zip(paths[:3], ((), (2,), (4,)), strict=True):  # gray, gray with alpha, colour with alpha
+    for path, kind in zip(paths[:3], ((), (2,), (4,)), strict=True):  # gray, gray with alpha, color with alpha
         pixels = np.random.default_rng(7).integers(0, 256, (*STORED, *kind), np.uint8)
         path.write_bytes(png_bytes(pixels))
     tsds.convert(tmp_path / "images", tmp_path / "s.tsds", ConvertOptions(workers=0, color=color))

@@ -1,4 +1,4 @@
-"""Images of differing sizes and colours: what is said of them, and what a conversion makes of gray among colour."""
+"""Images of differing sizes and colors: what is said of them, and what a conversion makes of gray among color."""
 
 import numpy as np
 import pytest
@@ -8,13 +8,13 @@ import tensorstore_ds as tsds
 from stores import Samples, class_folders, png_bytes
 from tensorstore_ds.conversion.options import ConvertOptions
 
-IN_SHARDS = ConvertOptions(workers=0, shard_nbytes=60)  # two gray images of 6x5, or one in colour, at least
-NOTE = "15 gray and 1 colour images: all are stored as RGB. Pass `color=gray` or `color=rgb` to choose."
+IN_SHARDS = ConvertOptions(workers=0, shard_nbytes=60)  # two gray images of 6x5, or one in color, at least
+NOTE = "15 gray and 1 color images: all are stored as RGB. Pass `color=gray` or `color=rgb` to choose."
 
 
 @pytest.fixture
 def mixed(tmp_path):
-    """Gray images, one of which, in the middle of the second split, is in colour."""
+    """Gray images, one of which, in the middle of the second split, is in color."""
     folders = class_folders(tmp_path / "src")
     pixels = np.random.default_rng(1).integers(0, 256, (6, 5, 3), np.uint8)
     (folders / "test/bee/1.png").write_bytes(png_bytes(pixels))
@@ -46,7 +46,7 @@ def stopped(source, out, after, options):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_gray_among_colour_becomes_rgb_and_the_user_is_told(mixed, tmp_path, workers):
+def test_gray_among_color_becomes_rgb_and_the_user_is_told(mixed, tmp_path, workers):
     summary = tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(workers=workers, shard_nbytes=60))
     assert summary.notes == (NOTE,)
     assert summary.rows == {"train": 8, "test": 8}
@@ -59,7 +59,7 @@ def test_gray_among_colour_becomes_rgb_and_the_user_is_told(mixed, tmp_path, wor
         np.testing.assert_array_equal(split["image"][i], expected)
 
 
-def test_gray_among_colour_is_rgb_in_jpeg_too(mixed, tmp_path):
+def test_gray_among_color_is_rgb_in_jpeg_too(mixed, tmp_path):
     summary = tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(encoding="jpeg", workers=0))
     assert summary.notes == (NOTE,)
     tsds.convert(mixed, tmp_path / "rgb.tsds", ConvertOptions(encoding="jpeg", color="rgb", workers=0))
@@ -67,7 +67,7 @@ def test_gray_among_colour_is_rgb_in_jpeg_too(mixed, tmp_path):
     assert len(tsds.open(tmp_path / "s.tsds")["train"].statistics["channels"]["mean"]) == 3
 
 
-def test_files_kept_as_they_are_stay_gray_and_colour(mixed, tmp_path):
+def test_files_kept_as_they_are_stay_gray_and_color(mixed, tmp_path):
     summary = tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(encoding="source", workers=0))
     assert summary.notes == ()
     split = tsds.open(tmp_path / "s.tsds")["test"]
@@ -103,8 +103,8 @@ def test_all_that_differs_is_said_at_once(mixed, tmp_path):
     with pytest.raises(tsds.SourceError, match="differing sizes") as caught:
         tsds.convert(mixed, tmp_path / "s.tsds", IN_SHARDS)
     assert str(caught.value) == (
-        f"{mixed}: images are of differing sizes (height x width): 6x5 (15), 9x9 (1); and of differing colours: "
-        "gray (15), colour (1) (stored as RGB). Pass one `size` with `fit=pad`, `fit=crop` or `fit=stretch`, or keep "
+        f"{mixed}: images are of differing sizes (height x width): 6x5 (15), 9x9 (1); and of differing colors: "
+        "gray (15), color (1) (stored as RGB). Pass one `size` with `fit=pad`, `fit=crop` or `fit=stretch`, or keep "
         "sizes with `encoding=jpeg`, or all as it is with `encoding=source`."
     )
     for options in ({"size": (8, 8)}, {"encoding": "jpeg"}, {"encoding": "source"}):
@@ -115,7 +115,7 @@ def test_16_bit_images_among_others(mixed, tmp_path):
     (mixed / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint16)))
     with pytest.raises(tsds.SourceError) as caught:
         tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(workers=0, color="rgb"))
-    assert "6x5 (15), 9x9 (1); and of differing colours: gray (14), colour (1), 16-bit gray (1). Keep each" in str(
+    assert "6x5 (15), 9x9 (1); and of differing colors: gray (14), color (1), 16-bit gray (1). Keep each" in str(
         caught.value
     )
     assert caught.value.reason == "shapes-differ"
@@ -124,7 +124,7 @@ def test_16_bit_images_among_others(mixed, tmp_path):
 
 def test_arrays_with_and_without_alpha(tmp_path):
     samples = Samples([np.zeros((4, 5, 3), np.uint8), np.zeros((4, 5, 4), np.uint8), np.zeros((3, 5, 4), np.uint8)])
-    with pytest.raises(tsds.SourceError, match=r"colour \(1\).*Pass one `size` and `color=rgb` with"):
+    with pytest.raises(tsds.SourceError, match=r"color \(1\).*Pass one `size` and `color=rgb` with"):
         tsds.convert(samples, tmp_path / "s.tsds", ConvertOptions(workers=0))
     assert tsds.convert(samples, tmp_path / "s.tsds", ConvertOptions(workers=0, size=(8, 8), color="rgb")).notes == ()
 

@@ -29,7 +29,7 @@ def plain(count: int, height: int, width: int) -> np.ndarray[Any, Any]:
 
 
 def extent(sheet: Image.Image, color: tuple[int, int, int], tolerance: int = 0) -> tuple[int, int, int, int] | None:
-    """Box of all pixels of a colour, left top right bottom."""
+    """Box of all pixels of a color, left top right bottom."""
     distance = np.abs(np.asarray(sheet).astype(int) - color).max(axis=2)
     rows, columns = np.nonzero(distance <= tolerance)
     return None if not len(rows) else (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
@@ -119,7 +119,7 @@ def test_stores_of_all_kinds(store: str) -> None:
 # --- objects ----------------------------------------------------------------------------------------------------
 
 
-def test_boxes_have_the_colour_of_their_class(tmp_path: Path) -> None:
+def test_boxes_have_the_color_of_their_class(tmp_path: Path) -> None:
     split = detection(tmp_path, [[100, 120, 200, 220], [230, 240, 300, 300]], [0, 1])
     sheet = preview(split, [0])
     origin = extent(sheet, BACK)

@@ -93,7 +93,7 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     assert error.value.reason == "unreadable-file"
 
 
-def test_names_that_are_not_utf8_are_walked_and_recognised(tmp_path: Path) -> None:
+def test_names_that_are_not_utf8_are_walked_and_recognized(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.png")).write_bytes(b"")
     (name,) = walk_files(tmp_path, PNG)
     problem = encoding_problem(name)
@@ -256,7 +256,7 @@ EXAMPLES: dict[str, tuple[str, dict[str, bytes]]] = {
 }
 
 
-def recognised(path: Path) -> list[str]:
+def recognized(path: Path) -> list[str]:
     return [name for name, format in FORMATS.items() if format.load().detect(path)]
 
 
@@ -276,7 +276,7 @@ def test_each_format_is_detected_by_its_own_source_alone(tmp_path: Path, example
     for name, data in content.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
-    assert recognised(tmp_path) == [format]
+    assert recognized(tmp_path) == [format]
 
 
 @pytest.mark.parametrize(
@@ -292,9 +292,9 @@ def test_each_format_is_detected_by_its_own_source_alone(tmp_path: Path, example
 def test_each_file_is_detected_by_its_own_source_alone(tmp_path: Path, name: str, data: bytes, format: str) -> None:
     file = tmp_path / name
     file.write_bytes(data)
-    assert recognised(file) == [format]
+    assert recognized(file) == [format]
 
 
 def test_nothing_is_detected_where_nothing_is(tmp_path: Path) -> None:
     touch(tmp_path, "a.md", "sub/b.txt")
-    assert recognised(tmp_path) == []
+    assert recognized(tmp_path) == []

@@ -143,3 +143,9 @@ def test_a_bad_mask_is_left_out_and_named(change, reason, tmp_path):
     assert "images/2.png (mask)" in str(caught.value)
     summary = tsds.convert(tmp_path / "city", tmp_path / "out.tsds", ConvertOptions(workers=0, on_error="skip"))
     assert (summary.rows, summary.skipped) == ({"train": 3}, {reason: 1})
+
+
+def test_images_of_several_sizes_get_advice_that_masks_can_follow(tmp_path):
+    with pytest.raises(SourceError, match="images are of differing sizes") as caught:
+        tsds.convert(write_voc(tmp_path), tmp_path / "o.tsds", ConvertOptions(workers=0))
+    assert str(caught.value).endswith("Pass one `size` with `fit=pad`, `fit=crop` or `fit=stretch`.")

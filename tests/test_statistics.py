@@ -58,7 +58,7 @@ def test_sizes_are_listed_one_by_one_while_they_are_few():
     assert statistics.summary()["sizes"]["distinct"] is None
 
 
-def test_gray_and_colour_images_have_no_channels_in_common():
+def test_gray_and_color_images_have_no_channels_in_common():
     statistics = Statistics()
     statistics.add_pixels(np.zeros((2, 2, 1), np.uint8))
     statistics.add_pixels(np.zeros((2, 2, 3), np.uint8))

@@ -102,7 +102,7 @@ def test_what_comes_out(
         assert means.abs().max() < 0.6 and deviations.min() > 0.6 and deviations.max() < 1.4
 
 
-def test_an_evaluation_is_resized_and_normalised_as_torchvision_does(splits: dict[int, Split]) -> None:
+def test_an_evaluation_is_resized_and_normalized_as_torchvision_does(splits: dict[int, Split]) -> None:
     split = splits[3]
     batch = stored(split)
     found = eval_transform(split, options(), vit((9, 21), 3))(batch)["image"]
@@ -146,7 +146,7 @@ def test_a_channel_that_is_constant(tmp_path: Path) -> None:
     torch.testing.assert_close(found[:, 2].std(correction=0), torch.tensor(1.0))
 
 
-def test_gray_and_colour_images_in_one_split(tmp_path: Path) -> None:
+def test_gray_and_color_images_in_one_split(tmp_path: Path) -> None:
     for name, mode in (("ant", "L"), ("bee", "RGB")):  # kept as they are: else all would be RGB
         (tmp_path / "src" / name).mkdir(parents=True)
         Image.new(mode, (4, 4)).save(tmp_path / "src" / name / "0.png")

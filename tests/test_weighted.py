@@ -50,7 +50,7 @@ def test_with_replacement_rows_come_as_often_as_they_weigh(dtype):
 
 
 def test_with_replacement_draws_are_independent_of_each_other():
-    """Pairs of neighbours within an epoch, and of the same place in neighbouring epochs."""
+    """Pairs of neighbors within an epoch, and of the same place in neighboring epochs."""
     chance = np.array([1, 2, 0.5, 4]) / 7.5
     expected = 20_000 * np.outer(chance, chance)
     weights = WEIGHTS[:1] + WEIGHTS[2:]

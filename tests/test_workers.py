@@ -130,7 +130,7 @@ def test_large_images_are_decoded_one_after_another_where_memory_is_short(tmp_pa
 
 
 def test_a_block_of_encoded_images_does_not_keep_their_pixels(tmp_path):
-    """Images of one colour are some kilobytes as files: a block has hundreds of them."""
+    """Images of one color are some kilobytes as files: a block has hundreds of them."""
     for i in range(24):
         Image.new("L", (3000, 3000), i).save(tmp_path / f"{i}.png", compress_level=1)
     code = """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-#: By group; colours that the colour-blind tell apart (Okabe and Ito, Color Universal Design, 2008).
+#: By group; colors that the color-blind tell apart (Okabe and Ito, Color Universal Design, 2008).
 _COLORS: Mapping[str, str] = dict(zip(GROUPS, ("#0072b2", "#009e73", "#e69f00", "#d55e00", "#cc79a7"), strict=True))
 #: Of the ways of a group, in turn.
 _MARKERS, _DASHES = ("o", "s", "^"), ("-", "--", ":")

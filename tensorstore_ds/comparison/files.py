@@ -113,7 +113,7 @@ def image_transform(store: Store, split: Split, image: str) -> Callable[[Any], t
 
 
 def in_mode(image: Image.Image, mode: str) -> Image.Image:
-    """The image in the store's colours; as it is, if it has them."""
+    """The image in the store's colors; as it is, if it has them."""
     return image if image.mode == mode else image.convert(mode)
 
 
@@ -125,7 +125,7 @@ def cover(image: Image.Image, height: int, width: int) -> Any:
 
 
 def open_image(path: str) -> Image.Image:
-    """Decode a file; torchvision's own loader would turn grey images into colours first."""
+    """Decode a file; torchvision's own loader would turn gray images into colors first."""
     with open(path, "rb") as file:
         image = Image.open(file, formats=FORMATS)
         image.load()

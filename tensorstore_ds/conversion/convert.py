@@ -151,7 +151,7 @@ class _Conversion:
         )
 
     def _shards_of_one_shape(self, prepared: Prepared) -> tuple[Prepared, dict[str, list[FinishedShard]]]:
-        """All shards of each split; all anew, in RGB, where gray and colour images turn out to be mixed."""
+        """All shards of each split; all anew, in RGB, where gray and color images turn out to be mixed."""
         begun = self._workspace.begun() or {}
         if self._options.color == "auto" and begun.get("mixed") is True:
             in_rgb = self._in_rgb(prepared)
@@ -170,7 +170,7 @@ class _Conversion:
         return in_rgb, self._shards(in_rgb)
 
     def _in_rgb(self, prepared: Prepared) -> Prepared | None:
-        """The same with all images as RGB, if gray and colour are mixed, and nothing else differs."""
+        """The same with all images as RGB, if gray and color are mixed, and nothing else differs."""
         self._notify(Progress("scan", 0, 0))
         surveyed = survey(prepared)
         if surveyed.differing is not None:

@@ -1,6 +1,6 @@
 """Before anything is written: scan the source, divide it into splits, and learn what a row will be.
 
-`survey` counts the sizes and colours of all images by their headers, without decoding a pixel.
+`survey` counts the sizes and colors of all images by their headers, without decoding a pixel.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ class Kind(NamedTuple):
         return _NAMES.get(self, f"{self.channels} x {self.dtype}")
 
 
-GRAY, COLOUR = Kind(1, "uint8"), Kind(3, "uint8")
-_NAMES = {GRAY: "gray", COLOUR: "colour", Kind(1, "uint16"): "16-bit gray"}
+GRAY, COLOR = Kind(1, "uint8"), Kind(3, "uint8")
+_NAMES = {GRAY: "gray", COLOR: "color", Kind(1, "uint16"): "16-bit gray"}
 
 
 @dataclass(slots=True)
@@ -164,7 +164,7 @@ class Survey:
     kinds: Counter[Kind] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)  #: with what is no image
     differing: Problem | None = None  #: what keeps the images from being rows of one array, with the way out of it all
-    note: str = ""  #: what the user is told where gray and colour images are mixed, which are all stored as RGB then
+    note: str = ""  #: what the user is told where gray and color images are mixed, which are all stored as RGB then
 
 
 def survey(prepared: Prepared) -> Survey:
@@ -181,7 +181,8 @@ def survey(prepared: Prepared) -> Survey:
             surveyed.kinds[kind] += 1
     surveyed.note = _note_of_mixed_colors(surveyed, options)
     if options.encoding == "raw":
-        surveyed.differing = _differing(surveyed, options, str(prepared.source.path))
+        masks = bool(of_kind(prepared.format.fields, MaskField))
+        surveyed.differing = _differing(surveyed, options, str(prepared.source.path), masks)
     return surveyed
 
 
@@ -201,12 +202,12 @@ def _header(sample: Sample, options: ImageOptions) -> tuple[int, int, Kind]:
 def _kind(image: Image.Image) -> Kind:
     color = color_of(image.mode)
     if color != image.mode:
-        return GRAY if color == "gray" else COLOUR
+        return GRAY if color == "gray" else COLOR
     return Kind(1, {"I": "int32", "F": "float32"}.get(color, "uint16"))
 
 
 def _note_of_mixed_colors(surveyed: Survey, options: ImageOptions) -> str:
-    kinds = [kind for kind in surveyed.kinds if options.encoding == "raw" or kind in (GRAY, COLOUR)]
+    kinds = [kind for kind in surveyed.kinds if options.encoding == "raw" or kind in (GRAY, COLOR)]
     if options.encoding == "source" or options.color != "auto" or len({kind.dtype for kind in kinds}) > 1:
         return ""
     if {kind.channels for kind in kinds} != {1, 3}:
@@ -215,7 +216,7 @@ def _note_of_mixed_colors(surveyed: Survey, options: ImageOptions) -> str:
     return f"{counts} images: all are stored as RGB. Pass `color=gray` or `color=rgb` to choose."
 
 
-def _differing(surveyed: Survey, options: ImageOptions, where: str) -> Problem | None:
+def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> Problem | None:
     kinds = {_stored(kind, options) for kind in surveyed.kinds}
     sizes_differ = len(surveyed.sizes) > 1 and options.size is None
     colors_differ = len(kinds) > 1 and not surveyed.note
@@ -223,20 +224,22 @@ def _differing(surveyed: Survey, options: ImageOptions, where: str) -> Problem |
         return None
     what = [f"sizes (height x width): {_named(surveyed.sizes)}"] if sizes_differ else []
     if len(kinds) > 1:
-        what.append(f"colours: {_named(surveyed.kinds)}{' (stored as RGB)' if surveyed.note else ''}")
+        what.append(f"colors: {_named(surveyed.kinds)}{' (stored as RGB)' if surveyed.note else ''}")
     color = " and `color=rgb`" if colors_differ else ""
     if len({kind.dtype for kind in kinds}) > 1:
         advice = "Keep each as it is with `encoding=source`, or bring all to one depth first."
     elif sizes_differ:
-        advice = f"Pass one `size`{color} with `fit=pad`, `fit=crop` or `fit=stretch`, "
-        advice += f"or keep sizes with `encoding=jpeg`{color}, or all as it is with `encoding=source`."
+        advice = f"Pass one `size`{color} with `fit=pad`, `fit=crop` or `fit=stretch`"
+        if not masks:  # they are stored as pixels of one size
+            advice += f", or keep sizes with `encoding=jpeg`{color}, or all as it is with `encoding=source`"
+        advice += "."
     else:
         advice = "Pass `color=rgb`, or keep each as it is with `encoding=source`."
     return Problem(where, SHAPES_DIFFER, f"images are of differing {'; and of differing '.join(what)}. {advice}")
 
 
 def _stored(kind: Kind, options: ImageOptions) -> Kind:
-    """What becomes of an image by the option for colour."""
+    """What becomes of an image by the option for color."""
     if options.color == "gray" and kind.channels in (3, 4):
         return Kind(1, kind.dtype)
     return Kind({"rgb": 3, "rgba": 4}.get(options.color, kind.channels), kind.dtype)

@@ -161,7 +161,7 @@ def _add_masks(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
 
 def _add_channels(a: dict[str, Any] | None, b: dict[str, Any] | None) -> dict[str, Any] | None:
     if a is None or b is None or a["dtype"] != b["dtype"] or len(a["sum"]) != len(b["sum"]):
-        return None  # gray and colour images in one split have no channels in common
+        return None  # gray and color images in one split have no channels in common
     sums = {name: _add_lists(a[name], b[name]) for name in ("sum", "squares")}
     return _if_finite({"dtype": a["dtype"], "count": a["count"] + b["count"], **sums})
 

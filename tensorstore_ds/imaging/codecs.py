@@ -1,4 +1,4 @@
-"""Image files to pixels, upright and in the colours asked for, and masks; pixels to JPEG."""
+"""Image files to pixels, upright and in the colors asked for, and masks; pixels to JPEG."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def decode_image(
 
 
 def decode_mask(source: bytes | NDArray[Any] | Image.Image, *, max_pixels: int = MAX_PIXELS, key: str) -> NDArray[Any]:
-    """(H, W) integers of a mask: the indices of a palette, not its colours; or gray values of 8 or 16 bits.
+    """(H, W) integers of a mask: the indices of a palette, not its colors; or gray values of 8 or 16 bits.
 
     Args:
         source: an image file's bytes, an array (H, W) of integers, also with an axis of length 1 more, or a PIL image.
@@ -75,7 +75,7 @@ def decode_mask(source: bytes | NDArray[Any] | Image.Image, *, max_pixels: int =
         key: names the mask in errors.
 
     Raises:
-        SourceError: as `decode_image`; `unsupported-depth` for colours, `array-shape` for an array of another shape.
+        SourceError: as `decode_image`; `unsupported-depth` for colors, `array-shape` for an array of another shape.
     """
     if isinstance(source, np.ndarray):
         mask = source.squeeze() if source.ndim == 3 and 1 in source.shape else source
@@ -86,7 +86,7 @@ def decode_mask(source: bytes | NDArray[Any] | Image.Image, *, max_pixels: int =
     image: Image.Image = open_image(source, max_pixels=max_pixels, key=key) if isinstance(source, bytes) else source
     if image.mode not in _MASK_MODES and not image.mode.startswith("I;16"):
         message = f"expected a mask with a palette or in gray, found an image of the mode {image.mode}."
-        advice = "Write the number of each pixel's class, not its colour."
+        advice = "Write the number of each pixel's class, not its color."
         raise SourceError(Problem(key, "unsupported-depth", message), advice)
     try:
         mask = np.asarray(_upright(image))
@@ -122,7 +122,7 @@ def open_image(data: bytes | BinaryIO, *, max_pixels: int = MAX_PIXELS, key: str
             Problem(key, "too-many-pixels", message), "Raise the limit with `max_pixels`, if you trust it."
         )
     if image.tile and image.mode[:2] != "I;" and ";16" in str(image.tile[0][3]):
-        message = "this is a 16-bit colour image, of which Pillow would keep 8 bits."
+        message = "this is a 16-bit color image, of which Pillow would keep 8 bits."
         raise SourceError(Problem(key, "unsupported-depth", message), "Convert it to an array (.npy) to keep 16 bits.")
     return image
 
@@ -138,10 +138,10 @@ def oriented_size(image: Image.Image, key: str = "image") -> tuple[int, int]:
 
 
 def color_of(mode: str) -> str:
-    """What a Pillow mode becomes by ``color="auto"``: gray, colour, or its own name for more than 8 bits."""
+    """What a Pillow mode becomes by ``color="auto"``: gray, color, or its own name for more than 8 bits."""
     if mode in ("I", "F") or mode.startswith("I;16"):
         return mode
-    return "gray" if mode in _GRAY_MODES else "colour"
+    return "gray" if mode in _GRAY_MODES else "color"
 
 
 _limits: list[int | None] = []  # Pillow's own, once for each thread or block that has set it aside

@@ -53,7 +53,7 @@ def _as_float32(plane: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def resize_nearest(mask: NDArray[Any], placement: Placement, fill: int) -> NDArray[Any]:
-    """Resize a mask (H, W): each pixel gets the value at its centre, as by Pillow's filter NEAREST.
+    """Resize a mask (H, W): each pixel gets the value at its center, as by Pillow's filter NEAREST.
 
     Returns:
         (H', W') of the same dtype; what `placement` leaves free is `fill`.

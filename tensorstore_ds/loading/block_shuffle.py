@@ -1,4 +1,4 @@
-"""Shuffling for stores larger than memory: blocks of neighbouring rows are read whole and mixed a few at a time.
+"""Shuffling for stores larger than memory: blocks of neighboring rows are read whole and mixed a few at a time.
 
 And what belongs to it: the system reads the blocks to come while batches are gathered, and a number says how well an
 order is mixed.
@@ -65,7 +65,7 @@ class BlockShuffleSampler(RowSampler):
 
     Args:
         data: a number of rows, or a data set, whose length is taken; it is not kept.
-        block_rows: neighbouring rows that stay together in reading.
+        block_rows: neighboring rows that stay together in reading.
         window_blocks: blocks whose rows are mixed.
         order: `seed`, `rank`, `num_replicas` and `drop_last`: see `Order`.
     """

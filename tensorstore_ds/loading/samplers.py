@@ -100,12 +100,12 @@ class RowSampler(DistributedSampler[int], ABC):
 
     @property
     def rank(self) -> int:  # type: ignore[override]
-        """As passed, else torch.distributed's as soon as it is initialised, else 0."""
+        """As passed, else torch.distributed's as soon as it is initialized, else 0."""
         return self._place()[0]
 
     @property
     def num_replicas(self) -> int:  # type: ignore[override]
-        """As passed, else torch.distributed's world size as soon as it is initialised, else 1."""
+        """As passed, else torch.distributed's world size as soon as it is initialized, else 1."""
         return self._place()[1]
 
     @property

@@ -125,7 +125,7 @@ def _magnified(image: Image.Image, side: int) -> tuple[Image.Image, float]:
 
 
 def _legend(split: Split, tables: Sequence[str], rows: Sequence[int]) -> list[tuple[str, str]]:
-    """(colour, text) of every class that occurs in these rows: how many objects, or what share of the pixels."""
+    """(color, text) of every class that occurs in these rows: how many objects, or what share of the pixels."""
     legend = []
     for table in tables:
         classes = split.fields[table].classes

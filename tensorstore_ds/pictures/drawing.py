@@ -84,7 +84,7 @@ def class_name(classes: Sequence[str], label: int) -> str:
 
 
 def draw_mask(picture: Image.Image, mask: NDArray[Any], field: MaskField) -> None:
-    """Lay the colours of a mask's classes over `picture`; a first class that is the background stays clear."""
+    """Lay the colors of a mask's classes over `picture`; a first class that is the background stays clear."""
     palette = np.zeros((2**16, 4), np.uint8)
     for label in mask_labels(field):
         palette[label] = (*ImageColor.getrgb(mask_color(label)), _MASK_ALPHA)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-#: Colours that the colour-blind tell apart (Okabe and Ito, Color Universal Design, 2008): of training, of evaluation.
+#: Colors that the color-blind tell apart (Okabe and Ito, Color Universal Design, 2008): of training, of evaluation.
 TRAIN, EVAL = "#0072b2", "#d55e00"
 INK, FADED, EDGE, EMPTY = "#1c1f24", "#6b7280", "#d9dce1", "#eceef1"
 

@@ -45,11 +45,11 @@ FORMATS: Mapping[str, Format] = {
 
 
 def open_source(path: Path, format: str = "auto", options: SourceOptions | None = None) -> Source:
-    """The source at `path`, of the format named, or of the one format that recognises it.
+    """The source at `path`, of the format named, or of the one format that recognizes it.
 
     Raises:
         SourceError: `no-such-source`, `unreadable-file`, `unknown-format`, or `ambiguous-format` when several
-            recognise it.
+            recognize it.
     """
     from tensorstore_ds.sources.base import SourceOptions  # imports NumPy, which the list of formats does not need
 
@@ -65,12 +65,12 @@ def open_source(path: Path, format: str = "auto", options: SourceOptions | None 
     if names:
         problem = Problem(str(path), "ambiguous-format", f"this could be {' or '.join(names)}.")
         raise SourceError(problem, "Name the format with `format`.")
-    problem = Problem(str(path), "unknown-format", "no known data set format was recognised.")
+    problem = Problem(str(path), "unknown-format", "no known data set format was recognized.")
     raise SourceError(problem, _advice(path))
 
 
 def _advice(path: Path) -> str:
-    """What to do about a path that no format recognises."""
+    """What to do about a path that no format recognizes."""
     from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 
     if path.suffix.lower() in (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z"):

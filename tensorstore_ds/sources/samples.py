@@ -1,7 +1,7 @@
 """What a Python object means as a sample, and samples that all have the fields of the first.
 
 A sample is (image, label), (image, target), a dict, or an image alone. Pillow's images and torch's tensors are
-recognised by what they can do: neither library is imported here.
+recognized by what they can do: neither library is imported here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a batch of stored images to what a model takes: augmented, resized, normalised, on its device."""
+"""From a batch of stored images to what a model takes: augmented, resized, normalized, on its device."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def train_transform(split: Split, options: TrainOptions, vit: ViTOptions) -> Com
 
 
 def eval_transform(split: Split, options: TrainOptions, vit: ViTOptions) -> Compose:
-    """What batches of an evaluation go through: resized, and normalised as in training; `split` is that of training."""
+    """What batches of an evaluation go through: resized, and normalized as in training; `split` is that of training."""
     return Compose([Resize(vit.image_size), normalize(split)], seed=options.seed)
 
 

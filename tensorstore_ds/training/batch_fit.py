@@ -65,7 +65,7 @@ def fitting_batch_size(
 ) -> int:
     """The largest half, quarter, ... of a batch size with which a step fits; 0 if none does.
 
-    Each is tried, with a new model and two steps: the second has the optimiser's memory, too. What the failed run held
+    Each is tried, with a new model and two steps: the second has the optimizer's memory, too. What the failed run held
     must have been let go.
     """
     size = too_large // 2

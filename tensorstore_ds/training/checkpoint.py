@@ -45,7 +45,7 @@ class ModelCard:
 
     vit: ViTOptions  #: Its shape.
     task: Task  #: What it has learned.
-    mean: tuple[float, ...]  #: Of each channel, by which images are normalised; of values in [0, 1] for uint8.
+    mean: tuple[float, ...]  #: Of each channel, by which images are normalized; of values in [0, 1] for uint8.
     std: tuple[float, ...]  #: Likewise.
     stored: tuple[int, int]  #: (height, width) of the images in the store; the model's own size may be another.
     fit: Fit = "pad"  #: How images were brought to that size: ``pad``, ``crop`` or ``stretch``.

@@ -28,7 +28,7 @@ from tensorstore_ds.training.tasks import Classification, ClassificationKeypoint
 EVAL_SPLITS = ("val", "valid", "validation", "test")
 #: Images with a class that is in fewer than this share of all are drawn more often by the balance `repeat`.
 RARE = 0.1
-#: Of neighbouring rows that are read together, where a split does not fit in memory.
+#: Of neighboring rows that are read together, where a split does not fit in memory.
 BLOCK_NBYTES = 8 * 1024**2
 #: What a store must have for a task.
 _NEEDED = {

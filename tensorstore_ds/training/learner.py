@@ -152,7 +152,7 @@ class Learner:
             group.update(kept, lr=float(group["lr"]))  # all but the rate follows from the options
         for weights, moments in self.optimizer.state.items():
             if any(moments[name].shape != weights.shape for name in ("exp_avg", "exp_avg_sq")):
-                raise ValueError("the optimiser is of another model")
+                raise ValueError("the optimizer is of another model")
         self.scaler.load_state_dict(state["scaler"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])

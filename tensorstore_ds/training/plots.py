@@ -31,7 +31,7 @@ COUNTED = 20
 #: Names along an axis, at most.
 NAMED = 50
 #: What metrics are called where there is room for it.
-TITLES = {"f1": "F1", "nme": "normalised mean error"}
+TITLES = {"f1": "F1", "nme": "normalized mean error"}
 
 
 def draw_curves(
@@ -124,7 +124,7 @@ def draw_keypoint_errors(errors: NDArray[np.floating[Any]], names: Sequence[str]
 def draw_confusion(matrix: NDArray[Any], classes: Sequence[str], path: str | os.PathLike[str]) -> bool:
     """Draw a confusion matrix, (C, C) counts: how the samples of each true class, a row, were predicted.
 
-    Colours show shares of a row, on a scale that makes one percent visible. Up to 20 classes, cells hold their counts;
+    Colors show shares of a row, on a scale that makes one percent visible. Up to 20 classes, cells hold their counts;
     beyond 50, only some of the classes are named.
     """
     matrix = np.asarray(matrix)
@@ -155,7 +155,7 @@ def draw_confusion(matrix: NDArray[Any], classes: Sequence[str], path: str | os.
 
 
 def _draw_cells(axes: Axes, matrix: NDArray[Any], cell: float) -> None:
-    """Colours, their scale, and counts; `cell` is the side of one in inches."""
+    """Colors, their scale, and counts; `cell` is the side of one in inches."""
     from matplotlib import colormaps
     from matplotlib.colors import PowerNorm
 

@@ -44,7 +44,7 @@ def predict(
 ) -> Iterator[Prediction]:
     """Predict image files with a checkpoint of `train`.
 
-    They are brought to the size and the colours of the store that the model was trained on, as the conversion did it.
+    They are brought to the size and the colors of the store that the model was trained on, as the conversion did it.
 
     Args:
         checkpoint: `best.pt` or `last.pt` of a run.

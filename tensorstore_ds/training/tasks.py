@@ -184,7 +184,7 @@ class MultiLabel(Task):
 class Keypoints(Task):
     """K keypoints of an image's largest object: smooth L1 of their places (Girshick, Fast R-CNN, ICCV 2015).
 
-    The metric `nme`, normalised mean error, is the mean distance of predicted and true keypoints, relative to
+    The metric `nme`, normalized mean error, is the mean distance of predicted and true keypoints, relative to
     ``sqrt(w * h)`` of the object's box (Bulat and Tzimiropoulos, How far are we from solving the 2D & 3D face alignment
     problem, ICCV 2017); of the image where objects have no boxes. Absent keypoints (NaN) count nowhere.
     """

@@ -17,7 +17,7 @@ class ViT(VisionTransformer):  # type: ignore[misc]  # torchvision has no types
     """torchvision's `VisionTransformer` (Dosovitskiy et al., ICLR 2021) with a grid of patches that need not be square.
 
     Images whose sides the patch does not divide are padded at the right and the bottom with 0, which is the mean after
-    normalisation. The weights have torchvision's names, and for square RGB images its shapes.
+    normalization. The weights have torchvision's names, and for square RGB images its shapes.
 
     Args:
         options: its shape.

@@ -87,7 +87,7 @@ class BatchTransform(nn.Module):
         return objects
 
     def transform_masks(self, masks: Tensor, params: Params) -> Tensor:
-        """Masks (B, 1, H, W) after the transform; as they are, where pixels only change their colours."""
+        """Masks (B, 1, H, W) after the transform; as they are, where pixels only change their colors."""
         return masks
 
     def extra_repr(self) -> str:

@@ -1,4 +1,4 @@
-"""Batch transforms that change values and move nothing: colour jitter and normalisation."""
+"""Batch transforms that change values and move nothing: color jitter and normalization."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ColorJitter(BatchTransform):
         return {"order": torch.tensor(list(used), dtype=torch.int64)[order], "factors": torch.from_numpy(factors)}
 
     def transform_images(self, images: Tensor, params: Params) -> Tensor:
-        """Images in other colours, of the same dtype; raises `ValueError` if they have neither 1 channel nor 3."""
+        """Images in other colors, of the same dtype; raises `ValueError` if they have neither 1 channel nor 3."""
         if images.shape[1] not in (1, 3):
             raise ValueError(f"ColorJitter: expected images of 1 or 3 channels, found {images.shape[1]}.")
         order, factors = params["order"], params["factors"]

@@ -78,7 +78,7 @@ def resized_crop_batched(images: Tensor, boxes: Tensor, size: tuple[int, int]) -
 
 
 def resized_crop_nearest(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
-    """As `resized_crop` of masks (B, 1, H, W), without smoothing: each pixel is the one at its centre."""
+    """As `resized_crop` of masks (B, 1, H, W), without smoothing: each pixel is the one at its center."""
     top, left, height, width = on_device(boxes, masks.device).to(torch.float64)[:, :, None].unbind(1)
     y, x = (torch.arange(n, device=masks.device) + 0.5 for n in size)
     y, x = (top + y * (height / size[0])).long(), (left + x * (width / size[1])).long()
@@ -90,7 +90,7 @@ def resize_weights(start: Tensor, extent: Tensor, length: int, size: int) -> Ten
     """(B, size, length): what each of `length` pixels adds to each of `size` results of resizing a part.
 
     The triangle filter of Pillow and of torch's antialiased `interpolate` (ATen, UpSampleKernel.cpp,
-    `_compute_indices_weights_aa`): centred at ``(i + 0.5) * scale``, reaching ``max(scale, 1)`` to both sides, cut off
+    `_compute_indices_weights_aa`): centered at ``(i + 0.5) * scale``, reaching ``max(scale, 1)`` to both sides, cut off
     at the ends of the part. The parts begin at `start` and have `extent` pixels: (B,) floating-point, whole numbers.
     """
     scale = (extent / size)[:, None, None]
