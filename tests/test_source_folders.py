@@ -75,7 +75,7 @@ def test_an_empty_class_folder_keeps_its_class(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_other_files_is_no_class(tmp_path: Path) -> None:
-    make(tmp_path, "cat/1.png", "scripts/run.py", "README.md", "cat/Thumbs.db")
+    make(tmp_path, "cat/1.png", "scripts/run.py", "README.md", "Licence.txt", "LICENSE", "cat/Thumbs.db")
     _, contents = scan(tmp_path)
     assert classes(contents) == ("cat",)
     assert [(p.where, p.reason) for p in contents.left_out] == [("scripts/run.py", "not-listed")]

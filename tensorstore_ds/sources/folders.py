@@ -21,7 +21,7 @@ from tensorstore_ds.sources.names import order_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_names
 
 #: Files beside the images that nobody would take for data: passed over without a word.
-_DOCUMENTS = ("readme", "license", "license", "copying", "citation", "changelog")
+_DOCUMENTS = ("readme", "license", "licence", "copying", "citation", "changelog")
 
 _Names = tuple[str, ...]  # of the folders on the way to an image, from the top
 
