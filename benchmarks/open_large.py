@@ -13,9 +13,10 @@ from benchmarks.measure import Figure, Settings, as_result, in_fresh_process
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.format.arrays import GROUP, ArrayGeometry, dump_json, shard_arrays, shard_files
 from tensorstore_ds.format.kinds import KeyField, LabelField, RawImageField, SizeField
+from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import File, Manifest, Shard, SplitEntry, shard_path
 from tensorstore_ds.format.root import dump_root
-from tensorstore_ds.format.schema import ArraySpec, Field
+from tensorstore_ds.format.schema import ArraySpec
 
 MILLISECONDS, MEGABYTES = 50, 30
 _ROUNDS = 5  # for each of the settings' rounds: one takes a fraction of a second

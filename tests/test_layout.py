@@ -15,7 +15,8 @@ from hypothesis import example, given, settings, strategies as st
 from tensorstore_ds.format import arrays as layout
 from tensorstore_ds.format.arrays import ArrayGeometry, decode_index, encode_index, shard_arrays, shard_files
 from tensorstore_ds.format.kinds import KeyField, ObjectsField, RawImageField, SizeField
-from tensorstore_ds.format.schema import DTYPES, ArraySpec, Field, Layout
+from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.schema import DTYPES, ArraySpec, Layout
 
 ARRAYS = st.tuples(
     st.sampled_from(DTYPES), st.integers(1, 40), st.lists(st.integers(1, 4), max_size=3).map(tuple), st.integers(0, 250)

@@ -14,6 +14,7 @@ from hypothesis import given, settings, strategies as st
 from tensorstore_ds.errors import FormatError
 from tensorstore_ds.format.arrays import dump_json
 from tensorstore_ds.format.kinds import EncodedImageField, KeyField, LabelField, ObjectsField, RawImageField, SizeField
+from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
 from tensorstore_ds.format.manifest import (
     File,
     Manifest,
@@ -24,7 +25,7 @@ from tensorstore_ds.format.manifest import (
     shard_path,
 )
 from tensorstore_ds.format.manifest_parser import parse, parse_shard
-from tensorstore_ds.format.schema import DTYPES, LAYOUTS, ArrayField, ArraySpec, Field, TableField
+from tensorstore_ds.format.schema import DTYPES, LAYOUTS, ArraySpec
 
 V1 = Path(__file__).parents[1] / "formats" / "v1"
 SCHEMA = jsonschema.Draft202012Validator(json.loads((V1 / "manifest.schema.json").read_text("utf-8")))

@@ -23,7 +23,7 @@ from tensorstore_ds.comparison.stopwatch import least_batches
 from tensorstore_ds.comparison.system import machine
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import RawImageField
-from tensorstore_ds.format.schema import ArrayField
+from tensorstore_ds.format.kinds.base import ArrayField
 from tensorstore_ds.machine import memory_limit, usable_cores
 from tensorstore_ds.reading.store import Store, open as open_store
 

@@ -25,7 +25,7 @@ from tensorstore_ds.comparison.results import Way
 from tensorstore_ds.comparison.stopwatch import Clock, Step
 from tensorstore_ds.errors import ResidencyError, TsdsError, one_line
 from tensorstore_ds.format.kinds import EncodedImageField, LabelField, ObjectsField
-from tensorstore_ds.format.schema import of_kind
+from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.loading.device import move
 from tensorstore_ds.training.augmentation import train_transform
 from tensorstore_ds.training.data import task_of

@@ -20,7 +20,8 @@ from tensorstore_ds.conversion.plan import Block
 from tensorstore_ds.durable import write_at
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import EncodedImageField, KeyField, MaskField, RawImageField, SizeField
-from tensorstore_ds.format.schema import ArrayField, ArraySpec, EncodedSample, Field, TableField, of_kind
+from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
+from tensorstore_ds.format.schema import ArraySpec, EncodedSample
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.imaging.codecs import OnDecode
 from tensorstore_ds.sources.base import Sample, Source

@@ -15,7 +15,7 @@ from tensorstore_ds.conversion.preparation import AnySource, Prepared, open_any,
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.arrays import ZSTD_LEVEL
 from tensorstore_ds.format.kinds import MaskField
-from tensorstore_ds.format.schema import Field, of_kind
+from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.machine import memory_limit, usable_cores
 
 #: Time beyond that of the samples themselves: starting, listing, syncing, checksums.

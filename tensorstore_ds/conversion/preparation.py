@@ -24,7 +24,8 @@ from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions, OnEr
 from tensorstore_ds.conversion.plan import PlannedSplit, plan_splits
 from tensorstore_ds.errors import ConversionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
-from tensorstore_ds.format.schema import EncodedSample, of_kind
+from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.imaging.codecs import color_of, open_image, oriented_size, own_pixel_limit
 from tensorstore_ds.regular_files import open_file
 from tensorstore_ds.sources import open_source

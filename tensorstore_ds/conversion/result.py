@@ -14,8 +14,8 @@ from typing import Any
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard
 from tensorstore_ds.errors import ConversionError, Problem, SourceError, StoreExistsError
+from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import Manifest, SplitEntry
-from tensorstore_ds.format.schema import Field
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.version import __version__
 

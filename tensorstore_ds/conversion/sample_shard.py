@@ -20,8 +20,8 @@ from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
+from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.manifest import shard_path
-from tensorstore_ds.format.schema import Field, of_kind
 from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.sources.base import Sample
 from tensorstore_ds.sources.files import encoding_problem

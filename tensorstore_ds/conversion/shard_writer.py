@@ -22,8 +22,9 @@ from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.arrays import GROUP, ArrayGeometry, array_paths, dump_json, shard_arrays
 from tensorstore_ds.format.chunks import compress_array
+from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
 from tensorstore_ds.format.manifest import File, Shard
-from tensorstore_ds.format.schema import ArrayField, Field, Layout, TableField
+from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.machine import usable_cores
 

@@ -19,8 +19,8 @@ from tensorstore_ds.conversion.sample_shard import WHERE, SampleFormat, SampleSh
 from tensorstore_ds.conversion.shard_writer import FinishedShard
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
+from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import shard_path
-from tensorstore_ds.format.schema import Field
 from tensorstore_ds.sources.splits import split_names
 
 

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.format.schema import ArraySpec, Field, Layout, TableField
+from tensorstore_ds.format.kinds.base import Field, TableField
+from tensorstore_ds.format.schema import ArraySpec, Layout
 
 #: Aim for the size of an inner chunk: small enough to fetch a few rows from afar, large enough to compress.
 CHUNK_NBYTES = 512 * 1024

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorstore_ds.format.schema import Field, Layout
+from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.schema import Layout
 
 FORMAT_VERSION = "1.0"
 

@@ -1,25 +1,20 @@
-"""What a store holds: fields of fixed shape and tables, their dtypes and shapes. No input or output.
+"""What is said of a store's arrays and samples: dtypes, shapes, names, one encoded sample. No input or output.
 
-What a kind of field adds to these, such as the check of its values, is in `tensorstore_ds.format.kinds`.
+What a kind of field makes of these is in `tensorstore_ds.format.kinds`.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem
-
-if TYPE_CHECKING:
-    from tensorstore_ds.format.manifest_parser import ManifestValues
-    from tensorstore_ds.format.statistics import Statistics
-    from tensorstore_ds.reading.columns import Column, RaggedColumn
 
 Encoding = Literal["raw", "jpeg", "source"]
 Layout = Literal["memmap", "zarr"]
@@ -30,15 +25,6 @@ LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 NAME = re.compile(r"[a-z0-9_-]{1,64}")
 #: The data types of Zarr v3 that a column may have; the names are NumPy's too.
 DTYPES = (*(f"{t}{b}" for t in ("uint", "int") for b in (8, 16, 32, 64)), "float16", "float32", "float64")
-
-#: What a check of values finds: a reason code, and a message.
-Finding = tuple[str, str]
-#: (n, 2) height and width of the stored images of some rows, (n,) int64; infinite where there are none.
-ImageSizes = Callable[[NDArray[np.int64]], NDArray[np.float64]]
-
-#: Rows, and bytes, that a check looks at together.
-_ROWS = 100_000
-_NBYTES = 64 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,174 +74,9 @@ class EncodedSample:
     problems: tuple[Problem, ...] = ()
 
 
-class Field:
-    """One field of a store. A kind is a class that derives from `ArrayField` or from `TableField`.
-
-    Attributes:
-        kind: its name in the manifest.
-    """
-
-    kind: ClassVar[str]
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Class names, where the field has some."""
-        return ()
-
-    @property
-    def arrays(self) -> dict[str, ArraySpec]:
-        """The arrays that hold the field, by their path below the field's name."""
-        raise NotImplementedError
-
-    def dump(self) -> dict[str, Any]:
-        """The field as the manifest has it."""
-        raise NotImplementedError
-
-    @classmethod
-    def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
-        """The field at a place of the manifest; what is wrong is noted in `values`."""
-        raise NotImplementedError
-
-    def describe(self) -> str:
-        """What it holds, in a few words."""
-        raise NotImplementedError
-
-    def fitted(self, first: EncodedSample) -> Self:
-        """The field with what only the first sample tells, such as the size of images."""
-        return self
-
-
-@dataclass(frozen=True)
-class ArrayField(Field):
-    """A field of fixed shape: one array, a row a sample. The kind ``array`` is this alone, with no meaning known.
-
-    Attributes:
-        spec: dtype and shape of one row.
-    """
-
-    kind: ClassVar[str] = "array"
-    spec: ArraySpec
-
-    @property
-    def arrays(self) -> dict[str, ArraySpec]:
-        """The one array, under the field's own name."""
-        return {"": self.spec}
-
-    def dump(self) -> dict[str, Any]:
-        """Kind, dtype and shape."""
-        return {"kind": self.kind, **self.spec.dump()}
-
-    @classmethod
-    def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
-        """Of any dtype and shape."""
-        return cls(values.spec(where, data))
-
-    def describe(self) -> str:
-        """dtype, shape, and the number of classes if there are any."""
-        return " · ".join([str(self.spec), *([_count(len(self.classes), "class", "es")] if self.classes else [])])
-
-    def rows(self, name: str, samples: Sequence[EncodedSample]) -> NDArray[Any]:
-        """(n, ...) of what is stored of some samples."""
-        values = [self.row(name, sample) for sample in samples]
-        return np.array(values, self.spec.dtype).reshape(len(samples), *self.spec.shape)
-
-    def row(self, name: str, sample: EncodedSample) -> Any:
-        """What is stored of one sample."""
-        return sample.arrays[name]
-
-    def add_statistics(self, statistics: Statistics, name: str, rows: NDArray[Any]) -> None:
-        """Add what these rows, at least one, are like."""
-
-    def check(self, column: Column) -> Iterator[Finding]:
-        """What is wrong with the values of a split."""
-        return iter(())
-
-
-@dataclass(frozen=True)
-class TableField(Field):
-    """A field of varying length: `offsets` and value arrays, any number of values a sample.
-
-    Attributes:
-        values: dtype and shape of one element of each value array.
-    """
-
-    values: Mapping[str, ArraySpec]
-
-    @property
-    def arrays(self) -> dict[str, ArraySpec]:
-        """`offsets`, then each value array."""
-        return {"offsets": ArraySpec("int64"), **self.values}
-
-    def dump(self) -> dict[str, Any]:
-        """Kind, and dtype and shape of each value array."""
-        return {"kind": self.kind, "values": {name: spec.dump() for name, spec in self.values.items()}}
-
-    def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
-        """(n,) number of values of each sample, and the values of all, back to back."""
-        raise NotImplementedError
-
-    def value(self, values: Mapping[str, NDArray[Any]]) -> Any:
-        """What a reader is given of one sample."""
-        return values
-
-    def add_statistics(
-        self, statistics: Statistics, name: str, lengths: NDArray[np.int64], values: Mapping[str, NDArray[Any]]
-    ) -> None:
-        """Add what the values of some samples are like."""
-
-    def check(self, table: RaggedColumn, image_sizes: ImageSizes) -> Iterator[Finding]:
-        """What is wrong with the values of a split, whose offsets are sound."""
-        return iter(())
-
-
-@dataclass(frozen=True)
-class BytesField(TableField):
-    """A table of bytes: a text, or a file, a sample."""
-
-    values: Mapping[str, ArraySpec] = field(default_factory=lambda: {"bytes": ArraySpec("uint8")})
-
-    def data(self, sample: EncodedSample) -> bytes:
-        """What is stored of one sample."""
-        raise NotImplementedError
-
-    def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
-        """As `TableField.rows`."""
-        items = [self.data(sample) for sample in samples]
-        return np.array([len(item) for item in items], np.int64), {"bytes": np.frombuffer(b"".join(items), np.uint8)}
-
-    def value(self, values: Mapping[str, NDArray[Any]]) -> Any:
-        """The `bytes` of one sample."""
-        return values["bytes"].tobytes()
-
-    def check_values(self, values: ManifestValues, where: str, data: dict[str, Any]) -> None:
-        """Note in `values` whatever is not the one value `bytes`."""
-        specs = values.specs(f"{where}.values", data.get("values"))
-        if specs != dict(self.values):
-            values.wrong(where, f"expected the one value bytes (uint8, []), found {sorted(specs)}.")
-
-
 @dataclass(frozen=True, slots=True)
 class Keypoints:
     """Names of keypoints in their stored order, and the pairs that a left-right flip swaps (indices)."""
 
     names: tuple[str, ...]
     flip_pairs: tuple[tuple[int, int], ...] = ()
-
-
-F = TypeVar("F", bound=Field)
-
-
-def of_kind(fields: Mapping[str, Field], kind: type[F]) -> dict[str, F]:
-    """Those of the fields that are of a kind, by name."""
-    return {name: field for name, field in fields.items() if isinstance(field, kind)}
-
-
-def pieces(column: Column) -> Iterator[tuple[int, NDArray[Any]]]:
-    """The rows of a column, some at a time, each with the number of the first."""
-    step = min(_ROWS, max(1, _NBYTES // max(1, column.spec.row_nbytes)))
-    for start in range(0, len(column), step):
-        yield start, column[start : start + step]
-
-
-def _count(number: int, noun: str, plural: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else plural}"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torchvision import tv_tensors
 
 from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, LabelField, MaskField, ObjectsField
-from tensorstore_ds.format.schema import ArrayField, Field, of_kind
+from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.reading.store import Split

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
-from tensorstore_ds.format.schema import Field
+from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Split

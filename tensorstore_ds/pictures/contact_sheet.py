@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, MaskField, ObjectsField
-from tensorstore_ds.format.schema import of_kind
+from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.pictures.drawing import COLORS, class_name, draw_mask, draw_objects, mask_color, mask_labels
 from tensorstore_ds.pictures.lettering import lettering, shortened

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from tensorstore_ds.errors import FormatError, Problem
-from tensorstore_ds.format.schema import ArraySpec, TableField
+from tensorstore_ds.format.kinds.base import TableField
+from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.machine import check_fits
 from tensorstore_ds.reading.checks import offsets_problem
 from tensorstore_ds.reading.zarr_part import ZarrPart

@@ -17,8 +17,9 @@ import numpy as np
 
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.arrays import ArrayGeometry, array_paths, shard_arrays
+from tensorstore_ds.format.kinds.base import Field, TableField
 from tensorstore_ds.format.manifest import Manifest, Shard, shard_path
-from tensorstore_ds.format.schema import Field, Layout, TableField
+from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.statistics import channel_moments
 from tensorstore_ds.reading.checks import check_listing, check_metadata, check_sizes
 from tensorstore_ds.reading.columns import Column, Part, RaggedColumn

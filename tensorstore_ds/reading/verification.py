@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import FormatError, Problem, SourceError
 from tensorstore_ds.format.arrays import ArrayGeometry, decode_index, shard_arrays
 from tensorstore_ds.format.kinds import EncodedImageField, RawImageField
+from tensorstore_ds.format.kinds.base import ArrayField, TableField
 from tensorstore_ds.format.manifest import File, Manifest, shard_path
-from tensorstore_ds.format.schema import ArrayField, TableField
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.reading.checks import check_group, check_listing, check_sizes
 from tensorstore_ds.reading.store import Split, Store

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem
+from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.objects import FLAGS as FLAGS
-from tensorstore_ds.format.schema import Field, Keypoints
+from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.options import check, declared, option
 
 #: What a source hands to its own `read`: a path, a row number. It must be small: a data set has millions.

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, MaskField, ObjectsField
-from tensorstore_ds.format.schema import DTYPES, ArrayField, ArraySpec, Field, TableField
+from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
+from tensorstore_ds.format.schema import DTYPES, ArraySpec
 from tensorstore_ds.sources.base import FLAGS, Objects, Sample, SourceOptions
 from tensorstore_ds.sources.names import flip_pairs, number_classes
 

@@ -11,7 +11,7 @@ from torch.utils.data import Sampler
 
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.kinds import ImageField, LabelField, ObjectsField, RawImageField
-from tensorstore_ds.format.schema import Field, of_kind
+from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.dataset import StoreDataset

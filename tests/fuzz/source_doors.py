@@ -23,7 +23,7 @@ from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import MaskField
-from tensorstore_ds.format.schema import of_kind
+from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size, own_pixel_limit
 from tensorstore_ds.sources import FORMATS, open_source

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.kinds.image import EncodedImageField, ImageField, RawImageField, SizeField
 from tensorstore_ds.format.kinds.key import KeyField
 from tensorstore_ds.format.kinds.label import LabelField
 from tensorstore_ds.format.kinds.mask import MaskField
 from tensorstore_ds.format.kinds.objects import OBJECT_VALUES, ObjectsField
-from tensorstore_ds.format.schema import ArrayField, Field
-
-if TYPE_CHECKING:
-    from tensorstore_ds.format.manifest_parser import ManifestValues
+from tensorstore_ds.format.manifest_values import ManifestValues
 
 __all__ = [
     "KINDS",

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.format.schema import (
-    ENCODINGS,
-    ArrayField,
-    ArraySpec,
-    BytesField,
-    EncodedSample,
-    Encoding,
-    Field,
-    Finding,
-    ImageSizes,
-)
-
-if TYPE_CHECKING:
-    from tensorstore_ds.format.manifest_parser import ManifestValues
-    from tensorstore_ds.format.statistics import Statistics
-    from tensorstore_ds.reading.columns import RaggedColumn
+from tensorstore_ds.format.kinds.base import ArrayField, BytesField, Field, Finding, ImageSizes, StoredTable
+from tensorstore_ds.format.manifest_values import ManifestValues
+from tensorstore_ds.format.schema import ENCODINGS, ArraySpec, EncodedSample, Encoding
+from tensorstore_ds.format.statistics import Statistics
 
 _JPEG = b"\xff\xd8\xff"
 _SIZE = ArraySpec("int32", (2,))
@@ -102,7 +90,7 @@ class EncodedImageField(BytesField, ImageField):
     def data(self, sample: EncodedSample) -> bytes:
         return sample.image or b""
 
-    def check(self, table: RaggedColumn, image_sizes: ImageSizes) -> Iterator[Finding]:
+    def check(self, table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
         if self.encoding != "jpeg":
             return
         data = table["bytes"]

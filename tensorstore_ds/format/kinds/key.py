@@ -6,17 +6,15 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.format.schema import BytesField, EncodedSample, Field, Finding, ImageSizes
+from tensorstore_ds.format.kinds.base import BytesField, Field, Finding, ImageSizes, StoredTable
+from tensorstore_ds.format.manifest_values import ManifestValues
+from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.machine import check_fits
-
-if TYPE_CHECKING:
-    from tensorstore_ds.format.manifest_parser import ManifestValues
-    from tensorstore_ds.reading.columns import RaggedColumn
 
 #: Keys looked at together.
 _ROWS = 100_000
@@ -43,7 +41,7 @@ class KeyField(BytesField):
     def value(self, values: Mapping[str, NDArray[Any]]) -> str:
         return values["bytes"].tobytes().decode("utf-8", "backslashreplace")
 
-    def check(self, table: RaggedColumn, image_sizes: ImageSizes) -> Iterator[Finding]:
+    def check(self, table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
         check_fits(self.kind, 64 * len(table))
         digests = bytearray()  # 16 bytes a key, so that millions of them fit in memory
         for start in range(0, len(table), _ROWS):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.format.schema import ArrayField, ArraySpec, EncodedSample, Field, Finding, pieces
-
-if TYPE_CHECKING:
-    from tensorstore_ds.format.manifest_parser import ManifestValues
-    from tensorstore_ds.format.statistics import Statistics
-    from tensorstore_ds.reading.columns import Column
+from tensorstore_ds.format.kinds.base import ArrayField, Field, Finding, StoredRows, pieces
+from tensorstore_ds.format.manifest_values import ManifestValues
+from tensorstore_ds.format.schema import ArraySpec, EncodedSample
+from tensorstore_ds.format.statistics import Statistics
 
 _LABEL = ArraySpec("int64")
 
@@ -45,11 +43,11 @@ class LabelField(ArrayField):
     def add_statistics(self, statistics: Statistics, name: str, rows: NDArray[np.int64]) -> None:
         statistics.add_labels(rows, len(self.classes))
 
-    def check(self, column: Column) -> Iterator[Finding]:
+    def check(self, column: StoredRows) -> Iterator[Finding]:
         return check_labels(column, len(self.classes))
 
 
-def check_labels(labels: Column, classes: int) -> Iterator[Finding]:
+def check_labels(labels: StoredRows, classes: int) -> Iterator[Finding]:
     """Whether all labels are in [0, classes)."""
     first, count = "", 0
     for start, rows in pieces(labels):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.format.schema import ArrayField, ArraySpec, EncodedSample, Field, Finding, pieces
-
-if TYPE_CHECKING:
-    from tensorstore_ds.format.manifest_parser import ManifestValues
-    from tensorstore_ds.format.statistics import Statistics
-    from tensorstore_ds.reading.columns import Column
+from tensorstore_ds.format.kinds.base import ArrayField, Field, Finding, StoredRows, pieces
+from tensorstore_ds.format.manifest_values import ManifestValues
+from tensorstore_ds.format.schema import ArraySpec, EncodedSample
+from tensorstore_ds.format.statistics import Statistics
 
 _DTYPES = ("uint8", "uint16")
 
@@ -90,7 +88,7 @@ class MaskField(ArrayField):
         """The values that pixels may have, for messages."""
         return f"[0, {len(self.classes)})" + ("" if self.ignored is None else f" or {self.ignored}")
 
-    def check(self, column: Column) -> Iterator[Finding]:
+    def check(self, column: StoredRows) -> Iterator[Finding]:
         for start, rows in pieces(column):
             wrong = self.wrong(rows)
             if wrong.any():

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.format.kinds.base import Field, Finding, ImageSizes, StoredRows, StoredTable, TableField, pieces
 from tensorstore_ds.format.kinds.label import check_labels
-from tensorstore_ds.format.schema import ArraySpec, EncodedSample, Field, Finding, ImageSizes, TableField, pieces
-
-if TYPE_CHECKING:
-    from tensorstore_ds.format.manifest_parser import ManifestValues
-    from tensorstore_ds.format.statistics import Statistics
-    from tensorstore_ds.reading.columns import Column, RaggedColumn
+from tensorstore_ds.format.manifest_values import ManifestValues
+from tensorstore_ds.format.schema import ArraySpec, EncodedSample
+from tensorstore_ds.format.statistics import Statistics
 
 #: The value arrays that have a meaning, and their type for one object; K is the number of keypoints.
 OBJECT_VALUES: Mapping[str, tuple[str, tuple[int | str, ...]]] = {
@@ -97,7 +95,7 @@ class ObjectsField(TableField):
     ) -> None:
         statistics.add_objects(lengths, values.get("labels"), len(self.classes))
 
-    def check(self, table: RaggedColumn, image_sizes: ImageSizes) -> Iterator[Finding]:
+    def check(self, table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
         if "labels" in self.values:
             yield from check_labels(table["labels"], len(self.classes))
         if "boxes" in self.values:
@@ -111,7 +109,7 @@ class ObjectsField(TableField):
                     break
 
 
-def _check_keypoints(keypoints: Column) -> Iterator[Finding]:
+def _check_keypoints(keypoints: StoredRows) -> Iterator[Finding]:
     for start, points in pieces(keypoints):
         absent = np.isnan(points)
         wrong = np.isinf(points).any(axis=(1, 2)) | (absent[..., 0] != absent[..., 1]).any(axis=1)
@@ -121,7 +119,7 @@ def _check_keypoints(keypoints: Column) -> Iterator[Finding]:
             return
 
 
-def _check_boxes(table: RaggedColumn, image_sizes: ImageSizes) -> Iterator[Finding]:
+def _check_boxes(table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
     for start, boxes in pieces(table["boxes"]):
         rows = np.searchsorted(table.offsets, np.arange(start, start + len(boxes)), "right") - 1
         samples, places = np.unique(rows, return_inverse=True)

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import ConversionError, Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField
-from tensorstore_ds.format.schema import ArrayField, ArraySpec, Field
+from tensorstore_ds.format.kinds.base import ArrayField, Field
+from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.regular_files import open_file, os_errors
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.names import number_classes

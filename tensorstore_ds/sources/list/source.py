@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
-from tensorstore_ds.format.schema import Field
+from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.regular_files import os_errors
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
