@@ -23,6 +23,7 @@ from tensorstore_ds.comparison.feeds import FEEDS, Batch, Feed, SplitFeed, Subje
 from tensorstore_ds.comparison.lane import Answer, serve
 from tensorstore_ds.comparison.results import Way
 from tensorstore_ds.comparison.stopwatch import Clock, Step
+from tensorstore_ds.diagnosis.measure_loading import finish
 from tensorstore_ds.diagnosis.measure_training import student_of
 from tensorstore_ds.errors import ResidencyError, TsdsError, one_line
 from tensorstore_ds.format.kinds import EncodedImageField, LabelField, ObjectsField
@@ -110,8 +111,7 @@ class Runner:
         return {**asdict(timing), "samples": self.feed.samples, **seen}
 
     def _clock(self, batch_size: int) -> Clock:
-        samples, cuda = self.feed.samples, self.device.type == "cuda"
-        settle = partial(torch.cuda.synchronize, self.device) if cuda else lambda: None
+        samples, settle = self.feed.samples, partial(finish, self.device)
         return Clock(samples, -(-samples // batch_size), self.workers, settle, self.parts)
 
     def _split_feed(self) -> SplitFeed:
