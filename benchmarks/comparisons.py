@@ -26,7 +26,7 @@ def measure_bccd(settings: Settings) -> dict[str, Any]:
     return _compare(settings, settings.voc, settings.voc.name, on_error="skip")
 
 
-def _compare(settings: Settings, source: Path, name: str, *, on_error: Any = "stop", **options: Any) -> dict[str, Any]:
+def _compare(settings: Settings, source: Path, name: str, *, on_error: Any = "fail", **options: Any) -> dict[str, Any]:
     store = settings.scratch / "compared.tsds"
     tsds.convert(source, store, tsds.ConvertOptions(workers=2, on_error=on_error))
     comparison = tsds.bench(

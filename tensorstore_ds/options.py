@@ -143,8 +143,8 @@ def check(options: Any) -> None:
         several = declaration.item is not declaration.type and not isinstance(value, Mapping)
         values = tuple(value) if several and isinstance(value, Iterable) else (value,)
         if not values or not all(map(declaration.allows, values)):
-            found = "x".join(map(str, values)) if get_origin(declaration.type) is tuple else _found(values)
-            raise refusal(name, declaration.expected, found)
+            separator = "x" if get_origin(declaration.type) is tuple else ", "
+            raise refusal(name, declaration.expected, separator.join(map(str, values)) or "none")
 
 
 def refusal(name: str, expected: str, found: object) -> OptionError:
@@ -154,22 +154,15 @@ def refusal(name: str, expected: str, found: object) -> OptionError:
 
 def deciding(options: Any) -> dict[str, Any]:
     """Names and values, as plain data, of the options that decide what comes out."""
-    declared_options = declarations(type(options))
-    return {name: value for name, value in _values(options).items() if declared_options[name].decides}
+    known, values = declarations(type(options)), asdict(options)
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+    return {name: value for name, value in plain.items() if known[name].decides}
 
 
 def recorded(options: Any) -> dict[str, Any]:
     """Those of the deciding options that are noted in what was made."""
     declared_options = declarations(type(options))
     return {name: value for name, value in deciding(options).items() if declared_options[name].recorded}
-
-
-def _found(values: tuple[Any, ...]) -> str:
-    return ", ".join(map(str, values)) or "none"
-
-
-def _values(options: Any) -> dict[str, Any]:
-    return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(options).items()}
 
 
 def _raw(cls: Any) -> list[Option]:

@@ -18,6 +18,8 @@ from tensorstore_ds.comparison.delivery import marks_of_split
 from tensorstore_ds.comparison.lane import answered
 from tensorstore_ds.comparison.results import Way, ways_of
 from tensorstore_ds.comparison.runner import Runner, device_of, start
+from tensorstore_ds.diagnosis import measure_training
+from tensorstore_ds.diagnosis.measure_training import Student
 
 CPU_WAYS = [way for way in ways_of(("files", "tensors", "plain", "store"), 1) if way.workers == 0]
 
@@ -100,15 +102,21 @@ def test_loading_training_and_a_first_epoch_are_timed(way: Way, labelled: Path, 
     json.dumps(made.load(22, 0.01))
 
 
-def test_the_weights_learn(labelled: Path, tmp_path: Path) -> None:
+def test_the_weights_learn(labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    students = []
+
+    def student_of(*arguments: Any) -> Student:
+        students.append(measure_training.student_of(*arguments))
+        return students[-1]
+
+    monkeypatch.setattr("tensorstore_ds.comparison.runner.student_of", student_of)
     made = runner(CPU_WAYS[-1], labelled, tmp_path)
     made.train(10, 0.01)
-    assert made._trainer is not None
-    learner = made._trainer[1]._learner
-    before = [weights.clone() for weights in learner.module.parameters()]
+    parameters = students[0].step.__self__.module.parameters  # type: ignore[attr-defined]  # of its learner
+    before = [weights.clone() for weights in parameters()]
     made.train(10, 0.01)
-    assert any(not torch.equal(a, b) for a, b in zip(before, learner.module.parameters(), strict=True))
-    assert made._trainer[1]._learner is learner  # one model a batch size
+    assert any(not torch.equal(a, b) for a, b in zip(before, parameters(), strict=True))
+    assert len(students) == 1  # one model a batch size
 
 
 def test_an_epoch_that_lacks_samples_is_no_result(labelled: Path, tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from small_stores import ROOT, VALID, tsds
 from stores import store_of
 from tensorstore_ds import DiagnoseOptions
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -25,15 +26,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     samples = [{"image": rng.integers(0, 256, (28, 28, 1), np.uint8), "label": i % 2} for i in range(40)]
     return store_of(tmp_path_factory.mktemp("d") / "s.tsds", samples, ["ant", "bee"]).path
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Of torch: on a busy machine its threads wait for each other, ten times as long as they work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_what_is_printed(path: Path) -> None:

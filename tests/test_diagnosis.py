@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tensorstore_ds as tsds
-from cold_stores import linux, make_cold, make_store
+from cold_stores import linux, make_store
 from global_state import global_state
 from stores import detections, store_of
 from tensorstore_ds.diagnosis.diagnosis import code_of, dataset_of, diagnose
@@ -24,17 +24,9 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.page_cache.residency import residency, total_residency
 
-pytestmark = pytest.mark.quiet  # a verdict follows from how quick one thing is beside another
+# A verdict follows from how quick one thing is beside another.
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.quiet]
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Of torch: on a busy machine its threads wait for each other, ten times as long as they work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def noise(rows, shape):
@@ -65,14 +57,13 @@ def found_in(store, *, seconds=1.5, model="none", **options):
 
 
 @linux
-def test_a_store_that_is_not_in_memory_yet(tmp_path):
-    store = make_cold(make_store(tmp_path / "s.tsds"))
-    found, verdicts = found_in(store.path, batch_size=16)
+def test_a_store_that_is_not_in_memory_yet(cold):
+    found, verdicts = found_in(cold.path, batch_size=16)
     assert found.verdicts[0].code == "storage-bound"
     assert "tsds warm" in verdicts["storage-bound"].change
     assert found.measured.memory.resident == 0
     assert found.measured.first_epoch.rate < found.measured.current.rate
-    assert total_residency(residency(tsds.open(store.path))).resident > 0  # it is read, as training reads it
+    assert total_residency(residency(tsds.open(cold.path))).resident > 0  # it is read, as training reads it
 
 
 @linux

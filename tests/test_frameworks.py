@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ import tensorstore_ds as tsds
 from small_stores import ROOT
 from stores import detections, store_of
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ROWS = 23
 FRAMEWORKS = [name for name in ("accelerate", "lightning") if importlib.util.find_spec(name)]
 needs_lightning = pytest.mark.skipif("lightning" not in FRAMEWORKS, reason="needs lightning")
@@ -31,14 +32,6 @@ quiet_lightning = pytest.mark.filterwarnings(
     "ignore:The dirpath has changed from",
     "ignore:You requested to overfit but enabled train dataloader shuffling",
 )
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,15 +19,9 @@ from tensorstore_ds.training.process import Tally
 from tensorstore_ds.training.tasks import ClassificationKeypoints, Keypoints, MultiLabel
 from training_stores import one_line
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 # --- gradients ---------------------------------------------------------------------------------------------------

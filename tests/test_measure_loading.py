@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
-from cold_stores import linux, make_cold, make_store
+from cold_stores import linux
 from stores import store_of
 from tensorstore_ds.diagnosis.measure_loading import (
     encoding_of,
@@ -39,11 +39,6 @@ TRAIN = [("train", "image"), ("train", "label")]
 def path(tmp_path_factory):
     samples = [{"image": np.full((8, 6, 3), i, np.uint8), "label": i % 2} for i in range(ROWS)]
     return store_of(tmp_path_factory.mktemp("d") / "s.tsds", samples, ["ant", "bee"]).path
-
-
-@pytest.fixture
-def cold(tmp_path):
-    return make_cold(make_store(tmp_path / "s.tsds"))
 
 
 # --- the GIL ----------------------------------------------------------------------------------------------------

@@ -8,17 +8,11 @@ import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
-from cold_stores import linux, make_cold, make_store
+from cold_stores import linux
 from stores import store_of
 from tensorstore_ds.diagnosis import measure_machine as module
 from tensorstore_ds.diagnosis.measure_machine import measure_cores, measure_storage
 from tensorstore_ds.page_cache.residency import residency, total_residency
-
-
-@pytest.fixture
-def cold(tmp_path):
-    return make_cold(make_store(tmp_path / "s.tsds"))
-
 
 # --- cores ------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from cold_stores import make_cold, make_store
 from stores import store_of
 from tensorstore_ds.diagnosis.measure_loading import loader_of
 from tensorstore_ds.diagnosis.measure_training import Student, fitting_batch, measure_copies, model_alone, nbytes_of
@@ -23,11 +22,6 @@ ROWS = 22
 def path(tmp_path_factory):
     samples = [{"image": np.full((8, 6, 3), i, np.uint8), "label": i % 2} for i in range(ROWS)]
     return store_of(tmp_path_factory.mktemp("d") / "s.tsds", samples, ["ant", "bee"]).path
-
-
-@pytest.fixture
-def cold(tmp_path):
-    return make_cold(make_store(tmp_path / "s.tsds"))
 
 
 # --- models -----------------------------------------------------------------------------------------------------

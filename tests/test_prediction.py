@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +29,12 @@ from tensorstore_ds.training.tasks import Classification, Keypoints
 from tensorstore_ds.training.vit import ViT
 from training_stores import one_line
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 STORED = (12, 20)  # height, width
 #: The stored size, others of its aspect, wider, higher, and very small.
 SIZES = [STORED, (24, 40), (6, 10), (12, 50), (31, 9), (1, 3)]
 OPTIONS = TrainOptions(augment="none")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def files(folder: Path, shape: tuple[int, ...] = (3,), sizes: Any = SIZES) -> list[Path]:

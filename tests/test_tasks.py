@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ from tensorstore_ds.training.tasks import (
     task_from_data,
 )
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 quick = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**32)
 SIZE = (12, 20)  # height, width
@@ -40,14 +42,6 @@ SEVERAL = MultiLabel(CLASSES, objects_field="objects")
 PLACES = Keypoints(keypoints=POINTS, objects_field="objects")
 BOTH = ClassificationKeypoints(CLASSES, POINTS, "", "objects")
 ALL = pytest.mark.parametrize("task", [LABELS, SEVERAL, PLACES, BOTH], ids=lambda task: str(task.name))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def objects(rng: np.random.Generator, lengths: list[int], *, boxes: bool = True) -> list[dict[str, Tensor]]:

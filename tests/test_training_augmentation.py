@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +31,10 @@ from tensorstore_ds.training.augmentation import (
 from tensorstore_ds.training.options import Augment, TrainOptions, ViTOptions
 from training_stores import one_line
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 STORED = (18, 30)  # height, width
 AUGMENTS: list[Augment] = ["none", "light", "strong"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def options(**changes: Any) -> TrainOptions:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +31,10 @@ from tensorstore_ds.training.process import Ranks
 from tensorstore_ds.training.tasks import TASKS, Classification, MultiLabel
 from training_stores import annotated, one_line, small
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CLASSES = ("ant", "bee", "cat")
 TASK = Classification(CLASSES, label_field="label")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def numbered(path: Path, **splits: list[int]) -> tsds.Store:

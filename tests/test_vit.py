@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,16 +16,9 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.training.options import PRESETS, TrainOptions, ViTOptions, vit_options
 from tensorstore_ds.training.vit import ViT
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SMALL = ViTOptions((16, 16), channels=3, patch_size=4, width=24, depth=2, heads=3, mlp_width=32)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """So that sums are made in one order, and other processes have a core."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def shape(**changes: Any) -> ViTOptions:

@@ -23,18 +23,15 @@ from tensorstore_ds.comparison.feeds import FEEDS, Batch, Feed, SplitFeed, Subje
 from tensorstore_ds.comparison.lane import Answer, serve
 from tensorstore_ds.comparison.results import Way
 from tensorstore_ds.comparison.stopwatch import Clock, Step
+from tensorstore_ds.diagnosis.measure_loading import finish
+from tensorstore_ds.diagnosis.measure_training import student_of
 from tensorstore_ds.errors import ResidencyError, TsdsError, one_line
 from tensorstore_ds.format.kinds import EncodedImageField, LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.loading.device import move
-from tensorstore_ds.training.augmentation import train_transform
 from tensorstore_ds.training.data import task_of
-from tensorstore_ds.training.learner import Learner
-from tensorstore_ds.training.options import TrainOptions, vit_options
+from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.process import device_of
-
-#: Steps that a learning rate is scheduled over: more than are ever done.
-_STEPS = 10**6
 
 
 class Runner:
@@ -43,7 +40,7 @@ class Runner:
     def __init__(self, feed: Feed, workers: int, device: torch.device, *, parts: bool = True) -> None:
         self.feed, self.workers, self.device, self.parts = feed, workers, device, parts
         self._loader: tuple[int, Any] | None = None
-        self._trainer: tuple[int, Trainer] | None = None
+        self._trainer: tuple[int, Step] | None = None
 
     def cold(self, batch_size: int, seconds: float) -> Answer:
         """The first epoch, from files that are not in memory; ``why`` they are not known to be out of it."""
@@ -81,7 +78,7 @@ class Runner:
         """Epochs of training."""
         if self._trainer is None or self._trainer[0] != batch_size:
             self._trainer = None
-            self._trainer = (batch_size, Trainer(self._split_feed(), batch_size))
+            self._trainer = (batch_size, training_step(self._split_feed(), batch_size))
         return self._measured(batch_size, seconds, self._trainer[1])
 
     def rest(self) -> Answer:
@@ -114,8 +111,7 @@ class Runner:
         return {**asdict(timing), "samples": self.feed.samples, **seen}
 
     def _clock(self, batch_size: int) -> Clock:
-        samples, cuda = self.feed.samples, self.device.type == "cuda"
-        settle = partial(torch.cuda.synchronize, self.device) if cuda else lambda: None
+        samples, settle = self.feed.samples, partial(finish, self.device)
         return Clock(samples, -(-samples // batch_size), self.workers, settle, self.parts)
 
     def _split_feed(self) -> SplitFeed:
@@ -124,37 +120,26 @@ class Runner:
         return self.feed
 
 
-class Trainer:
-    """Steps of the `seed` ViT on whatever a feed hands out.
+def training_step(feed: SplitFeed, batch_size: int) -> Step:
+    """Steps of the `seed` ViT on whatever a feed hands out, which return the number of its samples.
 
-    One step is done when it is made, for all that a model does once in its life: on a processor, memory that was never
-    touched makes the first one of 1000 digits take 1.6 s instead of 0.6.
+    One step is done here, for all that a model does once in its life: on a processor, memory that was never touched
+    makes the first one of 1000 digits take 1.6 s instead of 0.6.
     """
+    subject = feed.subject
+    store = tsds.open(subject.store)
+    options = TrainOptions(model="seed", augment="none", device=str(subject.device), seed=subject.seed)
+    student = student_of(store, store[subject.split], options, subject.device)
 
-    def __init__(self, feed: SplitFeed, batch_size: int) -> None:
-        subject = feed.subject
-        split = subject.open()
-        options = TrainOptions(model="seed", augment="none", device=str(subject.device), seed=subject.seed)
-        height, width, channels = split.column(subject.fields["image"]).spec.shape
-        vit = vit_options("seed", (height, width), channels)
-        self._feed = feed
-        self._done = 0
-        self._transform = train_transform(split, options, vit)
-        self._learner = Learner(vit, task_of(split), options, device=subject.device, steps=_STEPS)
-        first = tsds.StoreDataset(subject.store, subject.split, fields=list(subject.fields.values()))
-        loader = tsds.DataLoader(first, min(batch_size, len(first)), collate="packed", num_threads=1)
-        self._step(move(next(iter(loader)), subject.device))
-
-    def __call__(self, item: Any) -> int:
-        """One step: the number of its samples."""
-        return self._step(self._feed.batch(item))
-
-    def _step(self, batch: Batch) -> int:
+    def step(batch: Batch) -> int:
         samples = len(batch["image"])
-        rows = np.arange(self._done, self._done + samples)
-        self._done += samples
-        self._learner.train_batch(self._transform(batch, rows, 0))
+        student.whole_step(batch, samples, 0)
         return samples
+
+    dataset = tsds.StoreDataset(subject.store, subject.split, fields=list(subject.fields.values()))
+    loader = tsds.DataLoader(dataset, min(batch_size, len(dataset)), collate="packed", num_threads=1)
+    step(move(next(iter(loader)), subject.device))
+    return lambda item: step(feed.batch(item))
 
 
 # --- the device ----------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.reading.store import open as open_store
+from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.process import torch_settings
 
 #: Shares of the time for each measurement; the rest goes to starting up, and to batches that are waited for.
@@ -61,14 +62,15 @@ class Examination:
         self._rows = dataset  # those that are in memory, once they have been brought there
 
     def _choose_student(self, dataset: StoreDataset, step: Callable[[Any], Any] | None) -> training.Student | None:
-        model, batch_size = self._options.model, self._options.batch_size
+        model = self._options.model
         if step is not None:
             return training.Student("the step that was given", step, collate="list")
         if model == "none":
             self._note("training", "the model none was chosen, loading alone was examined")
             return None
         try:
-            return training.student_of(self._store, dataset.split, model, self._device, batch_size=batch_size)
+            options = TrainOptions(model=model, batch_size=self._options.batch_size)
+            return training.student_of(self._store, dataset.split, options, self._device)
         except TsdsError as error:
             self._note("training", f"no model learns from this store, loading alone was examined ({error})")
             return None

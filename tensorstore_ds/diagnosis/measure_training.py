@@ -20,7 +20,7 @@ from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.training.augmentation import train_transform
 from tensorstore_ds.training.data import image_shape, task_of
 from tensorstore_ds.training.learner import Learner
-from tensorstore_ds.training.options import Preset, TrainOptions
+from tensorstore_ds.training.options import TrainOptions
 
 #: A batch is tried so many times as large as the one before, until a step takes too long.
 GROWTH = 4
@@ -49,8 +49,8 @@ class Student:
         return next(iter(loader_of(dataset, Settings(), batch_size, device=device, collate=self.collate)))
 
 
-def student_of(store: Store, split: Split, model: Preset, device: torch.device, *, batch_size: int) -> Student:
-    """The model that `tsds train` would train on a store.
+def student_of(store: Store, split: Split, options: TrainOptions, device: torch.device) -> Student:
+    """The model that `tsds train` would train on a split.
 
     Raises:
         OptionError: the store has nothing to learn from, or images that a model cannot take as they are.
@@ -58,11 +58,10 @@ def student_of(store: Store, split: Split, model: Preset, device: torch.device, 
     """
     task = task_of(split)
     height, width, channels = image_shape(store, split)
-    options = TrainOptions(model=model, batch_size=batch_size, train_split=split.name)
     vit = options.vit((height, width), channels)
     transform = train_transform(split, options, vit)
     learner = Learner(vit, task, options, device=device, steps=10**6)  # the learning rate does not matter here
-    return Student(model, learner.train_batch, task.fields, transform)
+    return Student(options.model, learner.train_batch, task.fields, transform)
 
 
 # --- the model alone --------------------------------------------------------------------------------------------
