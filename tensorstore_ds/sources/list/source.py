@@ -163,8 +163,10 @@ class ListSource(Source):
         numbers = [[float(text or "nan") for text in cells]] if any(cells) else []
         values = np.array(numbers, np.float64).reshape(len(numbers), len(cells))
         n, k = len(self._columns.box), len(self._columns.keypoints)
-        keypoints = values[:, n:].reshape(len(values), k, 2)
-        return Objects(boxes=values[:, :n] if n else None, keypoints=keypoints if k else None)
+        objects = {"boxes": values[:, :n]} if n else {}
+        if k:
+            objects["keypoints"] = values[:, n:].reshape(len(values), k, 2)
+        return objects
 
 
 class _Rows:
