@@ -94,7 +94,7 @@ class ArraysSource(ArraySource):
 
     def _members(self, file: Path, where: str) -> Iterator[tuple[str, ArrayFile]]:
         """The arrays in a .npz file, by name; their data stay where they are."""
-        with _zip_errors(where), open_file(file, where) as packed, zipfile.ZipFile(packed) as archive:
+        with _archive(file, where) as archive:
             for info in archive.infolist():
                 place = f"{where}:{info.filename}"
                 if not info.filename.endswith(".npy"):
@@ -109,12 +109,7 @@ class ArraysSource(ArraySource):
         """The array in a file of its own, if it is packed."""
         if array.member is None:
             return array
-        with (
-            _zip_errors(array.where),
-            open_file(array.path, array.where) as packed,
-            zipfile.ZipFile(packed) as archive,
-            archive.open(array.member) as stream,
-        ):
+        with _archive(array.path, array.where) as archive, archive.open(array.member) as stream:
             stream.read(array.offset)
             return self.unpack(stream, array)  # at the end zipfile compares the checksum
 
@@ -156,10 +151,11 @@ def _meaning(array: ArrayFile, name: str, split: str | None) -> tuple[str | None
 
 
 @contextlib.contextmanager
-def _zip_errors(where: str) -> Iterator[None]:
+def _archive(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
+    """A .npz file, opened; whatever is wrong with it while it is read is a `SourceError`."""
     try:
-        with os_errors(where):
-            yield
+        with os_errors(where), open_file(file, where) as packed, zipfile.ZipFile(packed) as archive:
+            yield archive
     except TsdsError:
         raise  # some of these are a ValueError or RuntimeError, too
     except _BAD_ZIP as error:
