@@ -12,7 +12,7 @@ from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size, own_pixel_limit
-from tensorstore_ds.sources.base import Objects, Sample
+from tensorstore_ds.sources.base import Sample
 
 RNG = np.random.default_rng(0)
 RGB = RNG.integers(0, 256, (9, 7, 3), np.uint8)
@@ -113,7 +113,7 @@ def test_orientation_comes_before_boxes():
     exif = Image.Exif()
     exif[0x0112] = 6  # 9x7 is shown as 7x9
     data = saved(Image.fromarray(RGB), "PNG", exif=exif)
-    objects = Objects(boxes=np.array([[6.0, 1, 9, 5]]))  # inside of the shown image only
+    objects = {"boxes": np.array([[6.0, 1, 9, 5]])}  # inside of the shown image only
     encoded = encode_sample(Sample("k", data, objects=objects, annotated_size=(7, 9)), ImageOptions())
     assert encoded.size == (7, 9)
     assert encoded.objects["boxes"].tolist() == [[6, 1, 9, 5]]
@@ -201,7 +201,7 @@ def test_options_that_contradict_each_other(options, message):
 
 def test_a_keypoint_has_two_coordinates_or_none():
     def encoded(*point):
-        objects = Objects(keypoints=np.array([[point, (1, 2)]], np.float64), difficult=np.array([3], np.uint8))
+        objects = {"keypoints": np.array([[point, (1, 2)]], np.float64), "difficult": np.array([3], np.uint8)}
         return encode_sample(Sample("k", RGB, objects=objects), ImageOptions()).objects
 
     np.testing.assert_array_equal(encoded(np.nan, 3)["keypoints"], [[[np.nan, np.nan], [1, 2]]])

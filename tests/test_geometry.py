@@ -8,7 +8,6 @@ from PIL import Image
 from tensorstore_ds.conversion.encode import place_objects
 from tensorstore_ds.imaging.placement import FITS, box_faults, place
 from tensorstore_ds.imaging.resizing import resize
-from tensorstore_ds.sources.base import Objects
 
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 60))
 
@@ -40,11 +39,11 @@ def test_a_bright_rectangle_stays_inside_its_box(fit):
     pixels[24:56, 48:72] = 255
     placement = place((80, 120), (40, 40), fit)
     stored = resize(pixels, placement)[:, :, 0]
-    objects, problems = place_objects("k", Objects(boxes=np.array([[48.0, 24, 72, 56]])), (80, 120), placement)
+    objects, problems = place_objects("k", {"boxes": np.array([[48.0, 24, 72, 56]])}, (80, 120), placement)
     assert not problems
     rows, columns = np.nonzero(stored > 127)
     found = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
-    np.testing.assert_allclose(objects.boxes[0], found, atol=0.51)
+    np.testing.assert_allclose(objects["boxes"][0], found, atol=0.51)
 
 
 @pytest.mark.parametrize(
@@ -67,15 +66,15 @@ def test_faults_of_boxes(box, reason):
 
 
 def test_a_bad_box_takes_its_object_along_and_is_named():
-    objects = Objects(
-        boxes=np.array([[0.0, 0, 4, 4], [3, 3, 3, 9], [2, 2, 30, 5]]),
-        labels=np.array([7, 8, 9]),
-        keypoints=np.arange(12, dtype=float).reshape(3, 2, 2),
-    )
+    objects = {
+        "boxes": np.array([[0.0, 0, 4, 4], [3, 3, 3, 9], [2, 2, 30, 5]]),
+        "labels": np.array([7, 8, 9]),
+        "keypoints": np.arange(12, dtype=float).reshape(3, 2, 2),
+    }
     kept, problems = place_objects("a.jpg", objects, (10, 10), None)
-    assert kept.labels.tolist() == [7, 9]
-    assert kept.boxes.tolist() == [[0, 0, 4, 4], [2, 2, 10, 5]]  # clipped to the image
-    assert kept.keypoints[:, 0, 0].tolist() == [0, 8]
+    assert kept["labels"].tolist() == [7, 9]
+    assert kept["boxes"].tolist() == [[0, 0, 4, 4], [2, 2, 10, 5]]  # clipped to the image
+    assert kept["keypoints"][:, 0, 0].tolist() == [0, 8]
     assert [(p.where, p.reason) for p in problems] == [("a.jpg", "box-empty")]
     assert "object 1" in problems[0].message
     assert "(3, 3, 3, 9)" in problems[0].message
@@ -83,17 +82,17 @@ def test_a_bad_box_takes_its_object_along_and_is_named():
 
 def test_a_box_that_the_crop_cuts_off_is_dropped_and_a_landmark_keeps_its_place():
     placement = place((10, 30), (10, 10), "crop")  # keeps columns 10 to 20
-    objects = Objects(boxes=np.array([[0.0, 0, 9, 9], [12, 1, 40, 9]]), keypoints=np.array([[[1.0, 1]], [[25, 5]]]))
+    objects = {"boxes": np.array([[0.0, 0, 9, 9], [12, 1, 40, 9]]), "keypoints": np.array([[[1.0, 1]], [[25, 5]]])}
     kept, problems = place_objects("k", objects, (10, 30), placement)
-    assert kept.boxes.tolist() == [[2, 1, 10, 9]]
-    assert kept.keypoints.tolist() == [[[15, 5]]]
+    assert kept["boxes"].tolist() == [[2, 1, 10, 9]]
+    assert kept["keypoints"].tolist() == [[[15, 5]]]
     assert [p.reason for p in problems] == ["box-cropped"]
 
 
 def test_absent_landmarks_stay_absent():
-    objects = Objects(keypoints=np.array([[[np.nan, np.nan], [2, 2]]]))
+    objects = {"keypoints": np.array([[[np.nan, np.nan], [2, 2]]])}
     kept, _ = place_objects("k", objects, (4, 4), place((4, 4), (8, 8), "stretch"))
-    np.testing.assert_array_equal(kept.keypoints, [[[np.nan, np.nan], [4, 4]]])
+    np.testing.assert_array_equal(kept["keypoints"], [[[np.nan, np.nan], [4, 4]]])
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])

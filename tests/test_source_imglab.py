@@ -97,14 +97,16 @@ def test_boxes_labels_and_parts(tmp_path: Path) -> None:
     assert keys(source, contents) == {"train": ["a.jpg", "x/b.jpg", "x/c.jpg"]}
     a, b, c = (source.read("train", reference).objects for reference in contents.splits["train"])
     assert a is not None and b is not None and c is not None
-    np.testing.assert_array_equal(a.boxes, [[1, 2, 31, 42]] * 2)
-    np.testing.assert_array_equal(a.labels, [1, 0])
-    np.testing.assert_array_equal(a.keypoints, [[[1.5, 2], [5, 6]], [[NAN, NAN]] * 2])
-    np.testing.assert_array_equal(c.keypoints, [[[NAN, NAN]] * 2])
-    shapes = [array.shape for array in (b.boxes, b.labels, b.keypoints) if array is not None]
-    assert shapes == [(0, 4), (0,), (0, 2, 2)]
-    dtypes = [array.dtype for array in (a.boxes, a.labels, a.keypoints) if array is not None]
-    assert dtypes == [np.float64, np.int64, np.float64]
+    np.testing.assert_array_equal(a["boxes"], [[1, 2, 31, 42]] * 2)
+    np.testing.assert_array_equal(a["labels"], [1, 0])
+    np.testing.assert_array_equal(a["keypoints"], [[[1.5, 2], [5, 6]], [[NAN, NAN]] * 2])
+    np.testing.assert_array_equal(c["keypoints"], [[[NAN, NAN]] * 2])
+    assert {name: array.shape for name, array in b.items()} == {"boxes": (0, 4), "labels": (0,), "keypoints": (0, 2, 2)}
+    assert {name: array.dtype for name, array in a.items()} == {
+        "boxes": np.float64,
+        "labels": np.int64,
+        "keypoints": np.float64,
+    }
     assert source.read("train", contents.splits["train"][1]).annotated_size == (375, 500)
     assert source.read("train", contents.splits["train"][0]).annotated_size is None
     assert source.files(contents.splits["train"][1]) == (f"{tmp_path}/x/b.jpg",)
@@ -114,28 +116,27 @@ def test_boxes_labels_and_parts(tmp_path: Path) -> None:
 
 def test_boxes_are_passed_on_unchecked(tmp_path: Path) -> None:
     odd = "top='nan' left='-5' width='-2' height='0'"
-    np.testing.assert_array_equal(objects(tmp_path, box(corners=odd)).boxes, [[-5, NAN, -7, NAN]])
+    np.testing.assert_array_equal(objects(tmp_path, box(corners=odd))["boxes"], [[-5, NAN, -7, NAN]])
 
 
 def test_flags(tmp_path: Path) -> None:
     found = objects(tmp_path, box("ignore='1'"), box("difficult='1' ignore='0'"), box("occluded='0'"), box())
-    assert found.difficult is not None and found.occluded is not None
-    assert (found.difficult.tolist(), found.occluded.tolist(), found.truncated) == ([1, 1, 0, 0], [0] * 4, None)
-    assert found.difficult.dtype == np.uint8
+    assert set(found) == {"boxes", "difficult", "occluded"}
+    assert (found["difficult"].tolist(), found["occluded"].tolist()) == ([1, 1, 0, 0], [0] * 4)
+    assert found["difficult"].dtype == np.uint8
 
 
 def test_without_labels_and_parts_there_are_neither(tmp_path: Path) -> None:
     found = objects(tmp_path, box(inside="<label/>"), box())
-    assert (found.labels, found.keypoints) == (None, None)
+    assert set(found) == {"boxes"}
 
 
 def test_options(tmp_path: Path) -> None:
     boxes = (box(inside="<label>b</label>" + part("left", 1, 2)),)
     wanted = Keypoints(("right", "left"), ((0, 1),))
     found = objects(tmp_path, *boxes, keypoints=wanted, classes=("c", "b"))
-    assert found.labels is not None
-    assert found.labels.tolist() == [1]
-    np.testing.assert_array_equal(found.keypoints, [[[NAN, NAN], [1, 2]]])
+    assert found["labels"].tolist() == [1]
+    np.testing.assert_array_equal(found["keypoints"], [[[NAN, NAN], [1, 2]]])
     for options, reason in (
         ({"classes": ("c",)}, "unknown-class"),
         ({"keypoints": Keypoints(("x",))}, "unknown-keypoint"),
@@ -200,8 +201,8 @@ def test_faults_of_one_image_are_problems(tmp_path: Path, entry: str, where: str
     assert reasons(contents) == [(where, reason)]
     assert message in str(contents.problems[0])
     b = source.read("train", contents.splits["train"][1]).objects
-    assert b is not None and b.boxes is not None
-    assert b.boxes.tolist() == [[1, 2, 31, 42]]  # what was read of the faulty entry is gone
+    assert b is not None
+    assert b["boxes"].tolist() == [[1, 2, 31, 42]]  # what was read of the faulty entry is gone
 
 
 @pytest.mark.parametrize(
@@ -348,10 +349,10 @@ def scan_or_refuse(root: Path, data: bytes) -> None:
         return
     for reference in contents.splits["train"]:
         found = source.read("train", reference).objects
-        assert found is not None and found.boxes is not None
-        assert found.boxes.shape[1] == 4
+        assert found is not None
+        assert found["boxes"].shape[1] == 4
         for name, spec in field(contents).values.items():
-            assert getattr(found, name).shape == (len(found.boxes), *spec.shape)
+            assert found[name].shape == (len(found["boxes"]), *spec.shape)
 
 
 @FUZZ

@@ -124,9 +124,9 @@ def test_boxes(tmp_path: Path, text: str) -> None:
     first, second = samples(source, contents)
     assert first.objects is not None
     assert second.objects is not None
-    np.testing.assert_array_equal(first.objects.boxes, [[1.0, 2.0, 31.5, 42.0]], strict=True)
-    np.testing.assert_array_equal(second.objects.boxes, np.empty((0, 4)), strict=True)
-    assert first.objects.keypoints is None
+    np.testing.assert_array_equal(first.objects["boxes"], [[1.0, 2.0, 31.5, 42.0]], strict=True)
+    np.testing.assert_array_equal(second.objects["boxes"], np.empty((0, 4)), strict=True)
+    assert "keypoints" not in first.objects
     assert (first.label, second.label) == (1, 0)
 
 
@@ -138,15 +138,15 @@ def test_keypoints(tmp_path: Path) -> None:
     assert field.keypoints == ("left_eye", "right_eye", "Nose")  # type: ignore[union-attr]
     assert field.flip_pairs == ((0, 1),)  # type: ignore[union-attr]
     a, b, c = (sample.objects for sample in samples(source, contents))
-    np.testing.assert_array_equal(a.keypoints, [[[1.0, 2], [3, 4], [5, 6]]], strict=True)  # type: ignore[union-attr]
-    np.testing.assert_array_equal(b.keypoints, [[[1, 2], [np.nan, np.nan], [5, 6]]], strict=True)  # type: ignore[union-attr]
-    assert c.keypoints.shape == (0, 3, 2)  # type: ignore[union-attr]
+    np.testing.assert_array_equal(a["keypoints"], [[[1.0, 2], [3, 4], [5, 6]]], strict=True)  # type: ignore[union-attr]
+    np.testing.assert_array_equal(b["keypoints"], [[[1, 2], [np.nan, np.nan], [5, 6]]], strict=True)  # type: ignore[union-attr]
+    assert c["keypoints"].shape == (0, 3, 2)  # type: ignore[union-attr]
     wanted = Keypoints(("Nose", "right_eye", "left_eye"), ((1, 2),))
     source, contents = scan(tmp_path / "l.csv", keypoints=wanted)
     assert contents.fields["objects"].keypoints == wanted.names  # type: ignore[union-attr]
     assert contents.fields["objects"].flip_pairs == ((1, 2),)  # type: ignore[union-attr]
     a = samples(source, contents)[0].objects
-    np.testing.assert_array_equal(a.keypoints, [[[5.0, 6], [3, 4], [1, 2]]], strict=True)  # type: ignore[union-attr]
+    np.testing.assert_array_equal(a["keypoints"], [[[5.0, 6], [3, 4], [1, 2]]], strict=True)  # type: ignore[union-attr]
     with pytest.raises(SourceError) as error:
         scan(tmp_path / "l.csv", keypoints=Keypoints(("Nose",)))
     assert error.value.reason == "keypoint-count"
@@ -156,9 +156,9 @@ def test_box_and_keypoints_together(tmp_path: Path) -> None:
     text = "path,x1,y1,x2,y2,n_x,n_y\na.png,0,0,9,9,,\nb.png,0,0,9,9,4,5\nc.png,,,,,4,5\nd.png,nan,nan,nan,nan,,\n"
     source, contents = scan(write(tmp_path, "l.csv", text))
     a, b, d = (sample.objects for sample in samples(source, contents))
-    assert np.isnan(a.keypoints).all()  # type: ignore[arg-type,union-attr]
-    assert b.keypoints.tolist() == [[[4, 5]]]  # type: ignore[union-attr]
-    assert d.boxes.shape == (1, 4)  # type: ignore[union-attr]  # written as NaN: the check of boxes names it
+    assert np.isnan(a["keypoints"]).all()  # type: ignore[arg-type,union-attr]
+    assert b["keypoints"].tolist() == [[[4, 5]]]  # type: ignore[union-attr]
+    assert d["boxes"].shape == (1, 4)  # type: ignore[union-attr]  # written as NaN: the check of boxes names it
     assert found(contents) == [("l.csv:4", "list-line")]
 
 

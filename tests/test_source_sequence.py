@@ -146,15 +146,15 @@ def test_a_detection_target() -> None:
     assert [p.where for p in contents.left_out] == ["<sequence>: image_id", "<sequence>: area"]
     objects = source.read("train", 0).objects
     assert objects is not None
-    np.testing.assert_array_equal(objects.boxes, np.array(BOXES), strict=True)
-    np.testing.assert_array_equal(objects.labels, np.array([2, 1]), strict=True)
+    np.testing.assert_array_equal(objects["boxes"], np.array(BOXES), strict=True)
+    np.testing.assert_array_equal(objects["labels"], np.array([2, 1]), strict=True)
     expected = [[[1.0, 2.0], [np.nan, np.nan]], [[3.0, 4.0], [5.0, 6.0]]]
-    np.testing.assert_array_equal(objects.keypoints, np.array(expected), strict=True)
-    np.testing.assert_array_equal(objects.difficult, np.array([1, 0], np.uint8), strict=True)
+    np.testing.assert_array_equal(objects["keypoints"], np.array(expected), strict=True)
+    np.testing.assert_array_equal(objects["difficult"], np.array([1, 0], np.uint8), strict=True)
     objects = source.read("train", 1).objects
     assert objects is not None
-    assert objects.boxes.shape == (0, 4)  # type: ignore[union-attr]
-    assert objects.keypoints.shape == (0, 2, 2)  # type: ignore[union-attr]
+    assert objects["boxes"].shape == (0, 4)  # type: ignore[union-attr]
+    assert objects["keypoints"].shape == (0, 2, 2)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,7 @@ def test_a_dict(sample: dict[str, Any]) -> None:
     np.testing.assert_array_equal(read.arrays["age"], np.array(4.5), strict=True)
     np.testing.assert_array_equal(read.arrays["embedding"], np.zeros((2, 3), np.float32), strict=True)
     assert read.objects is not None
-    assert read.objects.labels is not None
-    assert read.objects.labels.tolist() == [0, 1]
+    assert read.objects["labels"].tolist() == [0, 1]
 
 
 def test_a_target_of_numbers_is_a_field() -> None:

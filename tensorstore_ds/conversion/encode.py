@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -95,10 +94,10 @@ def _encode_objects(key: str, objects: Objects) -> dict[str, NDArray[Any]]:
     """The values that there are in the dtypes stored; a keypoint that lacks one coordinate is absent."""
     values: dict[str, NDArray[Any]] = {}
     for name, (dtype, _) in OBJECT_VALUES.items():
-        value = getattr(objects, name)
-        if value is not None:
+        if name in objects:
+            value = objects[name] != 0 if name in FLAGS else objects[name]
             with np.errstate(over="ignore"):  # infinity is refused below
-                values[name] = np.ascontiguousarray(value != 0 if name in FLAGS else value, dtype)
+                values[name] = np.ascontiguousarray(value, dtype)
     if "keypoints" in values:
         keypoints = values["keypoints"]
         if np.isinf(keypoints).any():
@@ -161,12 +160,12 @@ def place_objects(
     Returns:
         The objects that remain, in pixels of the stored image, and the problems.
     """
-    keypoints = objects.keypoints
-    if keypoints is not None and placement is not None:
-        keypoints = placement.move(keypoints)
-    if objects.boxes is None:
-        return replace(objects, keypoints=keypoints), ()
-    boxes = objects.boxes
+    moved = dict(objects)
+    if "keypoints" in moved and placement is not None:
+        moved["keypoints"] = placement.move(moved["keypoints"])
+    if "boxes" not in moved:
+        return moved, ()
+    boxes = moved["boxes"]
     faults = box_faults(boxes, source)
     height, width = source if placement is None else placement.size
     with np.errstate(invalid="ignore"):  # infinite or NaN boxes are faults already
@@ -182,11 +181,10 @@ def place_objects(
         message = f"object {i}: the box ({numbers}) {_FAULTS[reason]}, in an image of {source[0]}x{source[1]}."
         problems.append(Problem(key, reason, message))
     remains = ~lost & (faults == "")
-    moved = replace(objects, boxes=clipped, keypoints=keypoints)
-    if remains.all():
-        return moved, ()
-    arrays = {name: getattr(moved, name) for name in Objects.__dataclass_fields__}
-    return Objects(**{name: None if a is None else a[remains] for name, a in arrays.items()}), tuple(problems)
+    moved["boxes"] = clipped
+    if not remains.all():
+        moved = {name: array[remains] for name, array in moved.items()}
+    return moved, tuple(problems)
 
 
 _FAULTS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import unreadable
+from tensorstore_ds.regular_files import os_errors
 
 if TYPE_CHECKING:
     from tensorstore_ds.sources.base import Source, SourceOptions
@@ -53,10 +53,8 @@ def open_source(path: Path, format: str = "auto", options: SourceOptions | None 
     """
     from tensorstore_ds.sources.base import SourceOptions  # imports NumPy, which the list of formats does not need
 
-    try:
+    with os_errors(str(path)):  # such as a name that is too long
         exists = path.exists()
-    except OSError as error:  # such as a name that is too long
-        raise SourceError(unreadable(str(path), error)) from error
     if not exists:
         raise SourceError(Problem(str(path), "no-such-source", "there is no such file or folder."))
     names = [format] if format != "auto" else [n for n, each in FORMATS.items() if each.load().detect(path)]

@@ -23,6 +23,11 @@ from tensorstore_ds.options import check, declared, option
 #: What a source hands to its own `read`: a path, a row number. It must be small: a data set has millions.
 Reference = str | int
 
+#: The objects of one sample, as the source has them: those of `OBJECT_VALUES` that there are, each with M rows.
+#: `boxes` (M, 4) float64 are x1 y1 x2 y2 in pixels, x2 and y2 exclusive, unchecked; `labels` (M,) int64 are class
+#: indices; `keypoints` (M, K, 2) float64 are x y in pixels, NaN where one is absent; `FLAGS` are (M,) uint8.
+Objects = Mapping[str, NDArray[Any]]
+
 #: Files that are taken for images, by their suffix in lower case.
 IMAGE_SUFFIXES = frozenset(
     [".bmp", ".gif", ".jpeg", ".jpg", ".jp2", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"]
@@ -54,18 +59,6 @@ class SourceOptions:
 
     def __post_init__(self) -> None:
         check(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Objects:
-    """The objects of one sample, as the source has them; absent arrays are None, all others have M rows."""
-
-    boxes: NDArray[np.float64] | None = None  #: (M, 4), x1 y1 x2 y2 in pixels, x2 and y2 exclusive; unchecked
-    labels: NDArray[np.int64] | None = None  #: (M,) class indices
-    keypoints: NDArray[np.float64] | None = None  #: (M, K, 2), x y in pixels; NaN where a keypoint is absent
-    difficult: NDArray[np.uint8] | None = None
-    truncated: NDArray[np.uint8] | None = None
-    occluded: NDArray[np.uint8] | None = None
 
 
 @dataclass(slots=True)  # not frozen, which would triple the time to make one

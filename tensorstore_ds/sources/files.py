@@ -146,14 +146,10 @@ class PackedStrings(Sequence[str]):
     def extend(self, strings: Iterable[str]) -> None:
         """Add strings at the end."""
         remaining = iter(strings)
-        while batch := list(islice(remaining, _PACK)):
-            encoded: Sequence[str | bytes] = batch
-            data = "".join(batch).encode("utf-8", "surrogateescape")
-            if len(data) != sum(map(len, batch)):  # surrogates stand for the bytes of file names that are not UTF-8
-                encoded = [text.encode("utf-8", "surrogateescape") for text in batch]
-            lengths = map(len, encoded)
-            self._offsets.extend(islice(accumulate(lengths, initial=len(self._bytes)), 1, None))
-            self._bytes += data
+        # surrogates stand for the bytes of file names that are not UTF-8
+        while batch := [text.encode("utf-8", "surrogateescape") for text in islice(remaining, _PACK)]:
+            self._offsets.extend(islice(accumulate(map(len, batch), initial=len(self._bytes)), 1, None))
+            self._bytes += b"".join(batch)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -176,12 +172,5 @@ class PackedStrings(Sequence[str]):
             yield from self._between(start, min(start + _PACK, len(self)))
 
     def _between(self, start: int, stop: int) -> list[str]:
-        if stop <= start:
-            return []
-        offsets = self._offsets[start : stop + 1]
-        first = offsets[0]
-        data = self._bytes[first : offsets[-1]]
-        if data.isascii():  # characters are bytes: decode once, then cut
-            text = data.decode("ascii")
-            return [text[a - first : b - first] for a, b in pairwise(offsets)]
-        return [data[a - first : b - first].decode("utf-8", "surrogateescape") for a, b in pairwise(offsets)]
+        ends = pairwise(self._offsets[start : stop + 1])
+        return [self._bytes[a:b].decode("utf-8", "surrogateescape") for a, b in ends]

@@ -127,8 +127,10 @@ def _choose(files: Sequence[_ImageList]) -> tuple[list[_ImageList], list[Problem
     """The files that become splits: not those that repeat what others have."""
     kept: dict[str, _ImageList] = {}
     left_out: list[Problem] = []
+    numbers: dict[str, int] = {}  # of images
+    rows = {file.xml: np.sort([numbers.setdefault(i, len(numbers)) for i in file.listed]) for file in files}
     for file in sorted(files, key=lambda each: each.richness, reverse=True):
-        other = next((each for each in kept.values() if _same_images(each, file)), None)
+        other = next((each for each in kept.values() if np.array_equal(rows[each.xml], rows[file.xml])), None)
         if not file.listed:
             left_out.append(Problem(file.xml, "empty-split", "not stored: it lists no images."))
         elif other is None:
@@ -137,19 +139,13 @@ def _choose(files: Sequence[_ImageList]) -> tuple[list[_ImageList], list[Problem
             counts = f"{other.boxes} boxes and {other.keypoints} keypoints"
             message = f"not stored: {other.xml} lists the same images, with {counts}."
             left_out.append(Problem(file.xml, "no-more-annotated", message))
-    numbers: dict[str, int] = {}
-    rows = {xml: np.array([numbers.setdefault(i, len(numbers)) for i in kept[xml].listed]) for xml in kept}
-    for xml, parts in find_unions(rows).items():
+    for xml, parts in find_unions({xml: rows[xml] for xml in kept}).items():
         richness = np.sum([kept[part].richness for part in parts], axis=0)
         if (richness >= kept[xml].richness).all():
             message = f"not stored twice: it is the union of {', '.join(parts)}."
             left_out.append(Problem(xml, "split-union", message))
             del kept[xml]
     return [kept[xml] for xml in sorted(kept)], left_out
-
-
-def _same_images(a: _ImageList, b: _ImageList) -> bool:
-    return len(a.listed) == len(b.listed) and sorted(a.listed) == sorted(b.listed)
 
 
 def _labelled(file: _ImageList) -> PackedStrings:

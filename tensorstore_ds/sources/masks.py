@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -130,16 +132,12 @@ class MaskSource(Source):
             named = read_classes(self.path / _CLASSES)
         if named is None and folders.masks.endswith(_VOC):
             named = VOC_CLASSES
-        references = (reference for some in splits.values() for reference in some)
+        references = itertools.chain.from_iterable(splits.values())
         values: set[int] = set()
-        for i, reference in enumerate(references):
-            if named is not None and i == _PROBED:
-                break
+        for reference in itertools.islice(references, None if named is None else _PROBED):
             path = reference.partition("\0")[2]
-            try:
+            with contextlib.suppress(SourceError):  # the conversion comes to it again, and names it
                 values.update(np.unique(decode_mask(read_file(self.path / path, path), key=path)).tolist())
-            except SourceError:
-                continue  # the conversion comes to it again, and names it
         if values == {0, _FOREGROUND}:
             message = "expected the numbers of classes in the masks, found 0 and 255 alone, and 255 is ignored."
             raise SourceError(Problem(str(self.path), "mask-range", message), "Write 1 for the object.")

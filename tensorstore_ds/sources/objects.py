@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.sources.base import FLAGS, Objects, SourceOptions
@@ -73,9 +75,10 @@ class ObjectTable:
         for row, each in zip(keypoints, objects, strict=True):
             if each.keypoints:
                 row[[self.keypoints[name] for name in each.keypoints]] = list(each.keypoints.values())
-        return Objects(
-            np.array([each.box for each in objects], np.float64).reshape(-1, 4),
-            np.array([self.classes[each.label] for each in objects], np.int64) if self._labelled else None,
-            keypoints if self.keypoints else None,
-            **{flag: np.array([each.flags.get(flag, 0) for each in objects], np.uint8) for flag in self.flags},
-        )
+        arrays: dict[str, NDArray[Any]] = {"boxes": np.array([each.box for each in objects], np.float64).reshape(-1, 4)}
+        if self._labelled:
+            arrays["labels"] = np.array([self.classes[each.label] for each in objects], np.int64)
+        if self.keypoints:
+            arrays["keypoints"] = keypoints
+        flags = {flag: np.array([each.flags.get(flag, 0) for each in objects], np.uint8) for flag in self.flags}
+        return arrays | flags

@@ -42,8 +42,7 @@ class Parts:
     @property
     def has_classes(self) -> bool:
         """Whether something in it is a class index."""
-        has_object_labels = self.objects is not None and self.objects.labels is not None
-        return self.label is not None or self.mask is not None or has_object_labels
+        return self.label is not None or self.mask is not None or "labels" in (self.objects or {})
 
 
 class SampleReader:
@@ -99,25 +98,23 @@ class SampleReader:
             message = f"expected the fields of the first sample, {wanted}, found {has}."
             raise SourceError(Problem(key, "annotation", message), "Give all samples the same fields.")
         label = None if parts.label is None else self._index(key, parts.label, "label")
-        if parts.objects is not None and parts.objects.labels is not None:
-            for number in parts.objects.labels:
-                self._index(key, int(number), "objects")
+        for number in (parts.objects or {}).get("labels", ()):
+            self._index(key, int(number), "objects")
         masks = {} if parts.mask is None else {"mask": parts.mask}
         arrays = {_field_name(name): array for name, array in parts.arrays.items()}
         return Sample(key, parts.image, label, parts.objects, masks, arrays)
 
     def _objects_field(self, objects: Objects, classes: tuple[str, ...]) -> Field:
-        values = [name for name in OBJECT_VALUES if getattr(objects, name) is not None]
-        classes = classes if objects.labels is not None else ()
-        if objects.keypoints is None:
-            return ObjectsField.of(*values, classes=classes)
-        count, chosen = objects.keypoints.shape[1], self.options.keypoints
+        classes = classes if "labels" in objects else ()
+        if "keypoints" not in objects:
+            return ObjectsField.of(*objects, classes=classes)
+        count, chosen = objects["keypoints"].shape[1], self.options.keypoints
         if chosen is not None and len(chosen.names) != count:
             message = f"expected {len(chosen.names)} keypoints, found {count}."
             raise SourceError(Problem(self._where, "keypoint-count", message))
         names = tuple(map(str, range(count))) if chosen is None else chosen.names
         pairs = flip_pairs(names) if chosen is None else chosen.flip_pairs
-        return ObjectsField.of(*values, classes=classes, keypoints=names, flip_pairs=pairs)
+        return ObjectsField.of(*objects, classes=classes, keypoints=names, flip_pairs=pairs)
 
     def _index(self, key: str, label: int | str, field: str) -> int:
         indices = self._indices[field]
@@ -135,11 +132,8 @@ def _parts_shapes(parts: Parts) -> dict[str, str]:
         shapes["label"] = "int64 ()"
     if parts.mask is not None:
         shapes["mask"] = _MASK
-    for name in OBJECT_VALUES if parts.objects is not None else ():
-        array = getattr(parts.objects, name)
-        if array is not None:
-            shapes[f"objects.{name}"] = str(array.shape[1:])
-    return shapes
+    objects = parts.objects or {}
+    return shapes | {f"objects.{name}": str(array.shape[1:]) for name, array in objects.items()}
 
 
 def _field_shapes(fields: Mapping[str, Field]) -> dict[str, str]:
@@ -271,7 +265,7 @@ def _objects(values: Mapping[str, Any]) -> Objects:
     if len({len(array) for array in arrays.values()}) > 1:
         raise ValueError(f"expected as many of each, found {', '.join(f'{len(a)} {n}' for n, a in arrays.items())}")
     dtypes = {"labels": np.int64, **dict.fromkeys(FLAGS, np.uint8)}
-    return Objects(**{name: array.astype(dtypes.get(name, np.float64)) for name, array in arrays.items()})
+    return {name: array.astype(dtypes.get(name, np.float64)) for name, array in arrays.items()}
 
 
 def _numbers(name: str, value: Any) -> NDArray[Any]:

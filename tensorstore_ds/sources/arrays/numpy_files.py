@@ -10,13 +10,14 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError, TsdsError
 from tensorstore_ds.regular_files import check_machine, open_file, os_errors
 from tensorstore_ds.sources.arrays.source import NPY_HEAD, ArrayFile, ArraySource, bad_file, read_npy_header
-from tensorstore_ds.sources.base import IMAGE_SUFFIXES, SourceOptions
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import glance, walk_files
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name
 
@@ -37,10 +38,6 @@ class ArraysSource(ArraySource):
     """A .npy file, a .npz file, or a folder of them, perhaps with split folders."""
 
     name: ClassVar[str] = "arrays"
-
-    def __init__(self, path: Path, options: SourceOptions) -> None:
-        super().__init__(path, options)
-        self._packed: dict[ArrayFile, zipfile.ZipInfo] = {}  # arrays that lie in a .npz file
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -68,9 +65,7 @@ class ArraysSource(ArraySource):
                 raise SourceError(Problem(array.where, "array-file", message), "Rename or remove one.")
         for arrays in splits.values():
             self._choose(arrays)
-        unpacked = {split: {name: self._unpack(a) for name, a in arrays.items()} for split, arrays in splits.items()}
-        self._packed.clear()  # nothing that workers would need
-        return unpacked
+        return {split: {name: self._unpack(a) for name, a in arrays.items()} for split, arrays in splits.items()}
 
     def _named(self) -> Iterator[tuple[str | None, str, ArrayFile]]:
         """Every array, with the split and the field that its name and its folder say."""
@@ -99,7 +94,7 @@ class ArraysSource(ArraySource):
 
     def _members(self, file: Path, where: str) -> Iterator[tuple[str, ArrayFile]]:
         """The arrays in a .npz file, by name; their data stay where they are."""
-        with _zip_errors(where), open_file(file, where) as packed, zipfile.ZipFile(packed) as archive:
+        with _archive(file, where) as archive:
             for info in archive.infolist():
                 place = f"{where}:{info.filename}"
                 if not info.filename.endswith(".npy"):
@@ -108,20 +103,13 @@ class ArraysSource(ArraySource):
                 with archive.open(info) as stream:
                     array = read_npy_header(stream.read(NPY_HEAD), place, file)
                 array.check_nbytes(info.file_size)
-                self._packed[array] = info
-                yield info.filename.removesuffix(".npy"), array
+                yield info.filename.removesuffix(".npy"), replace(array, member=info)
 
     def _unpack(self, array: ArrayFile) -> ArrayFile:
         """The array in a file of its own, if it is packed."""
-        info = self._packed.get(array)
-        if info is None:
+        if array.member is None:
             return array
-        with (
-            _zip_errors(array.where),
-            open_file(array.path, array.where) as packed,
-            zipfile.ZipFile(packed) as archive,
-            archive.open(info) as stream,
-        ):
+        with _archive(array.path, array.where) as archive, archive.open(array.member) as stream:
             stream.read(array.offset)
             return self.unpack(stream, array)  # at the end zipfile compares the checksum
 
@@ -163,10 +151,11 @@ def _meaning(array: ArrayFile, name: str, split: str | None) -> tuple[str | None
 
 
 @contextlib.contextmanager
-def _zip_errors(where: str) -> Iterator[None]:
+def _archive(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
+    """A .npz file, opened; whatever is wrong with it while it is read is a `SourceError`."""
     try:
-        with os_errors(where):
-            yield
+        with os_errors(where), open_file(file, where) as packed, zipfile.ZipFile(packed) as archive:
+            yield archive
     except TsdsError:
         raise  # some of these are a ValueError or RuntimeError, too
     except _BAD_ZIP as error:

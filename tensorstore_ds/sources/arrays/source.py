@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import warnings
 import weakref
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,7 +54,7 @@ class ArraySource(Source):
         self._left_out: list[Problem] = []
         self._maps: dict[str, dict[str, NDArray[Any]]] = {}
         self._files: tuple[Path, ...] = ()
-        self._scratch: Scratch | None = None
+        self._scratch: Path | None = None  # a temporary folder, made for the first array that is unpacked
 
     def find(self) -> dict[str, dict[str, ArrayFile]]:
         """For each split its arrays by field: `image` with (N, H, W) or (N, H, W, C) or (N, C, H, W), and others."""
@@ -92,9 +93,33 @@ class ArraySource(Source):
         return self._files
 
     def unpack(self, stream: SupportsRead[bytes], array: ArrayFile) -> ArrayFile:
-        """`Scratch.unpack`, in a folder that is made for the first array."""
-        self._scratch = self._scratch or Scratch()
-        return self._scratch.unpack(stream, array)
+        """The array in a file of its own, copied from `stream`, which must hold nothing else from here on.
+
+        The file goes with this object, in the process that made it and no other.
+        """
+        if self._scratch is None:
+            try:
+                self._scratch = Path(tempfile.mkdtemp(prefix="tsds-"))
+            except OSError as error:
+                message = f"{tempfile.gettempdir()}: {error.strerror}. Set TMPDIR to another folder."
+                raise ConversionError(message) from error
+            weakref.finalize(self, _remove, self._scratch, os.getpid())
+        free = shutil.disk_usage(self._scratch).free
+        if array.nbytes > free:
+            message = f"{array.nbytes:,} bytes are needed to decompress an array, {free:,} are free."
+            raise ConversionError(f"{self._scratch}: {message} Make room, or set TMPDIR to a larger disk.")
+        path = self._scratch / str(len(os.listdir(self._scratch)))
+        remaining = array.nbytes
+        with path.open("xb") as file:
+            while remaining and (data := stream.read(min(_COPY, remaining))):
+                remaining -= len(data)
+                try:
+                    file.write(data)
+                    file.flush()
+                except OSError as error:  # it is not the source that fails here
+                    raise ConversionError(f"{path}: {error.strerror}. Set TMPDIR to a larger disk.") from error
+        array.check_nbytes(array.offset + array.nbytes - remaining + len(stream.read(1)))
+        return replace(array, path=path, offset=0, member=None)
 
     def leave_out(self, where: str, why: str) -> None:
         """Report something that is not read."""
@@ -178,6 +203,7 @@ class ArrayFile:
     shape: tuple[int, ...]
     offset: int = 0  #: where its bytes begin
     fortran: bool = False  #: the first index varies fastest
+    member: zipfile.ZipInfo | None = None  #: what it is in the archive `path`, until it is unpacked
 
     @property
     def nbytes(self) -> int:
@@ -204,39 +230,6 @@ class ArrayFile:
                 return np.empty(self.shape, self.dtype)
             order: Literal["C", "F"] = "F" if self.fortran else "C"
             return np.asarray(np.memmap(file, self.dtype, "r", self.offset, self.shape, order))
-
-
-class Scratch:
-    """A temporary folder that is removed with this object, by the process that made it and no other."""
-
-    def __init__(self) -> None:
-        try:
-            self._folder = Path(tempfile.mkdtemp(prefix="tsds-"))
-        except OSError as error:
-            message = f"{tempfile.gettempdir()}: {error.strerror}. Set TMPDIR to another folder."
-            raise ConversionError(message) from error
-        self._files = 0
-        weakref.finalize(self, _remove, self._folder, os.getpid())
-
-    def unpack(self, stream: SupportsRead[bytes], array: ArrayFile) -> ArrayFile:
-        """The array in a file of its own, copied from `stream`, which must hold nothing else from here on."""
-        free = shutil.disk_usage(self._folder).free
-        if array.nbytes > free:
-            message = f"{array.nbytes:,} bytes are needed to decompress an array, {free:,} are free."
-            raise ConversionError(f"{self._folder}: {message} Make room, or set TMPDIR to a larger disk.")
-        path = self._folder / str(self._files)
-        self._files += 1
-        remaining = array.nbytes
-        with path.open("xb") as file:
-            while remaining and (data := stream.read(min(_COPY, remaining))):
-                remaining -= len(data)
-                try:
-                    file.write(data)
-                    file.flush()
-                except OSError as error:  # it is not the source that fails here
-                    raise ConversionError(f"{path}: {error.strerror}. Set TMPDIR to a larger disk.") from error
-        array.check_nbytes(array.offset + array.nbytes - remaining + len(stream.read(1)))
-        return replace(array, path=path, offset=0)
 
 
 def _remove(folder: Path, owner: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -66,7 +65,8 @@ class ListSource(Source):
 
         keep = np.ones(len(rows.packed), np.bool_)
         left_out = [Problem(f"{tables[0].where}: {c}", "not-listed", "not read.") for c in self._columns.ignored]
-        for split in rows.unions() if len(tables) > 1 else []:
+        paths = {split: rows.hashes[rows.in_split(split)] for split in rows.splits} if len(tables) > 1 else {}
+        for split in find_unions(paths):
             keep &= ~rows.in_split(split)
             left_out.append(Problem(split, "split-union", "not stored: it is the union of other lists."))
         for row, problem in rows.repeated(keep):
@@ -125,7 +125,7 @@ class ListSource(Source):
         if not self.path.is_dir():
             return []
         images = list(walk_files(self.images, IMAGE_SUFFIXES))
-        unnamed = np.flatnonzero(~rows.names(images))
+        unnamed = np.flatnonzero(~np.isin([hash(path) for path in images], rows.hashes))
         return [Problem(images[int(i)], "not-listed", "no line of the list names this image.") for i in unnamed]
 
     def _contents(self, rows: _Rows, keep: NDArray[np.bool_], problems: list[Problem], left: list[Problem]) -> Contents:
@@ -163,8 +163,10 @@ class ListSource(Source):
         numbers = [[float(text or "nan") for text in cells]] if any(cells) else []
         values = np.array(numbers, np.float64).reshape(len(numbers), len(cells))
         n, k = len(self._columns.box), len(self._columns.keypoints)
-        keypoints = values[:, n:].reshape(len(values), k, 2)
-        return Objects(boxes=values[:, :n] if n else None, keypoints=keypoints if k else None)
+        objects = {"boxes": values[:, :n]} if n else {}
+        if k:
+            objects["keypoints"] = values[:, n:].reshape(len(values), k, 2)
+        return objects
 
 
 class _Rows:
@@ -192,6 +194,11 @@ class _Rows:
         self._list.append(self._lists.setdefault(where, len(self._lists)))
         self._line.append(line)
 
+    @property
+    def hashes(self) -> NDArray[np.int64]:
+        """Of the path of each row: (rows,) int64."""
+        return np.asarray(self._hash, np.int64)
+
     def in_split(self, split: str) -> NDArray[np.bool_]:
         """Which rows a split has: (rows,) bool."""
         chosen: NDArray[np.bool_] = np.asarray(self._split, np.int64) == self.splits[split]
@@ -203,19 +210,10 @@ class _Rows:
         rows = self.packed if chosen.all() else PackedStrings(self.packed[int(i)] for i in np.flatnonzero(chosen))
         return rows, np.asarray(self._label, np.int64)[chosen]
 
-    def names(self, paths: Sequence[str]) -> NDArray[np.bool_]:
-        """Which of the paths the rows name: (n,) bool."""
-        return np.isin(np.array([hash(path) for path in paths], np.int64), np.asarray(self._hash))
-
-    def unions(self) -> list[str]:
-        """The splits that hold exactly what smaller ones hold together."""
-        splits, hashes = np.asarray(self._split), np.asarray(self._hash)
-        return list(find_unions({name: hashes[splits == i] for name, i in self.splits.items()}))
-
     def repeated(self, keep: NDArray[np.bool_]) -> list[tuple[int, Problem]]:
         """The rows, of those kept, whose path an earlier one has, each with its problem `duplicate-key`."""
         rows = np.flatnonzero(keep)
-        hashes = np.asarray(self._hash)[rows]
+        hashes = self.hashes[rows]
         order = np.argsort(hashes, kind="stable")
         same = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
         repeated: list[tuple[int, Problem]] = []

@@ -160,13 +160,9 @@ class _Images:
 
     def _in_folder(self, folder: str, stem: str) -> list[int]:
         prefix = f"{folder}{stem}."
-        i = bisect_left(self.paths, prefix)
-        matches = []
-        while i < len(self.paths) and (path := self.paths[i]).startswith(prefix):
-            if _stem(path) == stem:
-                matches.append(i)
-            i += 1
-        return matches
+        places = range(bisect_left(self.paths, prefix), len(self.paths))
+        begin_so = itertools.takewhile(lambda i: self.paths[i].startswith(prefix), places)
+        return [i for i in begin_so if _stem(self.paths[i]) == stem]
 
     def _anywhere(self, stem: str) -> list[int]:
         if self._index is None:  # built when an image is not where it is looked for first
