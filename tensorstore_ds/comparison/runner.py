@@ -30,7 +30,7 @@ from tensorstore_ds.loading.device import move
 from tensorstore_ds.training.augmentation import train_transform
 from tensorstore_ds.training.data import task_of
 from tensorstore_ds.training.learner import Learner
-from tensorstore_ds.training.options import TrainOptions, vit_options
+from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.process import device_of
 
 #: Steps that a learning rate is scheduled over: more than are ever done.
@@ -136,7 +136,7 @@ class Trainer:
         split = subject.open()
         options = TrainOptions(model="seed", augment="none", device=str(subject.device), seed=subject.seed)
         height, width, channels = split.column(subject.fields["image"]).spec.shape
-        vit = vit_options("seed", (height, width), channels)
+        vit = options.vit((height, width), channels)
         self._feed = feed
         self._done = 0
         self._transform = train_transform(split, options, vit)

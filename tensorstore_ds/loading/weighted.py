@@ -112,7 +112,7 @@ def class_balanced_weights(
     if not 0 <= beta < 1:
         raise refusal("beta", "in [0, 1)", beta)
     _check_field(split, field, LabelField)
-    labels = _labels(split.column(field), len(split.fields[field].classes), f"{split.name}/{field}")
+    labels = checked_labels(split.column(field), len(split.fields[field].classes), f"{split.name}/{field}")
     counts = np.bincount(labels, minlength=1).clip(1)  # a class without samples has a weight that nobody asks for
     weights = 1 / counts if method == "inverse" else (1 - beta) / (1 - beta**counts)
     return np.asarray(weights[labels])
@@ -139,7 +139,7 @@ def repeat_factors(split: Split, *, threshold: float, field: str = "objects") ->
         found = ", ".join(table.values)
         raise OptionError(f"split {split.name!r}: expected objects with labels, found {found}. {ADVICE}")
     rows, classes = len(split), len(table.field.classes)
-    labels = _labels(table["labels"], classes, f"{split.name}/{field}/labels")
+    labels = checked_labels(table["labels"], classes, f"{split.name}/{field}/labels")
     owners = np.repeat(np.arange(rows), np.diff(table.offsets))
     present = np.unique(owners * classes + labels)  # each class of a sample once
     share = np.bincount(present % max(1, classes), minlength=classes) / max(1, rows)
@@ -187,7 +187,7 @@ def _check_field(split: Split, name: str, kind: type[Field]) -> None:
         raise OptionError(f"split {split.name!r}: expected {expected}, found {found or 'none'}. {ADVICE}")
 
 
-def _labels(column: Column, classes: int, where: str) -> NDArray[np.int64]:
+def checked_labels(column: Column, classes: int, where: str) -> NDArray[np.int64]:
     """All labels of a column, each the index of a class: `open` does not look at them, and indexing would wrap."""
     labels = np.asarray(column)
     if labels.size and not 0 <= labels.min() <= labels.max() < classes:

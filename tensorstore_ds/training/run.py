@@ -48,9 +48,7 @@ class Run:
 
     def __init__(self, store: Store, options: TrainOptions, ranks: Ranks, out: Path) -> None:
         self.store, self.options, self.ranks, self.out = store, options, ranks, out
-        self.last = (
-            out / "last.pt"
-        )  # all that the run goes on with: the state after the last step before it was written
+        self.last = out / "last.pt"  # the state after the last step before it was written, to go on with
         self.best = out / "best.pt"  # the model of the best epoch
         self.split = split_of(store, options.train_split, "train_split")
         self.eval_split = eval_split_of(store, options)
