@@ -138,10 +138,10 @@ def image_shape(store: Store, split: Split) -> tuple[int, int, int]:
             raise OptionError(f"{split.name}/image: expected uint8, found {field.spec.dtype}. Convert 8-bit images.")
         height, width, channels = field.spec.shape
         return height, width, channels
-    statistics, recorded = split.statistics.get("sizes"), store.manifest.provenance.get("options")  # by anybody
+    statistics = split.statistics.get("sizes")  # by anybody
     distinct = statistics.get("distinct") if isinstance(statistics, dict) else None
     sizes = distinct if isinstance(distinct, dict) else {}
-    if (recorded.get("size") if isinstance(recorded, dict) else None) is None and len(sizes) != 1:
+    if store.manifest.conversion_options.get("size") is None and len(sizes) != 1:
         shown = ", ".join(list(sizes)[:3]) or "many sizes"
         raise OptionError(
             f"{split.name}/image: expected images of one size, found {shown}{' and others' if len(sizes) > 3 else ''}. "
