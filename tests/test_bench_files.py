@@ -12,11 +12,11 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 import tensorstore_ds as tsds
-from small_stores import voc
+from small_stores import image_field, voc, write_store
 from stores import class_folders
 from tensorstore_ds.comparison.delivery import Marks, agree, marks_of, marks_of_split
 from tensorstore_ds.comparison.feeds import collate_files
-from tensorstore_ds.comparison.files import RawData, open_files
+from tensorstore_ds.comparison.files import RawData, image_transform, open_files
 from tensorstore_ds.comparison.system import drop_files
 
 
@@ -75,6 +75,16 @@ def test_colors_and_sizes_are_those_of_the_store(tmp_path: Path) -> None:
         store = convert(tmp_path / "source", tmp_path / f"{fit}.tsds", size=(8, 10), fit=fit, color="gray")
         raw = opened(store, tmp_path / "source", LABELLED, tmp_path)
         assert [tuple(raw.dataset[i][0].shape) for i in range(4)] == [(1, 8, 10)] * 4
+
+
+@pytest.mark.parametrize("recorded", [None, 5, ["size"]])
+def test_options_of_another_form_are_passed_over(tmp_path: Path, recorded: Any) -> None:
+    pixels = np.zeros((2, 8, 10, 3), np.uint8)
+    fields = {"image": image_field(pixels)}
+    write_store(tmp_path / "s.tsds", fields, ("train", 2, {"image": pixels}), provenance={"options": recorded})
+    store = tsds.open(tmp_path / "s.tsds")
+    made = image_transform(store, store["train"], "image")
+    assert tuple(made(Image.fromarray(pixels[0])).shape) == (3, 8, 10)
 
 
 def test_images_without_labels_are_listed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,14 @@ def test_every_problem_is_reported_at_once() -> None:
         ("splits.train.rows", "manifest"),  # no integer, and so not the sum
         ("splits.train.shards[0].files[zarr.json].sha256", "manifest"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("provenance", "options"),
+    [({"options": {"size": [8, 8]}}, {"size": [8, 8]}), ({"options": None}, {}), ({"options": [1]}, {}), ({}, {})],
+)
+def test_options_of_the_conversion_are_what_is_recorded_if_anything(provenance: Any, options: Any) -> None:
+    assert dataclasses.replace(SMALL, provenance=provenance).conversion_options == options
 
 
 IMAGE, KEYS, OBJECTS = (("fields", name) for name in ("image", "key", "objects"))

@@ -13,7 +13,7 @@ from torchvision.models import vit_b_16
 from torchvision.models.vision_transformer import VisionTransformer
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.training.options import PRESETS, TrainOptions, ViTOptions, vit_options
+from tensorstore_ds.training.options import PRESETS, TrainOptions, ViTOptions
 from tensorstore_ds.training.vit import ViT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -92,12 +92,12 @@ def test_it_computes_what_torchvisions_model_computes(options: ViTOptions) -> No
 
 def test_torchvisions_weights_fit_the_preset_base() -> None:
     with torch.device("meta"):
-        ours, theirs = ViT(vit_options("base", (224, 224), 3), 1000), vit_b_16()
+        ours, theirs = ViT(TrainOptions(model="base").vit((224, 224), 3), 1000), vit_b_16()
     assert {n: w.shape for n, w in ours.state_dict().items()} == {n: w.shape for n, w in theirs.state_dict().items()}
 
 
 def test_it_begins_as_torchvisions_does() -> None:
-    options = vit_options("tiny", (112, 80), 5, depth=1)
+    options = TrainOptions(model="tiny", depth=1).vit((112, 80), 5)
     model = ViT(options, 10)
     assert not model(images(options)).any()  # every class is as likely as the others
     assert model.conv_proj.weight.std().item() == pytest.approx(1 / math.sqrt(5 * 16**2), rel=0.02)
@@ -163,12 +163,12 @@ def test_patches_are_read_row_by_row() -> None:
 )
 def test_presets_are_deits(preset: Any, parameters: int) -> None:
     with torch.device("meta"):
-        model = ViT(vit_options(preset, (224, 224), 3), 1000)
+        model = ViT(TrainOptions(model=preset).vit((224, 224), 3), 1000)
     assert sum(weights.numel() for weights in model.parameters()) == parameters
 
 
 def test_the_preset_for_small_images() -> None:
-    options = vit_options("seed", (500, 500), 1)
+    options = TrainOptions(model="seed").vit((500, 500), 1)
     assert options == ViTOptions((28, 28), 1, patch_size=7, width=64, depth=6, heads=8, mlp_width=128)
     assert options.grid == (4, 4)
     model = ViT(options, 10)
@@ -182,8 +182,7 @@ def test_the_preset_for_small_images() -> None:
     ("size", "preset"), [((8, 8), "seed"), ((64, 64), "seed"), ((64, 65), "tiny"), ((224, 224), "tiny")]
 )
 def test_the_preset_follows_from_the_images(size: tuple[int, int], preset: Any) -> None:
-    assert vit_options("auto", size, 3) == vit_options(preset, size, 3)
-    assert TrainOptions().vit(size, 3) == vit_options(preset, size, 3)
+    assert TrainOptions().vit(size, 3) == TrainOptions(model=preset).vit(size, 3)
 
 
 def test_presets_can_be_changed() -> None:
@@ -218,8 +217,8 @@ def test_a_shape_that_cannot_be_is_refused(change: dict[str, Any], message: str)
 
 
 def test_a_preset_that_there_is_not_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"`model`: expected one of seed, tiny, small, base, found huge\."):
-        vit_options("huge", (224, 224), 3)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"`model`: expected one of auto, seed, tiny, small, base, found huge\."):
+        TrainOptions(model="huge")  # type: ignore[arg-type]
 
 
 # --- checkpointing of gradients
@@ -288,6 +287,6 @@ def test_dropout_is_for_training_only() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 1, 27, 28), (2, 1, 28, 40), (2, 3, 28, 28)])
 def test_images_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    model = ViT(vit_options("seed", (28, 28), 1), 3)
+    model = ViT(TrainOptions(model="seed").vit((28, 28), 1), 3)
     with pytest.raises(OptionError, match=r"images: expected \(B, C, H, W\) with \(1, 28, 28\), found"):
         model(torch.zeros(shape))

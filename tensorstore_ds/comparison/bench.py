@@ -232,7 +232,7 @@ class _Run:
         field = self.split.fields[self.fields["image"]]
         if not isinstance(field, RawImageField) or field.spec.dtype != "uint8" or self._nbytes > COMPARED_NBYTES:
             return False
-        options = self.store.manifest.provenance.get("options", {})
+        options = self.store.manifest.conversion_options
         return group != "files" or (options.get("size") is None and options.get("encoding", "raw") != "jpeg")
 
     # --- the cells

@@ -101,7 +101,7 @@ def image_transform(store: Store, split: Split, image: str) -> Callable[[Any], t
     spec = getattr(split.fields[image], "spec", None)
     channels = spec.shape[-1] if spec is not None else len(split.statistics.get("channels", {}).get("mean", "RGB"))
     steps: list[Any] = [functools.partial(in_mode, mode=_MODES.get(channels, "RGB"))]
-    options = store.manifest.provenance.get("options", {})
+    options = store.manifest.conversion_options
     if options.get("size") is not None:
         height, width = options["size"]
         if options.get("fit") == "crop":

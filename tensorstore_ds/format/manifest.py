@@ -72,6 +72,12 @@ class Manifest:
     citation: str | None = None
     version: str = FORMAT_VERSION
 
+    @property
+    def conversion_options(self) -> Mapping[str, Any]:
+        """Options that the conversion has recorded; none where a manifest says anything else there."""
+        recorded = self.provenance.get("options")
+        return recorded if isinstance(recorded, Mapping) else {}
+
     def all_files(self) -> dict[str, File]:
         """Every file but the root's ``zarr.json``, by its path relative to the store."""
         files = dict(self.files)

@@ -105,9 +105,8 @@ class IndexBatches:
     """Batches of indices for torch's own machinery, from one batch on."""
 
     batches: Any  #: torch's batch sampler, or its sampler where there is no automatic batching
-    place: Callable[
-        [], tuple[tuple[int, int], int]
-    ]  #: an iteration's (seed, epoch), and how many batches it leaves out
+    #: An iteration's (seed, epoch), and how many batches it leaves out.
+    place: Callable[[], tuple[tuple[int, int], int]]
 
     def __len__(self) -> int:
         return len(self.batches)

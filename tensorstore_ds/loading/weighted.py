@@ -11,6 +11,7 @@ from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
+from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.seeding import generator
@@ -68,7 +69,7 @@ class WeightedSampler(RowSampler):
         size = possible if num_samples is None else at_least(1, num_samples, "num_samples")
         if not replacement and size > possible:
             expected = f"expected at most {possible}, as many as weights are positive"
-            raise ValueError(f"num_samples: {expected}, found {size}. Ask for fewer, or for replacement=True.")
+            raise OptionError(f"`num_samples`: {expected}, found {size}. Ask for fewer, or for `replacement=True`.")
         super().__init__(size, **order)
 
     def _order(self) -> NDArray[np.int64]:
@@ -107,11 +108,11 @@ def class_balanced_weights(
         FormatError: a label is not the index of a class.
     """
     if method not in ("inverse", "effective"):
-        raise OptionError(f"method: expected inverse or effective, found {method!r}.")
+        raise refusal("method", "inverse or effective", repr(method))
     if not 0 <= beta < 1:
-        raise OptionError(f"beta: expected in [0, 1), found {beta}.")
+        raise refusal("beta", "in [0, 1)", beta)
     _check_field(split, field, LabelField)
-    labels = _labels(split.column(field), len(split.fields[field].classes), f"{split.name}/{field}")
+    labels = checked_labels(split.column(field), len(split.fields[field].classes), f"{split.name}/{field}")
     counts = np.bincount(labels, minlength=1).clip(1)  # a class without samples has a weight that nobody asks for
     weights = 1 / counts if method == "inverse" else (1 - beta) / (1 - beta**counts)
     return np.asarray(weights[labels])
@@ -131,14 +132,14 @@ def repeat_factors(split: Split, *, threshold: float, field: str = "objects") ->
         FormatError: a label is not the index of a class, or the table's offsets are damaged.
     """
     if not 0 < threshold <= 1:
-        raise OptionError(f"threshold: expected in (0, 1], found {threshold}.")
+        raise refusal("threshold", "in (0, 1]", threshold)
     _check_field(split, field, ObjectsField)
     table = split.table(field)
     if "labels" not in table.values:
         found = ", ".join(table.values)
         raise OptionError(f"split {split.name!r}: expected objects with labels, found {found}. {ADVICE}")
     rows, classes = len(split), len(table.field.classes)
-    labels = _labels(table["labels"], classes, f"{split.name}/{field}/labels")
+    labels = checked_labels(table["labels"], classes, f"{split.name}/{field}/labels")
     owners = np.repeat(np.arange(rows), np.diff(table.offsets))
     present = np.unique(owners * classes + labels)  # each class of a sample once
     share = np.bincount(present % max(1, classes), minlength=classes) / max(1, rows)
@@ -186,7 +187,7 @@ def _check_field(split: Split, name: str, kind: type[Field]) -> None:
         raise OptionError(f"split {split.name!r}: expected {expected}, found {found or 'none'}. {ADVICE}")
 
 
-def _labels(column: Column, classes: int, where: str) -> NDArray[np.int64]:
+def checked_labels(column: Column, classes: int, where: str) -> NDArray[np.int64]:
     """All labels of a column, each the index of a class: `open` does not look at them, and indexing would wrap."""
     labels = np.asarray(column)
     if labels.size and not 0 <= labels.min() <= labels.max() < classes:

@@ -21,8 +21,9 @@ from tensorstore_ds.durable import replacing
 from tensorstore_ds.errors import TrainingError, one_line
 from tensorstore_ds.imaging import MAX_PIXELS
 from tensorstore_ds.imaging.placement import FITS, Fit
+from tensorstore_ds.options import deciding
 from tensorstore_ds.training.history import plain
-from tensorstore_ds.training.options import FREE_TO_CHANGE, TrainOptions, ViTOptions
+from tensorstore_ds.training.options import TrainOptions, ViTOptions
 from tensorstore_ds.training.tasks import Task, task_from_data
 from tensorstore_ds.training.vit import ViT
 
@@ -121,8 +122,7 @@ def load_state(path: Path, card: ModelCard, options: TrainOptions, *, ranks: int
     wrong = [name for name, kinds in _STATE.items() if type(state.get(name)) not in kinds]
     if wrong or not all(map(_is_plain, state["options"].values())):
         raise unusable(path, ValueError(f"no state of a run: {wrong[0] if wrong else 'options'}"))
-    wanted = {name: value for name, value in options.as_data().items() if name not in FREE_TO_CHANGE}
-    difference = _difference(found_card.as_data(), card.as_data()) or _difference(state["options"], wanted)
+    difference = _difference(found_card.as_data(), card.as_data()) or _difference(state["options"], deciding(options))
     if difference:
         raise TrainingError(f"{path}: {difference}. Use the same store and options, or another `out`.")
     if state["batch"] and state["ranks"] != ranks:

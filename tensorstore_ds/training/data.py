@@ -9,20 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
-from tensorstore_ds.errors import FormatError, OptionError, Problem
-from tensorstore_ds.format.kinds import ImageField, LabelField, ObjectsField, RawImageField
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField, RawImageField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.loader import DataLoader
-from tensorstore_ds.loading.weighted import WeightedSampler, class_balanced_weights, repeat_factors
+from tensorstore_ds.loading.weighted import WeightedSampler, checked_labels, class_balanced_weights, repeat_factors
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.page_cache.residency import fits, requirement
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.training.options import Balance, Task as TaskName, TrainOptions
 from tensorstore_ds.training.process import Ranks
-from tensorstore_ds.training.tasks import Classification, ClassificationKeypoints, Keypoints, MultiLabel, Task
+from tensorstore_ds.training.tasks import TASKS, Classification, ClassificationKeypoints, Keypoints, MultiLabel, Task
 
 #: Names of the split to evaluate on, in the order in which they are looked for.
 EVAL_SPLITS = ("val", "valid", "validation", "test")
@@ -30,13 +30,6 @@ EVAL_SPLITS = ("val", "valid", "validation", "test")
 RARE = 0.1
 #: Of neighboring rows that are read together, where a split does not fit in memory.
 BLOCK_NBYTES = 8 * 1024**2
-#: What a store must have for a task.
-_NEEDED = {
-    "classification": "a label per image",
-    "multilabel": "objects with classes",
-    "keypoints": "objects with keypoints",
-    "classification+keypoints": "objects with keypoints, and labels",
-}
 
 
 def split_of(store: Store, name: str, option: str) -> Split:
@@ -71,14 +64,17 @@ def task_of(split: Split, task: TaskName = "auto", *, eval_split: Split | None =
     """
     possible = _possible_tasks(split.fields)
     if not possible:
+        advice = "Convert images in class folders, or with annotations."
+        if of_kind(split.fields, MaskField):
+            advice = "tsds train cannot train on masks yet; docs/masks.md leads to a script that does."
         raise OptionError(
             f"{split.name}: expected labels, keypoints or objects with classes to learn from, found {_kinds(split)}. "
-            "Convert images in class folders, or with annotations."
+            f"{advice}"
         )
     if task != "auto" and task not in possible:
         others = " or ".join(f"`task={name}`" for name in possible)
         raise OptionError(
-            f"{split.name}: expected {_NEEDED[task]} for `task={task}`, found {_kinds(split)}. Use {others}."
+            f"{split.name}: expected {TASKS[task].needs} for `task={task}`, found {_kinds(split)}. Use {others}."
         )
     chosen = next(iter(possible.values())) if task == "auto" else possible[task]
     if len(chosen.classes) < 2 and not isinstance(chosen, Keypoints):
@@ -123,14 +119,9 @@ def class_counts(task: Task, split: Split) -> Any:
     classes = len(task.classes)
     if not classes:
         return np.zeros(0, np.int64)
-    labels = np.asarray(
-        split.column(task.label_field) if task.label_field else split.table(task.objects_field)["labels"]
-    )
-    if labels.size and not 0 <= labels.min() <= labels.max() < classes:
-        where = f"{split.name}/{task.label_field or task.objects_field + '/labels'}"
-        message = f"expected labels in [0, {classes}), found {labels.min()} to {labels.max()}."
-        raise FormatError(Problem(where, "label-range", message), "Convert again.")
-    return np.bincount(labels, minlength=classes)
+    column = split.column(task.label_field) if task.label_field else split.table(task.objects_field)["labels"]
+    where = f"{split.name}/{task.label_field or task.objects_field + '/labels'}"
+    return np.bincount(checked_labels(column, classes, where), minlength=classes)
 
 
 def image_shape(store: Store, split: Split) -> tuple[int, int, int]:
@@ -147,10 +138,10 @@ def image_shape(store: Store, split: Split) -> tuple[int, int, int]:
             raise OptionError(f"{split.name}/image: expected uint8, found {field.spec.dtype}. Convert 8-bit images.")
         height, width, channels = field.spec.shape
         return height, width, channels
-    statistics, recorded = split.statistics.get("sizes"), store.manifest.provenance.get("options")  # by anybody
+    statistics = split.statistics.get("sizes")  # by anybody
     distinct = statistics.get("distinct") if isinstance(statistics, dict) else None
     sizes = distinct if isinstance(distinct, dict) else {}
-    if (recorded.get("size") if isinstance(recorded, dict) else None) is None and len(sizes) != 1:
+    if store.manifest.conversion_options.get("size") is None and len(sizes) != 1:
         shown = ", ".join(list(sizes)[:3]) or "many sizes"
         raise OptionError(
             f"{split.name}/image: expected images of one size, found {shown}{' and others' if len(sizes) > 3 else ''}. "

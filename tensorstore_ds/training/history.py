@@ -13,7 +13,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,10 +127,10 @@ def _brief(value: object) -> str:
 
 
 def plain(value: Any) -> Any:
-    """As what JSON knows: numbers that are not finite become null; arrays, tensors, tuples and (sorted) sets lists.
+    """As what JSON knows: numbers that are not finite become null; arrays, tensors and tuples lists; paths text.
 
-    >>> plain({"loss": float("nan"), "size": (28, 28), "classes": {"bee", "ant"}})
-    {'loss': None, 'size': [28, 28], 'classes': ['ant', 'bee']}
+    >>> plain({"loss": float("nan"), "size": (28, 28), "folder": Path("run")})
+    {'loss': None, 'size': [28, 28], 'folder': 'run'}
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -138,8 +138,6 @@ def plain(value: Any) -> Any:
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, Set):
-        return sorted(map(plain, value))
     if isinstance(value, Sequence):
         return [plain(part) for part in value]
     if isinstance(value, os.PathLike):

@@ -74,22 +74,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def vit_options(preset: Preset, stored: tuple[int, int], channels: int, **changes: Any) -> ViTOptions:
-    """A preset for images of a (height, width), which is the model's too unless the preset has one of its own.
-
-    `changes` are attributes of `ViTOptions`; None leaves one as it is.
-
-    >>> vit_options("auto", (32, 32), 3, depth=2).image_size
-    (28, 28)
-    """
-    if preset == "auto":
-        preset = "seed" if max(stored) <= SMALL_IMAGE else "tiny"
-    if preset not in PRESETS:
-        raise refusal("model", f"one of {', '.join(PRESETS)}", preset)
-    given = {name: value for name, value in changes.items() if value is not None}
-    return ViTOptions(**{"image_size": stored, "channels": channels, **PRESETS[preset], **given})
-
-
 def _of_vit(name: str) -> Any:
     """An option that changes the preset, as `ViTOptions` declares it."""
     return changed(declarations(ViTOptions)[name], default=None, shown="that of `model`")
@@ -224,14 +208,17 @@ class TrainOptions:
         check(self)
 
     def vit(self, image_size: tuple[int, int], channels: int) -> ViTOptions:
-        """The model's shape for stored images of a size."""
+        """The model's shape for stored images of a size, which is the model's too unless the preset has its own.
+
+        >>> TrainOptions(model="auto", depth=2).vit((32, 32), 3).image_size
+        (28, 28)
+        """
+        small = max(image_size) <= SMALL_IMAGE
+        preset = PRESETS[("seed" if small else "tiny") if self.model == "auto" else self.model]
         names = ("image_size", "patch_size", "width", "depth", "heads", "mlp_width", "dropout")
-        return vit_options(self.model, image_size, channels, **{name: getattr(self, name) for name in names})
+        changes = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return ViTOptions(**{"image_size": image_size, "channels": channels, **preset, **changes})
 
     def as_data(self) -> dict[str, Any]:
         """Names and values, for a checkpoint or JSON."""
         return dataclasses.asdict(self)
-
-
-#: What a run may be resumed with that is not what it was begun with: it changes how fast, not what is computed.
-FREE_TO_CHANGE = frozenset(name for name, each in declarations(TrainOptions).items() if not each.decides)

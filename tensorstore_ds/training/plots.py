@@ -59,7 +59,6 @@ def draw_curves(
 
 
 def _draw_series(axes: Axes, records: Sequence[EpochRecord], name: str) -> None:
-    """A value of training and of evaluation over the epochs."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_title(TITLES.get(name, name.replace("_", " ")))

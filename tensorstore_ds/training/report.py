@@ -187,7 +187,6 @@ def _draw(folder: Path, records: Sequence[EpochRecord], task: Task, sums: Mappin
 
 
 def _notes(run: Run) -> Iterator[str]:
-    """What a run is about, in lines."""
     evaluated = f"evaluated on {len(run.eval_split):,} of {run.eval_split.name}" if run.eval_split else "no evaluation"
     yield (
         f"{run.task.name}: {len(run.split):,} samples of {run.split.name}, {run.order}, rows from the "

@@ -14,13 +14,11 @@ import torch
 from tensorstore_ds.durable import partial_of
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
 from tensorstore_ds.imaging.placement import FITS, Fit
-from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.loading.loader import DataLoader
-from tensorstore_ds.reading.store import Split, Store
+from tensorstore_ds.reading.store import Store
 from tensorstore_ds.training import checkpoint
-from tensorstore_ds.training.augmentation import eval_transform, normalize, train_transform
+from tensorstore_ds.training.augmentation import normalize, train_transform
 from tensorstore_ds.training.batch_fit import is_out_of_memory
-from tensorstore_ds.training.data import eval_loader, eval_split_of, image_shape, split_of, task_of, train_loader
+from tensorstore_ds.training.data import eval_split_of, image_shape, split_of, task_of, train_loader
 from tensorstore_ds.training.history import EpochRecord, dump_record, plain
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import TrainOptions
@@ -48,9 +46,7 @@ class Run:
 
     def __init__(self, store: Store, options: TrainOptions, ranks: Ranks, out: Path) -> None:
         self.store, self.options, self.ranks, self.out = store, options, ranks, out
-        self.last = (
-            out / "last.pt"
-        )  # all that the run goes on with: the state after the last step before it was written
+        self.last = out / "last.pt"  # the state after the last step before it was written, to go on with
         self.best = out / "best.pt"  # the model of the best epoch
         self.split = split_of(store, options.train_split, "train_split")
         self.eval_split = eval_split_of(store, options)
@@ -59,8 +55,7 @@ class Run:
         self.vit = options.vit((height, width), channels)
         if self.eval_split is not None and image_shape(store, self.eval_split)[2] != channels:
             raise OptionError(f"{self.eval_split.name}: expected images of {channels} channels, found others.")
-        recorded = store.manifest.provenance.get("options")
-        fit = recorded.get("fit") if isinstance(recorded, Mapping) else None
+        fit = store.manifest.conversion_options.get("fit")
         fits: list[Fit] = [known for known in FITS if known == fit]  # a manifest may say anything there
         moments = normalize(self.split)
         self.card = checkpoint.ModelCard(self.vit, self.task, moments.mean, moments.std, (height, width), *fits)
@@ -124,12 +119,6 @@ class Run:
         in_batch = min(size, samples - batch * size)
         in_step = min(size * together, samples - first * size)
         return in_batch / in_step, batch + 1 in (first + together, len(self.loader))
-
-    def eval_loader(self, split: Split) -> tuple[DataLoader, int]:
-        """See `data.eval_loader`."""
-        transform = eval_transform(self.split, self.options, self.vit)
-        dataset = StoreDataset(self.store.path, split.name, fields=self.task.fields)
-        return eval_loader(dataset, self.options, self.ranks, transform=transform)
 
     def record(self, evaluation: Tally | None) -> EpochRecord:
         """The figures of the epoch that was trained; every rank must ask, and waits for the others."""

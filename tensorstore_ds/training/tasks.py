@@ -40,6 +40,7 @@ class Task(ABC):
     objects_field: str = ""  #: The field of objects; empty where none is needed.
 
     name: ClassVar[str]  #: As `TrainOptions.task` has it.
+    needs: ClassVar[str]  #: What a store must have for it.
     metric: ClassVar[str]  #: By which the best epoch is chosen.
     higher_is_better: ClassVar[bool] = True  #: Of the metric.
 
@@ -86,6 +87,7 @@ class Classification(Task):
     """
 
     name: ClassVar[str] = "classification"
+    needs: ClassVar[str] = "a label per image"
     metric: ClassVar[str] = "accuracy"
 
     def targets(self, batch: Batch) -> Tensor:
@@ -141,6 +143,7 @@ class MultiLabel(Task):
     """
 
     name: ClassVar[str] = "multilabel"
+    needs: ClassVar[str] = "objects with classes"
     metric: ClassVar[str] = "f1"
 
     def targets(self, batch: Batch) -> Tensor:
@@ -190,6 +193,7 @@ class Keypoints(Task):
     """
 
     name: ClassVar[str] = "keypoints"
+    needs: ClassVar[str] = "objects with keypoints"
     metric: ClassVar[str] = "nme"
     higher_is_better: ClassVar[bool] = False
 
@@ -238,6 +242,7 @@ class ClassificationKeypoints(Task):
     """A class and keypoints: the sum of both losses, the metrics of both; the best epoch has the best accuracy."""
 
     name: ClassVar[str] = "classification+keypoints"
+    needs: ClassVar[str] = "objects with keypoints, and labels"
     metric: ClassVar[str] = "accuracy"
 
     @property

@@ -9,9 +9,12 @@ from pathlib import Path
 import torch
 
 from tensorstore_ds.errors import TrainingError
+from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.seeding import torch_seeds
+from tensorstore_ds.training.augmentation import eval_transform
 from tensorstore_ds.training.batch_fit import is_out_of_memory, memory_advice
+from tensorstore_ds.training.data import eval_loader
 from tensorstore_ds.training.history import Listeners
 from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.process import Stop, Tally, random_state_kept, ranks, stop_signals, torch_settings
@@ -102,7 +105,9 @@ def evaluate(run: Run, stop: Stop) -> Tally | None:
     if run.eval_split is None:
         return None
     tally = Tally()
-    loader, weight = run.eval_loader(run.eval_split)
+    dataset = StoreDataset(run.store.path, run.eval_split.name, fields=run.task.fields)
+    transform = eval_transform(run.split, run.options, run.vit)
+    loader, weight = eval_loader(dataset, run.options, run.ranks, transform=transform)
     with run.learner.evaluating() as model:
         for batch in loader:
             if stop.received:  # the checkpoint is that of this epoch's last batch
