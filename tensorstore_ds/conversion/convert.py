@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import multiprocessing
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, BlockResult, Job, faults, identities
 from tensorstore_ds.conversion.options import ConvertOptions
-from tensorstore_ds.conversion.plan import Block, PlannedShard, count_blocks, plan_blocks, plan_shards
+from tensorstore_ds.conversion.plan import Block, Selection, ShardName, block_rows, plan_blocks, plan_shards
 from tensorstore_ds.conversion.preparation import AnySource, Prepared, check_room, open_any, prepare, survey
 from tensorstore_ds.conversion.result import (
     OnProgress,
@@ -193,78 +194,75 @@ class _Conversion:
             }
         )
         shards = plan_shards(prepared.splits, max(1, options.shard_nbytes // max(1, prepared.row_nbytes)))
-        finished: dict[tuple[str, int], FinishedShard] = {}
-        for shard in shards:
-            if (earlier := self._finished(shard)) is not None:
-                finished[shard.name] = earlier
+        finished: dict[ShardName, FinishedShard] = {}
+        for name, shard in shards.items():
+            if (earlier := self._finished(name, shard)) is not None:
+                finished[name] = earlier
                 self._advance(earlier.shard.rows)
         workspace.clean(finished)
-        missing = [shard for shard in shards if shard.name not in finished]
+        missing = {name: shard for name, shard in shards.items() if name not in finished}
         self._resumed = len(finished)
         if options.layout == "memmap":
-            needed = sum(len(shard.references) for shard in missing) * prepared.row_nbytes
+            needed = sum(map(len, missing.values())) * prepared.row_nbytes
             check_room(needed, shutil.disk_usage(workspace.path).free)
         finished |= self._convert(prepared, missing)
-        return {split: [finished[s.name] for s in shards if s.split == split] for split in prepared.splits}
+        return {split: [finished[name] for name in shards if name[0] == split] for split in prepared.splits}
 
-    def _finished(self, shard: PlannedShard) -> FinishedShard | None:
+    def _finished(self, name: ShardName, shard: Selection) -> FinishedShard | None:
         """The shard, if an earlier run finished it from the very same files, none of them changed since."""
-        finished = self._workspace.finished(*shard.name)
+        finished = self._workspace.finished(*name)
         files = self._source.files
-        if finished is None or not (self._common or files(shard.references[0])):
+        if finished is None or not (self._common or files(next(iter(shard)))):
             return None  # where a sequence has its samples from is not known
         origin = self._begin_origin(shard)
-        for reference in shard.references:
+        for reference in shard:
             origin.update(identities(files(reference)))
         is_bad = self._options.on_error == "fail" and faults(finished.skipped)
         return None if is_bad or finished.origin != origin.hexdigest() else finished
 
-    def _begin_origin(self, shard: PlannedShard) -> hashlib._Hash:
+    def _begin_origin(self, shard: Selection) -> hashlib._Hash:
         """The digest of a shard's references; the identities of its files follow."""
         origin = hashlib.sha256(self._common)
-        for start in range(0, len(shard.references), _DIGESTED):
+        for start in range(0, len(shard), _DIGESTED):
             # No file name holds a NUL: joined by it, no two lists of references have the same bytes.
-            text = "\0".join(map(str, shard.references[start : start + _DIGESTED]))
+            text = "\0".join(map(str, shard[start : start + _DIGESTED]))
             origin.update(f"{text}\0".encode("utf-8", "surrogateescape"))
         return origin
 
-    def _convert(self, prepared: Prepared, shards: Sequence[PlannedShard]) -> dict[tuple[str, int], FinishedShard]:
+    def _convert(self, prepared: Prepared, shards: Mapping[ShardName, Selection]) -> dict[ShardName, FinishedShard]:
         """Convert the blocks of all shards, and finish one shard after the other."""
-        job = Job(prepared.source, prepared.format)
+        job, rows = Job(prepared.source, prepared.format), block_rows(self._row_nbytes)
         workers = usable_cores() if self._options.workers is None else self._options.workers
-        workers = min(workers, count_blocks(shards, self._row_nbytes))
+        workers = min(workers, sum(math.ceil(len(shard) / rows) for shard in shards.values()))
         finished = {}
         with contextlib.ExitStack() as stack:
-            folders = {shard.name: self._workspace.store / shard_path(*shard.name) for shard in shards}
+            folders = {name: self._workspace.store / shard_path(*name) for name in shards}
             writers = {name: ShardWriter(folder, job.format.fields) for name, folder in folders.items()}
 
-            def tasks() -> Iterator[tuple[Block, Mapping[str, Path]]]:
-                """Blocks of all shards in order; a shard's files are made when its first block is asked for."""
-                for shard in shards:
-                    paths = stack.enter_context(writers[shard.name]).row_paths()
-                    for block in plan_blocks(shard, self._row_nbytes):
-                        yield block, paths
+            def blocks() -> Iterator[Block]:
+                """Those of all shards in order; a shard's files are made when its first block is asked for."""
+                for name, shard in shards.items():
+                    yield from plan_blocks(shard, rows, stack.enter_context(writers[name]).partial)
 
-            results = stack.enter_context(contextlib.closing(run_blocks(job, tasks(), workers, self._note)))
-            for shard in shards:
-                finished[shard.name] = self._collect(shard, writers[shard.name], results)
+            results = stack.enter_context(contextlib.closing(run_blocks(job, blocks(), workers, self._note)))
+            for name, shard in shards.items():
+                finished[name] = self._collect(shard, writers[name], results)
+                self._workspace.finish(*name, finished[name])
         return finished
 
     def _collect(
-        self, shard: PlannedShard, writer: ShardWriter, results: Iterator[tuple[Block, BlockResult]]
+        self, shard: Selection, writer: ShardWriter, results: Iterator[tuple[Block, BlockResult]]
     ) -> FinishedShard:
         """Take in the blocks of one shard, and finish it."""
         origin = self._begin_origin(shard)
-        remaining = len(shard.references)
+        remaining = len(shard)
         while remaining:
             block, result = next(results)
             writer.append(block.first_row, result)
             origin.update(result.files)
             remaining -= len(block.references)
             self._advance(len(block.references))
-        finished = writer.finish(self._options.layout, len(shard.references), origin.hexdigest())
-        self._workspace.finish(*shard.name, finished)
-        return finished
+        return writer.finish(self._options.layout, len(shard), origin.hexdigest())
 
     def _advance(self, rows: int) -> None:
         self._samples += rows

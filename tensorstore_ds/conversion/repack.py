@@ -8,8 +8,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from tensorstore_ds.conversion.blocks import raw_path
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, one_line_for_failures, summarize
-from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard, raw_path
+from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import FormatError, OptionError, Problem

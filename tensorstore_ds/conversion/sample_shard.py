@@ -146,7 +146,7 @@ class SampleShard:
         self._is_broken = True  # unless all of it is written
         if self._writer is None:
             self._writer = ShardWriter(self._workspace.store / shard_path(*self._name), block.format.fields).__enter__()
-        result = block.write(self._rows, self._writer.row_paths())
+        result = block.write(self._writer.partial, self._rows)
         self._writer.append(self._rows, result)
         self._rows += result.rows
         self._nbytes += block.nbytes
