@@ -19,9 +19,8 @@ import inspect
 import math
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
 from tensorstore_ds.errors import OptionError
@@ -152,24 +151,8 @@ def refusal(name: str, expected: str, found: object) -> OptionError:
     return OptionError(f"`{name}`: expected {expected}, found {found}.")
 
 
-def deciding(options: Any) -> dict[str, Any]:
-    """Names and values, as plain data, of the options that decide what comes out."""
-    declared_options = declarations(type(options))
-    return {name: value for name, value in _values(options).items() if declared_options[name].decides}
-
-
-def recorded(options: Any) -> dict[str, Any]:
-    """Those of the deciding options that are noted in what was made."""
-    declared_options = declarations(type(options))
-    return {name: value for name, value in deciding(options).items() if declared_options[name].recorded}
-
-
 def _found(values: tuple[Any, ...]) -> str:
     return ", ".join(map(str, values)) or "none"
-
-
-def _values(options: Any) -> dict[str, Any]:
-    return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(options).items()}
 
 
 def _raw(cls: Any) -> list[Option]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any, Literal
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.schema import Encoding, Layout
 from tensorstore_ds.imaging import MAX_PIXELS, Color
 from tensorstore_ds.imaging.placement import Fit
-from tensorstore_ds.options import check, deciding, declared, option, recorded, refusal
+from tensorstore_ds.options import check, declarations, declared, option, refusal
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.sources.files import encoding_problem
@@ -127,8 +128,10 @@ class ConvertOptions(ImageOptions, SourceOptions):
 
     def deciding(self) -> dict[str, Any]:
         """All that may decide the bytes of a shard: what must be the same in the run that a conversion goes on from."""
-        return deciding(self)
+        values = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
+        return {name: values[name] for name, each in declarations(type(self)).items() if each.decides}
 
     def recorded(self) -> dict[str, Any]:
         """What is noted in the store of how it was made; names of fields say the rest, and paths are private."""
-        return recorded(self)
+        noted = declarations(type(self))
+        return {name: value for name, value in self.deciding().items() if noted[name].recorded}

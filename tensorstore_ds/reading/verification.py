@@ -21,6 +21,7 @@ from tensorstore_ds.format.manifest import File, Manifest, shard_path
 from tensorstore_ds.format.schema import ArrayField, TableField
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.reading.checks import check_group, check_listing, check_sizes
+from tensorstore_ds.reading.columns import array_columns
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.store_files import StoreFiles
 from tensorstore_ds.reading.zarr_part import ZarrPart
@@ -216,17 +217,13 @@ def _check_values(store: Store) -> Iterator[Problem]:
             where = f"{name}/{field_name}"
             try:
                 if isinstance(field, ArrayField):
-                    column = split.column(field_name)
-                    for part in range(column.shards):
-                        column.part(part)  # compares the metadata
-                    findings = field.check(column)
+                    findings = field.check(split.column(field_name))
                 elif isinstance(field, TableField):
-                    table = split.table(field_name)
-                    _ = table.offsets
-                    for value in table.values.values():
-                        for part in range(value.shards):
-                            value.part(part)
-                    findings = field.check(table, functools.partial(_image_sizes, split))
+                    _ = split.table(field_name).offsets
+                    findings = field.check(split.table(field_name), functools.partial(_image_sizes, split))
+                for column in array_columns(field_name, split[field_name]).values():
+                    for part in range(column.shards):
+                        column.part(part)  # compares the metadata; values are looked at when findings are asked for
                 yield from (Problem(where, reason, message) for reason, message in findings)
             except (FormatError, SourceError) as error:
                 yield from error.problems

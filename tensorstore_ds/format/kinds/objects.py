@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.format.kinds.label import check_labels
-from tensorstore_ds.format.schema import ArraySpec, EncodedSample, Field, Finding, ImageSizes, TableField, pieces
+from tensorstore_ds.format.schema import (
+    ArraySpec,
+    EncodedSample,
+    Field,
+    Finding,
+    ImageSizes,
+    TableField,
+    counted,
+    pieces,
+)
 
 if TYPE_CHECKING:
     from tensorstore_ds.format.manifest_parser import ManifestValues
@@ -78,11 +87,8 @@ class ObjectsField(TableField):
         return cls(specs, classes, keypoints, _flip_pairs(values, f"{where}.flip_pairs", data, len(keypoints)))
 
     def describe(self) -> str:
-        parts = [", ".join(self.values)]
-        for names, noun, plural in ((self.classes, "class", "es"), (self.keypoints, "keypoint", "s")):
-            if names:
-                parts.append(f"{len(names):,} {noun}{'' if len(names) == 1 else plural}")
-        return " · ".join(parts)
+        named = (self.classes, "class", "es"), (self.keypoints, "keypoint", "s")
+        return " · ".join([", ".join(self.values), *(counted(*each) for each in named if each[0])])
 
     def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
         counts = [len(next(iter(sample.objects.values()))) for sample in samples]
