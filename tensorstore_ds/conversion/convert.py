@@ -8,7 +8,6 @@ import math
 import multiprocessing
 import os
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -17,14 +16,7 @@ from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, BlockResult, Job, fa
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import Block, Selection, ShardName, block_rows, plan_blocks, plan_shards
 from tensorstore_ds.conversion.preparation import AnySource, Prepared, check_room, open_any, prepare, survey
-from tensorstore_ds.conversion.result import (
-    OnProgress,
-    Progress,
-    Summary,
-    make_manifest,
-    one_line_for_failures,
-    summarize,
-)
+from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, commit, one_line_for_failures
 from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
 from tensorstore_ds.conversion.workers import WORKER_NAME, run_blocks
 from tensorstore_ds.conversion.workspace import Workspace
@@ -120,36 +112,23 @@ class _Conversion:
     """Shards of a source, converted or taken over from an earlier run, and committed."""
 
     def __init__(self, source: Source, out: Path, options: ConvertOptions, notify: OnProgress) -> None:
-        self._began = time.monotonic()
         self._source = source
         self._options = options
         self._notify = notify
-        self._notes: list[str] = []
         self._total = self._samples = self._row_nbytes = self._resumed = 0
-        self._workspace = Workspace(out, note=self._note)
+        self._workspace = Workspace(out, on_note=self._tell)
 
     def run(self) -> Summary:
         """As `convert`."""
-        out, source, options = self._workspace.out, self._source, self._options
-        with one_line_for_failures(out), self._workspace as workspace:
+        source, options = self._source, self._options
+        with one_line_for_failures(self._workspace.out), self._workspace as workspace:
             self._notify(Progress("scan", 0, 0))
             prepared = prepare(source, options, room=shutil.disk_usage(workspace.path).free)
             self._common = identities(source.common_files())
             prepared, shards = self._shards_of_one_shape(prepared)
-            contents = prepared.contents
+            fields, found = prepared.format.fields, prepared.contents
             origin = {"source": source.path.name, "source_format": source.name}
-            fields = prepared.format.fields
-            manifest, listed = make_manifest(options, fields, shards, origin, contents.problems, contents.left_out)
-            manifest = workspace.commit(manifest, listed)
-        return summarize(
-            out,
-            manifest,
-            time.monotonic() - self._began,
-            skipped=manifest.provenance["skipped"],
-            left_out=contents.left_out,
-            resumed=self._resumed,
-            notes=tuple(self._notes),
-        )
+            return commit(workspace, options, fields, shards, origin, found.problems, found.left_out, self._resumed)
 
     def _shards_of_one_shape(self, prepared: Prepared) -> tuple[Prepared, dict[str, list[FinishedShard]]]:
         """All shards of each split; all anew, in RGB, where gray and color images turn out to be mixed."""
@@ -178,7 +157,7 @@ class _Conversion:
             raise SourceError(surveyed.differing)
         if not surveyed.note:
             return None
-        self._note(surveyed.note)
+        self._workspace.note(surveyed.note)
         return prepared.in_rgb()
 
     def _shards(self, prepared: Prepared) -> dict[str, list[FinishedShard]]:
@@ -244,7 +223,7 @@ class _Conversion:
                 for name, shard in shards.items():
                     yield from plan_blocks(shard, rows, stack.enter_context(writers[name]).partial)
 
-            results = stack.enter_context(contextlib.closing(run_blocks(job, blocks(), workers, self._note)))
+            results = stack.enter_context(contextlib.closing(run_blocks(job, blocks(), workers, self._workspace.note)))
             for name, shard in shards.items():
                 finished[name] = self._collect(shard, writers[name], results)
                 self._workspace.finish(*name, finished[name])
@@ -267,10 +246,6 @@ class _Conversion:
     def _advance(self, rows: int) -> None:
         self._samples += rows
         self._tell()
-
-    def _note(self, note: str) -> None:
-        self._notes.append(note)
-        self._tell(note)
 
     def _tell(self, note: str = "") -> None:
         self._notify(Progress("convert", self._samples, self._total, self._samples * self._row_nbytes, note))

@@ -60,7 +60,7 @@ def repack(
             splits[name] = SplitEntry(tuple(shards), store[name].statistics)
         manifest = replace(store.manifest, layout=layout, splits=splits)
         manifest = workspace.commit(manifest, _skipped(store.path))
-    return summarize(target, manifest, time.monotonic() - began)
+    return summarize(target, manifest, began)
 
 
 def _repack_shard(store: Store, name: str, index: int, root: Path, layout: Layout) -> Shard:

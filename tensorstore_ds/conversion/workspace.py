@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -48,15 +49,21 @@ class Workspace:
     Args:
         out: the store.
         run: of the process that has the lock already, for one that writes shards beside it.
-        note: called with what the user should be told, though nothing failed.
+        on_note: called with each of the `notes` when it comes.
+
+    Attributes:
+        notes: what the user should be told, though nothing failed.
+        began: when this was made, by ``time.monotonic()``.
     """
 
-    def __init__(self, out: Path, run: str = "", note: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, out: Path, run: str = "", on_note: Callable[[str], None] = lambda _: None) -> None:
         self.out = out
         self.path = out.with_name(out.name + ".partial")
         self.store = self.path / "store"
         self.run = run
-        self._note = note
+        self.notes: list[str] = []
+        self.began = time.monotonic()
+        self._on_note = on_note
         self._is_guest = bool(run)
         self._folder = WorkFolder(self.path)
         self._committed = False
@@ -79,7 +86,7 @@ class Workspace:
                 self._folder.join(self.run)
                 return self
             if note := self._folder.open():
-                self._note(note)
+                self.note(note)
             self.run = self._folder.run
             if os.path.lexists(self.out):
                 raise self._appeared("Choose another name, or remove it first.")
@@ -104,6 +111,11 @@ class Workspace:
         finally:
             self._folder.close()
 
+    def note(self, text: str) -> None:
+        """Tell the user, now and in the summary."""
+        self.notes.append(text)
+        self._on_note(text)
+
     def begin(self, plan: Mapping[str, Any]) -> None:
         """Note the plan and what decodes and compresses, or compare it with that of the run that began here.
 
@@ -118,7 +130,7 @@ class Workspace:
         if begun is None:
             if self.finished_names():
                 text = "what an interrupted conversion left cannot be read. The work starts anew."
-                self._note(f"{self.path}: {text}")
+                self.note(f"{self.path}: {text}")
             self.clean((), plan=False)
             self._folder.write("plan.json", plan)
             return
@@ -270,7 +282,7 @@ class Workspace:
         try:
             self._folder.remove()
         except OSError as error:
-            self._note(f"{self.path}: this work folder could not be removed ({error.strerror}). Remove it.")
+            self.note(f"{self.path}: this work folder could not be removed ({error.strerror}). Remove it.")
 
     def _remove_leftover(self) -> None:
         """Remove the folder of a run that was killed after it had committed: nothing in it is of use."""
