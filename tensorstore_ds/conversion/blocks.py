@@ -74,7 +74,8 @@ class Job:
 class BlockResult:
     """What comes back of a block."""
 
-    rows: int  #: samples stored; their fixed rows stand at the block's place, back to back
+    first_row: int  #: the block's place in the shard
+    rows: int  #: samples stored; their fixed rows stand there, back to back
     #: For each table the number of values of each sample, (rows,), and the values.
     tables: Mapping[str, tuple[NDArray[np.int64], Mapping[str, NDArray[Any]]]]
     statistics: Statistics
@@ -185,7 +186,7 @@ class BlockRows:
             elif isinstance(field, TableField):
                 tables[name] = field.rows(name, self._rows)
                 field.add_statistics(self._statistics, name, *tables[name])
-        return BlockResult(len(self._rows), tables, self._statistics, tuple(self.skipped), files)
+        return BlockResult(first_row, len(self._rows), tables, self._statistics, tuple(self.skipped), files)
 
 
 def raw_path(folder: Path, array: str) -> Path:

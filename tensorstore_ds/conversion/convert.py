@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, BlockResult, Job, faults, identities
+from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, Job, faults, identities
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import Block, Selection, ShardName, block_rows, plan_blocks, plan_shards
 from tensorstore_ds.conversion.preparation import AnySource, Prepared, check_room, open_any, prepare, survey
@@ -225,23 +225,15 @@ class _Conversion:
 
             results = stack.enter_context(contextlib.closing(run_blocks(job, blocks(), workers, self._workspace.note)))
             for name, shard in shards.items():
-                finished[name] = self._collect(shard, writers[name], results)
+                origin = self._begin_origin(shard)
+                for start in range(0, len(shard), rows):
+                    result = next(results)
+                    writers[name].append(result)
+                    origin.update(result.files)
+                    self._advance(min(rows, len(shard) - start))
+                finished[name] = writers[name].finish(self._options.layout, len(shard), origin.hexdigest())
                 self._workspace.finish(*name, finished[name])
         return finished
-
-    def _collect(
-        self, shard: Selection, writer: ShardWriter, results: Iterator[tuple[Block, BlockResult]]
-    ) -> FinishedShard:
-        """Take in the blocks of one shard, and finish it."""
-        origin = self._begin_origin(shard)
-        remaining = len(shard)
-        while remaining:
-            block, result = next(results)
-            writer.append(block.first_row, result)
-            origin.update(result.files)
-            remaining -= len(block.references)
-            self._advance(len(block.references))
-        return writer.finish(self._options.layout, len(shard), origin.hexdigest())
 
     def _advance(self, rows: int) -> None:
         self._samples += rows

@@ -79,9 +79,9 @@ class ShardWriter:
         for file in self._files.values():
             file.close()
 
-    def append(self, first_row: int, block: BlockResult) -> None:
-        """Take in a block, in order, whose fixed rows begin at `first_row`; those before may have left a gap."""
-        self._runs.append((first_row, block.rows))
+    def append(self, block: BlockResult) -> None:
+        """Take in a block, in order; those before may have left a gap."""
+        self._runs.append((block.first_row, block.rows))
         self._statistics.add(block.statistics)
         self._skipped += block.skipped
         for name, (lengths, values) in block.tables.items():

@@ -47,7 +47,7 @@ _DIED = (
 _ENDED = "the source ended its worker process with status {}. Convert with 0 workers to see where."
 _UNGUARDED = "worker processes do not start (a script needs its calls under: if __name__ == '__main__')"
 
-Results = Generator[tuple[Block, BlockResult], None, None]
+Results = Generator[BlockResult, None, None]
 
 
 def run_blocks(job: Job, blocks: Iterable[Block], workers: int, note: Callable[[str], None]) -> Results:
@@ -71,7 +71,7 @@ def run_blocks(job: Job, blocks: Iterable[Block], workers: int, note: Callable[[
         note(f"{job.source.path}: converted in this process alone: {error}.")
     with own_pixel_limit():
         for block in blocks:
-            yield block, convert_block(job, block)
+            yield convert_block(job, block)
 
 
 def start_method() -> str:
@@ -125,7 +125,7 @@ class _Workers:
         self._gate = MemoryGate(self._context, memory_limit() // 2)  # kept: workers find it by its name
         self._workers: list[_Worker] = []
         self._next: tuple[int, Block, bytes] | None = None  # a block that is to be sent, with its number
-        self._results: dict[int, tuple[Block, BlockResult]] = {}
+        self._results: dict[int, BlockResult] = {}
 
     def __enter__(self) -> _Workers:
         try:
@@ -214,8 +214,7 @@ class _Workers:
         if isinstance(message, BaseException):
             raise message
         if isinstance(message, BlockResult):
-            number, block = worker.blocks.popleft()
-            self._results[number] = block, message
+            self._results[worker.blocks.popleft()[0]] = message
         elif message:
             raise ConversionError(f"{message}.")
 

@@ -34,7 +34,7 @@ from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem, SourceError, StoreExistsError
 from tensorstore_ds.format.arrays import GROUP, dump_json
 from tensorstore_ds.format.kinds import KeyField
-from tensorstore_ds.format.manifest import File, Manifest, dump_shard, shard_path
+from tensorstore_ds.format.manifest import File, Manifest, shard_path
 from tensorstore_ds.format.manifest_parser import parse_fields, parse_shard
 from tensorstore_ds.format.root import dump_root
 from tensorstore_ds.format.statistics import Statistics
@@ -60,7 +60,7 @@ class Workspace:
         self.out = out
         self.path = out.with_name(out.name + ".partial")
         self.store = self.path / "store"
-        self.run = run
+        self.run = run or os.urandom(8).hex()
         self.notes: list[str] = []
         self.began = time.monotonic()
         self._on_note = on_note
@@ -85,9 +85,8 @@ class Workspace:
             if self._is_guest:
                 self._folder.join(self.run)
                 return self
-            if note := self._folder.open():
+            if note := self._folder.open(self.run):
                 self.note(note)
-            self.run = self._folder.run
             if os.path.lexists(self.out):
                 raise self._appeared("Choose another name, or remove it first.")
             for name in ("journal", "store"):
@@ -169,7 +168,7 @@ class Workspace:
     def finish(self, split: str, index: int, finished: FinishedShard) -> None:
         """Note that a shard is whole."""
         entry = {
-            "shard": dump_shard(finished.shard),
+            "shard": asdict(finished.shard),
             "fields": {name: field.dump() for name, field in finished.fields.items()},
             "statistics": finished.statistics.sums,
             **{name: [asdict(each) for each in getattr(finished, name)] for name in ("skipped", "left_out")},
@@ -289,7 +288,7 @@ class Workspace:
         if self._is_guest or not os.path.lexists(self.path):
             return
         with contextlib.suppress(OSError, OptionError, ConversionError), contextlib.closing(self._folder):
-            self._folder.open()
+            self._folder.open(self.run)
             if "store" not in os.listdir(self._folder.descriptor):
                 self._folder.remove()
 

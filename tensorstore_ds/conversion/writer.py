@@ -116,7 +116,7 @@ class Writer:
         shards = self._shards.setdefault(name, [])
         if name not in self._growing:
             shard = self._growing[name] = SampleShard(self._open_workspace(), (name, len(shards)), self._format)
-            self._resumed += shard.is_resumed
+            self._resumed += shard.earlier is not None
         number, self._samples[name] = self._samples[name], self._samples[name] + 1
         self._growing[name].append(sample, own_key, f"{name}/{number:05d}")
         if self._growing[name].is_full:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from tensorstore_ds.errors import FormatError, Problem
-from tensorstore_ds.format.kinds import parse_field
+from tensorstore_ds.format.kinds import KINDS
 from tensorstore_ds.format.manifest import FORMAT_VERSION, File, Manifest, Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import DTYPES, LAYOUTS, NAME, ArraySpec, Field, Layout, TableField, of_kind
 
@@ -33,7 +33,7 @@ def parse(data: object) -> Manifest:
 
 
 def parse_shard(data: object) -> Shard:
-    """Read one shard as `dump_shard` writes it; raises `FormatError`."""
+    """Read one shard as `dump` writes it, its path aside; raises `FormatError`."""
     return _parsed(lambda parser: parser.shard(parser.object_at("shard", data), "shard"))
 
 
@@ -177,7 +177,9 @@ class _Parser(ManifestValues):
         for name, value in data.items():
             where = f"fields.{name}"
             if self.is_name(where, name):
-                fields[name] = parse_field(self, where, self.object_at(where, value))
+                entry = self.object_at(where, value)
+                kind = KINDS[self.choice(f"{where}.kind", entry.get("kind"), tuple(KINDS))]
+                fields[name] = kind.parse(self, where, entry)
         return fields
 
     def split(self, name: str, data: dict[str, Any], fields: Mapping[str, Field]) -> SplitEntry:

@@ -93,12 +93,17 @@ def _check_digests(
 
     def check(item: tuple[str, File]) -> Problem | None:
         path, file = item
+        sha256 = hashlib.sha256()
         try:
-            found = _digest(files, path, advance)
+            with files.open(path) as opened:
+                while data := opened.read(_READ_NBYTES):
+                    sha256.update(data)
+                    advance(len(data))
         except FormatError as error:
             return error.problems[0]
         except OSError as error:
             return Problem(path, "missing-file", f"this file cannot be read ({error.strerror}).")
+        found = sha256.hexdigest()
         if found == file.sha256:
             return None
         return Problem(path, "checksum", f"expected SHA-256 {file.sha256[:12]}..., found {found[:12]}....")
@@ -117,15 +122,6 @@ def _problems(check: Callable[[T], Problem | None], items: Iterable[T], threads:
         with ThreadPoolExecutor(width) as pool:
             found = list(pool.map(check, items))
     return [problem for problem in found if problem is not None]
-
-
-def _digest(files: StoreFiles, path: str, progress: Callable[[int], None]) -> str:
-    sha256 = hashlib.sha256()
-    with files.open(path) as file:
-        while data := file.read(_READ_NBYTES):
-            sha256.update(data)
-            progress(len(data))
-    return sha256.hexdigest()
 
 
 def _check_groups(files: StoreFiles) -> Iterator[Problem]:
