@@ -159,12 +159,6 @@ def deciding(options: Any) -> dict[str, Any]:
     return {name: value for name, value in plain.items() if known[name].decides}
 
 
-def recorded(options: Any) -> dict[str, Any]:
-    """Those of the deciding options that are noted in what was made."""
-    declared_options = declarations(type(options))
-    return {name: value for name, value in deciding(options).items() if declared_options[name].recorded}
-
-
 def _raw(cls: Any) -> list[Option]:
     return [replace(each.metadata["option"], name=each.name, default=each.default) for each in fields(cls)]
 

@@ -1,10 +1,12 @@
 """Splits and shards, before anything is converted."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from tensorstore_ds.conversion.plan import BLOCK_ROWS, PlannedSplit, plan_blocks, plan_shards, plan_splits
+from tensorstore_ds.conversion.plan import BLOCK_ROWS, Selection, block_rows, plan_blocks, plan_shards, plan_splits
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.sources.arrays.numpy_files import ArraysSource
 from tensorstore_ds.sources.base import Contents, SourceOptions
@@ -31,15 +33,15 @@ def test_every_sample_is_in_just_one_split(n, seed, share):
     except OptionError:  # a split that is asked for is not empty
         assert round(share * n) in (0, n) and 0 < share < 1
         return
-    taken = [r for split in splits.values() for r in split.references]
+    taken = [r for split in splits.values() for r in split]
     assert sorted(taken) == sorted(f"{i}.png" for i in range(n))
-    assert abs(len(splits["train"].references) - share * n) <= 0.5 + 1e-9
+    assert abs(len(splits["train"]) - share * n) <= 0.5 + 1e-9
 
 
 def test_every_class_has_its_share():
     labels = np.repeat([0, 1, 2], [100, 30, 10])
     splits = plan(contents(140, labels), {"train": 0.8, "val": 0.2}, seed=3)
-    found = {int(r.split(".")[0]) for r in splits["val"].references}
+    found = {int(r.split(".")[0]) for r in splits["val"]}
     assert np.bincount(labels[sorted(found)]).tolist() == [20, 6, 2]
 
 
@@ -47,15 +49,15 @@ def test_a_seed_always_gives_the_same_division_and_another_another():
     first = plan(contents(100), {"a": 0.5, "b": 0.5}, seed=1)
     again = plan(contents(100), {"a": 0.5, "b": 0.5}, seed=1)
     other = plan(contents(100), {"a": 0.5, "b": 0.5}, seed=2)
-    assert list(first["a"].references) == list(again["a"].references)
-    assert list(first["a"].references) != list(other["a"].references)
+    assert list(first["a"]) == list(again["a"])
+    assert list(first["a"]) != list(other["a"])
     # These names are literal: a change would move samples of everybody's validation set into training.
-    assert list(first["b"].references)[:4] == ["0.png", "1.png", "3.png", "9.png"]
+    assert list(first["b"])[:4] == ["0.png", "1.png", "3.png", "9.png"]
 
 
 def test_a_sample_more_moves_few_others():
-    before = set(plan(contents(1000), {"train": 0.9, "val": 0.1}, 0)["val"].references)
-    after = set(plan(contents(1010), {"train": 0.9, "val": 0.1}, 0)["val"].references)
+    before = set(plan(contents(1000), {"train": 0.9, "val": 0.1}, 0)["val"])
+    after = set(plan(contents(1010), {"train": 0.9, "val": 0.1}, 0)["val"])
     assert len(before - after) <= 5
 
 
@@ -63,7 +65,7 @@ def test_train_is_divided_where_there_is_a_test_split():
     splits = plan(contents(10, test=["t.png"]), {"train": 0.5, "val": 0.5}, 0)
     assert list(splits) == ["train", "val", "test"]
     assert splits["val"].source_split == "train"
-    assert list(splits["test"].references) == ["t.png"]
+    assert list(splits["test"]) == ["t.png"]
 
 
 @pytest.mark.parametrize(
@@ -89,13 +91,14 @@ def test_splits_stand_in_the_order_of_use():
 @given(st.integers(0, 5000), st.integers(1, 2000), st.integers(1, 10**7))
 def test_shards_and_blocks_hold_every_reference_once_in_order(n, per_shard, row_nbytes):
     references = list(range(n))
-    shards = plan_shards({"train": PlannedSplit("train", references)}, per_shard)
-    assert [shard.index for shard in shards] == list(range(-(-n // per_shard)))
+    folder = Path("00000")
+    shards = plan_shards({"train": Selection("train", references, range(n))}, per_shard)
+    assert list(shards) == [("train", i) for i in range(-(-n // per_shard))]
     found = []
-    for shard in shards:
-        assert len(shard.references) <= per_shard
+    for shard in shards.values():
+        assert len(shard) <= per_shard
         first = 0
-        for block in plan_blocks(shard, row_nbytes):
+        for block in plan_blocks(shard, block_rows(row_nbytes), folder):
             assert block.first_row == first
             assert 1 <= len(block.references) <= BLOCK_ROWS
             first += len(block.references)
@@ -119,7 +122,7 @@ def test_samples_more_move_no_more_than_themselves(n, more, seed, share, classes
     def where(count):
         labels = np.arange(count) % classes
         splits = plan(contents(count, labels), {"train": share, "val": 1 - share}, seed)
-        return {r: name for name, split in splits.items() for r in split.references}
+        return {r: name for name, split in splits.items() for r in split}
 
     before, after = where(n), where(n + more)
     moved = [r for r in before if before[r] != after[r]]
@@ -132,7 +135,7 @@ def divided(source, seed=3, share=0.3):
     """For each sample, by its key, the split that it comes to."""
     found = source.scan()
     splits = plan_splits(found, {"train": 1 - share, "val": share}, seed, source.key)
-    return {source.key(s.source_split, r): name for name, s in splits.items() for r in s.references}
+    return {source.key(s.source_split, r): name for name, s in splits.items() for r in s}
 
 
 def list_of(root, names, box):
@@ -196,8 +199,6 @@ def test_keys_of_rows_and_of_folders(tmp_path):
 
 
 def test_a_shard_ends_where_it_ends():
-    shard = plan_shards({"train": PlannedSplit("train", list("abcdefg"))}, 3)[1]
-    assert list(shard.references) == ["d", "e", "f"]
-    assert (shard.references[-1], shard.references[1:]) == ("f", ["e", "f"])
-    with pytest.raises(IndexError):
-        shard.references[3]
+    shard = plan_shards({"train": Selection("train", "abcdefg", range(7))}, 3)["train", 1]
+    assert list(shard) == ["d", "e", "f"]
+    assert (list(shard[-1:]), list(shard[1:]), list(shard[3:])) == (["f"], ["e", "f"], [])

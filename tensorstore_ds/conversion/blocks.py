@@ -75,7 +75,8 @@ class Job:
 class BlockResult:
     """What comes back of a block."""
 
-    rows: int  #: samples stored; their fixed rows stand at the block's place, back to back
+    first_row: int  #: the block's place in the shard
+    rows: int  #: samples stored; their fixed rows stand there, back to back
     #: For each table the number of values of each sample, (rows,), and the values.
     tables: Mapping[str, tuple[NDArray[np.int64], Mapping[str, NDArray[Any]]]]
     statistics: Statistics
@@ -98,11 +99,10 @@ def check_fields(fields: Mapping[str, Field], image: ImageOptions, where: str) -
 def convert_block(
     job: Job,
     block: Block,
-    paths: Mapping[str, Path],
     on_sample: Callable[[int], None] = lambda i: None,
     on_decode: OnDecode | None = None,
 ) -> BlockResult:
-    """Convert one block, and write its fixed rows into the files of `paths`.
+    """Convert one block, and write its fixed rows into the files of its shard.
 
     Args:
         on_sample: called with the number in the block of each sample, before it is read.
@@ -118,7 +118,7 @@ def convert_block(
         on_sample(i)
         with or_skipped(job.format.on_error, rows.skipped):
             rows.add(job.source.read(block.source_split, reference), on_decode)
-    return rows.write(block.first_row, paths, files)
+    return rows.write(block.folder, block.first_row, files)
 
 
 @contextlib.contextmanager
@@ -174,20 +174,25 @@ class BlockRows:
         message = f"expected an image of {expected} like the first one, found {actual}."
         raise SourceError(Problem(encoded.key, SHAPES_DIFFER, message))
 
-    def write(self, first_row: int, paths: Mapping[str, Path], files: bytes = b"") -> BlockResult:
-        """Write the fixed rows into place, and give back the rest."""
+    def write(self, folder: Path, first_row: int, files: bytes = b"") -> BlockResult:
+        """Write the fixed rows into place in a shard's folder, and give back the rest."""
         tables = {}
         for name, field in self.format.fields.items():
             if isinstance(field, ArrayField):
                 rows = field.rows(name, self._rows)
                 if self._rows:  # not through a map: there a full disk would kill the process
                     data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
-                    write_at(paths[name], data, first_row * rows[:1].nbytes)
+                    write_at(raw_path(folder, name), data, first_row * rows[:1].nbytes)
                     field.add_statistics(self._statistics, name, rows)
             elif isinstance(field, TableField):
                 tables[name] = field.rows(name, self._rows)
                 field.add_statistics(self._statistics, name, *tables[name])
-        return BlockResult(len(self._rows), tables, self._statistics, tuple(self.skipped), files)
+        return BlockResult(first_row, len(self._rows), tables, self._statistics, tuple(self.skipped), files)
+
+
+def raw_path(folder: Path, array: str) -> Path:
+    """Where the bytes of an array are gathered until its shard is completed."""
+    return folder / array / "raw"
 
 
 def identities(paths: Iterable[str | Path]) -> bytes:

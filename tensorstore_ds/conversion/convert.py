@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import multiprocessing
 import os
 import shutil
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, BlockResult, Job, faults, identities
+from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, Job, faults, identities
 from tensorstore_ds.conversion.options import ConvertOptions
-from tensorstore_ds.conversion.plan import Block, PlannedShard, count_blocks, plan_blocks, plan_shards
+from tensorstore_ds.conversion.plan import Block, Selection, ShardName, block_rows, plan_blocks, plan_shards
 from tensorstore_ds.conversion.preparation import AnySource, Prepared, check_room, open_any, prepare, survey
-from tensorstore_ds.conversion.result import (
-    OnProgress,
-    Progress,
-    Summary,
-    make_manifest,
-    one_line_for_failures,
-    summarize,
-)
+from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, commit, one_line_for_failures
 from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
 from tensorstore_ds.conversion.workers import WORKER_NAME, run_blocks
 from tensorstore_ds.conversion.workspace import Workspace
@@ -119,36 +112,23 @@ class _Conversion:
     """Shards of a source, converted or taken over from an earlier run, and committed."""
 
     def __init__(self, source: Source, out: Path, options: ConvertOptions, notify: OnProgress) -> None:
-        self._began = time.monotonic()
         self._source = source
         self._options = options
         self._notify = notify
-        self._notes: list[str] = []
         self._total = self._samples = self._row_nbytes = self._resumed = 0
-        self._workspace = Workspace(out, note=self._note)
+        self._workspace = Workspace(out, on_note=self._tell)
 
     def run(self) -> Summary:
         """As `convert`."""
-        out, source, options = self._workspace.out, self._source, self._options
-        with one_line_for_failures(out), self._workspace as workspace:
+        source, options = self._source, self._options
+        with one_line_for_failures(self._workspace.out), self._workspace as workspace:
             self._notify(Progress("scan", 0, 0))
             prepared = prepare(source, options, room=shutil.disk_usage(workspace.path).free)
             self._common = identities(source.common_files())
             prepared, shards = self._shards_of_one_shape(prepared)
-            contents = prepared.contents
+            fields, found = prepared.format.fields, prepared.contents
             origin = {"source": source.path.name, "source_format": source.name}
-            fields = prepared.format.fields
-            manifest, listed = make_manifest(options, fields, shards, origin, contents.problems, contents.left_out)
-            manifest = workspace.commit(manifest, listed)
-        return summarize(
-            out,
-            manifest,
-            time.monotonic() - self._began,
-            skipped=manifest.provenance["skipped"],
-            left_out=contents.left_out,
-            resumed=self._resumed,
-            notes=tuple(self._notes),
-        )
+            return commit(workspace, options, fields, shards, origin, found.problems, found.left_out, self._resumed)
 
     def _shards_of_one_shape(self, prepared: Prepared) -> tuple[Prepared, dict[str, list[FinishedShard]]]:
         """All shards of each split; all anew, in RGB, where gray and color images turn out to be mixed."""
@@ -177,7 +157,7 @@ class _Conversion:
             raise SourceError(surveyed.differing)
         if not surveyed.note:
             return None
-        self._note(surveyed.note)
+        self._workspace.note(surveyed.note)
         return prepared.in_rgb()
 
     def _shards(self, prepared: Prepared) -> dict[str, list[FinishedShard]]:
@@ -193,86 +173,71 @@ class _Conversion:
             }
         )
         shards = plan_shards(prepared.splits, max(1, options.shard_nbytes // max(1, prepared.row_nbytes)))
-        finished: dict[tuple[str, int], FinishedShard] = {}
-        for shard in shards:
-            if (earlier := self._finished(shard)) is not None:
-                finished[shard.name] = earlier
+        finished: dict[ShardName, FinishedShard] = {}
+        for name, shard in shards.items():
+            if (earlier := self._finished(name, shard)) is not None:
+                finished[name] = earlier
                 self._advance(earlier.shard.rows)
         workspace.clean(finished)
-        missing = [shard for shard in shards if shard.name not in finished]
+        missing = {name: shard for name, shard in shards.items() if name not in finished}
         self._resumed = len(finished)
         if options.layout == "memmap":
-            needed = sum(len(shard.references) for shard in missing) * prepared.row_nbytes
+            needed = sum(map(len, missing.values())) * prepared.row_nbytes
             check_room(needed, shutil.disk_usage(workspace.path).free)
         finished |= self._convert(prepared, missing)
-        return {split: [finished[s.name] for s in shards if s.split == split] for split in prepared.splits}
+        return {split: [finished[name] for name in shards if name[0] == split] for split in prepared.splits}
 
-    def _finished(self, shard: PlannedShard) -> FinishedShard | None:
+    def _finished(self, name: ShardName, shard: Selection) -> FinishedShard | None:
         """The shard, if an earlier run finished it from the very same files, none of them changed since."""
-        finished = self._workspace.finished(*shard.name)
+        finished = self._workspace.finished(*name)
         files = self._source.files
-        if finished is None or not (self._common or files(shard.references[0])):
+        if finished is None or not (self._common or files(next(iter(shard)))):
             return None  # where a sequence has its samples from is not known
         origin = self._begin_origin(shard)
-        for reference in shard.references:
+        for reference in shard:
             origin.update(identities(files(reference)))
         is_bad = self._options.on_error == "fail" and faults(finished.skipped)
         return None if is_bad or finished.origin != origin.hexdigest() else finished
 
-    def _begin_origin(self, shard: PlannedShard) -> hashlib._Hash:
+    def _begin_origin(self, shard: Selection) -> hashlib._Hash:
         """The digest of a shard's references; the identities of its files follow."""
         origin = hashlib.sha256(self._common)
-        for start in range(0, len(shard.references), _DIGESTED):
+        for start in range(0, len(shard), _DIGESTED):
             # No file name holds a NUL: joined by it, no two lists of references have the same bytes.
-            text = "\0".join(map(str, shard.references[start : start + _DIGESTED]))
+            text = "\0".join(map(str, shard[start : start + _DIGESTED]))
             origin.update(f"{text}\0".encode("utf-8", "surrogateescape"))
         return origin
 
-    def _convert(self, prepared: Prepared, shards: Sequence[PlannedShard]) -> dict[tuple[str, int], FinishedShard]:
+    def _convert(self, prepared: Prepared, shards: Mapping[ShardName, Selection]) -> dict[ShardName, FinishedShard]:
         """Convert the blocks of all shards, and finish one shard after the other."""
-        job = Job(prepared.source, prepared.format)
+        job, rows = Job(prepared.source, prepared.format), block_rows(self._row_nbytes)
         workers = usable_cores() if self._options.workers is None else self._options.workers
-        workers = min(workers, count_blocks(shards, self._row_nbytes))
+        workers = min(workers, sum(math.ceil(len(shard) / rows) for shard in shards.values()))
         finished = {}
         with contextlib.ExitStack() as stack:
-            folders = {shard.name: self._workspace.store / shard_path(*shard.name) for shard in shards}
+            folders = {name: self._workspace.store / shard_path(*name) for name in shards}
             writers = {name: ShardWriter(folder, job.format.fields) for name, folder in folders.items()}
 
-            def tasks() -> Iterator[tuple[Block, Mapping[str, Path]]]:
-                """Blocks of all shards in order; a shard's files are made when its first block is asked for."""
-                for shard in shards:
-                    paths = stack.enter_context(writers[shard.name]).row_paths()
-                    for block in plan_blocks(shard, self._row_nbytes):
-                        yield block, paths
+            def blocks() -> Iterator[Block]:
+                """Those of all shards in order; a shard's files are made when its first block is asked for."""
+                for name, shard in shards.items():
+                    yield from plan_blocks(shard, rows, stack.enter_context(writers[name]).partial)
 
-            results = stack.enter_context(contextlib.closing(run_blocks(job, tasks(), workers, self._note)))
-            for shard in shards:
-                finished[shard.name] = self._collect(shard, writers[shard.name], results)
-        return finished
-
-    def _collect(
-        self, shard: PlannedShard, writer: ShardWriter, results: Iterator[tuple[Block, BlockResult]]
-    ) -> FinishedShard:
-        """Take in the blocks of one shard, and finish it."""
-        origin = self._begin_origin(shard)
-        remaining = len(shard.references)
-        while remaining:
-            block, result = next(results)
-            writer.append(block.first_row, result)
-            origin.update(result.files)
-            remaining -= len(block.references)
-            self._advance(len(block.references))
-        finished = writer.finish(self._options.layout, len(shard.references), origin.hexdigest())
-        self._workspace.finish(*shard.name, finished)
+            results = stack.enter_context(contextlib.closing(run_blocks(job, blocks(), workers, self._workspace.note)))
+            for name, shard in shards.items():
+                origin = self._begin_origin(shard)
+                for start in range(0, len(shard), rows):
+                    result = next(results)
+                    writers[name].append(result)
+                    origin.update(result.files)
+                    self._advance(min(rows, len(shard) - start))
+                finished[name] = writers[name].finish(self._options.layout, len(shard), origin.hexdigest())
+                self._workspace.finish(*name, finished[name])
         return finished
 
     def _advance(self, rows: int) -> None:
         self._samples += rows
         self._tell()
-
-    def _note(self, note: str) -> None:
-        self._notes.append(note)
-        self._tell(note)
 
     def _tell(self, note: str = "") -> None:
         self._notify(Progress("convert", self._samples, self._total, self._samples * self._row_nbytes, note))

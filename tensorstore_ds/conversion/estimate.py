@@ -81,7 +81,7 @@ def estimate(source: AnySource, options: ConvertOptions | None = None) -> Estima
     memory = memory_limit()
     return Estimate(
         format=prepared.source.name,
-        rows={name: len(split.references) for name, split in prepared.splits.items()},
+        rows={name: len(split) for name, split in prepared.splits.items()},
         classes=next((f.classes for f in prepared.format.fields.values() if f.classes), ()),
         fields=prepared.format.fields,
         nbytes={"memmap": nbytes, "zarr": round(nbytes * compressed)},

@@ -11,7 +11,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.schema import Encoding, Layout
 from tensorstore_ds.imaging import MAX_PIXELS, Color
 from tensorstore_ds.imaging.placement import Fit
-from tensorstore_ds.options import check, deciding, declared, option, recorded, refusal
+from tensorstore_ds.options import check, deciding, declarations, declared, option, refusal
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.sources.files import encoding_problem
@@ -131,4 +131,5 @@ class ConvertOptions(ImageOptions, SourceOptions):
 
     def recorded(self) -> dict[str, Any]:
         """What is noted in the store of how it was made; names of fields say the rest, and paths are private."""
-        return recorded(self)
+        noted = declarations(type(self))
+        return {name: value for name, value in self.deciding().items() if noted[name].recorded}

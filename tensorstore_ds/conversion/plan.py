@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -23,62 +24,46 @@ S = TypeVar("S")
 _ORDER = {name: i for i, name in enumerate(("train", "val", "valid", "validation", "test"))}
 
 
-class Selection(Sequence[Reference]):
-    """Some references of a source, by their numbers, cut out only when they are asked for."""
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Some samples of a split of the source: all that go into a split of the store, or into a shard of it."""
 
-    def __init__(self, references: Sequence[Reference], rows: range | NDArray[np.int64]) -> None:
-        self._references = references
-        self._rows = rows
+    source_split: str
+    listed: Sequence[Reference]  #: all of the source's split; it may make each when it is asked for
+    rows: range | NDArray[np.int64]  #: the numbers of these among them
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
-    def __getitem__(self, item):  # type: ignore[no-untyped-def]  # typing's overloads would say no more
-        rows = self._rows[item]
-        if isinstance(rows, range):
-            return self._references[rows.start : rows.stop]
-        return [self._references[int(i)] for i in rows] if isinstance(item, slice) else self._references[int(rows)]
+    def __getitem__(self, part: slice) -> Selection:
+        return Selection(self.source_split, self.listed, self.rows[part])
 
-
-@dataclass(frozen=True, slots=True)
-class PlannedSplit:
-    """A split of the store, and the split of the source whose samples it takes."""
-
-    source_split: str
-    references: Sequence[Reference]
-
-    def every(self, step: int) -> Iterator[tuple[str, Reference]]:
-        """The source's split and the reference of every `step`-th sample."""
-        return ((self.source_split, self.references[i]) for i in range(0, len(self.references), step))
+    def __iter__(self) -> Iterator[Reference]:
+        for start in range(0, len(self), BLOCK_ROWS):  # never all at once: there may be millions
+            rows = self.rows[start : start + BLOCK_ROWS]
+            if isinstance(rows, range):  # a slice is several times as quick as one after the other
+                yield from self.listed[rows.start : rows.stop : rows.step]
+            else:
+                yield from (self.listed[int(row)] for row in rows)
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedShard:
-    """Consecutive references of a split."""
-
-    split: str
-    index: int
-    source_split: str
-    references: Sequence[Reference]
-
-    @property
-    def name(self) -> tuple[str, int]:
-        """What no other shard has: split and number."""
-        return self.split, self.index
+#: What no other shard has: the split of the store, and the shard's number in it.
+ShardName = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Consecutive references of a shard, and where their rows will lie in it."""
+    """Consecutive samples of a shard, and where their rows will lie."""
 
     source_split: str
-    first_row: int
     references: Sequence[Reference]
+    folder: Path  #: of the shard's files
+    first_row: int  #: in the shard
 
 
 def plan_splits(
     contents: Contents, fractions: Mapping[str, float] | None, seed: int, key: Callable[[str, Reference], str]
-) -> dict[str, PlannedSplit]:
+) -> dict[str, Selection]:
     """The source's own splits, or its only one (or its `train`) divided by `fractions`.
 
     The division is by a hash of the seed and a sample's key, within each class where labels are known: each class is
@@ -89,7 +74,7 @@ def plan_splits(
     Raises:
         OptionError: the fractions do not add up to 1, a name is taken, or a split would be empty.
     """
-    splits = {name: PlannedSplit(name, references) for name, references in contents.splits.items()}
+    splits = {name: Selection(name, references, range(len(references))) for name, references in contents.splits.items()}
     if fractions is None:
         return in_order(splits)
     if not math.isclose(sum(fractions.values()), 1, abs_tol=1e-6) or min(fractions.values()) < 0:
@@ -120,7 +105,7 @@ def plan_splits(
                 f"Choose a larger fraction, or leave {name} out."
             )
     chosen = zip(fractions, parts, strict=True)
-    return in_order({name: PlannedSplit(divided, Selection(references, rows)) for name, rows in chosen} | others)
+    return in_order({name: Selection(divided, references, rows) for name, rows in chosen} | others)
 
 
 def in_order(splits: Mapping[str, S]) -> dict[str, S]:
@@ -143,19 +128,13 @@ def _divide(
     return [np.sort(np.concatenate(part)) for part in parts]
 
 
-def plan_shards(splits: Mapping[str, PlannedSplit], rows_per_shard: int) -> list[PlannedShard]:
+def plan_shards(splits: Mapping[str, Selection], rows_per_shard: int) -> dict[ShardName, Selection]:
     """Cut every split into shards of `rows_per_shard`, the last one shorter; an empty split has none."""
-    return [
-        PlannedShard(name, i, split.source_split, Selection(split.references, rows[start : start + rows_per_shard]))
+    return {
+        (name, i): split[start : start + rows_per_shard]
         for name, split in splits.items()
-        for rows in [range(len(split.references))]
-        for i, start in enumerate(range(0, len(rows), rows_per_shard))
-    ]
-
-
-def count_blocks(shards: Sequence[PlannedShard], row_nbytes: int) -> int:
-    """How many blocks `plan_blocks` makes of some shards."""
-    return sum(math.ceil(len(shard.references) / block_rows(row_nbytes)) for shard in shards)
+        for i, start in enumerate(range(0, len(split), rows_per_shard))
+    }
 
 
 def block_rows(row_nbytes: int) -> int:
@@ -163,8 +142,7 @@ def block_rows(row_nbytes: int) -> int:
     return max(1, min(BLOCK_ROWS, BLOCK_NBYTES // max(1, row_nbytes)))
 
 
-def plan_blocks(shard: PlannedShard, row_nbytes: int) -> Iterator[Block]:
-    """Cut a shard into blocks."""
-    rows = block_rows(row_nbytes)
-    for start in range(0, len(shard.references), rows):
-        yield Block(shard.source_split, start, shard.references[start : start + rows])
+def plan_blocks(shard: Selection, rows: int, folder: Path) -> Iterator[Block]:
+    """Cut a shard, whose files are in `folder`, into blocks of so many rows, the last one shorter."""
+    for start in range(0, len(shard), rows):
+        yield Block(shard.source_split, list(shard[start : start + rows]), folder, start)

@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from PIL import Image
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, SKIP, RowFormat, check_fields, or_skipped
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions, OnError
-from tensorstore_ds.conversion.plan import PlannedSplit, plan_splits
+from tensorstore_ds.conversion.plan import Selection, plan_splits
 from tensorstore_ds.errors import ConversionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import of_kind
@@ -29,7 +29,7 @@ from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.imaging.codecs import color_of, open_image, oriented_size, own_pixel_limit
 from tensorstore_ds.regular_files import open_file
 from tensorstore_ds.sources import open_source
-from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
+from tensorstore_ds.sources.base import Contents, Sample, Source
 from tensorstore_ds.sources.sequence import Indexable, SequenceSource
 
 #: What can be converted: a path, a sequence of samples, or for each split a sequence.
@@ -54,14 +54,14 @@ class Prepared:
 
     source: Source
     contents: Contents
-    splits: Mapping[str, PlannedSplit]  #: of the store
+    splits: Mapping[str, Selection]  #: of the store
     format: RowFormat
     row_nbytes: int  #: of a sample in its largest field, about
 
     @property
     def samples(self) -> int:
         """Samples of all splits."""
-        return sum(len(split.references) for split in self.splits.values())
+        return sum(map(len, self.splits.values()))
 
     def in_rgb(self) -> Prepared:
         """The same, with all images as RGB."""
@@ -70,8 +70,8 @@ class Prepared:
 
     def encoded(self, step: int) -> Iterator[EncodedSample]:
         """Every `step`-th sample as it will be stored, but bad ones."""
-        references = chain.from_iterable(split.every(step) for split in self.splits.values())
-        return _encoded(self.source, self.contents, references, self.format.image, "skip")
+        some = (split[::step] for split in self.splits.values())
+        return _encoded(self.source, self.contents, some, self.format.image, "skip")
 
 
 def prepare(source: Source, options: ConvertOptions, *, room: int | None = None) -> Prepared:
@@ -90,21 +90,19 @@ def prepare(source: Source, options: ConvertOptions, *, room: int | None = None)
     check_fields(contents.fields, options.image, str(source.path))
     splits = plan_splits(contents, options.split, options.seed, source.key)
     if room is not None and options.size is not None and options.encoding == "raw" and options.layout == "memmap":
-        check_room(sum(len(split.references) for split in splits.values()) * math.prod(options.size), room)
+        check_room(sum(map(len, splits.values())) * math.prod(options.size), room)
     return _prepare(source, contents, splits, options.image, options.on_error)
 
 
 def _prepare(
-    source: Source, contents: Contents, splits: Mapping[str, PlannedSplit], image: ImageOptions, on_error: OnError
+    source: Source, contents: Contents, splits: Mapping[str, Selection], image: ImageOptions, on_error: OnError
 ) -> Prepared:
     """Learn the format of the rows from the first good sample, and their size from some, if images are encoded."""
     is_raw = image.encoding == "raw"
-    references = chain.from_iterable(
-        split.every(1 if is_raw else max(1, len(split.references) // PROBED)) for split in splits.values()
-    )
+    some = (split if is_raw else split[:: max(1, len(split) // PROBED)] for split in splits.values())
     first: EncodedSample | None = None
     nbytes: list[int] = []
-    for encoded in islice(_encoded(source, contents, references, image, on_error), 1 if is_raw else PROBED):
+    for encoded in islice(_encoded(source, contents, some, image, on_error), 1 if is_raw else PROBED):
         first = first or encoded
         nbytes.append(len(encoded.image or b""))
     if first is None:
@@ -119,16 +117,17 @@ def _prepare(
 def _encoded(
     source: Source,
     contents: Contents,
-    references: Iterable[tuple[str, Reference]],
+    selections: Iterable[Selection],
     image: ImageOptions,
     on_error: OnError,
 ) -> Iterator[EncodedSample]:
     """Samples as they will be stored. Bad ones that are to be skipped are not listed: the conversion will do that."""
     masks = of_kind(contents.fields, MaskField)
     with own_pixel_limit():
-        for split, reference in references:
-            with or_skipped(on_error, []):
-                yield encode_sample(source.read(split, reference), image, masks=masks)
+        for selection in selections:
+            for reference in selection:
+                with or_skipped(on_error, []):
+                    yield encode_sample(source.read(selection.source_split, reference), image, masks=masks)
 
 
 def check_room(needed: int, free: int) -> None:
@@ -172,7 +171,7 @@ def survey(prepared: Prepared) -> Survey:
     """Count the sizes and kinds of all images, from their headers."""
     surveyed, options = Survey(), prepared.format.image
     with own_pixel_limit():
-        for split, reference in chain.from_iterable(each.every(1) for each in prepared.splits.values()):
+        for split, reference in ((each.source_split, one) for each in prepared.splits.values() for one in each):
             try:
                 height, width, kind = _header(prepared.source.read(split, reference), options)
             except SourceError as error:

@@ -8,14 +8,15 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from tensorstore_ds.conversion.blocks import raw_path
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, one_line_for_failures, summarize
-from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard, raw_path
+from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import Layout
-from tensorstore_ds.reading.columns import Column, RaggedColumn
+from tensorstore_ds.reading.columns import array_columns
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.verification import verify
 
@@ -59,7 +60,7 @@ def repack(
             splits[name] = SplitEntry(tuple(shards), store[name].statistics)
         manifest = replace(store.manifest, layout=layout, splits=splits)
         manifest = workspace.commit(manifest, _skipped(store.path))
-    return summarize(target, manifest, time.monotonic() - began)
+    return summarize(target, manifest, began)
 
 
 def _repack_shard(store: Store, name: str, index: int, root: Path, layout: Layout) -> Shard:
@@ -67,7 +68,7 @@ def _repack_shard(store: Store, name: str, index: int, root: Path, layout: Layou
     directory = root / shard_path(name, index)
     split = store[name]
     for field in split.fields:
-        for array, column in _array_columns(field, split[field]).items():
+        for array, column in array_columns(field, split[field]).items():
             path = raw_path(directory, array)
             path.parent.mkdir(parents=True, exist_ok=True)
             part = column.part(index)
@@ -78,14 +79,6 @@ def _repack_shard(store: Store, name: str, index: int, root: Path, layout: Layou
     whole = complete_shard(directory, split.fields, shard.rows, shard.lengths, layout)
     sync(directory.parent)
     return whole
-
-
-def _array_columns(field: str, column: Column | RaggedColumn) -> dict[str, Column]:
-    """The columns of a field's arrays, by the arrays' paths."""
-    if isinstance(column, Column):
-        return {field: column}
-    values = {f"{field}/{name}": value for name, value in column.values.items()}
-    return {f"{field}/offsets": column.offset_column, **values}
 
 
 def _skipped(root: Path) -> list[Problem]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard
+from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, Problem, SourceError, StoreExistsError
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import Manifest, SplitEntry
@@ -65,26 +67,32 @@ class Summary:
     notes: tuple[str, ...] = ()
 
 
-def summarize(path: Path, manifest: Manifest, seconds: float, **others: Any) -> Summary:
-    """The summary of a store that was written, from its manifest."""
+def summarize(out: Path, manifest: Manifest, began: float, *others: Any) -> Summary:
+    """The summary of a store that was written, from its manifest; the work began then by ``time.monotonic()``."""
     rows = {name: split.rows for name, split in manifest.splits.items()}
     nbytes = sum(file.size for file in manifest.all_files().values())
-    return Summary(path, rows, nbytes, seconds, **others)
+    return Summary(out, rows, nbytes, time.monotonic() - began, *others)
 
 
-def make_manifest(
+def commit(
+    workspace: Workspace,
     options: ConvertOptions,
     fields: Mapping[str, Field],
     shards: Mapping[str, Sequence[FinishedShard]],
     origin: Mapping[str, str],
-    problems: Sequence[Problem] = (),
-    left_out: Sequence[Problem] = (),
-) -> tuple[Manifest, list[Problem]]:
-    """The manifest of a store, and everything to be listed in ``skipped.jsonl``.
+    problems: Sequence[Problem],
+    left_out: tuple[Problem, ...],
+    resumed: int,
+    *,
+    check_keys: bool = False,
+) -> Summary:
+    """Let a store of finished shards appear, with everything that was skipped in ``skipped.jsonl``.
 
     Args:
         origin: ``source`` and ``source_format``.
         problems: of the source as a whole; what was skipped in each shard is added.
+        left_out, resumed: as of `Summary`.
+        check_keys: as of `Workspace.commit`.
     """
     skipped = [*problems, *(problem for split in shards.values() for shard in split for problem in shard.skipped)]
     splits = {}
@@ -96,17 +104,19 @@ def make_manifest(
     if not any(split.rows for split in splits.values()):
         nothing = Problem(origin["source"], "empty-source", "expected samples, found none.")
         raise SourceError(skipped or nothing, "No sample is left to be stored.")
+    counts = dict(Counter(problem.reason for problem in skipped))
     provenance = {
         "tool": "tensorstore-ds",
         "tool_version": __version__,
         **origin,
         "options": options.recorded(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "skipped": dict(Counter(problem.reason for problem in skipped)),
+        "skipped": counts,
         "left_out": dict(Counter(problem.reason for problem in left_out)),
     }
     manifest = Manifest(options.layout, fields, splits, {}, provenance, options.license, options.citation)
-    return manifest, [*skipped, *left_out]
+    manifest = workspace.commit(manifest, [*skipped, *left_out], check_keys=check_keys)
+    return summarize(workspace.out, manifest, workspace.began, counts, left_out, resumed, tuple(workspace.notes))
 
 
 @contextlib.contextmanager

@@ -79,9 +79,10 @@ class SampleShard:
         self.samples = 0  #: so many came, with those that were skipped or passed over
         self._workspace, self._name, self._format = workspace, name, format
         earlier = workspace.finished(*name)
-        self._earlier = earlier if earlier is not None and earlier.origin else None
-        if self._earlier is not None:
-            format.adopt(self._earlier)
+        #: The same shard, if an interrupted run has finished it.
+        self.earlier = earlier if earlier is not None and earlier.origin else None
+        if self.earlier is not None:
+            format.adopt(self.earlier)
         self._keys = hashlib.sha256()
         self._has_keys = True
         self._writer: ShardWriter | None = None
@@ -91,15 +92,10 @@ class SampleShard:
         self._is_broken = False
 
     @property
-    def is_resumed(self) -> bool:
-        """Whether an interrupted run has finished it."""
-        return self._earlier is not None
-
-    @property
     def is_full(self) -> bool:
         """Whether the next sample belongs into another shard."""
-        if self._earlier is not None:
-            return self.samples == self._earlier.samples
+        if self.earlier is not None:
+            return self.samples == self.earlier.samples
         if self._block is None:
             return False
         rows, limit = self._rows + len(self._block), self._format.options.shard_nbytes
@@ -118,7 +114,7 @@ class SampleShard:
         self.samples += 1
         self._has_keys &= key is not None
         self._keys.update(f"{len(key or '')} {key}".encode())
-        if self._earlier is not None:
+        if self.earlier is not None:
             return
         if callable(sample):
             sample = sample()
@@ -146,8 +142,8 @@ class SampleShard:
         self._is_broken = True  # unless all of it is written
         if self._writer is None:
             self._writer = ShardWriter(self._workspace.store / shard_path(*self._name), block.format.fields).__enter__()
-        result = block.write(self._rows, self._writer.row_paths())
-        self._writer.append(self._rows, result)
+        result = block.write(self._writer.partial, self._rows)
+        self._writer.append(result)
         self._rows += result.rows
         self._nbytes += block.nbytes
         self._skipped = []
@@ -163,14 +159,14 @@ class SampleShard:
             OptionError: other samples came than in the interrupted run.
         """
         path, origin = shard_path(*self._name), self._keys.hexdigest() if self._has_keys else ""
-        if self._earlier is not None:
-            if (self._earlier.samples, self._earlier.origin) != (self.samples, origin):
+        if self.earlier is not None:
+            if (self.earlier.samples, self.earlier.origin) != (self.samples, origin):
                 message = "expected the same keys in the same order, found others."
                 raise OptionError(
                     f"{self._workspace.path}: the shard {path} of an interrupted run: {message} "
                     "Give the same samples, or remove this directory."
                 )
-            return self._earlier
+            return self.earlier
         if self._is_broken:
             raise ConversionError(f"{self._workspace.out}: the shard {path} could not be written. Run it again.")
         rows, options = self._format.rows, self._format.options

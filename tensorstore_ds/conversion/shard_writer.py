@@ -17,12 +17,12 @@ from typing import IO
 
 import numpy as np
 
-from tensorstore_ds.conversion.blocks import BlockResult
+from tensorstore_ds.conversion.blocks import BlockResult, raw_path
 from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.arrays import GROUP, ArrayGeometry, array_paths, dump_json, shard_arrays
 from tensorstore_ds.format.chunks import compress_array
-from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
+from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
 from tensorstore_ds.format.manifest import File, Shard
 from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.statistics import Statistics
@@ -48,12 +48,12 @@ class FinishedShard:
 
 
 class ShardWriter:
-    """One shard, being written until it appears as `directory`; a context manager that closes its files."""
+    """One shard, written in `partial` until it appears as `directory`; a context manager that closes its files."""
 
     def __init__(self, directory: Path, fields: Mapping[str, Field]) -> None:
         self.directory = directory
         self.fields = fields
-        self._partial = directory.with_name(directory.name + ".partial")
+        self.partial = directory.with_name(directory.name + ".partial")
         self._files: dict[str, IO[bytes]] = {}
         self._lengths = {name: 0 for name, field in fields.items() if isinstance(field, TableField)}
         self._runs: list[tuple[int, int]] = []
@@ -62,11 +62,11 @@ class ShardWriter:
 
     def __enter__(self) -> ShardWriter:
         """Make the directory and the empty files of all arrays; what an earlier attempt left there is removed."""
-        if self._partial.exists():
-            shutil.rmtree(self._partial)
+        if self.partial.exists():
+            shutil.rmtree(self.partial)
         for name, field in self.fields.items():
             for path in array_paths(name, field):
-                target = raw_path(self._partial, path)
+                target = raw_path(self.partial, path)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if isinstance(field, TableField):
                     self._files[path] = target.open("wb", buffering=_BUFFER_NBYTES)
@@ -80,14 +80,9 @@ class ShardWriter:
         for file in self._files.values():
             file.close()
 
-    def row_paths(self) -> dict[str, Path]:
-        """For each fixed field the file into which rows are written."""
-        fixed = [name for name, field in self.fields.items() if isinstance(field, ArrayField)]
-        return {name: raw_path(self._partial, name) for name in fixed}
-
-    def append(self, first_row: int, block: BlockResult) -> None:
-        """Take in a block, in order, whose fixed rows begin at `first_row`; those before may have left a gap."""
-        self._runs.append((first_row, block.rows))
+    def append(self, block: BlockResult) -> None:
+        """Take in a block, in order; those before may have left a gap."""
+        self._runs.append((block.first_row, block.rows))
         self._statistics.add(block.statistics)
         self._skipped += block.skipped
         for name, (lengths, values) in block.tables.items():
@@ -100,12 +95,12 @@ class ShardWriter:
     def finish(self, layout: Layout, samples: int, origin: str, left_out: tuple[Problem, ...] = ()) -> FinishedShard:
         """Complete the shard, sync it and let it appear. The arguments are as of `FinishedShard`."""
         self.__exit__()
-        for name, path in self.row_paths().items():
-            self._close_gaps(path, self.fields[name].arrays[""].row_nbytes)
-        shard = complete_shard(self._partial, self.fields, sum(n for _, n in self._runs), self._lengths, layout)
+        for name, field in of_kind(self.fields, ArrayField).items():
+            self._close_gaps(raw_path(self.partial, name), field.spec.row_nbytes)
+        shard = complete_shard(self.partial, self.fields, sum(n for _, n in self._runs), self._lengths, layout)
         if self.directory.exists():
             shutil.rmtree(self.directory)
-        self._partial.rename(self.directory)
+        self.partial.rename(self.directory)
         sync(self.directory.parent)
         return FinishedShard(shard, self.fields, self._statistics, tuple(self._skipped), samples, origin, left_out)
 
@@ -122,11 +117,6 @@ class ShardWriter:
                     file.write(data)
                 target += nbytes
             file.truncate(target)
-
-
-def raw_path(directory: Path, array: str) -> Path:
-    """Where the bytes of an array are gathered until the shard is completed."""
-    return directory / array / "raw"
 
 
 def complete_shard(

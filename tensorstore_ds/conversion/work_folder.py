@@ -35,13 +35,15 @@ class WorkFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.descriptor = -1  #: of the folder; -1 while it is closed
-        self.run = ""  #: text that no other run has; processes that this one lets write here know it
         self._locks: list[int] = []  # descriptors; the first is that of the mark
 
     # --- ours or not ---
 
-    def open(self) -> str:
+    def open(self, run: str) -> str:
         """Make the folder, or find it, and lock it for this process; returns what the user should be told.
+
+        Args:
+            run: text that no other run has; processes that this one lets write here know it.
 
         Raises:
             OptionError: there is something of that name that is not ours.
@@ -63,9 +65,8 @@ class WorkFolder:
         if is_new:  # on disk before anything else is in it: without its mark it would be a stranger's
             os.fsync(self.descriptor)
             sync(self.path.parent)
-        self.run = os.urandom(8).hex()
         with open(self._locks[0], "wb", buffering=0, closefd=False) as mark:
-            write_all(mark, self.run.encode())
+            write_all(mark, run.encode())
         return note
 
     def join(self, run: str) -> None:
@@ -85,7 +86,6 @@ class WorkFolder:
                 raise gone
         if os.pread(self._locks[0], 100, 0).decode("ascii", "replace") != run:
             raise gone
-        self.run = run
 
     def _find(self) -> bool:
         """Open the folder and its mark, if it is ours; returns whether it was empty."""

@@ -17,7 +17,7 @@ import threading
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait as wait_for
 from pathlib import Path
@@ -47,12 +47,10 @@ _DIED = (
 _ENDED = "the source ended its worker process with status {}. Convert with 0 workers to see where."
 _UNGUARDED = "worker processes do not start (a script needs its calls under: if __name__ == '__main__')"
 
-Task = tuple[Block, Mapping[str, Path]]
-Tasks = Iterable[Task]
-Results = Generator[tuple[Block, BlockResult], None, None]
+Results = Generator[BlockResult, None, None]
 
 
-def run_blocks(job: Job, tasks: Tasks, workers: int, note: Callable[[str], None]) -> Results:
+def run_blocks(job: Job, blocks: Iterable[Block], workers: int, note: Callable[[str], None]) -> Results:
     """Convert blocks in `workers` processes, or in this one if 0; results come in the order of the blocks.
 
     Only a few blocks are under way at a time. Close the generator to end the processes, even one that hangs.
@@ -67,13 +65,13 @@ def run_blocks(job: Job, tasks: Tasks, workers: int, note: Callable[[str], None]
     try:
         if workers:
             with _Workers(job, workers) as processes:
-                yield from processes.run(tasks, note)
+                yield from processes.run(blocks, note)
             return
     except _NoWorkers as error:
         note(f"{job.source.path}: converted in this process alone: {error}.")
     with own_pixel_limit():
-        for block, paths in tasks:
-            yield block, convert_block(job, block, paths)
+        for block in blocks:
+            yield convert_block(job, block)
 
 
 def start_method() -> str:
@@ -127,7 +125,7 @@ class _Workers:
         self._gate = MemoryGate(self._context, memory_limit() // 2)  # kept: workers find it by its name
         self._workers: list[_Worker] = []
         self._next: tuple[int, Block, bytes] | None = None  # a block that is to be sent, with its number
-        self._results: dict[int, tuple[Block, BlockResult]] = {}
+        self._results: dict[int, BlockResult] = {}
 
     def __enter__(self) -> _Workers:
         try:
@@ -159,9 +157,9 @@ class _Workers:
         for worker in self._workers:
             worker.process.join()
 
-    def run(self, tasks: Tasks, note: Callable[[str], None]) -> Results:
+    def run(self, blocks: Iterable[Block], note: Callable[[str], None]) -> Results:
         """As `run_blocks`."""
-        remaining = enumerate(tasks)
+        remaining = enumerate(blocks)
         handed = yielded = 0
         while True:
             for worker in self._workers * _AHEAD:
@@ -175,13 +173,13 @@ class _Workers:
                 yield self._results.pop(yielded)
                 yielded += 1
 
-    def _hand_out(self, worker: _Worker, remaining: Iterator[tuple[int, Task]]) -> bool:
+    def _hand_out(self, worker: _Worker, remaining: Iterator[tuple[int, Block]]) -> bool:
         """Send the next block to a worker; false if there is none, or if the worker would not read it at once."""
         if self._next is None:
             item = next(remaining, None)
             if item is None:
                 return False
-            self._next = (item[0], item[1][0], pickle.dumps(item[1]))
+            self._next = (*item, pickle.dumps(item[1]))
         number, block, data = self._next
         if worker.blocks and len(data) > _SENT_AHEAD_NBYTES:
             return False
@@ -216,8 +214,7 @@ class _Workers:
         if isinstance(message, BaseException):
             raise message
         if isinstance(message, BlockResult):
-            number, block = worker.blocks.popleft()
-            self._results[number] = block, message
+            self._results[worker.blocks.popleft()[0]] = message
         elif message:
             raise ConversionError(f"{message}.")
 
@@ -278,12 +275,12 @@ def _work(payload: Job | bytes, connection: Connection, positions: Any, slot: in
 
     while True:
         try:
-            block, paths = connection.recv()
+            block = connection.recv()
         except EOFError:
             return
         positions[slot] = -1
         try:
-            _answer(connection, convert_block(job, block, paths, begin_sample, gate.take))
+            _answer(connection, convert_block(job, block, begin_sample, gate.take))
         except Exception as error:
             if not isinstance(error, TsdsError):
                 error.add_note(traceback.format_exc())  # where a defect is, the parent could not say

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -33,7 +34,7 @@ from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem, SourceError, StoreExistsError
 from tensorstore_ds.format.arrays import GROUP, dump_json
 from tensorstore_ds.format.kinds import KeyField
-from tensorstore_ds.format.manifest import File, Manifest, dump_shard, shard_path
+from tensorstore_ds.format.manifest import File, Manifest, shard_path
 from tensorstore_ds.format.manifest_parser import parse_fields, parse_shard
 from tensorstore_ds.format.root import dump_root
 from tensorstore_ds.format.statistics import Statistics
@@ -48,15 +49,21 @@ class Workspace:
     Args:
         out: the store.
         run: of the process that has the lock already, for one that writes shards beside it.
-        note: called with what the user should be told, though nothing failed.
+        on_note: called with each of the `notes` when it comes.
+
+    Attributes:
+        notes: what the user should be told, though nothing failed.
+        began: when this was made, by ``time.monotonic()``.
     """
 
-    def __init__(self, out: Path, run: str = "", note: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, out: Path, run: str = "", on_note: Callable[[str], None] = lambda _: None) -> None:
         self.out = out
         self.path = out.with_name(out.name + ".partial")
         self.store = self.path / "store"
-        self.run = run
-        self._note = note
+        self.run = run or os.urandom(8).hex()
+        self.notes: list[str] = []
+        self.began = time.monotonic()
+        self._on_note = on_note
         self._is_guest = bool(run)
         self._folder = WorkFolder(self.path)
         self._committed = False
@@ -78,9 +85,8 @@ class Workspace:
             if self._is_guest:
                 self._folder.join(self.run)
                 return self
-            if note := self._folder.open():
-                self._note(note)
-            self.run = self._folder.run
+            if note := self._folder.open(self.run):
+                self.note(note)
             if os.path.lexists(self.out):
                 raise self._appeared("Choose another name, or remove it first.")
             for name in ("journal", "store"):
@@ -104,6 +110,11 @@ class Workspace:
         finally:
             self._folder.close()
 
+    def note(self, text: str) -> None:
+        """Tell the user, now and in the summary."""
+        self.notes.append(text)
+        self._on_note(text)
+
     def begin(self, plan: Mapping[str, Any]) -> None:
         """Note the plan and what decodes and compresses, or compare it with that of the run that began here.
 
@@ -118,7 +129,7 @@ class Workspace:
         if begun is None:
             if self.finished_names():
                 text = "what an interrupted conversion left cannot be read. The work starts anew."
-                self._note(f"{self.path}: {text}")
+                self.note(f"{self.path}: {text}")
             self.clean((), plan=False)
             self._folder.write("plan.json", plan)
             return
@@ -157,7 +168,7 @@ class Workspace:
     def finish(self, split: str, index: int, finished: FinishedShard) -> None:
         """Note that a shard is whole."""
         entry = {
-            "shard": dump_shard(finished.shard),
+            "shard": asdict(finished.shard),
             "fields": {name: field.dump() for name, field in finished.fields.items()},
             "statistics": finished.statistics.sums,
             **{name: [asdict(each) for each in getattr(finished, name)] for name in ("skipped", "left_out")},
@@ -270,14 +281,14 @@ class Workspace:
         try:
             self._folder.remove()
         except OSError as error:
-            self._note(f"{self.path}: this work folder could not be removed ({error.strerror}). Remove it.")
+            self.note(f"{self.path}: this work folder could not be removed ({error.strerror}). Remove it.")
 
     def _remove_leftover(self) -> None:
         """Remove the folder of a run that was killed after it had committed: nothing in it is of use."""
         if self._is_guest or not os.path.lexists(self.path):
             return
         with contextlib.suppress(OSError, OptionError, ConversionError), contextlib.closing(self._folder):
-            self._folder.open()
+            self._folder.open(self.run)
             if "store" not in os.listdir(self._folder.descriptor):
                 self._folder.remove()
 

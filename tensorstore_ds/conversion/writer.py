@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -14,7 +13,7 @@ from typing import Any, Self
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, faults
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import in_order
-from tensorstore_ds.conversion.result import Summary, make_manifest, one_line_for_failures, summarize
+from tensorstore_ds.conversion.result import Summary, commit, one_line_for_failures
 from tensorstore_ds.conversion.sample_shard import WHERE, SampleFormat, SampleShard, ShardJob, with_key
 from tensorstore_ds.conversion.shard_writer import FinishedShard
 from tensorstore_ds.conversion.workspace import Workspace
@@ -66,14 +65,12 @@ class Writer:
         self._fields = fields
         self._format = SampleFormat(self._options, fields)
         self._workspace: Workspace | None = None
-        self._notes: list[str] = []
         self._shards: dict[str, list[FinishedShard]] = {}  # of each split that is appended to
         self._growing: dict[str, SampleShard] = {}  # the next one
         self._samples = Counter[str]()
         self._resumed = 0
         self._jobs: dict[str, set[int]] = {}
         self._names: dict[str, str] = {}  # of splits, as the caller and as the store has them
-        self._began = time.monotonic()
         self._process = os.getpid()
 
     def __enter__(self) -> Self:
@@ -87,7 +84,7 @@ class Writer:
         if self._options.split is not None:
             raise OptionError("`split` divides a source of known length: name the split of each sample instead.")
         with one_line_for_failures(self._out), contextlib.ExitStack() as stack:
-            workspace = stack.enter_context(Workspace(self._out, note=self._notes.append))
+            workspace = stack.enter_context(Workspace(self._out))
             workspace.clean([shard for shard in workspace.finished_names() if self._is_usable(workspace, *shard)])
             asked = None if self._fields is None else {name: field.dump() for name, field in self._fields.items()}
             workspace.begin({"source": WHERE, "fields": asked, **self._options.deciding()})
@@ -119,7 +116,7 @@ class Writer:
         shards = self._shards.setdefault(name, [])
         if name not in self._growing:
             shard = self._growing[name] = SampleShard(self._open_workspace(), (name, len(shards)), self._format)
-            self._resumed += shard.is_resumed
+            self._resumed += shard.earlier is not None
         number, self._samples[name] = self._samples[name], self._samples[name] + 1
         self._growing[name].append(sample, own_key, f"{name}/{number:05d}")
         if self._growing[name].is_full:
@@ -174,16 +171,8 @@ class Writer:
         workspace.clean((name, index) for name, split in shards.items() for index in range(len(split)))
         left_out = next((shard.left_out for split in shards.values() for shard in split), ())
         origin = {"source": WHERE, "source_format": "samples"}
-        manifest, listed = make_manifest(self._options, fields, shards, origin, (), left_out)
-        manifest = workspace.commit(manifest, listed, check_keys=True)
-        self.summary = summarize(
-            self._out,
-            manifest,
-            time.monotonic() - self._began,
-            skipped=manifest.provenance["skipped"],
-            left_out=left_out,
-            resumed=self._resumed,
-            notes=tuple(self._notes),
+        self.summary = commit(
+            workspace, self._options, fields, shards, origin, (), left_out, self._resumed, check_keys=True
         )
 
     def _written(self, workspace: Workspace, name: str, indices: set[int]) -> list[FinishedShard]:

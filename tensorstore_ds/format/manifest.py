@@ -7,7 +7,7 @@ The manifest is the ``tsds`` attribute of the root group; ``formats/v1/spec.md``
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tensorstore_ds.format.kinds.base import Field
@@ -108,12 +108,12 @@ def dump(manifest: Manifest) -> dict[str, Any]:
         "splits": {
             name: {
                 "rows": split.rows,
-                "shards": [{"path": shard_path(name, i), **dump_shard(s)} for i, s in enumerate(split.shards)],
+                "shards": [{"path": shard_path(name, i), **asdict(s)} for i, s in enumerate(split.shards)],
                 "statistics": dict(split.statistics),
             }
             for name, split in manifest.splits.items()
         },
-        "files": _dump_files(manifest.files),
+        "files": {path: asdict(file) for path, file in manifest.files.items()},
         "provenance": dict(manifest.provenance),
     }
     if manifest.license is not None:
@@ -121,12 +121,3 @@ def dump(manifest: Manifest) -> dict[str, Any]:
     if manifest.citation is not None:
         data["citation"] = manifest.citation
     return data
-
-
-def dump_shard(shard: Shard) -> dict[str, Any]:
-    """A shard as a JSON object, without its path."""
-    return {"rows": shard.rows, "lengths": dict(shard.lengths), "files": _dump_files(shard.files)}
-
-
-def _dump_files(files: Mapping[str, File]) -> dict[str, Any]:
-    return {path: {"size": file.size, "sha256": file.sha256} for path, file in files.items()}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
 
 from tensorstore_ds.errors import FormatError
-from tensorstore_ds.format.kinds import parse_field
+from tensorstore_ds.format.kinds import KINDS
 from tensorstore_ds.format.kinds.base import Field, TableField, of_kind
 from tensorstore_ds.format.manifest import FORMAT_VERSION, File, Manifest, Shard, SplitEntry, shard_path
 from tensorstore_ds.format.manifest_values import ManifestValues, brief
 from tensorstore_ds.format.schema import LAYOUTS, Layout
+
+T = TypeVar("T")
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"([a-z0-9_-]+/)*([a-z0-9_-]+|zarr\.json|skipped\.jsonl)")
@@ -26,29 +28,25 @@ def parse(data: object) -> Manifest:
     Raises:
         FormatError: with every problem found, each with its place in the manifest.
     """
-    reader = _Parser()
-    manifest = reader.manifest(data)
-    if reader.problems or manifest is None:
-        raise FormatError(reader.problems)
-    return manifest
+    return _parsed(lambda parser: parser.manifest(data))
 
 
 def parse_shard(data: object) -> Shard:
-    """Read one shard as `dump_shard` writes it; raises `FormatError`."""
-    reader = _Parser()
-    shard = reader.shard(reader.object_at("shard", data), "shard")
-    if reader.problems:
-        raise FormatError(reader.problems)
-    return shard
+    """Read one shard as `dump` writes it, its path aside; raises `FormatError`."""
+    return _parsed(lambda parser: parser.shard(parser.object_at("shard", data), "shard"))
 
 
 def parse_fields(data: object) -> dict[str, Field]:
     """Read fields, each as its `dump` gives it, by name; raises `FormatError`."""
-    reader = _Parser()
-    fields = reader.fields(reader.object_at("fields", data))
-    if reader.problems:
-        raise FormatError(reader.problems)
-    return fields
+    return _parsed(lambda parser: parser.fields(parser.object_at("fields", data)))
+
+
+def _parsed(part: Callable[[_Parser], T | None]) -> T:
+    parser = _Parser()
+    value = part(parser)
+    if parser.problems or value is None:
+        raise FormatError(parser.problems)
+    return value
 
 
 class _Parser(ManifestValues):
@@ -89,7 +87,9 @@ class _Parser(ManifestValues):
         for name, value in data.items():
             where = f"fields.{name}"
             if self.is_name(where, name):
-                fields[name] = parse_field(self, where, self.object_at(where, value))
+                entry = self.object_at(where, value)
+                kind = KINDS[self.choice(f"{where}.kind", entry.get("kind"), tuple(KINDS))]
+                fields[name] = kind.parse(self, where, entry)
         return fields
 
     def split(self, name: str, data: dict[str, Any], fields: Mapping[str, Field]) -> SplitEntry:

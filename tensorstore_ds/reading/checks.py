@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import FormatError, Problem
-from tensorstore_ds.format.arrays import ZSTD_LEVEL, ArrayGeometry, shard_files
+from tensorstore_ds.format.arrays import GROUP, ZSTD_LEVEL, ArrayGeometry, shard_files
 from tensorstore_ds.format.manifest import Manifest, shard_path
 from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.strict_json import load_object, same_json
@@ -98,8 +98,6 @@ def check_metadata(files: StoreFiles, directory: str, geometry: ArrayGeometry, l
     name = f"{directory}/zarr.json"
     found = _with_our_level(_load_metadata(files, name, "array-metadata"))
     expected = geometry.metadata(layout)
-    if isinstance(found.get("attributes"), dict):
-        expected["attributes"] = found["attributes"]
     if expected["fill_value"] == 0 and same_json(found.get("fill_value"), 0):
         expected["fill_value"] = 0  # for 0.0
     _compare(name, "array-metadata", found, expected)
@@ -108,14 +106,7 @@ def check_metadata(files: StoreFiles, directory: str, geometry: ArrayGeometry, l
 def check_group(files: StoreFiles, directory: str) -> None:
     """Whether a group's ``zarr.json`` is one; raises `FormatError`."""
     name = f"{directory}/zarr.json"
-    found = _load_metadata(files, name, "group-metadata")
-    attributes = found.get("attributes")
-    expected = {
-        "zarr_format": 3,
-        "node_type": "group",
-        "attributes": attributes if isinstance(attributes, dict) else {},
-    }
-    _compare(name, "group-metadata", found, expected)
+    _compare(name, "group-metadata", _load_metadata(files, name, "group-metadata"), GROUP)
 
 
 def offsets_problem(offsets: NDArray[np.int64], length: int) -> str | None:
@@ -144,6 +135,9 @@ def _load_metadata(files: StoreFiles, name: str, reason: str) -> dict[str, Any]:
 
 
 def _compare(name: str, reason: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Whether metadata are as expected, but for the attributes, which anybody may add."""
+    if isinstance(found.get("attributes"), dict):
+        expected = {**expected, "attributes": found["attributes"]}
     for member in sorted(found.keys() - expected.keys()):
         raise FormatError(Problem(name, reason, f"expected no member {member[:40]}, found one."))
     for member, value in expected.items():

@@ -181,23 +181,15 @@ class RaggedColumn:
 
     Attributes:
         field: kind, class names, keypoint names and flip pairs.
+        offset_column: the offsets as they are stored, those of each shard from 0; unchecked.
+        values: the value columns, each of all samples back to back.
     """
 
     def __init__(self, name: str, field: TableField, offsets: Column, values: Mapping[str, Column]) -> None:
         self.field = field
         self._name = name
-        self._offsets = offsets
-        self._values = values
-
-    @property
-    def values(self) -> Mapping[str, Column]:
-        """The value columns, each of all samples back to back."""
-        return self._values
-
-    @property
-    def offset_column(self) -> Column:
-        """The offsets as they are stored, those of each shard from 0; unchecked."""
-        return self._offsets
+        self.offset_column = offsets
+        self.values = values
 
     @functools.cached_property
     def offsets(self) -> NDArray[np.int64]:
@@ -206,12 +198,12 @@ class RaggedColumn:
         Raises:
             FormatError: a shard's offsets do not begin at 0, fall, or do not end at the number of values.
         """
-        lengths = next(iter(self._values.values()))._starts
-        if self._offsets.shards > 1:
-            check_fits(self._name, 2 * self._offsets.nbytes)
+        lengths = next(iter(self.values.values()))._starts
+        if self.offset_column.shards > 1:
+            check_fits(self._name, 2 * self.offset_column.nbytes)
         parts = []
-        for shard in range(self._offsets.shards):
-            part = np.asarray(self._offsets.part(shard)[:])
+        for shard in range(self.offset_column.shards):
+            part = np.asarray(self.offset_column.part(shard)[:])
             problem = offsets_problem(part, int(lengths[shard + 1] - lengths[shard]))
             if problem:
                 raise FormatError(Problem(f"{self._name} (shard {shard})", "offsets", problem))
@@ -225,13 +217,13 @@ class RaggedColumn:
     @property
     def nbytes(self) -> int:
         """Bytes of all values and offsets, uncompressed."""
-        return self._offsets.nbytes + sum(column.nbytes for column in self._values.values())
+        return self.offset_column.nbytes + sum(column.nbytes for column in self.values.values())
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __repr__(self) -> str:
-        return f"<RaggedColumn {self._name!r} of {', '.join(self._values)}>"
+        return f"<RaggedColumn {self._name!r} of {', '.join(self.values)}>"
 
     @overload
     def __getitem__(self, item: str) -> Column: ...
@@ -242,13 +234,13 @@ class RaggedColumn:
     def __getitem__(self, item: Any) -> Any:
         """A value column by name; or of row i a dict of (m, ...) arrays, `bytes` or `str`. A slice lists these."""
         if isinstance(item, str):
-            return self._values[item]
+            return self.values[item]
         if isinstance(item, slice):
             return [self[row] for row in range(*item.indices(len(self)))]
         row = int(_checked_rows(item, len(self), self._name))
         start, stop = int(self.offsets[row]), int(self.offsets[row + 1])
         self._check_fits(stop - start)
-        values = {name: column[start:stop] for name, column in self._values.items()}
+        values = {name: column[start:stop] for name, column in self.values.items()}
         return self.field.value(values)
 
     def take(self, rows: ArrayLike) -> Ragged:
@@ -264,16 +256,24 @@ class RaggedColumn:
         starts, stops = self.offsets[rows], self.offsets[rows + 1]
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(stops - starts)])
         self._check_fits(int(offsets[-1]))
-        if set(self._values) == {"bytes"}:  # long runs: copied as such; an index a byte would be eight times the data
+        if set(self.values) == {"bytes"}:  # long runs: copied as such; an index a byte would be eight times the data
             data = np.empty(offsets[-1], np.uint8)
             for i, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
-                data[offsets[i] : offsets[i + 1]] = self._values["bytes"][start:stop]
+                data[offsets[i] : offsets[i + 1]] = self.values["bytes"][start:stop]
             return Ragged(offsets, {"bytes": data})
         flat = np.repeat(starts - offsets[:-1], stops - starts) + np.arange(offsets[-1])
-        return Ragged(offsets, {name: column.take(flat) for name, column in self._values.items()})
+        return Ragged(offsets, {name: column.take(flat) for name, column in self.values.items()})
 
     def _check_fits(self, values: int) -> None:
-        check_fits(self._name, values * sum(column.spec.row_nbytes for column in self._values.values()))
+        check_fits(self._name, values * sum(column.spec.row_nbytes for column in self.values.values()))
+
+
+def array_columns(name: str, column: Column | RaggedColumn) -> dict[str, Column]:
+    """The columns of a field's arrays, by the arrays' paths."""
+    if isinstance(column, Column):
+        return {name: column}
+    values = {f"{name}/{value}": each for value, each in column.values.items()}
+    return {f"{name}/offsets": column.offset_column, **values}
 
 
 Part = NDArray[Any] | ZarrPart

@@ -7,6 +7,7 @@ shared with every other process through the page cache.
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -97,8 +98,8 @@ class Store:
     def _splits(self) -> dict[str, Split]:
         return {name: Split(self._files, name) for name in self.splits}
 
-    def __reduce__(self) -> tuple[Callable[[Path, str], Store], tuple[Path, str]]:
-        return _open_same, (self.path, self.sha256)
+    def __reduce__(self) -> tuple[Callable[[], Store], tuple[()]]:
+        return functools.partial(open, self.path, sha256=self.sha256), ()
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name}: {len(split)}" for name, split in self._splits.items())
@@ -160,8 +161,8 @@ class Split:
     def __repr__(self) -> str:
         return f"<Split {self.name!r}, {len(self)} rows of {', '.join(self.fields)}>"
 
-    def __reduce__(self) -> tuple[Callable[[Path, str, str], Split], tuple[Path, str, str]]:
-        return _open_split, (self._files.path, self._files.sha256, self.name)
+    def __reduce__(self) -> tuple[Callable[[Store, str], Split], tuple[Store, str]]:
+        return operator.getitem, (Store(self._files), self.name)
 
     def _column(self, name: str) -> Column | RaggedColumn:
         field = self.fields[name]
@@ -197,14 +198,6 @@ class Split:
         with open_data() as file:  # the descriptor is closed, the map stays
             # np.memmap's own indexing is several times slower than that of the plain array behind it.
             return np.memmap(file, geometry.spec.dtype, "r", shape=geometry.shape).view(np.ndarray)
-
-
-def _open_same(path: Path, sha256: str) -> Store:
-    return open(path, sha256=sha256)
-
-
-def _open_split(path: Path, sha256: str, name: str) -> Split:
-    return open(path, sha256=sha256)[name]
 
 
 def _open_data(files: StoreFiles, name: str, expected: int) -> IO[bytes]:

@@ -21,6 +21,7 @@ from tensorstore_ds.format.kinds.base import ArrayField, TableField
 from tensorstore_ds.format.manifest import File, Manifest, shard_path
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.reading.checks import check_group, check_listing, check_sizes
+from tensorstore_ds.reading.columns import array_columns
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.store_files import StoreFiles
 from tensorstore_ds.reading.zarr_part import ZarrPart
@@ -92,12 +93,17 @@ def _check_digests(
 
     def check(item: tuple[str, File]) -> Problem | None:
         path, file = item
+        sha256 = hashlib.sha256()
         try:
-            found = _digest(files, path, advance)
+            with files.open(path) as opened:
+                while data := opened.read(_READ_NBYTES):
+                    sha256.update(data)
+                    advance(len(data))
         except FormatError as error:
             return error.problems[0]
         except OSError as error:
             return Problem(path, "missing-file", f"this file cannot be read ({error.strerror}).")
+        found = sha256.hexdigest()
         if found == file.sha256:
             return None
         return Problem(path, "checksum", f"expected SHA-256 {file.sha256[:12]}..., found {found[:12]}....")
@@ -116,15 +122,6 @@ def _problems(check: Callable[[T], Problem | None], items: Iterable[T], threads:
         with ThreadPoolExecutor(width) as pool:
             found = list(pool.map(check, items))
     return [problem for problem in found if problem is not None]
-
-
-def _digest(files: StoreFiles, path: str, progress: Callable[[int], None]) -> str:
-    sha256 = hashlib.sha256()
-    with files.open(path) as file:
-        while data := file.read(_READ_NBYTES):
-            sha256.update(data)
-            progress(len(data))
-    return sha256.hexdigest()
 
 
 def _check_groups(files: StoreFiles) -> Iterator[Problem]:
@@ -216,17 +213,13 @@ def _check_values(store: Store) -> Iterator[Problem]:
             where = f"{name}/{field_name}"
             try:
                 if isinstance(field, ArrayField):
-                    column = split.column(field_name)
-                    for part in range(column.shards):
-                        column.part(part)  # compares the metadata
-                    findings = field.check(column)
+                    findings = field.check(split.column(field_name))
                 elif isinstance(field, TableField):
-                    table = split.table(field_name)
-                    _ = table.offsets
-                    for value in table.values.values():
-                        for part in range(value.shards):
-                            value.part(part)
-                    findings = field.check(table, functools.partial(_image_sizes, split))
+                    _ = split.table(field_name).offsets
+                    findings = field.check(split.table(field_name), functools.partial(_image_sizes, split))
+                for column in array_columns(field_name, split[field_name]).values():
+                    for part in range(column.shards):
+                        column.part(part)  # compares the metadata; values are looked at when findings are asked for
                 yield from (Problem(where, reason, message) for reason, message in findings)
             except (FormatError, SourceError) as error:
                 yield from error.problems

@@ -109,7 +109,7 @@ class ArrayField(Field):
 
     def describe(self) -> str:
         """dtype, shape, and the number of classes if there are any."""
-        return " · ".join([str(self.spec), *([_count(len(self.classes), "class", "es")] if self.classes else [])])
+        return " · ".join([str(self.spec), *([counted(self.classes, "class", "es")] if self.classes else [])])
 
     def rows(self, name: str, samples: Sequence[EncodedSample]) -> NDArray[Any]:
         """(n, ...) of what is stored of some samples."""
@@ -206,5 +206,6 @@ def pieces(column: StoredRows) -> Iterator[tuple[int, NDArray[Any]]]:
         yield start, column[start : start + step]
 
 
-def _count(number: int, noun: str, plural: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else plural}"
+def counted(names: Sequence[str], noun: str, plural: str) -> str:
+    """How many names there are, in words."""
+    return f"{len(names):,} {noun}{'' if len(names) == 1 else plural}"

@@ -28,6 +28,9 @@ class ImageField(Field):
         """How images are kept: ``raw``, ``jpeg`` or ``source``."""
         raise NotImplementedError
 
+    def dump(self) -> dict[str, Any]:
+        return {**super().dump(), "encoding": self.encoding}
+
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
         encoding = cast(Encoding, values.choice(f"{where}.encoding", data.get("encoding"), ENCODINGS))
@@ -42,22 +45,13 @@ class ImageField(Field):
 
 
 @dataclass(frozen=True)
-class RawImageField(ArrayField, ImageField):
+class RawImageField(ImageField, ArrayField):
     """Images kept as pixels: `spec` has the shape (H, W, C)."""
-
-    kind: ClassVar[str] = "image"
 
     @property
     def encoding(self) -> Encoding:
         """Pixels are ``raw``."""
         return "raw"
-
-    def dump(self) -> dict[str, Any]:
-        return {**super().dump(), "encoding": self.encoding}
-
-    @classmethod
-    def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
-        return ImageField.parse(values, where, data)
 
     def row(self, name: str, sample: EncodedSample) -> Any:
         return sample.pixels
@@ -67,22 +61,14 @@ class RawImageField(ArrayField, ImageField):
 
 
 @dataclass(frozen=True)
-class EncodedImageField(BytesField, ImageField):
+class EncodedImageField(ImageField, BytesField):
     """Images kept as the bytes of a file, each of its own size.
 
     Attributes:
         encoding: what the bytes are, ``jpeg`` or ``source``.
     """
 
-    kind: ClassVar[str] = "image"
     encoding: Encoding = "source"
-
-    def dump(self) -> dict[str, Any]:
-        return {**super().dump(), "encoding": self.encoding}
-
-    @classmethod
-    def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
-        return ImageField.parse(values, where, data)
 
     def describe(self) -> str:
         return f"{self.encoding} files"

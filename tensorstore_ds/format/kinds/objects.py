@@ -9,7 +9,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.format.kinds.base import Field, Finding, ImageSizes, StoredRows, StoredTable, TableField, pieces
+from tensorstore_ds.format.kinds.base import (
+    Field,
+    Finding,
+    ImageSizes,
+    StoredRows,
+    StoredTable,
+    TableField,
+    counted,
+    pieces,
+)
 from tensorstore_ds.format.kinds.label import check_labels
 from tensorstore_ds.format.manifest_values import ManifestValues
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
@@ -76,11 +85,8 @@ class ObjectsField(TableField):
         return cls(specs, classes, keypoints, _flip_pairs(values, f"{where}.flip_pairs", data, len(keypoints)))
 
     def describe(self) -> str:
-        parts = [", ".join(self.values)]
-        for names, noun, plural in ((self.classes, "class", "es"), (self.keypoints, "keypoint", "s")):
-            if names:
-                parts.append(f"{len(names):,} {noun}{'' if len(names) == 1 else plural}")
-        return " · ".join(parts)
+        named = (self.classes, "class", "es"), (self.keypoints, "keypoint", "s")
+        return " · ".join([", ".join(self.values), *(counted(*each) for each in named if each[0])])
 
     def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
         counts = [len(next(iter(sample.objects.values()))) for sample in samples]
