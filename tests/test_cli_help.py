@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -13,7 +14,20 @@ import pytest
 
 from command_tables import PAGE, table, with_tables
 from small_stores import ROOT, VALID, tsds
-from tensorstore_ds import BenchOptions, ConvertOptions, DiagnoseOptions, TrainOptions
+from tensorstore_ds import (
+    BenchOptions,
+    BlockShuffleSampler,
+    ConvertOptions,
+    DataLoader,
+    DiagnoseOptions,
+    StoreDataset,
+    SubsetSampler,
+    TrainOptions,
+    WeightedSampler,
+)
+from tensorstore_ds.loading.batches import TorchOptions
+from tensorstore_ds.loading.block_shuffle import shuffle_quality
+from tensorstore_ds.loading.samplers import Order
 from tensorstore_ds.options import declarations
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.version import __version__
@@ -80,13 +94,21 @@ def library() -> list[tuple[str, ast.AST]]:
     return [(str(m.relative_to(ROOT)), ast.parse(m.read_text("utf-8"))) for m in modules]
 
 
+def parameters() -> set[str]:
+    """Names that a user of the loader and its samplers passes by keyword."""
+    named = {*Order.__annotations__, *TorchOptions.__annotations__}
+    for each in (DataLoader, StoreDataset, SubsetSampler, WeightedSampler, BlockShuffleSampler, shuffle_quality):
+        named |= set(inspect.signature(each).parameters)
+    return named
+
+
 def test_no_message_of_the_library_names_a_flag() -> None:
     found = {(name, text) for name, tree in library() for text in literals(tree) if re.search(r"(?<!\w)--[a-z]", text)}
     assert {text for _, text in found if "docker run --ulimit" not in text} == set()
 
 
-def test_every_option_that_an_error_names_is_one_of_a_command() -> None:
-    known = {str(p.name) for name in COMMANDS for p in command(name).params}
+def test_every_option_that_an_error_names_is_one_of_a_command_or_of_a_class() -> None:
+    known = {str(p.name) for name in COMMANDS for p in command(name).params} | parameters()
     raised = [
         node
         for _, tree in library()
