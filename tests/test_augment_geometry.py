@@ -227,9 +227,9 @@ def test_mirroring_twice_changes_nothing() -> None:
 
 def test_keypoints_are_not_mirrored_without_pairs() -> None:
     batch = {"image": images(0, (8, 5)), "objects": objects(0, (8, 5))}
-    with pytest.raises(ValueError, match="expected flip_pairs for objects with keypoints"):
+    with pytest.raises(ValueError, match="expected `flip_pairs` for objects with keypoints"):
         RandomHorizontalFlip()(batch)
-    with pytest.raises(ValueError, match=r"expected pairs of numbers in \[0, 3\), found \(1, 3\)"):
+    with pytest.raises(ValueError, match=r"`flip_pairs`: expected pairs of numbers in \[0, 3\), found \(1, 3\)"):
         RandomHorizontalFlip(flip_pairs=[(1, 3)])(batch)
     boxes = PackedObjects(batch["objects"].offsets, {"boxes": batch["objects"].values["boxes"]})
     assert list(RandomHorizontalFlip()({**batch, "objects": boxes})["objects"].values) == ["boxes"]

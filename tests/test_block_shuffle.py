@@ -124,8 +124,14 @@ def test_quality_by_labels():
 
 
 @pytest.mark.parametrize(
-    "bad", [{"rows": []}, {"rows": [-1]}, {"rows": [1], "batch_size": 0}, {"rows": [1], "parts": 0}]
+    ("bad", "message"),
+    [
+        ({"rows": []}, "rows: expected 0 or more"),
+        ({"rows": [-1]}, "rows: expected 0 or more"),
+        ({"rows": [1], "batch_size": 0}, "`batch_size`, `parts`: expected 1 or more, found 0, 100"),
+        ({"rows": [1], "parts": 0}, "`batch_size`, `parts`: expected 1 or more, found 256, 0"),
+    ],
 )
-def test_what_quality_refuses(bad):
-    with pytest.raises(ValueError, match="expected"):
+def test_what_quality_refuses(bad, message):
+    with pytest.raises(ValueError, match=message):
         shuffle_quality(**bad)

@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import tensorstore_ds
 from small_stores import ROOT, tsds
 from training_stores import labelled, load_history, names
 
@@ -246,6 +248,17 @@ def test_wrong_arguments(store: Path, tmp_path: Path, words: list[str], message:
     done = tsds("train", given[0], "--out", tmp_path / "run", *FLAGS, *given[1:])
     assert done.exit_code == 1 and message in done.stderr and len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_what_cannot_be_kept_on_the_device_is_one_line(tmp_path: Path) -> None:
+    samples = [{"image": np.zeros((12, 12, 3), np.uint8), "label": row % 2} for row in range(16)]
+    options = tensorstore_ds.ConvertOptions(classes=("a", "b"), encoding="jpeg", workers=0)
+    tensorstore_ds.convert(samples, tmp_path / "s.tsds", options)
+    done = tsds("train", tmp_path / "s.tsds", "--out", tmp_path / "run", *FLAGS, "--residency", "device")
+    assert done.exit_code == 1 and done.stderr == (
+        "tsds: --residency device: keys and encoded images cannot be kept there. "
+        "Choose other fields, or another --residency.\n"
+    )
 
 
 def test_ctrl_c_before_the_first_batch(store: Path, tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def test_samples_that_do_not_fit_together_are_refused(samples: list[Any], messag
 
 def test_unknown_ways_and_taken_names_are_refused() -> None:
     packed = PackedObjects(torch.tensor([0, 1]), {"mask": torch.zeros(1), "offsets": torch.zeros(1)})
-    with pytest.raises(ValueError, match="expected one of list, padded, packed, nested, found 'tuple'"):
+    with pytest.raises(ValueError, match="`collate`: expected one of list, padded, packed, nested, found 'tuple'"):
         collate_objects(packed, "tuple")  # type: ignore[arg-type]
     for how, name in (("padded", "mask"), ("packed", "offsets")):
         with pytest.raises(ValueError, match=f"{how}: expected no value called {name}"):

@@ -447,12 +447,14 @@ def test_kept_on_the_device(path, objects, how):
 
 
 def test_what_cannot_be_kept_on_a_device(path, monkeypatch):
-    with pytest.raises(ValueError, match="Pass device="):
+    with pytest.raises(ValueError, match=r"`residency=device`: expected a device .* Pass `device`"):
         DataLoader(StoreDataset(path), 10, residency="device")
     with pytest.raises(ValueError, match="transform batches on the device"):
         DataLoader(StoreDataset(path, transform=lambda s: s), 10, residency="device", device="cpu")
     monkeypatch.setattr("tensorstore_ds.loading.resident.free_nbytes", lambda _: 1000)
-    with pytest.raises(ResidencyError, match=r"expected 15,656 bytes free on cpu, found 1,000"):
+    with pytest.raises(
+        ResidencyError, match=r"expected 15,656 bytes free on cpu, found 1,000.* `residency=page-cache`"
+    ):
         list(DataLoader(StoreDataset(path), 10, residency="device", device="cpu"))
 
 
@@ -467,9 +469,9 @@ def test_auto_says_what_it_picked(path, caplog):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"collate": "stack"}, "collate: expected one of list"),
-        ({"num_threads": 0}, "num_threads: expected at least 1"),
-        ({"residency": "disk"}, "residency: expected one of auto"),
+        ({"collate": "stack"}, "`collate`: expected one of list, padded, packed, nested, found 'stack'"),
+        ({"num_threads": 0}, "`num_threads`: expected at least 1, found 0"),
+        ({"residency": "disk"}, "`residency`: expected one of auto, page-cache, locked, device, found 'disk'"),
         ({"shuffle": True, "sampler": [1, 2]}, "mutually exclusive"),
     ],
 )

@@ -164,8 +164,11 @@ def test_num_samples_counts_the_draws_of_all_ranks():
         (lambda: WeightedSampler([]), "found none in 0"),
         (lambda: WeightedSampler([[1, 2]]), r"shape \(n,\), found int64 of shape \(1, 2\)"),
         (lambda: WeightedSampler(["a"]), "found <U1"),
-        (lambda: WeightedSampler([1, 2], 0), "num_samples: expected 1 or more, found 0"),
-        (lambda: WeightedSampler([1, 0, 1], 3, replacement=False), "expected at most 2, .* found 3. Ask for fewer"),
+        (lambda: WeightedSampler([1, 2], 0), "`num_samples`: expected 1 or more, found 0"),
+        (
+            lambda: WeightedSampler([1, 0, 1], 3, replacement=False),
+            "`num_samples`: expected at most 2, .* found 3. Ask for fewer, or for `replacement=True`",
+        ),
     ],
 )
 def test_what_is_refused(make, message):

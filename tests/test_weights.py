@@ -125,7 +125,7 @@ def test_what_a_split_does_not_have(labelled, boxed, tmp_path):
     ("options", "message"),
     [
         ({"method": "root"}, "inverse or effective, found 'root'"),
-        ({"beta": 1}, r"beta: expected in \[0, 1\), found 1"),
+        ({"beta": 1}, r"`beta`: expected in \[0, 1\), found 1"),
         ({"beta": -0.1}, "found -0.1"),
     ],
 )
@@ -136,7 +136,7 @@ def test_options_out_of_range(labelled, options, message):
 
 @pytest.mark.parametrize("threshold", [0, 1.5, -1])
 def test_thresholds_out_of_range(boxed, threshold):
-    with pytest.raises(OptionError, match=r"threshold: expected in \(0, 1\]"):
+    with pytest.raises(OptionError, match=r"`threshold`: expected in \(0, 1\]"):
         repeat_factors(boxed, threshold=threshold)
 
 

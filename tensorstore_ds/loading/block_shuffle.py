@@ -14,6 +14,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.epoch import Group
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
@@ -178,7 +179,7 @@ def shuffle_quality(
     if rows.ndim != 1 or not rows.size or rows.min() < 0:
         raise ValueError(f"rows: expected 0 or more, of shape (m,), at least one; found shape {rows.shape}.")
     if batch_size < 1 or parts < 1:
-        raise ValueError(f"batch_size, parts: expected 1 or more, found {batch_size}, {parts}.")
+        raise OptionError(f"`batch_size`, `parts`: expected 1 or more, found {batch_size}, {parts}.")
     part = rows * parts // (int(rows.max()) + 1) if labels is None else np.asarray(labels)[rows]
     batch_size = min(batch_size, len(rows))
     batches = len(rows) // batch_size

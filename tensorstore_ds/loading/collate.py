@@ -12,6 +12,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from tensorstore_ds.options import refusal
+
 Collate = Literal["list", "padded", "packed", "nested"]
 COLLATES: tuple[Collate, ...] = get_args(Collate)
 
@@ -163,7 +165,7 @@ def collate_objects(packed: PackedObjects, how: Collate) -> Any:
         nest = torch.nested.nested_tensor_from_jagged
         return {name: nest(value, packed.offsets) for name, value in values.items()}
     if how != "padded":
-        raise ValueError(f"collate: expected one of {', '.join(COLLATES)}, found {how!r}.")
+        raise refusal("collate", f"one of {', '.join(COLLATES)}", repr(how))
     longest = int(packed.lengths.max()) if len(packed) else 0
     mask = torch.arange(longest, device=packed.offsets.device) < packed.lengths[:, None]
     sample, place = mask.nonzero(as_tuple=True)

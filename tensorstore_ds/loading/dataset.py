@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of, gather_field, key_of, view_field
+from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split, open as open_store
 from tensorstore_ds.seeding import torch_seeds
 
@@ -116,7 +117,7 @@ class StoreDataset(Dataset[Sample]):
         if unknown:
             raise KeyError(f"split {split!r} has no field {unknown[0]!r}, it has {', '.join(known)}")
         if return_as not in ("dict", "tuple"):
-            raise ValueError(f"return_as: expected dict or tuple, found {return_as!r}.")
+            raise refusal("return_as", "dict or tuple", repr(return_as))
 
     @property
     def split(self) -> Split:

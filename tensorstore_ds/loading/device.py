@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tensorstore_ds.loading.collate import map_tensors
+from tensorstore_ds.options import refusal
 
 
 class CopyTimer:
@@ -50,7 +51,7 @@ class DevicePrefetcher:
         self, loader: Iterable[Any], device: torch.device | str, *, depth: int = 2, timer: CopyTimer | None = None
     ) -> None:
         if depth < 1:
-            raise ValueError(f"depth: expected at least 1, found {depth}.")
+            raise refusal("depth", "at least 1", depth)
         self.loader = loader
         self.device = torch.device(device)
         self.depth = depth

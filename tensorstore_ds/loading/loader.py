@@ -24,6 +24,7 @@ from tensorstore_ds.loading.epoch import Epoch, Group, LoaderStats, Position, ah
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import RowSampler, ShuffleSampler
 from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.options import refusal
 from tensorstore_ds.page_cache.locking import Lock, lock
 from tensorstore_ds.reading.store import open as open_store
 
@@ -83,9 +84,9 @@ class DataLoader(data.DataLoader[Any]):
         **torch_options: Unpack[TorchOptions],
     ) -> None:
         if collate not in COLLATES:
-            raise ValueError(f"collate: expected one of {', '.join(COLLATES)}, found {collate!r}.")
+            raise refusal("collate", f"one of {', '.join(COLLATES)}", repr(collate))
         if num_threads is not None and num_threads < 1:
-            raise ValueError(f"num_threads: expected at least 1, found {num_threads}.")
+            raise refusal("num_threads", "at least 1", num_threads)
         self.device = None if device is None else torch.device(device)
         on_gpu = self.device is not None and self.device.type == "cuda"
         pin_memory = on_gpu if pin_memory is None else pin_memory
@@ -245,7 +246,7 @@ class DataLoader(data.DataLoader[Any]):
             if self._served is not position:
                 raise RuntimeError(
                     "loader: expected one iterator at a time, which is all that persistent workers serve, found "
-                    "another that began meanwhile. Use persistent_workers=False, or a loader for each."
+                    "another that began meanwhile. Use `persistent_workers=False`, or a loader for each."
                 )
 
     # --- order

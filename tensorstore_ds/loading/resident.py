@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tensorstore_ds.errors import ResidencyError
+from tensorstore_ds.errors import OptionError, ResidencyError
 from tensorstore_ds.loading.buffers import torch_dtype
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.dataset import Batch, StoreDataset
 from tensorstore_ds.loading.fields import Value, channels_first, has_fixed_rows
 from tensorstore_ds.machine import memory_limit
+from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.columns import Column, RaggedColumn
 
 ResidencyChoice = Literal["auto", "page-cache", "locked", "device"]
@@ -31,10 +32,10 @@ log = logging.getLogger("tensorstore_ds")
 def choose(wanted: ResidencyChoice, dataset: StoreDataset, device: torch.device | None) -> ResidencyChoice:
     """What `auto` comes to, with its reason in the log; any other choice as it is, if it is possible."""
     if wanted not in CHOICES:
-        raise ValueError(f"residency: expected one of {', '.join(CHOICES)}, found {wanted!r}.")
+        raise refusal("residency", f"one of {', '.join(CHOICES)}", repr(wanted))
     obstacle = _obstacle(dataset, device)
     if wanted == "device" and obstacle is not None:
-        raise ValueError(f"residency='device': {obstacle}")
+        raise OptionError(f"`residency=device`: {obstacle}")
     if wanted != "auto":
         return wanted
     needed = dataset.nbytes
@@ -49,11 +50,11 @@ def choose(wanted: ResidencyChoice, dataset: StoreDataset, device: torch.device 
 
 def _obstacle(dataset: StoreDataset, device: torch.device | None) -> str | None:
     if device is None:
-        return "expected a device to keep the split on. Pass device=."
+        return "expected a device to keep the split on. Pass `device`."
     if dataset.transform is not None:
         return "a transform gets samples on the CPU. Leave it out, and transform batches on the device."
     if not all(has_fixed_rows(dataset.split.fields[name]) for name in dataset.fields):
-        return "keys and encoded images cannot be kept there. Choose other fields, or another residency."
+        return "keys and encoded images cannot be kept there. Choose other fields, or another `residency`."
     return None
 
 
@@ -70,7 +71,7 @@ class DeviceSplit:
         if needed > free:
             raise ResidencyError(
                 f"{dataset.path.name}, {dataset.split_name}: expected {needed:,} bytes free on {device}, "
-                f"found {free:,}. Choose fewer fields, or residency='page-cache'."
+                f"found {free:,}. Choose fewer fields, or `residency=page-cache`."
             )
         self._dataset = dataset
         self._device = device

@@ -18,6 +18,8 @@ import torch.distributed as dist
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import DistributedSampler
 
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import generator
 
 #: Rows that become Python integers at a time: a list of all of them would be several times the array.
@@ -64,9 +66,9 @@ class RowSampler(DistributedSampler[int], ABC):
         self._ranks = None if rank is None or num_replicas is None else (rank, num_replicas)
         if self._ranks is None and rank is not num_replicas:
             found = f"{rank} and {num_replicas}"
-            raise ValueError(f"rank: expected with num_replicas, found {found}. Give both or neither.")
+            raise OptionError(f"`rank`: expected with `num_replicas`, found {found}. Give both or neither.")
         if self._ranks is not None and not 0 <= self._ranks[0] < self._ranks[1]:
-            raise ValueError(f"rank: expected in [0, {num_replicas}), found {rank}.")
+            raise refusal("rank", f"in [0, {num_replicas})", rank)
 
     def rows(self) -> NDArray[np.int64]:
         """This rank's rows of this epoch, in order: (len(self),) int64, a new array, made in time O(size)."""
@@ -225,5 +227,5 @@ def at_least(low: int, value: int, name: str) -> int:
     """`value` as an int, at least `low`."""
     number = operator.index(value)
     if number < low:
-        raise ValueError(f"{name}: expected {low} or more, found {number}.")
+        raise refusal(name, f"{low} or more", number)
     return number

@@ -11,6 +11,7 @@ from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
+from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.seeding import generator
@@ -68,7 +69,7 @@ class WeightedSampler(RowSampler):
         size = possible if num_samples is None else at_least(1, num_samples, "num_samples")
         if not replacement and size > possible:
             expected = f"expected at most {possible}, as many as weights are positive"
-            raise ValueError(f"num_samples: {expected}, found {size}. Ask for fewer, or for replacement=True.")
+            raise OptionError(f"`num_samples`: {expected}, found {size}. Ask for fewer, or for `replacement=True`.")
         super().__init__(size, **order)
 
     def _order(self) -> NDArray[np.int64]:
@@ -107,9 +108,9 @@ def class_balanced_weights(
         FormatError: a label is not the index of a class.
     """
     if method not in ("inverse", "effective"):
-        raise OptionError(f"method: expected inverse or effective, found {method!r}.")
+        raise refusal("method", "inverse or effective", repr(method))
     if not 0 <= beta < 1:
-        raise OptionError(f"beta: expected in [0, 1), found {beta}.")
+        raise refusal("beta", "in [0, 1)", beta)
     _check_field(split, field, LabelField)
     labels = _labels(split.column(field), len(split.fields[field].classes), f"{split.name}/{field}")
     counts = np.bincount(labels, minlength=1).clip(1)  # a class without samples has a weight that nobody asks for
@@ -131,7 +132,7 @@ def repeat_factors(split: Split, *, threshold: float, field: str = "objects") ->
         FormatError: a label is not the index of a class, or the table's offsets are damaged.
     """
     if not 0 < threshold <= 1:
-        raise OptionError(f"threshold: expected in (0, 1], found {threshold}.")
+        raise refusal("threshold", "in (0, 1]", threshold)
     _check_field(split, field, ObjectsField)
     table = split.table(field)
     if "labels" not in table.values:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from tensorstore_ds.errors import FormatError, OptionError, Problem
-from tensorstore_ds.format.kinds import ImageField, LabelField, ObjectsField, RawImageField
+from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField, RawImageField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
@@ -71,9 +71,12 @@ def task_of(split: Split, task: TaskName = "auto", *, eval_split: Split | None =
     """
     possible = _possible_tasks(split.fields)
     if not possible:
+        advice = "Convert images in class folders, or with annotations."
+        if of_kind(split.fields, MaskField):
+            advice = "tsds train cannot train on masks yet; docs/masks.md leads to a script that does."
         raise OptionError(
             f"{split.name}: expected labels, keypoints or objects with classes to learn from, found {_kinds(split)}. "
-            "Convert images in class folders, or with annotations."
+            f"{advice}"
         )
     if task != "auto" and task not in possible:
         others = " or ".join(f"`task={name}`" for name in possible)

@@ -143,7 +143,7 @@ def check_rows(rows: Rows | None, epoch: int | None, samples: int) -> NDArray[np
     if (rows is None) != (epoch is None):
         raise ValueError(
             "rows and epoch: expected both, or neither, found one. Rows alone would get the same augmentation in every "
-            "epoch; pass epoch= too."
+            "epoch; pass `epoch` too."
         )
     if rows is None:
         return torch.randint(-(2**63), 2**63 - 1, (samples,)).numpy()
@@ -161,7 +161,7 @@ def _packed(objects: Any, samples: int) -> PackedObjects | None:
         objects = PackedObjects(objects["offsets"], {name: v for name, v in objects.items() if name != "offsets"})
     if not isinstance(objects, PackedObjects):
         raise ValueError(
-            f"batch['objects']: expected PackedObjects, found {type(objects).__name__}. Load with collate='packed', "
+            f"batch['objects']: expected PackedObjects, found {type(objects).__name__}. Load with `collate=packed`, "
             "and use collate_objects after the batch transforms."
         )
     if len(objects) != samples:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.statistics import channel_moments
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Rows, Size, check_images, on_device
+from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.seeding import Bits, uniforms
 
@@ -146,5 +147,5 @@ def _range(name: str, value: float | Range | None) -> Range | None:
         return None
     low, high = value if isinstance(value, Sequence) else (max(0.0, 1.0 - value), 1.0 + value)
     if not 0 <= low <= high:
-        raise ValueError(f"{name}: expected a number of at least 0, or two, the smaller first, found {value}.")
+        raise refusal(name, "a number of at least 0, or two, the smaller first", value)
     return None if low == high == 1 else (float(low), float(high))

@@ -21,6 +21,7 @@ from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, on_device
 from tensorstore_ds.loading.augment.pixels import PaddingMode, crop, mirror, pad, resized_crop, resized_crop_nearest
 from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.seeding import Bits, uniforms
 
@@ -58,7 +59,7 @@ class RandomCrop(BatchTransform):
         self.mask_fill = mask_fill
         if padding_mode not in get_args(PaddingMode):
             modes = ", ".join(get_args(PaddingMode))
-            raise ValueError(f"padding_mode: expected one of {modes}, found {padding_mode!r}.")
+            raise refusal("padding_mode", f"one of {modes}", repr(padding_mode))
 
     def make_params(self, keys: Bits, size: Size) -> Params:
         """`top` and `left` (B,) int64: the part's corner in the padded image; `ValueError` if it has no room."""
@@ -67,7 +68,7 @@ class RandomCrop(BatchTransform):
         if room.min() < 0:
             raise ValueError(
                 f"RandomCrop: expected images of at least {self.size[0]}x{self.size[1]} with their padding, found "
-                f"{size[0]}x{size[1]} and padding {self.padding}. Make size smaller or padding larger."
+                f"{size[0]}x{size[1]} and padding {self.padding}. Make `size` smaller or `padding` larger."
             )
         corner = torch.from_numpy((uniforms(keys, 2) * (room + 1)).astype(np.int64))
         return {"top": corner[:, 0], "left": corner[:, 1]}
@@ -114,7 +115,7 @@ class RandomResizedCrop(BatchTransform):
         self.ratio = ratio
         for name, (low, high) in {"scale": scale, "ratio": ratio}.items():
             if not 0 < low <= high:
-                raise ValueError(f"{name}: expected two positive numbers, the smaller first, found {(low, high)}.")
+                raise refusal(name, "two positive numbers, the smaller first", (low, high))
 
     def make_params(self, keys: Bits, size: Size) -> Params:
         """`boxes` (B, 4) int64: top, left, height and width of the part.
@@ -164,7 +165,7 @@ class RandomHorizontalFlip(BatchTransform):
         self.p = p
         self.flip_pairs = None if flip_pairs is None else tuple((int(a), int(b)) for a, b in flip_pairs)
         if not 0 <= p <= 1:
-            raise ValueError(f"p: expected a probability in [0, 1], found {p}.")
+            raise refusal("p", "a probability in [0, 1]", p)
 
     @classmethod
     def from_split(cls, split: Split, p: float = 0.5, *, seed: int = 0) -> RandomHorizontalFlip:
@@ -201,13 +202,13 @@ class RandomHorizontalFlip(BatchTransform):
         """(K,) int64: which keypoint comes to each place."""
         if self.flip_pairs is None and keypoints > 1:
             raise ValueError(
-                "RandomHorizontalFlip: expected flip_pairs for objects with keypoints, found none. Use "
-                "RandomHorizontalFlip.from_split(split), or flip_pairs=() if no keypoints change places."
+                "RandomHorizontalFlip: expected `flip_pairs` for objects with keypoints, found none. Use "
+                "RandomHorizontalFlip.from_split(split), or `flip_pairs=()` if no keypoints change places."
             )
         order = list(range(keypoints))
         for a, b in self.flip_pairs or ():
             if not (0 <= a < keypoints and 0 <= b < keypoints):
-                raise ValueError(f"flip_pairs: expected pairs of numbers in [0, {keypoints}), found {(a, b)}.")
+                raise refusal("flip_pairs", f"pairs of numbers in [0, {keypoints})", (a, b))
             order[a], order[b] = order[b], order[a]
         return torch.tensor(order)
 
@@ -234,7 +235,7 @@ def _size(size: int | Sequence[int]) -> tuple[int, int]:
     """(height, width) of one number or two."""
     height_width = (size, size) if isinstance(size, int) else tuple(size)
     if len(height_width) != 2 or min(height_width) < 1:
-        raise ValueError(f"size: expected a positive number or (height, width), found {size}.")
+        raise refusal("size", "a positive number or (height, width)", size)
     return height_width
 
 
@@ -242,6 +243,6 @@ def _sides(padding: int | Sequence[int]) -> tuple[int, int, int, int]:
     """(left, top, right, bottom) of one number, two or four."""
     sides = (padding,) if isinstance(padding, int) else tuple(padding)
     if len(sides) not in (1, 2, 4) or min(sides) < 0:
-        raise ValueError(f"padding: expected one, two or four numbers of at least 0, found {padding}.")
+        raise refusal("padding", "one, two or four numbers of at least 0", padding)
     left, top, right, bottom = sides * (4 // len(sides))
     return left, top, right, bottom
