@@ -46,7 +46,7 @@ def test_a_table_of_all_ways_and_batch_sizes(measured: tuple[Path, Result]) -> N
     assert done.exit_code == 0, done.output
     assert "s.tsds, train  18 samples of 6x5x1, batches on cpu" in done.stdout
     assert "batch 5, 4 batches per epoch" in done.stdout and "batch 18, 1 batch per epoch" in done.stdout
-    time = r"~?[\d.]+ m?s +[\d,]+ +[\d,.]+"
+    time = r"~?[\d.]+ [mµ]?s +[\d,]+ +[\d,.]+"
     for title in (
         "files (ImageFolder), 0 workers",
         "files (ImageFolder), 1 worker",

@@ -369,7 +369,8 @@ def test_after_the_last_batch_the_next_epoch_comes(path):
     batches = iter(first)
     for _ in range(11):
         next(batches)
-    assert first.state_dict() == {"epoch": 1, "batch": 0, "seed": 0}
+    state = first.state_dict()
+    assert (state["epoch"], state["batch"]) == (1, 0)
 
 
 def test_resuming_with_workers_and_torchs_samplers(path):
@@ -387,7 +388,7 @@ def test_resuming_with_workers_and_torchs_samplers(path):
 
 def test_a_state_of_another_seed_is_refused(path):
     state = DataLoader(StoreDataset(path), 10, shuffle=True, seed=1).state_dict()
-    with pytest.raises(ValueError, match="Pass the same seed"):
+    with pytest.raises(ValueError, match="expected that of a loader with seed 0, found 1"):
         DataLoader(StoreDataset(path), 10, shuffle=True).load_state_dict(state)
 
 

@@ -16,7 +16,6 @@ from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
     from tensorstore_ds import Comparison
-    from tensorstore_ds.comparison.results import Cell, First
 
 _MISSING = "-"
 _PHASES: dict[Literal["load", "train"], str] = {"load": "loading", "train": "training"}
@@ -74,7 +73,7 @@ def _show(comparison: Comparison) -> None:
         text.head(f"batch {size:,}, {text.count(-(-comparison.samples // size), 'batch')} per epoch")
         text.echo_table(_cells(comparison, size), right=range(1, 20))
     text.head("first epoch, from files that are not in memory")
-    firsts = [(way.full_title, *_first(way.first)) for way in comparison.ways]
+    firsts = [(way.full_title, *cells) for way, cells in zip(comparison.ways, _firsts(comparison), strict=True)]
     text.echo_table([("", "before it", "epoch", "batch", ""), *firsts], right=(1, 2, 3))
     text.head("delivered")
     rows: list[list[text.Text]] = []
@@ -98,7 +97,8 @@ def _cells(comparison: Comparison, size: int) -> Iterator[list[text.Text]]:
         ours = way.ours and any(cell and cell.seconds for cell in cells)
         row: list[text.Text] = [text.Styled(way.full_title, fg="green" if ours else None)]
         for cell in cells:
-            row += [_time(cell), _if_any(cell and cell.rate, "{:,.0f}".format), _if_any(cell and cell.ratio, _ratio)]
+            row += [_time(cell.seconds, cell.reckoned) if cell else _MISSING]
+            row += [_if_any(cell and cell.rate, "{:,.0f}".format), _if_any(cell and cell.ratio, _ratio)]
         peak = max((cell.memory for cell in cells if cell and cell.memory), default=None)
         row.append(_if_any(peak, words.size))
         if on_gpu:
@@ -111,19 +111,20 @@ def _if_any(value: Any, shown: Callable[[Any], str]) -> str:
     return _MISSING if value is None else shown(value)
 
 
-def _time(measured: Cell | First | None) -> str:
-    if measured is None or measured.seconds is None:
-        return _MISSING
-    return f"{'~' if measured.reckoned else ''}{words.duration(measured.seconds)}"
+def _time(seconds: float | None, reckoned: bool) -> str:
+    return _MISSING if seconds is None else f"{'~' if reckoned else ''}{words.duration(seconds)}"
 
 
-def _first(first: First | None) -> tuple[str, str, str, str]:
-    """Seconds before the first epoch, its seconds, the batch size, and why it was not measured."""
-    if first is None:
-        return _MISSING, _MISSING, _MISSING, ""
-    if first.seconds is None:
-        return _MISSING, _MISSING, f"{first.batch_size:,}", f"not measured: {spelled(first.reason)}"
-    return _if_any(first.opened, words.duration), _time(first), f"{first.batch_size:,}", ""
+def _firsts(comparison: Comparison) -> Iterator[tuple[str, str, str, str]]:
+    """Of each way: seconds before its first epoch, its seconds, the batch size, and why it was not measured."""
+    for first in (way.first for way in comparison.ways):
+        if first is None:
+            yield _MISSING, _MISSING, _MISSING, ""
+        elif first.seconds is None:
+            yield _MISSING, _MISSING, f"{first.batch_size:,}", f"not measured: {spelled(first.reason)}"
+        else:
+            time = _time(first.seconds, first.reckoned)
+            yield _if_any(first.opened, words.duration), time, f"{first.batch_size:,}", ""
 
 
 def _remarks(comparison: Comparison) -> Iterator[text.Text]:

@@ -57,12 +57,13 @@ def spelled(message: str, command: click.Command | None = None) -> str:
 
     What is no option of it may be one of `tsds convert`, which many messages advise to run again.
     """
-    from tsds_cli.convert import convert
-
-    if command is None:
-        context = click.get_current_context(silent=True)
-        command = context.command if context is not None else convert
-    return with_flags(message, {str(p.name): p for p in (*convert.params, *command.params)})
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return message
+    whole = context.find_root().command
+    advised = whole.get_command(context, "convert") if isinstance(whole, click.Group) else None
+    known = [p for each in (advised, command or context.command) if each is not None for p in each.params]
+    return with_flags(message, {str(p.name): p for p in known})
 
 
 def with_flags(message: str, parameters: Mapping[str, click.Parameter]) -> str:

@@ -5,7 +5,6 @@ And what goes to and comes back from torch's worker processes, where they make t
 
 from __future__ import annotations
 
-import itertools
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,15 +104,14 @@ class IndexBatches:
     """Batches of indices for torch's own machinery, from one batch on."""
 
     batches: Any  #: torch's batch sampler, or its sampler where there is no automatic batching
-    #: An iteration's (seed, epoch), and how many batches it leaves out.
-    place: Callable[[], tuple[tuple[int, int], int]]
+    begin: Callable[[], tuple[tuple[int, int], Iterator[Any]]]  #: an iteration's (seed, epoch), and what it deals
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[Any]:
-        draw, start = self.place()
-        for batch in itertools.islice(self.batches, start, None):
+        draw, batches = self.begin()
+        for batch in batches:
             if isinstance(batch, list):
                 batch = IndexBatch(batch)
                 batch.draw = draw

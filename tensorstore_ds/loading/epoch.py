@@ -13,16 +13,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
+from tensorstore_ds.loading.batches import TransformsBatches
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.fields import is_decoded
-
-if TYPE_CHECKING:
-    from tensorstore_ds.loading.loader import DataLoader
 
 #: Batches of indices that one task gathers together.
 Group = list[NDArray[np.int64]]
@@ -38,6 +37,9 @@ class Position:
 
     epoch: int = 0
     batch: int = 0  #: batches that were handed out, or left out because a resumed iteration begins after them
+    drawn: Tensor | None = (
+        None  #: the state of the sampler's generator, if it has one, before it drew this epoch's order
+    )
     begun: bool = False  #: whether an iterator owns it; the next one then begins with the next epoch
     ended: bool = False  #: whether there are no more batches
 
@@ -71,12 +73,22 @@ class LoaderStats:
 class Epoch(Iterator[Any]):
     """Hands out the batches of one epoch, to one thread at a time, in the process that made it.
 
-    It begins, and gets its position from the loader, when it is first asked for a batch. Once StopIteration or another
-    exception was raised, or it was closed, any subsequent `next` raises StopIteration and changes nothing.
+    It begins when it is first asked for a batch. Once StopIteration or another exception was raised, or it was closed,
+    any subsequent `next` raises StopIteration and changes nothing.
+
+    Args:
+        begin: gives the position, and the batches from there on.
+        stats: batches, and the time that the script waited for them, are added to it.
+        transform: called with each batch, its rows and the epoch; `begin` then gives pairs of a batch and its rows.
     """
 
-    def __init__(self, loader: DataLoader) -> None:
-        self._loader = loader
+    def __init__(
+        self,
+        begin: Callable[[], tuple[Position, Iterator[Any]]],
+        stats: LoaderStats,
+        transform: TransformsBatches | None = None,
+    ) -> None:
+        self._begin, self._stats, self._transform = begin, stats, transform
         self._process = os.getpid()
         self._busy = threading.Lock()
         self._position = Position()
@@ -109,19 +121,19 @@ class Epoch(Iterator[Any]):
         self._over, self._batches = True, None
 
     def _next(self) -> Any:
-        loader, began = self._loader, time.perf_counter()
+        began = time.perf_counter()
         if self._batches is None:
-            self._position, self._batches = loader._begin()
+            self._position, self._batches = self._begin()
         try:
             batch = next(self._batches)
         except StopIteration:
             self._position.ended = True
             raise
-        loader._stats.wait += time.perf_counter() - began
-        loader._stats.batches += 1
-        if loader._transform is not None:
+        self._stats.wait += time.perf_counter() - began
+        self._stats.batches += 1
+        if self._transform is not None:
             collated, rows = batch
-            batch = loader._transform(collated, rows, self._position.epoch)
+            batch = self._transform(collated, rows, self._position.epoch)
         self._position.batch += 1
         return batch
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -12,8 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils import data
-from torch.utils.data import BatchSampler, Dataset, Sampler, SequentialSampler
+from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, SequentialSampler
 
+from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.batches import IndexBatches, StoreCollate, TorchOptions, TransformsBatches, with_workers
 from tensorstore_ds.loading.block_shuffle import advise
 from tensorstore_ds.loading.buffers import BufferPool
@@ -21,6 +23,17 @@ from tensorstore_ds.loading.collate import COLLATES, Collate
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import CopyTimer, DevicePrefetcher
 from tensorstore_ds.loading.epoch import Epoch, Group, LoaderStats, Position, ahead, grouped
+from tensorstore_ds.loading.order import (
+    deciding_sampler,
+    describe,
+    drawn,
+    dump_generator,
+    epoch_of,
+    generator_of,
+    has_epochs,
+    is_known,
+    load_generator,
+)
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import RowSampler, ShuffleSampler
 from tensorstore_ds.machine import usable_cores
@@ -103,16 +116,19 @@ class DataLoader(data.DataLoader[Any]):
         self._stats = LoaderStats()
         self._copies = CopyTimer()
         self._dealt: RowSampler | None = None
-        if shuffle and sampler is None and batch_sampler is None and torch_options.get("generator") is None:
-            sampler, shuffle = ShuffleSampler(dataset, seed=seed), None  # type: ignore[arg-type]
+        theirs = sampler is not None or batch_sampler is not None or torch_options.get("generator") is not None
+        if shuffle and not theirs and isinstance(dataset, Sized) and not isinstance(dataset, IterableDataset):
+            sampler, shuffle = ShuffleSampler(dataset, seed=seed), None
         if isinstance(sampler, RowSampler):
             # Ranks are dealt their rows by this loader's own iteration alone. Whoever takes the sampler out of it
             # (Accelerate) divides it among the ranks himself: what he gets is the order of all ranks.
             self._dealt, sampler = sampler, sampler.undivided()
-            self._position.epoch = self._dealt.epoch
         self._transform: TransformsBatches | None = None
         self._collated: Callable[[Any], Any] = list  # what this loader itself makes of a batch of a store
-        if isinstance(dataset, StoreDataset):
+        in_batches = batch_size is not None or batch_sampler is not None
+        if batch_transform is not None and not in_batches:
+            raise refusal("batch_transform", "batches", "`batch_size=None`")
+        if isinstance(dataset, StoreDataset) and in_batches:
             if isinstance(collate_fn, StoreCollate):  # of a loader that Lightning makes again
                 collate_fn = collate_fn.collate_fn
             collate_fn = whole = StoreCollate(collate, dataset, pinned and not workers, collate_fn)
@@ -133,50 +149,91 @@ class DataLoader(data.DataLoader[Any]):
         self._pool = BufferPool(pinned=pinned)
         if isinstance(self.collate_fn, StoreCollate) and batch_transform is not None:
             self.collate_fn = replace(self.collate_fn, batch_transform=batch_transform, sampler=self.sampler)
+        self._sampler_epoch: int | None = epoch_of(self._ordering)  # when this loader looked last
+        self._position.epoch = self._sampler_epoch or 0
 
     # --- position
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch that the next iterator is of; without it they are counted from 0."""
         self._position = Position(epoch)
-        setter = getattr(self.sampler, "set_epoch", None)
-        if callable(setter):
-            setter(epoch)
+        if has_epochs(self._ordering):
+            self._ordering.set_epoch(epoch)
+        self._sampler_epoch = epoch_of(self._ordering)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader is, after any batch: a later `load_state_dict` goes on with the very next one.
 
-        If there are several iterators at once, it is where the one is that began last; make a loader for each to resume
-        them all.
+        Of a sampler that draws from a `torch.Generator`, the state has the generator's, as text of some 7 kB; all else
+        are numbers and names. If there are several iterators at once, it is where the one is that began last; make a
+        loader for each to resume them all.
         """
-        position = self._position
-        ended = position.ended or 0 < position.batch >= len(self)
-        epoch, batch = (position.epoch + 1, 0) if ended else (position.epoch, position.batch)
-        return {"epoch": epoch, "batch": batch, "seed": self.seed}
+        position, setting = self._position, self._setting()
+        ended = position.ended or 0 < position.batch >= (setting["batches"] or math.inf)
+        state = {"epoch": position.epoch + ended, "batch": 0 if ended else position.batch, **setting}
+        state["sampler_epoch"] = epoch_of(self._ordering)
+        generator = generator_of(self._ordering)
+        if generator is not None and position.drawn is not None and not ended:
+            state["drawn_from"] = dump_generator(position.drawn)
+        elif generator not in (None, torch.default_generator):
+            state["generator"] = dump_generator(generator.get_state())
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was called, with any number of threads; the order is computed, not replayed.
+        """Go on where `state_dict` was called, with any number of threads or workers.
 
-        ValueError if the state is of another seed, and so of another order.
+        Batches that were returned are left out, and nothing is read for them. After that, torch's global generator is
+        where it would be without the resume only if the script restores it.
+
+        Raises:
+            OptionError: the state is not of such a loader (another seed, batch size, sampler, number of batches or of
+                ranks), or is in the middle of an epoch whose order cannot be computed again.
         """
-        if state["seed"] != self.seed:
-            found = f"found seed {state['seed']}"
-            raise ValueError(f"state: expected that of seed {self.seed}, {found}. Pass the same seed.")
-        self.set_epoch(int(state["epoch"]))
-        self._position.batch = int(state["batch"])
+        for name, value in self._setting().items():
+            if name not in state or state[name] != value:
+                found = repr(state[name]) if name in state else "none"
+                raise OptionError(
+                    f"state: expected that of a loader with {name} {value!r}, found {found}. "
+                    "Make the loader as it was when the state was saved."
+                )
+        epoch, batch = int(state["epoch"]), int(state["batch"])
+        generator = generator_of(self._ordering)
+        if batch and (not is_known(self._ordering) or (generator is not None and "drawn_from" not in state)):
+            raise OptionError(
+                f"state: expected the beginning of an epoch, found batch {batch}: the order of "
+                f"{type(self._ordering).__name__} cannot be computed again. Give it a method set_epoch, by which alone "
+                "its order changes, or save the state between epochs."
+            )
+        self.set_epoch(epoch)
+        if state["sampler_epoch"] is not None:
+            self._ordering.set_epoch(state["sampler_epoch"])
+            self._sampler_epoch = state["sampler_epoch"]
+        self._position.batch = batch
+        if generator is not None and "drawn_from" in state:
+            self._position.drawn = load_generator(state["drawn_from"])
+        elif generator is not None and "generator" in state:
+            generator.set_state(load_generator(state["generator"]))
 
     def stats(self) -> LoaderStats:
         """Where the time went since the loader was made: a copy, to be asked for by the thread that iterates."""
         return replace(self._stats, copy=self._copies.seconds())
 
+    def _setting(self) -> dict[str, Any]:
+        """What must be the same where a state is loaded."""
+        iterable = isinstance(self.dataset, IterableDataset)  # torch wants to know who asks for its length
+        batches = None if iterable or not isinstance(self._index_batches(), Sized) else len(self)
+        return {"seed": self.seed, "batch_size": self.batch_size, "batches": batches, **describe(self._ordering)}
+
     def _next_position(self) -> Position:
         """Epochs are counted here, unless somebody has set another on the sampler: DDP scripts and Lightning do."""
         last = self._position
         position = Position(last.epoch + 1) if last.begun else last
+        epoch = epoch_of(self._ordering)
+        if epoch is not None and epoch != self._sampler_epoch:
+            position = Position(epoch)
         if self._dealt is not None:
-            if self._dealt.epoch != last.epoch:
-                position = Position(self._dealt.epoch)
             self._dealt.set_epoch(position.epoch)
+        self._sampler_epoch = epoch_of(self._ordering)
         return position
 
     # --- iteration
@@ -189,7 +246,7 @@ class DataLoader(data.DataLoader[Any]):
         one iterator at a time: when another begins, the one before raises RuntimeError. So does an iterator that is
         asked for a batch in another process than it was made in.
         """
-        return Epoch(self)
+        return Epoch(self._begin, self._stats, self._transform)
 
     def _begin(self) -> tuple[Position, Iterator[Any]]:
         """The position of an iterator that begins now, not when it was made: Lightning sets the epoch in between."""
@@ -201,7 +258,7 @@ class DataLoader(data.DataLoader[Any]):
         elif self.residency == "device":
             if not isinstance(self._resident, DeviceSplit):
                 self._resident = DeviceSplit(dataset, self.device or torch.device("cpu"))
-            return position, (self._collated(self._resident.gather(rows)) for rows in self._batches(position.batch))
+            return position, (self._collated(self._resident.gather(rows)) for rows in self._batches(position))
         else:
             batches = self._by_threads(dataset, position)
         if self.device is not None:
@@ -209,7 +266,7 @@ class DataLoader(data.DataLoader[Any]):
         return position, batches
 
     def _by_threads(self, dataset: StoreDataset, position: Position) -> Iterator[Any]:
-        draw, start = (self.seed, position.epoch), position.batch
+        draw = (self.seed, position.epoch)
         if self.residency == "locked" and self._resident is None:
             self._resident = lock(open_store(dataset.path), splits=dataset.split_name, fields=dataset.fields)
 
@@ -218,8 +275,8 @@ class DataLoader(data.DataLoader[Any]):
             ends = itertools.accumulate(len(batch) for batch in group)
             return [self._collated(whole.part(end - len(batch), end)) for batch, end in zip(group, ends, strict=True)]
 
-        groups = grouped(self._batches(start), dataset)
-        groups = advise(groups, dataset, self._dealt, start * (self.batch_size or 1))
+        groups = grouped(self._batches(position), dataset)
+        groups = advise(groups, dataset, self._dealt, position.batch * (self.batch_size or 1))
         width = self.num_threads or min(8, usable_cores())
         return ahead(make, groups, self._stats, width=width, depth=width * self._prefetch)
 
@@ -252,18 +309,31 @@ class DataLoader(data.DataLoader[Any]):
     # --- order
 
     @property
+    def _ordering(self) -> Any:
+        """The sampler that decides the order, of this rank alone."""
+        return self._dealt or deciding_sampler(self.sampler, self.batch_sampler)
+
+    def _index_batches(self) -> Any:
+        """What deals indices: batches, or one by one where there is no automatic batching."""
+        if self._dealt is None:
+            return super()._index_sampler
+        return BatchSampler(self._dealt, self.batch_size, self.drop_last) if self.batch_size else self._dealt
+
+    @property
     def _index_sampler(self) -> Any:
         """What torch's own machinery asks for indices, in this process."""
-        batches = super()._index_sampler
-        if self._dealt is not None:
-            batches = BatchSampler(self._dealt, self.batch_size, self.drop_last) if self.batch_size else self._dealt
         # torch's iterator keeps this, and persistent workers keep it: a cycle would end them only with the next garbage
         # collection, and then late.
         me = weakref.proxy(self)
-        return IndexBatches(batches, lambda: ((me.seed, me._position.epoch), me._position.batch))
+        return IndexBatches(self._index_batches(), lambda: ((me.seed, me._position.epoch), me._dealing(me._position)))
 
-    def _batches(self, start: int) -> Iterator[NDArray[np.int64]]:
-        """Indices of every batch from `start` on: slices of all indices of the epoch, if they can be had at once."""
+    def _dealing(self, position: Position) -> Iterator[Any]:
+        """What is dealt of the epoch of a position, from its batch on."""
+        position.drawn, batches = drawn(self._index_batches(), self._ordering, position.drawn)
+        return itertools.islice(batches, position.batch, None)
+
+    def _batches(self, position: Position) -> Iterator[NDArray[np.int64]]:
+        """Indices of every batch from a position on: slices of all of the epoch, if they can be had at once."""
         order, size = None, self.batch_size or 1
         if self.batch_size is not None and type(self.batch_sampler) is BatchSampler:
             if self._dealt is not None:
@@ -271,9 +341,7 @@ class DataLoader(data.DataLoader[Any]):
             elif type(self.sampler) is SequentialSampler:
                 order = np.arange(len(self.dataset))  # type: ignore[arg-type]
         if order is None:
-            yield from (
-                np.asarray(batch, np.int64) for batch in itertools.islice(self.batch_sampler or (), start, None)
-            )
+            yield from (np.asarray(batch, np.int64) for batch in self._dealing(position))
             return
         stop = len(order) // size * size if self.drop_last else len(order)
-        yield from (order[first : first + size] for first in range(start * size, stop, size))
+        yield from (order[first : first + size] for first in range(position.batch * size, stop, size))

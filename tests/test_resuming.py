@@ -1,0 +1,246 @@
+"""A loader that loads the state of another goes on with the very next batch, whatever decides the order; or refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+import tensorstore_ds as tsds
+from stores import store_of
+
+ROWS, BATCH = 61, 8
+BATCHES = -(-ROWS // BATCH)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> tsds.StoreDataset:
+    samples = [{"image": np.full((4, 4), i, np.uint8)} for i in range(ROWS)]
+    path: Path = store_of(tmp_path_factory.mktemp("resuming") / "s.tsds", samples, shard_nbytes=40 * 16).path
+    return tsds.StoreDataset(path)
+
+
+class ByEpoch(Sampler[list[int]]):
+    """A batch sampler of a user, whose order follows from its epoch."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = np.random.default_rng(self.epoch).permutation(ROWS).tolist()
+        return (order[i : i + BATCH] for i in range(0, ROWS, BATCH))
+
+    def __len__(self) -> int:
+        return BATCHES
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(7)
+
+
+WEIGHTS = np.linspace(1, 9, ROWS).tolist()
+OURS: dict[str, Callable[[], dict[str, Any]]] = {
+    "sequential": lambda: {"batch_size": BATCH},
+    "shuffle": lambda: {"batch_size": BATCH, "shuffle": True, "seed": 3},
+    "drop_last": lambda: {"batch_size": BATCH, "shuffle": True, "drop_last": True},
+    "one by one": lambda: {"batch_size": None, "shuffle": True},
+    "ShuffleSampler of a rank": lambda: {
+        "batch_size": BATCH,
+        "sampler": tsds.ShuffleSampler(ROWS, rank=1, num_replicas=2),
+    },
+    "WeightedSampler": lambda: {"batch_size": BATCH, "sampler": tsds.WeightedSampler(np.linspace(1, 9, ROWS))},
+    "SubsetSampler": lambda: {"batch_size": BATCH, "sampler": tsds.SubsetSampler(np.arange(0, ROWS, 2))},
+    "BlockShuffleSampler": lambda: {
+        "batch_size": BATCH,
+        "sampler": tsds.BlockShuffleSampler(ROWS, block_rows=5, window_blocks=3),
+    },
+    "a list": lambda: {"batch_size": BATCH, "sampler": list(range(ROWS))[::-1]},
+    "batch sampler by epoch": lambda: {"batch_sampler": ByEpoch()},
+}
+TORCHS: dict[str, Callable[[], dict[str, Any]]] = {
+    "RandomSampler, generator": lambda: {
+        "batch_size": BATCH,
+        "sampler": RandomSampler(range(ROWS), generator=generator()),
+    },
+    "RandomSampler, replacement": lambda: {
+        "batch_size": BATCH,
+        "sampler": RandomSampler(range(ROWS), replacement=True, num_samples=100, generator=generator()),
+    },
+    "shuffle, generator": lambda: {"batch_size": BATCH, "shuffle": True, "generator": generator()},
+    "one by one, generator": lambda: {"batch_size": None, "shuffle": True, "generator": generator()},
+    "WeightedRandomSampler, generator": lambda: {
+        "batch_size": BATCH,
+        "sampler": WeightedRandomSampler(WEIGHTS, ROWS, generator=generator()),
+    },
+    "SubsetRandomSampler, generator": lambda: {
+        "batch_size": BATCH,
+        "sampler": SubsetRandomSampler(range(5, ROWS), generator=generator()),
+    },
+    "BatchSampler, generator": lambda: {
+        "batch_sampler": BatchSampler(RandomSampler(range(ROWS), generator=generator()), BATCH, drop_last=True)
+    },
+    "DistributedSampler": lambda: {
+        "batch_size": BATCH,
+        "sampler": DistributedSampler(range(ROWS), num_replicas=2, rank=1),
+    },
+}
+GLOBAL: dict[str, Callable[[], dict[str, Any]]] = {
+    "RandomSampler": lambda: {"batch_size": BATCH, "sampler": RandomSampler(range(ROWS))},
+    "RandomSampler, replacement": lambda: {
+        "batch_size": BATCH,
+        "sampler": RandomSampler(range(ROWS), replacement=True, num_samples=100),
+    },
+    "WeightedRandomSampler": lambda: {"batch_size": BATCH, "sampler": WeightedRandomSampler(WEIGHTS, ROWS)},
+    "SubsetRandomSampler": lambda: {"batch_size": BATCH, "sampler": SubsetRandomSampler(range(5, ROWS))},
+}
+
+
+def rows(batches: Any) -> list[list[int]]:
+    return [torch.atleast_3d(batch["image"])[..., 0, 0].reshape(-1).tolist() for batch in batches]
+
+
+def stopped(loader: tsds.DataLoader[Any], epochs: int, batches: int) -> tuple[Any, dict[str, Any]]:
+    """The rest of an iteration, and the state of its loader as it comes from a file."""
+    for _ in range(epochs):
+        list(loader)
+    iterator = iter(loader)
+    for _ in range(batches):
+        next(iterator)
+    return iterator, json.loads(json.dumps(loader.state_dict()))
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("epochs", [0, 1, 2])
+@pytest.mark.parametrize("name", [*OURS, *TORCHS])
+def test_the_very_next_batch_comes_and_then_the_same_epochs(
+    dataset: tsds.StoreDataset, name: str, epochs: int, workers: int
+) -> None:
+    arguments = {**OURS, **TORCHS}[name]
+    for batches in (0, 1, 3, len(tsds.DataLoader(dataset, **arguments()))):
+        first = tsds.DataLoader(dataset, num_workers=workers, **arguments())
+        rest, state = stopped(first, epochs, batches)
+        second = tsds.DataLoader(dataset, num_workers=workers, **arguments())
+        second.load_state_dict(state)
+        at_the_end = batches == len(first)
+        expected = [] if at_the_end else [rows(rest)]
+        expected += [rows(first), rows(first)]
+        assert [rows(second) for _ in expected] == expected
+
+
+@pytest.mark.parametrize("threads", [(1, 3), (0, 2)])
+@pytest.mark.parametrize("name", TORCHS)
+def test_threads_go_on_where_workers_were(dataset: tsds.StoreDataset, name: str, threads: tuple[int, int]) -> None:
+    first = tsds.DataLoader(dataset, num_workers=1, **TORCHS[name]())
+    rest, state = stopped(first, 1, 2)
+    second = tsds.DataLoader(dataset, num_threads=2, **TORCHS[name]())
+    second.load_state_dict(state)
+    assert rows(second) == rows(rest)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("name", GLOBAL)
+def test_what_torchs_global_generator_drew_comes_back(dataset: tsds.StoreDataset, name: str, workers: int) -> None:
+    torch.manual_seed(5)
+    rest, state = stopped(tsds.DataLoader(dataset, num_workers=workers, **GLOBAL[name]()), 1, 3)
+    second = tsds.DataLoader(dataset, num_workers=workers, **GLOBAL[name]())
+    second.load_state_dict(state)
+    torch.manual_seed(99)
+    assert rows(second) == rows(rest)
+    after = torch.get_rng_state()
+    torch.manual_seed(99)
+    if not workers:  # torch draws a seed for them
+        assert torch.equal(after, torch.get_rng_state())
+    assert sorted(map(len, rows(second))) == sorted(map(len, rows(tsds.DataLoader(dataset, **GLOBAL[name]()))))
+
+
+def test_epochs_of_torchs_sampler_that_a_script_sets(dataset: tsds.StoreDataset) -> None:
+    def make() -> tuple[tsds.DataLoader[Any], DistributedSampler[Any]]:
+        sampler: DistributedSampler[Any] = DistributedSampler(range(ROWS), num_replicas=2, rank=0)
+        return tsds.DataLoader(dataset, BATCH, sampler=sampler), sampler
+
+    first, sampler = make()
+    sampler.set_epoch(5)
+    rest, state = stopped(first, 0, 2)
+    assert state["epoch"] == 5
+    second, sampler = make()
+    second.load_state_dict(state)
+    sampler.set_epoch(5)  # as torch's documentation has it, at the beginning of every epoch
+    assert rows(second) == rows(rest)
+    sampler.set_epoch(6)
+    assert second.state_dict()["epoch"] == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 4}, "expected that of a loader with batch_size 4, found 8"),
+        ({"drop_last": True}, "expected that of a loader with batches 7, found 8"),
+        ({"seed": 1}, "expected that of a loader with seed 1, found 0"),
+        ({"shuffle": False}, "expected that of a loader with sampler 'SequentialSampler', found 'ShuffleSampler'"),
+        (
+            {"shuffle": None, "sampler": tsds.ShuffleSampler(2 * ROWS, rank=0, num_replicas=2)},
+            "expected that of a loader with num_replicas 2, found 1",
+        ),
+        (
+            {"shuffle": None, "sampler": tsds.ShuffleSampler(ROWS, seed=4)},
+            "expected that of a loader with sampler_seed 4, found 0",
+        ),
+    ],
+)
+def test_the_state_of_another_loader_is_refused(
+    dataset: tsds.StoreDataset, change: dict[str, Any], message: str
+) -> None:
+    _, state = stopped(tsds.DataLoader(dataset, BATCH, shuffle=True), 0, 2)
+    with pytest.raises(tsds.OptionError, match=message):
+        tsds.DataLoader(dataset, **{"batch_size": BATCH, "shuffle": True, **change}).load_state_dict(state)
+    with pytest.raises(tsds.OptionError, match="with seed 0, found none"):
+        tsds.DataLoader(dataset, BATCH, shuffle=True).load_state_dict({"epoch": 0, "batch": 2})
+
+
+def test_an_order_that_cannot_be_computed_again_is_refused_in_the_middle_only(dataset: tsds.StoreDataset) -> None:
+    class Unknown(Sampler[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(np.random.default_rng().permutation(ROWS).tolist())
+
+        def __len__(self) -> int:
+            return ROWS
+
+    def make() -> tsds.DataLoader[Any]:
+        return tsds.DataLoader(dataset, BATCH, sampler=Unknown())
+
+    _, state = stopped(make(), 0, 2)
+    with pytest.raises(tsds.OptionError, match="batch 2: the order of Unknown cannot be computed again"):
+        make().load_state_dict(state)
+    _, state = stopped(make(), 1, 0)
+    (second := make()).load_state_dict(state)
+    assert second.state_dict()["epoch"] == 1
+
+
+def test_iterable_data_sets_begin_anew_only(dataset: tsds.StoreDataset) -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(20))
+
+    iterator = iter(loader := tsds.DataLoader(Stream(), 4))
+    next(iterator)
+    with pytest.raises(tsds.OptionError, match="cannot be computed again"):
+        tsds.DataLoader(Stream(), 4).load_state_dict(loader.state_dict())
+    list(iterator)
+    tsds.DataLoader(Stream(), 4).load_state_dict(loader.state_dict())
