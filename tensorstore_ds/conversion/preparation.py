@@ -163,6 +163,7 @@ class Survey:
     sizes: Counter[str] = field(default_factory=Counter)  #: images of each "480x640", height x width, as shown
     kinds: Counter[Kind] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)  #: with what is no image
+    left_out: dict[Problem, None] = field(default_factory=dict)  #: what the samples have that is not stored
     differing: Problem | None = None  #: what keeps the images from being rows of one array, with the way out of it all
     note: str = ""  #: what the user is told where gray and color images are mixed, which are all stored as RGB then
 
@@ -173,10 +174,12 @@ def survey(prepared: Prepared) -> Survey:
     with own_pixel_limit():
         for split, reference in ((each.source_split, one) for each in prepared.splits.values() for one in each):
             try:
-                height, width, kind = _header(prepared.source.read(split, reference), options)
+                sample = prepared.source.read(split, reference)
+                height, width, kind = _header(sample, options)
             except SourceError as error:
                 surveyed.problems += error.problems
                 continue
+            surveyed.left_out.update(dict.fromkeys(sample.left_out))
             surveyed.sizes[f"{height}x{width}"] += 1
             surveyed.kinds[kind] += 1
     surveyed.note = _note_of_mixed_colors(surveyed, options)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import TEXT_LIMIT, os_errors, read_file
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
-from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, split_names
+from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, notes_of_renamed, split_names
 
 _ANNOTATIONS, _IMAGES = "Annotations", "JPEGImages"
 _CLASS_LINE = re.compile(r"\S.*?\s+(-1|0|1)")  # of aeroplane_train.txt: an id, and whether the class is in the image
@@ -85,6 +85,7 @@ class Splits:
     missing: dict[str, None] = field(default_factory=dict)  #: XML files that a list wants and that are not there
     problems: list[Problem] = field(default_factory=list)
     left_out: list[Problem] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
 
 
 def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> Splits:
@@ -114,6 +115,7 @@ def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> Splits:
         message = f"not stored twice: it is the union of {', '.join(parts)}."
         splits.left_out.append(Problem(lists[name][0], "split-union", message))
     names = split_names(name for name in splits.rows if name not in unions)
+    splits.notes = notes_of_renamed(names)
     splits.rows = {short: splits.rows[name] for name, short in names.items()}
     return splits
 

@@ -59,7 +59,7 @@ class VocSource(Source):
             raise SourceError(splits.problems)
         field = self._table.field(self.options, str(self.path), labelled=True)
         problems, left_out = tuple(splits.problems), tuple(splits.left_out)
-        return Contents({"objects": field}, references, problems=problems, left_out=left_out)
+        return Contents({"objects": field}, references, None, problems, left_out, splits.notes)
 
     def read(self, split: str, reference: Reference) -> Sample:
         image, _, xml = str(reference).partition("\0")
