@@ -338,6 +338,20 @@ def test_a_sample_that_was_refused_may_be_passed_over_by_the_caller(tmp_path, ou
     assert len(tsds.open(out)["train"]) == 9
 
 
+@pytest.mark.parametrize("path", ["nope.png", "/" + "a/" * 90 + "b\n.png"])
+def test_a_path_that_cannot_be_read_is_named(out, path):
+    shown = path if len(path) < 100 else "..." + path[-100:]
+    with tsds.Writer(out, on_error="skip") as writer:
+        writer.append("train", image=path)
+        writer.append("train", image=np.zeros((6, 5), np.uint8))
+    message = f"{shown}: cannot be read: No such file or directory."
+    assert json.loads((out / "skipped.jsonl").read_text())["message"] == message
+    options = tsds.ConvertOptions(on_error="skip", workers=0)
+    (problem,) = tsds.estimate([np.zeros((6, 5), np.uint8), path], options).problems
+    assert (problem.where, problem.message) == ("train/00001", message)
+    assert "\n" not in str(problem)
+
+
 def test_an_image_of_another_shape_is_never_left_out(tmp_path, out):
     samples = [np.zeros((6, 5), np.uint8), np.zeros((6, 5, 3), np.uint8)]
     with pytest.raises(tsds.SourceError, match=r"found 6x5x3 uint8. Pass `size` and `color`") as caught:

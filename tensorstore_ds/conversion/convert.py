@@ -25,6 +25,7 @@ from tensorstore_ds.conversion.writer import Writer
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.base import Source
 from tensorstore_ds.sources.sequence import Indexable, item_of, own_classes
 from tensorstore_ds.sources.splits import split_name
@@ -67,7 +68,7 @@ def convert(
         # A worker runs the user's script again, to find what is defined there. Its parent notices, and goes on alone.
         raise SystemExit(1)
     options, notify = options or ConvertOptions(), progress or (lambda _: None)
-    target = Path(out).absolute()
+    target = tidied(out)
     if streams := _streams(source):
         with Writer(target, options) as writer:
             writer._format.reader.classes = own_classes(_splits(source).values())

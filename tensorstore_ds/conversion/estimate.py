@@ -63,6 +63,8 @@ class Estimate:
 def estimate(source: AnySource, options: ConvertOptions | None = None) -> Estimate:
     """Look at a source without converting it: annotations, image headers, and some samples for the time.
 
+    Pixels are not decoded, but those of some samples: damaged images are found by the conversion alone.
+
     Raises:
         SourceError: nothing there can be converted, or with ``on_error="fail"`` something is bad.
         OptionError: options contradict each other or the source.

@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
 
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, faults
@@ -20,6 +19,7 @@ from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import shard_path
+from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.splits import notes_of_renamed, split_names
 
 
@@ -60,7 +60,7 @@ class Writer:
         **changes: Any,
     ) -> None:
         self.summary: Summary | None = None
-        self._out = Path(out).absolute()
+        self._out = tidied(out)
         self._options = _changed(options or ConvertOptions(), changes)
         self._fields = fields
         self._format = SampleFormat(self._options, fields)

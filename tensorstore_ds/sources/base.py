@@ -75,6 +75,7 @@ class Sample:
             palette, whose indices are the classes. Of the image's size as it is shown.
         arrays: further fields, one array each.
         annotated_size: (height, width) that the annotation gives; it is compared with the image.
+        annotation: the file that the objects are from, which errors name, if it is theirs alone.
         left_out: what a Python object has besides, and is not stored.
     """
 
@@ -85,6 +86,7 @@ class Sample:
     masks: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     annotated_size: tuple[int, int] | None = None
+    annotation: str = ""
     left_out: tuple[Problem, ...] = ()
 
 

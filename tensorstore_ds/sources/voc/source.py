@@ -69,7 +69,7 @@ class VocSource(Source):
                 message = f"expected what the scan found, found a new class or keypoint in {each.label}."
                 raise SourceError(Problem(xml, "annotation", f"{message} Do not change a source while it is read."))
         objects = self._table.arrays(annotation.objects, xml)
-        return Sample(image, f"{self.images}/{image}", objects=objects, annotated_size=annotation.size)
+        return Sample(image, f"{self.images}/{image}", objects=objects, annotated_size=annotation.size, annotation=xml)
 
     def files(self, reference: Reference) -> tuple[str, ...]:
         image, _, xml = str(reference).partition("\0")
