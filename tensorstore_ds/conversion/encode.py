@@ -88,10 +88,10 @@ def _encode_sample(
 
 
 def with_path(error: SourceError, key: str, image: Any) -> SourceError:
-    """The error with the path of the sample's image, if its key does not say it."""
+    """The same error anew, with the path of the sample's image if its key does not say it."""
     path = str(image) if isinstance(image, str | Path) else ""
     if not path or path.endswith(key):
-        return error
+        return SourceError(error.problems, error.advice)
     shown = path if len(path) <= _SHOWN else f"...{path[-_SHOWN:]}"
     problems = [replace(problem, message=f"{shown}: {problem.message}") for problem in error.problems]
     return SourceError(problems, error.advice)
