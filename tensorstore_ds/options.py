@@ -141,6 +141,8 @@ def check(options: Any) -> None:
         if value is None and declaration.default is None:
             continue
         several = declaration.item is not declaration.type and not isinstance(value, Mapping)
+        if declaration.type == tuple[str, ...] and not _is_names(value):
+            raise refusal(name, 'a list of names, such as ["cat", "dog"]', repr(value))
         values = tuple(value) if several and isinstance(value, Iterable) else (value,)
         if not values or not all(map(declaration.allows, values)):
             separator = "x" if get_origin(declaration.type) is tuple else ", "
@@ -157,6 +159,10 @@ def deciding(options: Any) -> dict[str, Any]:
     known, values = declarations(type(options)), asdict(options)
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
     return {name: value for name, value in plain.items() if known[name].decides}
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
 
 
 def _raw(cls: Any) -> list[Option]:

@@ -90,6 +90,12 @@ def read_head(path: Path, nbytes: int) -> bytes:
     return b""
 
 
+def tidied(path: str | os.PathLike[str]) -> Path:
+    """The absolute path, without ``..`` where that names the same: it does not behind a symbolic link."""
+    absolute, plain = Path(path).absolute(), Path(os.path.abspath(path))  # noqa: PTH100  # resolve() follows links
+    return plain if os.path.realpath(absolute) == os.path.realpath(plain) else absolute
+
+
 @contextlib.contextmanager
 def os_errors(where: str, advice: str = "") -> Iterator[None]:
     """Raises what the operating system says of `where` as `SourceError`, or as `check_machine` does."""

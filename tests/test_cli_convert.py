@@ -249,6 +249,16 @@ def test_dry_run_names_every_problem(photos: Path, tmp_path: Path) -> None:
     assert tsds("convert", photos, tmp_path / "out.tsds", "--dry-run", "--on-error", "skip").exit_code == 0
 
 
+def test_dry_run_finds_what_is_wrong_with_boxes_and_says_what_it_does_not_look_at(tmp_path: Path) -> None:
+    source = voc(tmp_path / "voc", "a", boxes=[("cat", 1, 2, 8, 9), ("cat", 1, 2, 1, 9)])
+    done = tsds("convert", source, tmp_path / "out.tsds", "--dry-run")
+    assert done.exit_code == 1
+    assert "  box-empty: JPEGImages/a.png: object 2 of 2 in Annotations/a.xml: the box (1, 2, 1, 9)" in done.stdout
+    assert "no pixels: damaged images are found by the conversion only" in done.stdout
+    assert done.stderr.startswith("tsds: 1 problem would stop the conversion.")
+    assert tsds("convert", source, tmp_path / "out.tsds").exit_code == 1
+
+
 def test_dry_run_names_differing_sizes_which_cannot_be_skipped(photos: Path, tmp_path: Path) -> None:
     Image.new("RGB", (7, 7)).save(photos / "cat" / "odd.png")
     done = tsds("convert", photos, tmp_path / "out.tsds", "--dry-run", "--on-error", "skip")

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -228,10 +229,24 @@ def test_differing_sizes_are_listed_with_the_ways_out(folders, tmp_path):
     tsds.convert(folders, tmp_path / "s.tsds", ConvertOptions(size=(6, 5), workers=0))
 
 
+def test_paths_in_errors_are_tidy_but_behind_a_link(tmp_path, monkeypatch):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "b")
+    monkeypatch.chdir(tmp_path / "a")
+    for given, shown in ((Path("b", "..", "x"), "a/x"), (Path("..", "link", "..", "x"), "a/../link/../x")):
+        with pytest.raises(tsds.SourceError) as caught:
+            tsds.convert(given, tmp_path / "o.tsds")
+        assert caught.value.problems[0].where == str(tmp_path / shown)
+        (tmp_path / "a" / "x").mkdir()
+        with pytest.raises(tsds.StoreExistsError, match=f"^{re.escape(str(tmp_path / shown))}:"):
+            tsds.convert([np.zeros((2, 2), np.uint8)], given)
+        (tmp_path / "a" / "x").rmdir()
+
+
 def test_bad_boxes_stop_or_are_dropped_and_named(tmp_path):
     samples = detections(4)
     samples[2]["boxes"][1] = [5, 5, 5, 9]
-    with pytest.raises(tsds.SourceError, match=r"train/00002: object 1: the box .* has no area.*`on_error=skip`"):
+    with pytest.raises(tsds.SourceError, match=r"train/00002: object 2 of 2: the box .* has no area.*`on_error=skip`"):
         store_of(tmp_path / "s.tsds", samples, ["a", "b"])
     store = store_of(tmp_path / "s.tsds", samples, ["a", "b"], on_error="skip")
     assert len(store["train"]) == 4

@@ -76,7 +76,7 @@ def test_a_bad_box_takes_its_object_along_and_is_named():
     assert kept["boxes"].tolist() == [[0, 0, 4, 4], [2, 2, 10, 5]]  # clipped to the image
     assert kept["keypoints"][:, 0, 0].tolist() == [0, 8]
     assert [(p.where, p.reason) for p in problems] == [("a.jpg", "box-empty")]
-    assert "object 1" in problems[0].message
+    assert "object 2 of 3:" in problems[0].message
     assert "(3, 3, 3, 9)" in problems[0].message
 
 

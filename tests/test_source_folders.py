@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tensorstore_ds.errors import SourceError
+from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Source, SourceOptions
 from tensorstore_ds.sources.folders import FolderSource
 
@@ -158,6 +159,23 @@ def test_what_is_refused(tmp_path: Path, names: list[str], reason: str) -> None:
         scan(tmp_path)
     assert error.value.reason == reason
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ([], r"found none in this folder or below \(0 other files\). Name a folder that holds images"),
+        (["cat/", "dog/a.heic"], r"found none in this folder or below \(1 other files\)"),
+        (["a/b/c/train/cat/1.png"], "found the first ones in a/b/c/train/cat. Convert {root}/a/b/c."),
+        (["a/b/c/cat/1.png"], "found the first ones in a/b/c/cat. Convert {root}/a/b/c."),
+    ],
+)
+def test_where_no_format_is_recognized_the_user_learns_where_images_are(
+    tmp_path: Path, names: list[str], message: str
+) -> None:
+    make(tmp_path, *names)
+    with pytest.raises(SourceError, match=message.format(root=tmp_path)):
+        open_source(tmp_path)
 
 
 def test_a_class_that_is_not_in_the_list_is_refused(tmp_path: Path) -> None:

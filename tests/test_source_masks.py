@@ -145,6 +145,26 @@ def test_a_bad_mask_is_left_out_and_named(change, reason, tmp_path):
     assert (summary.rows, summary.skipped) == ({"train": 3}, {reason: 1})
 
 
+def test_a_dry_run_says_why_no_sample_can_be_read(tmp_path):
+    write_folders(tmp_path / "in")
+    options = tsds.ConvertOptions(classes=("ground",), on_error="skip", workers=0)
+    with pytest.raises(tsds.SourceError, match=r"images/0.png \(mask\): expected pixels in \[0, 1\) or 255, found 1"):
+        tsds.estimate(tmp_path / "in", options)
+
+
+@pytest.mark.parametrize("classes", [None, ("ground", "square")])
+def test_masks_must_not_be_jpeg(tmp_path, classes):
+    source = write_folders(tmp_path / "in")
+    for path in (source / "masks").iterdir():
+        noise = np.random.default_rng(0).integers(0, 2, (32, 48), np.uint8) * 200
+        Image.fromarray(noise).save(path.with_suffix(".jpg"))
+        path.unlink()
+    options = tsds.ConvertOptions(classes=classes, workers=0)
+    with pytest.raises(tsds.SourceError, match=r"JPEG, which changes the numbers.* again as PNG") as caught:
+        tsds.convert(source, tmp_path / "out.tsds", options)
+    assert caught.value.reason == "mask-range"
+
+
 def test_images_of_several_sizes_get_advice_that_masks_can_follow(tmp_path):
     with pytest.raises(SourceError, match="images are of differing sizes") as caught:
         tsds.convert(write_voc(tmp_path), tmp_path / "o.tsds", ConvertOptions(workers=0))

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+import tensorstore_ds as tsds
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.schema import ArraySpec, Keypoints
 from tensorstore_ds.sources.base import Contents, Source, SourceOptions
@@ -262,6 +263,15 @@ class Broken:
         if index:
             raise KeyError("lost\nit")
         return GRAY
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_only_a_later_sample_has_is_noted(tmp_path: Path, workers: int) -> None:
+    samples = [{"image": GRAY}, *({"image": GRAY, "caption": "a"} for _ in range(3))]
+    options = tsds.ConvertOptions(workers=workers)
+    summary = tsds.convert(samples, tmp_path / "a.tsds", options)
+    assert [problem.where for problem in summary.left_out] == ["<sequence>: caption"]
+    assert tsds.estimate(samples, options).left_out == summary.left_out
 
 
 def test_an_exception_of_the_sequence_is_named() -> None:

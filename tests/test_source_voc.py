@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.format.schema import Keypoints
+from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Objects, Source, SourceOptions
 from tensorstore_ds.sources.imglab import ImglabSource
 from tensorstore_ds.sources.voc.source import VocSource
@@ -442,6 +443,30 @@ def test_detection(tmp_path: Path) -> None:
         )
     file = tmp_path / "dlib" / "a.xml"
     assert (VocSource.detect(file), ImglabSource.detect(file)) == (False, True)
+
+
+def test_what_lies_beside_the_data_set_is_left_out(tmp_path: Path) -> None:
+    files = {f"BCCD/{name}": text for name, text in DEVKIT.items()}
+    masks = {"BCCD/SegmentationClass/a.png": ""}
+    beside = {"BCCD/extra/a.jpg": "", "mnist/train/0/1.png": "", "BCCD/old.xml": annotation(), "README.txt": ""}
+    root = write(tmp_path, {**files, **masks, **beside})
+    source = open_source(root)
+    contents = source.scan()
+    assert source.name == "voc" and len(contents.splits["train"]) == 4 and contents.problems == ()
+    outside = ("BCCD/extra/a.jpg", "BCCD/old.xml", "mnist/train/0/1.png")
+    assert left_out(contents) == [(path, "not-listed") for path in outside]
+    (root / "mnist" / "loop").symlink_to(root)
+    assert ("mnist/loop/", "symlink-loop") in left_out(open_source(root).scan())
+
+
+def test_two_data_sets_in_xml_are_ambiguous(tmp_path: Path) -> None:
+    files = {f"BCCD/{name}": text for name, text in DEVKIT.items()}
+    files |= {f"BCCD/Annotations/{i}.xml": annotation(f"{i}.jpg") for i in range(20)}
+    root = write(tmp_path, {**files, "faces/train.xml": "<dataset><images/></dataset>", "mnist/0/1.png": ""})
+    with pytest.raises(SourceError, match=r"could be imglab or voc.*, or convert one data set") as caught:
+        open_source(root)
+    assert caught.value.reason == "ambiguous-format"
+    assert open_source(root / "BCCD").name == "voc"
 
 
 # --- fuzz -------------------------------------------------------------------------------------------------------

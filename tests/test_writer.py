@@ -145,6 +145,107 @@ def test_what_is_not_stored_of_a_sample_is_noted(out):
     assert json.loads((out / "skipped.jsonl").read_text())["where"] == "<samples>: caption"
 
 
+def test_what_only_a_later_sample_has_is_noted_once(out):
+    image = np.zeros((6, 5), np.uint8)
+    with tsds.Writer(out, classes=CLASSES, shard_nbytes=SMALL) as writer:
+        writer.append("train", image=image, label=0)
+        for _ in range(4):
+            writer.append("train", image=image, label=0, caption="hello", mask=None)
+    assert [problem.where for problem in writer.summary.left_out] == ["<samples>: caption", "<samples>: mask"]
+
+
+def test_a_sample_and_values_are_too_much(out):
+    with tsds.Writer(out, classes=CLASSES) as writer:
+        with pytest.raises(tsds.OptionError, match=r"append: expected a sample, or its values.*and label\."):
+            writer.append("train", np.zeros((6, 5), np.uint8), label=1)
+        writer.append("train", (np.zeros((6, 5), np.uint8), 1))
+
+
+def test_the_key_in_what_a_function_returns(out):
+    write(out, [lambda sample=sample: sample for sample in digits(3)])
+    assert [tsds.open(out)["train"]["key"][i] for i in range(3)] == ["d0", "d1", "d2"]
+
+
+def test_a_key_that_is_given_twice(out):
+    sample = {"image": np.zeros((6, 5), np.uint8), "key": "a"}
+    with tsds.Writer(out) as writer:
+        writer.append("train", sample, key="a")
+        assert writer.summary is None
+    assert writer.summary.left_out == () and tsds.open(out)["train"]["key"][0] == "a"
+
+
+def test_class_names_that_nothing_uses_are_noted(out):
+    image = np.zeros((6, 5), np.uint8)
+    with tsds.Writer(out, classes=CLASSES) as writer:
+        writer.append("train", image=image, lable=0)
+    (note,) = writer.summary.notes
+    assert note.startswith("`classes` was not used") and "Found the fields lable" in note
+    source, options = [{"image": image, "lable": 0}], tsds.ConvertOptions(classes=tuple(CLASSES), workers=0)
+    assert tsds.estimate(source, options).notes == (note,)
+
+
+def test_a_mask_that_is_no_mask_is_noted(out):
+    image = np.zeros((6, 5), np.uint8)
+    with tsds.Writer(out, classes=CLASSES) as writer:
+        writer.append("train", image=image, label=0, mask=image.astype(np.float32))
+    assert [note.partition(":")[0] for note in writer.summary.notes] == ["mask is stored as an array, float32 6 x 5"]
+
+
+@pytest.mark.parametrize("classes", ["ab", {"a": 0}, [1, 2], 7])
+def test_class_names_are_a_list_of_texts(out, classes):
+    for make in (lambda: tsds.Writer(out, classes=classes), lambda: tsds.ConvertOptions(classes=classes)):
+        with pytest.raises(tsds.OptionError, match="`classes`: expected a list of names"):
+            make()
+
+
+def test_renamed_splits_are_noted(tmp_path, out):
+    image = np.zeros((6, 5), np.uint8)
+    with tsds.Writer(out) as writer:
+        for split in ("Train set!", "../x", "Val"):
+            writer.append(split, image)
+    expected = (
+        "the split 'Train set!' is named train_set_ in the store.",
+        "the split '../x' is named ___x in the store.",
+    )
+    assert writer.summary.notes == expected
+    source, options = {"Train set!": [image], "../x": [image]}, tsds.ConvertOptions(workers=0)
+    assert tsds.convert(source, tmp_path / "c.tsds", options).notes == expected
+    assert tsds.estimate(source, options).notes == expected
+
+
+@pytest.mark.parametrize("split", [0, None, [], b"train"])
+def test_a_split_that_is_no_text(out, split):
+    with tsds.Writer(out) as writer:
+        with pytest.raises(tsds.SourceError, match="expected a split's name, which is text"):
+            writer.append(split, np.zeros((6, 5), np.uint8))
+        writer.append("train", np.zeros((6, 5), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"label": 1.5}, "expected a label that is a whole number or the name of a class, found 1.5"),
+        ({"label": [0, 1]}, r"or the name of a class, found int64 \(2,\)"),
+        ({"": 1}, "expected a field's name with letters"),
+        ({"a": np.zeros((1,) * 32)}, "expected at most 31 dimensions, found 32 in a"),
+        ({"A b": 1, "a_b": 1}, "expected names that differ, found a_b"),
+    ],
+)
+def test_fields_that_no_store_can_have_are_refused_at_once(out, values, text):
+    image = np.zeros((6, 5), np.uint8)
+    with tsds.Writer(out, classes=CLASSES) as writer:
+        with pytest.raises(tsds.SourceError, match=text):
+            writer.append("train", {"image": image, **values})
+        writer.append("train", image)
+    assert writer.summary.rows == {"train": 1}
+
+
+def test_a_label_that_the_first_sample_had_not(out):
+    image = np.zeros((6, 5), np.uint8)
+    with pytest.raises(tsds.SourceError, match=r"train/00001: .* The first sample had no label"):
+        write(out, [{"image": image, "label": None}, {"image": image, "label": 1}])
+
+
 # --- generators -------------------------------------------------------------------------------------------------
 
 
@@ -162,6 +263,28 @@ def test_iterators_by_split_beside_a_sequence(out):
     source = {"val": Samples(digits(4)), "train": iter(digits(6))}
     assert tsds.convert(source, out, tsds.ConvertOptions(classes=tuple(CLASSES))).rows == {"train": 6, "val": 4}
     assert tsds.open(out)["val"]["key"][3] == "d3"
+
+
+class Faulty(Samples):
+    def __getitem__(self, index):
+        if index == 1:
+            raise StopIteration
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_sequence_beside_an_iterator_is_as_one_alone(tmp_path, out, alone):
+    image = np.zeros((6, 5), np.uint8)
+    source = {"a": Faulty([(image, 0)] * 4, CLASSES)}
+    if not alone:
+        source["b"] = iter([(image, "cow")])
+    options = tsds.ConvertOptions(on_error="skip", workers=0)
+    summary = tsds.convert(source, out, options)
+    assert summary.rows["a"] == 3 and summary.skipped == {"unreadable-file": 1}
+    assert tsds.open(out)["a"].fields["label"].classes == tuple(CLASSES)
+    assert json.loads((out / "skipped.jsonl").read_text())["where"] == "a/00001"
+    with pytest.raises(tsds.SourceError, match=r"a/00001: its __getitem__\(1\) raised StopIteration"):
+        tsds.convert({**source, "b": iter([(image, 0)])}, tmp_path / "f.tsds")
 
 
 def test_what_an_iterator_cannot_be_asked(out):
@@ -213,6 +336,20 @@ def test_a_sample_that_was_refused_may_be_passed_over_by_the_caller(tmp_path, ou
                 writer.append("train", image=b"no image", label=0, key="bad")
     np.testing.assert_array_equal(tsds.open(out)["train"]["image"][8][:, :, 0], digits()[8]["image"])
     assert len(tsds.open(out)["train"]) == 9
+
+
+@pytest.mark.parametrize("path", ["nope.png", "/" + "a/" * 90 + "b\n.png"])
+def test_a_path_that_cannot_be_read_is_named(out, path):
+    shown = path if len(path) < 100 else "..." + path[-100:]
+    with tsds.Writer(out, on_error="skip") as writer:
+        writer.append("train", image=path)
+        writer.append("train", image=np.zeros((6, 5), np.uint8))
+    message = f"{shown}: cannot be read: No such file or directory."
+    assert json.loads((out / "skipped.jsonl").read_text())["message"] == message
+    options = tsds.ConvertOptions(on_error="skip", workers=0)
+    (problem,) = tsds.estimate([np.zeros((6, 5), np.uint8), path], options).problems
+    assert (problem.where, problem.message) == ("train/00001", message)
+    assert "\n" not in str(problem)
 
 
 def test_an_image_of_another_shape_is_never_left_out(tmp_path, out):

@@ -32,7 +32,8 @@ _NAMED = 10  # problems printed one by one; --json prints all
     "--dry-run",
     is_flag=True,
     help="Write nothing, and print what would be done: how many samples and classes there are, the size in each "
-    "layout, whether it fits into memory, and about how long it takes.",
+    "layout, whether it fits into memory, about how long it takes, and what is wrong with annotations and headers of "
+    "images.",
 )
 @json_option
 def convert(source: Path, out: Path, options: ConvertOptions, dry_run: bool, as_json: bool) -> None:
@@ -119,6 +120,7 @@ def _show_estimate(src: Path, found: Estimate) -> None:
     lines.append(("memory", f"memmap {fits} the {words.size(found.memory)} that you may use"))
     lines.append(("time", f"about {words.duration(found.seconds)}"))
     text.echo_table(lines)
+    text.echo("checked: annotations and image headers, no pixels: damaged images are found by the conversion only")
     for note in found.notes:
         text.echo(text.Styled(f"note: {spelled(note)}", fg="yellow"))
     _show_problems("problems", found.problems)

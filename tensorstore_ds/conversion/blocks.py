@@ -81,6 +81,7 @@ class BlockResult:
     tables: Mapping[str, tuple[NDArray[np.int64], Mapping[str, NDArray[Any]]]]
     statistics: Statistics
     skipped: tuple[Problem, ...]  #: samples left out and boxes dropped
+    left_out: tuple[Problem, ...]  #: what the samples have that is not stored, each once
     files: bytes  #: `identities` of the files of its samples, as they were before they were read
 
 
@@ -141,6 +142,7 @@ class BlockRows:
         self.format = format
         self.skipped = skipped  #: problems of samples and boxes that are left out
         self.nbytes = 0  #: of the images' bytes, where these are stored and not their pixels
+        self._left_out: dict[Problem, None] = {}
         self._masks = of_kind(format.fields, MaskField)
         self._rows: list[EncodedSample] = []
         self._statistics = Statistics()
@@ -156,6 +158,7 @@ class BlockRows:
         if bad and self.format.on_error == "fail":
             raise SourceError(bad, "Mend the annotation, or leave out such boxes with `on_error=skip`.")
         self.skipped += encoded.problems
+        self._left_out.update(dict.fromkeys(sample.left_out))
         if encoded.image is not None:  # only the bytes are stored: a block of them can hold very many pixels
             self._statistics.add_pixels(encoded.pixels)
             self.nbytes += len(encoded.image)
@@ -187,7 +190,8 @@ class BlockRows:
             elif isinstance(field, TableField):
                 tables[name] = field.rows(name, self._rows)
                 field.add_statistics(self._statistics, name, *tables[name])
-        return BlockResult(first_row, len(self._rows), tables, self._statistics, tuple(self.skipped), files)
+        skipped, left_out = tuple(self.skipped), tuple(self._left_out)
+        return BlockResult(first_row, len(self._rows), tables, self._statistics, skipped, left_out, files)
 
 
 def raw_path(folder: Path, array: str) -> Path:

@@ -9,8 +9,9 @@ import multiprocessing
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, Job, faults, identities
 from tensorstore_ds.conversion.options import ConvertOptions
@@ -24,8 +25,10 @@ from tensorstore_ds.conversion.writer import Writer
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.base import Source
-from tensorstore_ds.sources.sequence import Indexable
+from tensorstore_ds.sources.sequence import Indexable, item_of, own_classes
+from tensorstore_ds.sources.splits import split_name
 
 #: So many references are joined at a time for their digest.
 _DIGESTED = 10_000
@@ -65,9 +68,10 @@ def convert(
         # A worker runs the user's script again, to find what is defined there. Its parent notices, and goes on alone.
         raise SystemExit(1)
     options, notify = options or ConvertOptions(), progress or (lambda _: None)
-    target = Path(out).absolute()
+    target = tidied(out)
     if streams := _streams(source):
         with Writer(target, options) as writer:
+            writer._format.reader.classes = own_classes(_splits(source).values())
             samples = ((split, sample) for split, samples in streams.items() for sample in samples)
             for done, (split, sample) in enumerate(samples, 1):
                 writer.append(split, sample)
@@ -83,18 +87,37 @@ def _streams(source: object) -> dict[str, Iterable[Any]]:
     """The samples of each split, if any of them are an iterator's, of unknown number."""
     if isinstance(source, str | os.PathLike):
         return {}
-    splits = source if isinstance(source, Mapping) else {"train": source}
+    splits = _splits(source)
     if all(isinstance(samples, Indexable) or not isinstance(samples, Iterable) for samples in splits.values()):
         return {}
     streams: dict[str, Iterable[Any]] = {}
     for name, samples in splits.items():
         if isinstance(samples, Indexable):
-            streams[name] = map(samples.__getitem__, range(len(samples)))
+            streams[name] = _items(samples, split_name(name))
         elif isinstance(samples, Iterable):
             streams[name] = samples
         else:
             raise OptionError(f"{name}: expected samples, found {type(samples).__name__}. Pass a list or an iterator.")
     return streams
+
+
+def _splits(source: object) -> Mapping[str, object]:
+    return source if isinstance(source, Mapping) else {"train": source}
+
+
+def _items(samples: Indexable, split: str) -> Iterator[Any]:
+    """The samples of a sequence; in place of one that it cannot give, a function that raises why."""
+    for i in range(len(samples)):
+        key = f"{split}/{i:05d}"
+        try:
+            sample = item_of(samples, i, key)
+        except SourceError as error:
+            sample = partial(_raise, error)
+        yield sample
+
+
+def _raise(error: SourceError) -> NoReturn:
+    raise error
 
 
 def _check_apart(source: Path, out: Path) -> None:
@@ -124,6 +147,8 @@ class _Conversion:
         with one_line_for_failures(self._workspace.out), self._workspace as workspace:
             self._notify(Progress("scan", 0, 0))
             prepared = prepare(source, options, room=shutil.disk_usage(workspace.path).free)
+            for note in prepared.contents.notes:
+                workspace.note(note)
             self._common = identities(source.common_files())
             prepared, shards = self._shards_of_one_shape(prepared)
             fields, found = prepared.format.fields, prepared.contents

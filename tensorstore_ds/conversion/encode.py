@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +24,9 @@ from tensorstore_ds.sources.base import Objects, Sample
 
 #: Reasons that are the resizing's doing, not a fault of the source.
 BOX_CROPPED = "box-cropped"
+_JPEG = b"\xff\xd8"  # how such a file begins
+#: Characters of a path in an error.
+_SHOWN = 100
 
 
 def encode_sample(
@@ -51,29 +55,22 @@ def _encode_sample(
     sample: Sample, options: ImageOptions, on_decode: OnDecode | None, masks: Mapping[str, MaskField]
 ) -> EncodedSample:
     source: Any = sample.image
-    if isinstance(source, str | Path):
-        source = read_file(source, sample.key)
-    original = decode_image(
-        source, color=options.color, max_pixels=options.max_pixels, key=sample.key, on_decode=on_decode
-    )
+    try:
+        if isinstance(source, str | Path):
+            source = read_file(source, sample.key)
+        original = decode_image(
+            source, color=options.color, max_pixels=options.max_pixels, key=sample.key, on_decode=on_decode
+        )
+    except SourceError as error:
+        raise with_path(error, sample.key, sample.image) from error
     height, width = original.shape[:2]
-    if sample.annotated_size is not None and sample.annotated_size != (height, width):
-        annotated = "x".join(map(str, sample.annotated_size))
-        message = f"the annotation is for an image of {annotated} (height x width), the image is {height}x{width}."
-        raise bad_image(sample.key, "size-mismatch", message)
-    pixels, placement = original, None
-    if options.size is not None:
-        placement = place((height, width), options.size, options.fit)
-        pixels = resize(original, placement)
+    placement = None if options.size is None else place((height, width), options.size, options.fit)
+    objects, problems = fitted_objects(sample, (height, width), placement)
+    pixels = original if placement is None else resize(original, placement)
     if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
         message = "expected finite numbers as pixels, found NaN or infinity"
         resized = ", or numbers too large to be resized" if pixels is not original else ""
         raise bad_image(sample.key, "pixel-nan", f"{message}{resized}.")
-    objects: dict[str, NDArray[Any]] = {}
-    problems: tuple[Problem, ...] = ()
-    if sample.objects is not None:
-        placed, problems = place_objects(sample.key, sample.objects, (height, width), placement)
-        objects = _encode_objects(sample.key, placed)
     return EncodedSample(
         key=sample.key,
         pixels=pixels,
@@ -88,6 +85,36 @@ def _encode_sample(
         arrays=sample.arrays,
         problems=problems,
     )
+
+
+def with_path(error: SourceError, key: str, image: Any) -> SourceError:
+    """The same error anew, with the path of the sample's image if its key does not say it."""
+    path = str(image) if isinstance(image, str | Path) else ""
+    if not path or path.endswith(key):
+        return SourceError(error.problems, error.advice)
+    shown = path if len(path) <= _SHOWN else f"...{path[-_SHOWN:]}"
+    problems = [replace(problem, message=f"{shown}: {problem.message}") for problem in error.problems]
+    return SourceError(problems, error.advice)
+
+
+def fitted_objects(
+    sample: Sample, size: tuple[int, int], placement: Placement | None
+) -> tuple[dict[str, NDArray[Any]], tuple[Problem, ...]]:
+    """The objects of a sample whose image has this (height, width), as they are stored; and the boxes dropped.
+
+    Raises:
+        SourceError: the annotation belongs to an image of another size; a coordinate is infinite.
+    """
+    height, width = size
+    if sample.annotated_size is not None and sample.annotated_size != size:
+        annotated = "x".join(map(str, sample.annotated_size))
+        which = f"the annotation {sample.annotation}".rstrip()
+        message = f"{which} is for an image of {annotated} (height x width), the image is {height}x{width}."
+        raise bad_image(sample.key, "size-mismatch", message)
+    if sample.objects is None:
+        return {}, ()
+    placed, problems = place_objects(sample.key, sample.objects, size, placement, sample.annotation)
+    return _encode_objects(sample.key, placed), problems
 
 
 def _encode_objects(key: str, objects: Objects) -> dict[str, NDArray[Any]]:
@@ -114,9 +141,12 @@ def _encode_mask(
     What that leaves free is ignored, or 0 where nothing is.
     """
     key, source = f"{sample.key} ({name})", sample.masks[name]
-    if isinstance(source, str | Path):
-        source = read_file(source, key)
-    mask = decode_mask(source, max_pixels=max_pixels, key=key)
+    try:
+        if isinstance(source, str | Path):
+            source = read_file(source, key)
+        mask = decode_mask(source, max_pixels=max_pixels, key=key)
+    except SourceError as error:
+        raise with_path(error, sample.key, sample.masks[name]) from error
     if mask.shape != size:
         of_mask, of_image = ("x".join(map(str, each)) for each in (mask.shape, size))
         message = f"the mask is {of_mask} (height x width), the image is {of_image} as it is shown."
@@ -125,6 +155,8 @@ def _encode_mask(
     if wrong.size:
         message = f"expected pixels in {field.expected()}, found {int(wrong[0])}."
         advice = "Name all classes with `classes`, that of 0 first, or correct the mask."
+        if source[:2] == _JPEG if isinstance(source, bytes) else getattr(source, "format", None) == "JPEG":
+            advice = "This mask is a JPEG, which changes the numbers: write all masks again as PNG."
         raise SourceError(Problem(key, "mask-range", message), advice)
     if placement is not None:
         mask = resize_nearest(mask, placement, field.ignored or 0)
@@ -145,7 +177,7 @@ def _encode(key: str, source: Any, pixels: NDArray[Any], options: ImageOptions) 
 
 
 def place_objects(
-    key: str, objects: Objects, source: tuple[int, int], placement: Placement | None
+    key: str, objects: Objects, source: tuple[int, int], placement: Placement | None, annotation: str = ""
 ) -> tuple[Objects, tuple[Problem, ...]]:
     """Check boxes against their image, move boxes and keypoints with it, and clip boxes to what is stored.
 
@@ -156,6 +188,7 @@ def place_objects(
     Args:
         objects: in pixels of the source image, whose (height, width) is `source`.
         placement: how that was fitted; None if it was not.
+        annotation: the file that they are from, if it is known.
 
     Returns:
         The objects that remain, in pixels of the stored image, and the problems.
@@ -178,7 +211,8 @@ def place_objects(
     for i in np.flatnonzero(lost | (faults != "")):
         reason = str(faults[i]) or (BOX_CROPPED if placement is not None else "box-empty")
         numbers = ", ".join(f"{v:g}" for v in boxes[i])
-        message = f"object {i}: the box ({numbers}) {_FAULTS[reason]}, in an image of {source[0]}x{source[1]}."
+        which = f"object {i + 1} of {len(boxes)}{f' in {annotation}' if annotation else ''}"
+        message = f"{which}: the box ({numbers}) {_FAULTS[reason]}, in an image of {source[0]}x{source[1]}."
         problems.append(Problem(key, reason, message))
     remains = ~lost & (faults == "")
     moved["boxes"] = clipped

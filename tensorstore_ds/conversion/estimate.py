@@ -12,6 +12,7 @@ from numcodecs.zstd import Zstd
 from tensorstore_ds.conversion.blocks import SKIP
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import AnySource, Prepared, open_any, prepare, survey
+from tensorstore_ds.conversion.result import notes_of_classes
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.arrays import ZSTD_LEVEL
 from tensorstore_ds.format.kinds import MaskField
@@ -42,7 +43,7 @@ class Estimate:
         problems: what is bad; the conversion would stop at it, or leave it out.
         left_out: what the source itself does not take in.
         sizes: how many images there are of each size, "480x640" (height x width).
-        notes: what the conversion decides by itself: gray images among others that become RGB.
+        notes: what the conversion decides by itself: gray images among others that become RGB, a split's other name.
     """
 
     format: str
@@ -61,6 +62,8 @@ class Estimate:
 
 def estimate(source: AnySource, options: ConvertOptions | None = None) -> Estimate:
     """Look at a source without converting it: annotations, image headers, and some samples for the time.
+
+    Pixels are not decoded, but those of some samples: damaged images are found by the conversion alone.
 
     Raises:
         SourceError: nothing there can be converted, or with ``on_error="fail"`` something is bad.
@@ -89,9 +92,13 @@ def estimate(source: AnySource, options: ConvertOptions | None = None) -> Estima
         memory=memory,
         fits=nbytes <= memory,
         problems=tuple(problems),
-        left_out=prepared.contents.left_out,
+        left_out=tuple(dict.fromkeys((*prepared.contents.left_out, *surveyed.left_out))),
         sizes=dict(surveyed.sizes.most_common()),
-        notes=(surveyed.note,) if surveyed.note else (),
+        notes=(
+            *prepared.contents.notes,
+            *((surveyed.note,) if surveyed.note else ()),
+            *notes_of_classes(options, prepared.format.fields),
+        ),
     )
 
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, SKIP, RowFormat, check_fields, or_skipped
-from tensorstore_ds.conversion.encode import encode_sample
+from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, SKIP, RowFormat, check_fields, faults, or_skipped
+from tensorstore_ds.conversion.encode import encode_sample, fitted_objects, with_path
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Selection, plan_splits
 from tensorstore_ds.errors import ConversionError, Problem, SourceError
@@ -27,7 +27,8 @@ from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.imaging.codecs import color_of, open_image, oriented_size, own_pixel_limit
-from tensorstore_ds.regular_files import open_file
+from tensorstore_ds.imaging.placement import place
+from tensorstore_ds.regular_files import open_file, tidied
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Sample, Source
 from tensorstore_ds.sources.sequence import Indexable, SequenceSource
@@ -44,7 +45,7 @@ NAMED = 5
 def open_any(source: AnySource, options: ConvertOptions) -> Source:
     """The source at a path, or around a sequence."""
     if isinstance(source, str | os.PathLike):
-        return open_source(Path(source).absolute(), options.format, options)
+        return open_source(tidied(source), options.format, options)
     return SequenceSource(source, options)
 
 
@@ -71,7 +72,7 @@ class Prepared:
     def encoded(self, step: int) -> Iterator[EncodedSample]:
         """Every `step`-th sample as it will be stored, but bad ones."""
         some = (split[::step] for split in self.splits.values())
-        return _encoded(self.source, self.contents, some, self.format.image, "skip")
+        return _encoded(self.source, self.contents, some, self.format.image, "skip", [])
 
 
 def prepare(source: Source, options: ConvertOptions, *, room: int | None = None) -> Prepared:
@@ -102,14 +103,14 @@ def _prepare(
     some = (split if is_raw else split[:: max(1, len(split) // PROBED)] for split in splits.values())
     first: EncodedSample | None = None
     nbytes: list[int] = []
-    for encoded in islice(_encoded(source, contents, some, image, on_error), 1 if is_raw else PROBED):
+    bad: list[Problem] = []
+    for encoded in islice(_encoded(source, contents, some, image, on_error, bad), 1 if is_raw else PROBED):
         first = first or encoded
         nbytes.append(len(encoded.image or b""))
     if first is None:
-        raise SourceError(
-            contents.problems or Problem(str(source.path), "empty-source", "no sample can be read here."),
-            "Name the files to be converted, or another `format`.",
-        )
+        nothing = Problem(str(source.path), "empty-source", "no sample can be read here.")
+        advice = "No sample is left to be stored." if bad else "Name the files to be converted, or another `format`."
+        raise SourceError([*contents.problems, *bad] or nothing, advice)
     format = RowFormat.of(contents.fields, first, image, on_error)
     return Prepared(source, contents, splits, format, max(format.fixed_nbytes, sum(nbytes) // len(nbytes)))
 
@@ -120,13 +121,14 @@ def _encoded(
     selections: Iterable[Selection],
     image: ImageOptions,
     on_error: OnError,
+    bad: list[Problem],
 ) -> Iterator[EncodedSample]:
-    """Samples as they will be stored. Bad ones that are to be skipped are not listed: the conversion will do that."""
+    """Samples as they will be stored; `bad` receives the problems of those that are to be skipped."""
     masks = of_kind(contents.fields, MaskField)
     with own_pixel_limit():
         for selection in selections:
             for reference in selection:
-                with or_skipped(on_error, []):
+                with or_skipped(on_error, bad):
                     yield encode_sample(source.read(selection.source_split, reference), image, masks=masks)
 
 
@@ -162,21 +164,29 @@ class Survey:
 
     sizes: Counter[str] = field(default_factory=Counter)  #: images of each "480x640", height x width, as shown
     kinds: Counter[Kind] = field(default_factory=Counter)
-    problems: list[Problem] = field(default_factory=list)  #: with what is no image
+    problems: list[Problem] = field(default_factory=list)  #: with what is no image, and with boxes
+    left_out: dict[Problem, None] = field(default_factory=dict)  #: what the samples have that is not stored
     differing: Problem | None = None  #: what keeps the images from being rows of one array, with the way out of it all
     note: str = ""  #: what the user is told where gray and color images are mixed, which are all stored as RGB then
 
 
 def survey(prepared: Prepared) -> Survey:
-    """Count the sizes and kinds of all images, from their headers."""
+    """Count the sizes and kinds of all images, from their headers, and check their boxes and keypoints."""
     surveyed, options = Survey(), prepared.format.image
     with own_pixel_limit():
         for split, reference in ((each.source_split, one) for each in prepared.splits.values() for one in each):
             try:
-                height, width, kind = _header(prepared.source.read(split, reference), options)
+                sample = prepared.source.read(split, reference)
+                try:
+                    height, width, kind = _header(sample, options)
+                except SourceError as error:
+                    raise with_path(error, sample.key, sample.image) from error
+                placement = None if options.size is None else place((height, width), options.size, options.fit)
+                surveyed.problems += faults(fitted_objects(sample, (height, width), placement)[1])
             except SourceError as error:
                 surveyed.problems += error.problems
                 continue
+            surveyed.left_out.update(dict.fromkeys(sample.left_out))
             surveyed.sizes[f"{height}x{width}"] += 1
             surveyed.kinds[kind] += 1
     surveyed.note = _note_of_mixed_colors(surveyed, options)

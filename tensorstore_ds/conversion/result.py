@@ -12,10 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tensorstore_ds.conversion.blocks import OWN_FIELDS
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, Problem, SourceError, StoreExistsError
+from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import Manifest, SplitEntry
 from tensorstore_ds.format.statistics import Statistics
@@ -91,10 +93,13 @@ def commit(
     Args:
         origin: ``source`` and ``source_format``.
         problems: of the source as a whole; what was skipped in each shard is added.
-        left_out, resumed: as of `Summary`.
+        left_out: of the source as a whole; what was left out in each shard is added, each once.
+        resumed: as of `Summary`.
         check_keys: as of `Workspace.commit`.
     """
     skipped = [*problems, *(problem for split in shards.values() for shard in split for problem in shard.skipped)]
+    of_shards = (problem for split in shards.values() for shard in split for problem in shard.left_out)
+    left_out = tuple(dict.fromkeys((*left_out, *of_shards)))
     splits = {}
     for name, finished in shards.items():
         statistics = Statistics()
@@ -104,6 +109,8 @@ def commit(
     if not any(split.rows for split in splits.values()):
         nothing = Problem(origin["source"], "empty-source", "expected samples, found none.")
         raise SourceError(skipped or nothing, "No sample is left to be stored.")
+    for note in notes_of_classes(options, fields):
+        workspace.note(note)
     counts = dict(Counter(problem.reason for problem in skipped))
     provenance = {
         "tool": "tensorstore-ds",
@@ -117,6 +124,20 @@ def commit(
     manifest = Manifest(options.layout, fields, splits, {}, provenance, options.license, options.citation)
     manifest = workspace.commit(manifest, [*skipped, *left_out], check_keys=check_keys)
     return summarize(workspace.out, manifest, workspace.began, counts, left_out, resumed, tuple(workspace.notes))
+
+
+def notes_of_classes(options: ConvertOptions, fields: Mapping[str, Field]) -> list[str]:
+    """What the user should know where class names were given for values that have none."""
+    notes = []
+    if options.classes and not any(field.classes for field in fields.values()):
+        names = ", ".join(name for name in fields if name not in OWN_FIELDS) or "none but the image"
+        what = "no sample has a label, a mask or labels of objects"
+        notes.append(f"`classes` was not used: {what}. Found the fields {names}: check their names.")
+    mask = fields.get("mask")
+    if options.classes and mask is not None and not isinstance(mask, MaskField):
+        expected = "a mask with classes has whole numbers (H, W)"
+        notes.append(f"mask is stored as an array, {mask.describe()}: {expected}.")
+    return notes
 
 
 @contextlib.contextmanager

@@ -39,14 +39,13 @@ class SampleFormat:
         self.options = options
         self.reader = SampleReader(options, WHERE)
         self.rows: RowFormat | None = None  #: None until it is known
-        self.left_out: tuple[Problem, ...] = ()  #: what of the first sample is not stored
         self._asked = fields
 
     def learn(self, key: str, sample: Any) -> RowFormat:
         """Take the format from the first sample; raises `SourceError` if that is bad."""
         image = self.options.image
         if self._asked is None:
-            self.left_out = self.reader.learn(parts_of(key, sample))
+            self.reader.learn(parts_of(key, sample))
             check_fields(self.reader.fields, image, WHERE)
         else:
             self.reader.use(_without_own(self._asked))
@@ -63,7 +62,6 @@ class SampleFormat:
         """Take the format from a shard of an interrupted run."""
         channels = shard.statistics.sums.get("channels") or {"sum": ()}
         self.reader.use(_without_own(shard.fields))
-        self.left_out = shard.left_out
         self.rows = RowFormat(shard.fields, self.options.image, self.options.on_error, len(channels["sum"]))
 
 
@@ -109,18 +107,19 @@ class SampleShard:
             SourceError: it is bad, and bad samples are not to be skipped; the shard is as it was then.
             ConversionError: the disk is full, or memory is short.
         """
-        if key is not None and encoding_problem(key) is not None:
-            raise SourceError(Problem(repr(key), "annotation", "expected a key in UTF-8, found other characters."))
+        _check_key(key)
         self.samples += 1
         self._has_keys &= key is not None
         self._keys.update(f"{len(key or '')} {key}".encode())
         if self.earlier is not None:
             return
-        if callable(sample):
-            sample = sample()
-        with one_line_for_failures(self._workspace.out), own_pixel_limit():
-            with or_skipped(self._format.options.on_error, self._skipped):
+        with or_skipped(self._format.options.on_error, self._skipped):
+            if callable(sample):
+                sample, key = with_key(sample(), key)
+                _check_key(key)
+            with one_line_for_failures(self._workspace.out), own_pixel_limit():
                 self._add(default_key if key is None else key, sample)
+        with one_line_for_failures(self._workspace.out):
             if self._block is not None and self._is_block_full(self._block):
                 self._write_block(self._block)
 
@@ -175,7 +174,7 @@ class SampleShard:
             raise SourceError(self._skipped or nothing, "No sample is left to be stored.")
         with one_line_for_failures(self._workspace.out):
             writer = self._write_block(self._block or BlockRows(rows, self._skipped))
-            finished = writer.finish(options.layout, self.samples, origin, self._format.left_out)
+            finished = writer.finish(options.layout, self.samples, origin)
             self._workspace.finish(*self._name, finished)
         return finished
 
@@ -221,10 +220,16 @@ class ShardJob:
 
 def with_key(sample: Any, key: object = None) -> tuple[Any, str | None]:
     """A sample, and its key, which may be its entry ``key``."""
-    if key is None and isinstance(sample, Mapping) and isinstance(sample.get("key"), str | int | np.integer):
-        key = sample["key"]
+    own = sample.get("key") if isinstance(sample, Mapping) else None
+    if isinstance(own, str | int | np.integer) and (key is None or str(key) == str(own)):
+        key = own
         sample = {name: value for name, value in sample.items() if name != "key"}
     return sample, None if key is None else str(key)
+
+
+def _check_key(key: str | None) -> None:
+    if key is not None and encoding_problem(key) is not None:
+        raise SourceError(Problem(repr(key), "annotation", "expected a key in UTF-8, found other characters."))
 
 
 def _without_own(fields: Mapping[str, Field]) -> dict[str, Field]:

@@ -59,6 +59,7 @@ class ShardWriter:
         self._runs: list[tuple[int, int]] = []
         self._statistics = Statistics()
         self._skipped: list[Problem] = []
+        self._left_out: dict[Problem, None] = {}
 
     def __enter__(self) -> ShardWriter:
         """Make the directory and the empty files of all arrays; what an earlier attempt left there is removed."""
@@ -85,6 +86,7 @@ class ShardWriter:
         self._runs.append((block.first_row, block.rows))
         self._statistics.add(block.statistics)
         self._skipped += block.skipped
+        self._left_out.update(dict.fromkeys(block.left_out))
         for name, (lengths, values) in block.tables.items():
             ends = self._lengths[name] + np.cumsum(lengths, dtype=np.int64)
             self._files[f"{name}/offsets"].write(ends.astype("<i8").tobytes())
@@ -92,7 +94,7 @@ class ShardWriter:
                 self._files[f"{name}/{value}"].write(np.ascontiguousarray(array).data)
             self._lengths[name] += int(lengths.sum())
 
-    def finish(self, layout: Layout, samples: int, origin: str, left_out: tuple[Problem, ...] = ()) -> FinishedShard:
+    def finish(self, layout: Layout, samples: int, origin: str) -> FinishedShard:
         """Complete the shard, sync it and let it appear. The arguments are as of `FinishedShard`."""
         self.__exit__()
         for name, field in of_kind(self.fields, ArrayField).items():
@@ -102,7 +104,8 @@ class ShardWriter:
             shutil.rmtree(self.directory)
         self.partial.rename(self.directory)
         sync(self.directory.parent)
-        return FinishedShard(shard, self.fields, self._statistics, tuple(self._skipped), samples, origin, left_out)
+        skipped, left_out = tuple(self._skipped), tuple(self._left_out)
+        return FinishedShard(shard, self.fields, self._statistics, skipped, samples, origin, left_out)
 
     def _close_gaps(self, path: Path, row_nbytes: int) -> None:
         """Move blocks down over rows that were planned and left out."""

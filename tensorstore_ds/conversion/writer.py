@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
 
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, faults
@@ -20,7 +19,8 @@ from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import shard_path
-from tensorstore_ds.sources.splits import split_names
+from tensorstore_ds.regular_files import tidied
+from tensorstore_ds.sources.splits import notes_of_renamed, split_names
 
 
 class Writer:
@@ -60,7 +60,7 @@ class Writer:
         **changes: Any,
     ) -> None:
         self.summary: Summary | None = None
-        self._out = Path(out).absolute()
+        self._out = tidied(out)
         self._options = _changed(options or ConvertOptions(), changes)
         self._fields = fields
         self._format = SampleFormat(self._options, fields)
@@ -100,15 +100,20 @@ class Writer:
             sample: ``(image, label)``, ``(image, target)``, a dict or an image alone, as in
                 ``formats/sources/sequence.md``; or a function that returns such, which is not called for a sample that
                 is stored already.
-            key: what the sample is called; no other of the split may have it. None for its number.
+            key: what the sample is called; no other of the split may have it. None for its entry ``key``, or else its
+                number. What a function returns has its entry looked at too, but cannot be passed over by it.
             values: in place of `sample`: ``image=..., label=...``; the image is pixels, a path, the bytes of a file, or
                 a PIL image.
 
         Raises:
             SourceError: the sample is bad, and ``on_error`` is not ``"skip"``; it was not added, nothing else happened.
-            OptionError: samples that an interrupted run has stored are given in another order.
+            OptionError: samples that an interrupted run has stored are given in another order; both `sample` and
+                `values` are given.
             ConversionError: the disk is full, or memory is short.
         """
+        if sample is not None and values:
+            message = f"expected a sample, or its values by their names, found a sample and {', '.join(values)}."
+            raise OptionError(f"append: {message} Pass all in one: a dict, or image=... and the others by name.")
         sample, own_key = with_key(values if sample is None else sample, key)
         name = self._split_name(split)
         if name in self._jobs:
@@ -168,12 +173,11 @@ class Writer:
         written = {name: self._written(workspace, name, indices) for name, indices in self._jobs.items()}
         shards = in_order(self._shards | written)
         fields = _common_fields(shards)
+        for note in notes_of_renamed(self._names):
+            workspace.note(note)
         workspace.clean((name, index) for name, split in shards.items() for index in range(len(split)))
-        left_out = next((shard.left_out for split in shards.values() for shard in split), ())
         origin = {"source": WHERE, "source_format": "samples"}
-        self.summary = commit(
-            workspace, self._options, fields, shards, origin, (), left_out, self._resumed, check_keys=True
-        )
+        self.summary = commit(workspace, self._options, fields, shards, origin, (), (), self._resumed, check_keys=True)
 
     def _written(self, workspace: Workspace, name: str, indices: set[int]) -> list[FinishedShard]:
         """The shards of a split that other processes have written."""
@@ -192,7 +196,7 @@ class Writer:
         return bool(shard and shard.origin and not (self._options.on_error == "fail" and faults(shard.skipped)))
 
     def _split_name(self, split: str) -> str:
-        if split not in self._names:
+        if not isinstance(split, str) or split not in self._names:
             self._names = split_names([*self._names, split])
         return self._names[split]
 
@@ -208,7 +212,7 @@ def _changed(options: ConvertOptions, changes: dict[str, Any]) -> ConvertOptions
     unknown = changes.keys() - ConvertOptions.__dataclass_fields__.keys()
     if unknown:
         raise OptionError(f"Writer: expected names of ConvertOptions, found {', '.join(sorted(unknown))}.")
-    if changes.get("classes") is not None:
+    if isinstance(changes.get("classes"), Iterable) and not isinstance(changes["classes"], str | Mapping):
         changes = {**changes, "classes": tuple(changes["classes"])}
     return replace(options, **changes)
 

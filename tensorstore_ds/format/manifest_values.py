@@ -9,7 +9,8 @@ from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
 
 #: Integers, and bytes of a row, stay below.
 _LIMIT = 2**63
-_MOST_DIMENSIONS = 31
+#: Dimensions of a row.
+MOST_DIMENSIONS = 31
 
 
 class ManifestValues:
@@ -72,8 +73,8 @@ class ManifestValues:
             self.integer(f"{where}.shape[{i}]", n)
             for i, n in enumerate(self.list_at(f"{where}.shape", data.get("shape")))
         )
-        if 0 in shape or len(shape) > _MOST_DIMENSIONS:
-            expected = f"at most {_MOST_DIMENSIONS} positive integers"
+        if 0 in shape or len(shape) > MOST_DIMENSIONS:
+            expected = f"at most {MOST_DIMENSIONS} positive integers"
             self.wrong(f"{where}.shape", f"expected {expected}, found {list(shape)}.")
             shape = ()
         dtype = self.choice(f"{where}.dtype", data.get("dtype"), DTYPES)

@@ -48,8 +48,8 @@ def open_source(path: Path, format: str = "auto", options: SourceOptions | None 
     """The source at `path`, of the format named, or of the one format that recognizes it.
 
     Raises:
-        SourceError: `no-such-source`, `unreadable-file`, `unknown-format`, or `ambiguous-format` when several
-            recognize it.
+        SourceError: `no-such-source`, `unreadable-file`, `unknown-format`, `empty-source`, or `ambiguous-format` when
+            several recognize it.
     """
     from tensorstore_ds.sources.base import SourceOptions  # imports NumPy, which the list of formats does not need
 
@@ -62,9 +62,29 @@ def open_source(path: Path, format: str = "auto", options: SourceOptions | None 
         return FORMATS[names[0]].load()(path, options or SourceOptions())
     if names:
         problem = Problem(str(path), "ambiguous-format", f"this could be {' or '.join(names)}.")
-        raise SourceError(problem, "Name the format with `format`.")
+        raise SourceError(problem, "Name the format with `format`, or convert one data set, by its own folder.")
+    if path.is_dir() and not (path / "zarr.json").exists():
+        _check_images(path)
     problem = Problem(str(path), "unknown-format", "no known data set format was recognized.")
     raise SourceError(problem, _advice(path))
+
+
+def _check_images(path: Path) -> None:
+    """Raise `SourceError` if a folder has no images where formats look for them, which says where there are some."""
+    from tensorstore_ds.sources.base import IMAGE_SUFFIXES
+    from tensorstore_ds.sources.files import find_file, glance
+    from tensorstore_ds.sources.splits import SPLIT_NAMES
+
+    if any(name.lower().endswith(tuple(IMAGE_SUFFIXES)) for name in glance(path)):
+        return
+    image, others = find_file(path, IMAGE_SUFFIXES)
+    if image is None:
+        message = f"expected images, found none in this folder or below ({others:,} other files)."
+        raise SourceError(Problem(str(path), "empty-source", message), "Name a folder that holds images.")
+    folders = image.split("/")[:-1]
+    depth = next((i for i, name in enumerate(folders) if name.lower() in SPLIT_NAMES), len(folders) - 1)
+    message = f"expected images in this folder or two levels below, found the first ones in {'/'.join(folders)}."
+    raise SourceError(Problem(str(path), "unknown-format", message), f"Convert {path.joinpath(*folders[:depth])}.")
 
 
 def _advice(path: Path) -> str:

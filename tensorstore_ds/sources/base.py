@@ -75,6 +75,8 @@ class Sample:
             palette, whose indices are the classes. Of the image's size as it is shown.
         arrays: further fields, one array each.
         annotated_size: (height, width) that the annotation gives; it is compared with the image.
+        annotation: the file that the objects are from, which errors name, if it is theirs alone.
+        left_out: what a Python object has besides, and is not stored.
     """
 
     key: str
@@ -84,6 +86,8 @@ class Sample:
     masks: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     annotated_size: tuple[int, int] | None = None
+    annotation: str = ""
+    left_out: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,7 @@ class Contents:
         labels: for each split the labels, (n,) int64, where the source knows them without reading the samples.
         problems: what is bad; a conversion stops at it, or leaves it out if `on_error` says so.
         left_out: what the source itself does not take in: a photograph not listed, a split that is a union.
+        notes: what the user should know, though nothing is bad: a split that was renamed.
     """
 
     fields: Mapping[str, Field]
@@ -103,6 +108,7 @@ class Contents:
     labels: Mapping[str, NDArray[np.int64]] | None = None
     problems: tuple[Problem, ...] = ()
     left_out: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @runtime_checkable

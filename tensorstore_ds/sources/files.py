@@ -91,6 +91,24 @@ def glance(root: Path) -> list[str]:
     return files
 
 
+def find_file(root: Path, suffixes: Collection[str]) -> tuple[str | None, int]:
+    """A file below `root` with one of these suffixes, relative, with ``/``; and how many others were seen before it.
+
+    None if there is none among the first hundred thousand. Links to folders are not followed.
+    """
+    others = 0
+    for folder, below, files in os.walk(root):
+        below[:] = sorted(name for name in below if name[0] != "." and name.lower() not in LITTER)
+        shown = [name for name in sorted(files) if name[0] != "." and name.lower() not in LITTER]
+        for name in shown:
+            if name.lower().endswith(tuple(suffixes)):
+                return Path(folder, name).relative_to(root).as_posix(), others
+        others += len(shown)
+        if others > 10 * _GLANCE_ALL:
+            break
+    return None, others
+
+
 def _entries(folder: str, limit: int) -> list[tuple[str, bool]]:
     """Name, and whether it is a folder, of some entries; of a folder with more, also an XML file beside the first."""
     try:

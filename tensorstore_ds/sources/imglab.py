@@ -75,7 +75,9 @@ class ImglabSource(Source):
     @classmethod
     def detect(cls, path: Path) -> bool:
         """Whether it is an XML file whose root is ``dataset``, or a folder with such files."""
-        return file_root(path) == "dataset" if path.is_file() else "dataset" in folder_roots(path)
+        return (
+            file_root(path) == "dataset" if path.is_file() else any("dataset" in roots for roots in folder_roots(path))
+        )
 
     def scan(self) -> Contents:
         """Read every XML file."""

@@ -31,6 +31,7 @@ VOC_CLASSES = (
 #: So many masks are looked at, where classes are named, for values that can be none.
 _PROBED = 16
 _FOREGROUND = 255
+_JPEG = (".jpg", ".jpeg")
 
 
 class _Folders(NamedTuple):
@@ -132,6 +133,11 @@ class MaskSource(Source):
             named = read_classes(self.path / _CLASSES)
         if named is None and folders.masks.endswith(_VOC):
             named = VOC_CLASSES
+        masks = (reference.partition("\0")[2] for split in splits.values() for reference in split)
+        jpeg = next((mask for mask in masks if mask.lower().endswith(_JPEG)), None) if named is None else None
+        if jpeg is not None:
+            message = "expected masks whose numbers are classes, found a JPEG, which changes the numbers."
+            raise SourceError(Problem(jpeg, "mask-range", message), "Write all masks again as PNG.")
         references = itertools.chain.from_iterable(splits.values())
         values: set[int] = set()
         for reference in itertools.islice(references, None if named is None else _PROBED):

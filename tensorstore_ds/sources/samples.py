@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.errors import Problem, SourceError, one_line
 from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
-from tensorstore_ds.format.schema import DTYPES, ArraySpec
+from tensorstore_ds.format.manifest_values import MOST_DIMENSIONS
+from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
 from tensorstore_ds.sources.base import FLAGS, Objects, Sample, SourceOptions
 from tensorstore_ds.sources.names import flip_pairs, number_classes
 
@@ -54,6 +55,7 @@ class SampleReader:
 
     def __init__(self, options: SourceOptions, where: str) -> None:
         self.options = options
+        self.classes: tuple[str, ...] | None = None  #: names for labels where the options have none
         self._where = where
         self.use({})
 
@@ -63,13 +65,16 @@ class SampleReader:
         self._shapes = _field_shapes(fields)
         self._indices = {name: {text: i for i, text in enumerate(field.classes)} for name, field in fields.items()}
 
-    def learn(self, parts: Parts, classes: tuple[str, ...] | None = None) -> tuple[Problem, ...]:
-        """Take the fields from the first sample; returns what is not stored. `classes` are names for its labels."""
+    def learn(self, parts: Parts) -> tuple[Problem, ...]:
+        """Take the fields from the first sample; returns what of it is not stored."""
+        classes = self.classes
         if self.options.classes is not None:
             classes = number_classes((), self.options.classes, self._where)
         if parts.has_classes and classes is None:
-            message = "expected class names, found labels alone (no attribute classes or targets)."
-            raise SourceError(Problem(self._where, "unknown-class", message), "Pass the names as `classes`.")
+            what = "labels" if parts.label is not None else "masks" if parts.mask is not None else "labels of objects"
+            message = f"expected class names for the {what}, found none."
+            advice = "Pass the names as `classes`, in the order of their numbers: the first one is that of 0."
+            raise SourceError(Problem(self._where, "unknown-class", message), advice)
         fields: dict[str, Field] = {}
         if parts.label is not None:
             fields["label"] = LabelField(classes=classes or ())
@@ -78,13 +83,13 @@ class SampleReader:
         if parts.mask is not None:
             fields["mask"] = MaskField.of(classes or ())
         for name, array in parts.arrays.items():
-            field = _field_name(name)
-            if field in fields or field in _RESERVED:
-                message = f"expected a name that a store does not use itself, found {name}."
+            field = self._checked_name(name, array)
+            if field in fields:
+                message = f"expected names that differ, found {name}, and another that would be named {field} too."
                 raise SourceError(Problem(self._where, "annotation", message), "Rename it.")
             fields[field] = ArrayField(ArraySpec(array.dtype.name, array.shape))
         self.use(fields)
-        return tuple(Problem(f"{self._where}: {name}", "not-listed", "not stored.") for name in parts.ignored)
+        return self._left_out(parts)
 
     def read(self, key: str, sample: Any) -> Sample:
         """A sample with the fields that are known; raises `SourceError` if it is none, or has others."""
@@ -96,13 +101,32 @@ class SampleReader:
                 for s in (self._shapes, shapes)
             )
             message = f"expected the fields of the first sample, {wanted}, found {has}."
+            if more := sorted(shapes.keys() - self._shapes.keys()):
+                message += f" The first sample had no {', '.join(more)}."
             raise SourceError(Problem(key, "annotation", message), "Give all samples the same fields.")
         label = None if parts.label is None else self._index(key, parts.label, "label")
         for number in (parts.objects or {}).get("labels", ()):
             self._index(key, int(number), "objects")
         masks = {} if parts.mask is None else {"mask": parts.mask}
         arrays = {_field_name(name): array for name, array in parts.arrays.items()}
-        return Sample(key, parts.image, label, parts.objects, masks, arrays)
+        return Sample(key, parts.image, label, parts.objects, masks, arrays, left_out=self._left_out(parts))
+
+    def _left_out(self, parts: Parts) -> tuple[Problem, ...]:
+        return tuple(Problem(f"{self._where}: {name}", "not-listed", "not stored.") for name in parts.ignored)
+
+    def _checked_name(self, name: str, array: NDArray[Any]) -> str:
+        """The field's name of an array; raises `SourceError` if no store can have it."""
+        field, found = _field_name(name), one_line(name) or '""'
+        if not NAME.fullmatch(field):
+            expected = "a field's name with letters, digits, - or _"
+        elif field in _RESERVED:
+            expected = "a name that a store does not use itself"
+        elif array.ndim > MOST_DIMENSIONS:
+            expected, found = f"at most {MOST_DIMENSIONS} dimensions", f"{array.ndim} in {found}"
+        else:
+            return field
+        advice = "Reshape it." if array.ndim > MOST_DIMENSIONS else "Rename it."
+        raise SourceError(Problem(self._where, "annotation", f"expected {expected}, found {found}."), advice)
 
     def _objects_field(self, objects: Objects, classes: tuple[str, ...]) -> Field:
         classes = classes if "labels" in objects else ()
@@ -237,6 +261,9 @@ def _from_mapping(image: Any, values: Mapping[str, Any], *, arrays: bool) -> Par
         is_index = array is not None and array.ndim == 0 and array.dtype.kind in "iu"
         if name in _LABEL_KEYS and (is_index or isinstance(value, str)):
             label = value if isinstance(value, str) else int(value)
+        elif name == "label" and array is not None:
+            found = f"{value}" if array.ndim == 0 else f"{array.dtype} {array.shape}"
+            raise ValueError(f"expected a label that is a whole number or the name of a class, found {found}")
         elif arrays and name == "mask" and _is_mask(value, array):
             mask = value if array is None else array
         elif arrays and array is not None and array.size:

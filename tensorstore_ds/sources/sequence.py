@@ -6,7 +6,7 @@ What a single sample may be, `samples` says.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -18,7 +18,7 @@ from tensorstore_ds.regular_files import check_machine
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.names import number_classes
 from tensorstore_ds.sources.samples import SampleReader, as_array, parts_of
-from tensorstore_ds.sources.splits import split_names
+from tensorstore_ds.sources.splits import notes_of_renamed, split_names
 
 
 @runtime_checkable
@@ -63,30 +63,43 @@ class SequenceSource(Source):
             labels = known if len(known) == len(targets) else None
         # what a sequence calls its targets need not be the labels of the objects
         asked = parts.has_classes and self.options.classes is None
-        left_out = self._reader.learn(parts, self._class_names(labels) if asked else None)
+        self._reader.classes = self._class_names(labels) if asked else None
+        left_out = self._reader.learn(parts)
         splits = {name: range(len(sequence)) for name, sequence in self._sequences.items()}
-        return Contents(self._reader.fields, splits, labels, left_out=left_out)
+        return Contents(self._reader.fields, splits, labels, left_out=left_out, notes=notes_of_renamed(names))
 
     def read(self, split: str, reference: Reference) -> Sample:
         return self._reader.read(self.key(split, reference), self._get(split, int(reference)))
 
     def _get(self, split: str, index: int) -> Any:
-        try:
-            return self._sequences[split][index]
-        except Exception as error:  # whatever a stranger's code raises
-            key = self.key(split, index)
-            check_machine(key, error)
-            message = f"its __getitem__({index}) raised {type(error).__name__}: {error}."
-            raise SourceError(Problem(key, "unreadable-file", message)) from error
+        return item_of(self._sequences[split], index, self.key(split, index))
 
     def _class_names(self, labels: Mapping[str, NDArray[np.int64]] | None) -> tuple[str, ...] | None:
-        for sequence in self._sequences.values():
-            classes = getattr(sequence, "classes", None)
-            if isinstance(classes, list | tuple) and classes:
-                names = [", ".join(map(str, name)) if isinstance(name, list | tuple) else str(name) for name in classes]
-                counts = Counter(names)  # ImageNet has two classes named crane
-                return tuple(f"{name} ({i})" if counts[name] > 1 else name for i, name in enumerate(names))
-        return None if labels is None else number_classes(np.concatenate([*labels.values()]), None, str(self.path))
+        classes = own_classes(self._sequences.values())
+        if classes is not None or labels is None:
+            return classes
+        return number_classes(np.concatenate([*labels.values()]), None, str(self.path))
+
+
+def item_of(sequence: Indexable, index: int, key: str) -> Any:
+    """A sample of a sequence; what the sequence raises becomes a `SourceError` that names the sample by `key`."""
+    try:
+        return sequence[index]
+    except Exception as error:  # whatever a stranger's code raises
+        check_machine(key, error)
+        message = f"its __getitem__({index}) raised {type(error).__name__}: {error}."
+        raise SourceError(Problem(key, "unreadable-file", message)) from error
+
+
+def own_classes(sequences: Iterable[object]) -> tuple[str, ...] | None:
+    """The class names in the attribute ``classes`` of the first of some objects that has it."""
+    for sequence in sequences:
+        classes = getattr(sequence, "classes", None)
+        if isinstance(classes, list | tuple) and classes:
+            names = [", ".join(map(str, name)) if isinstance(name, list | tuple) else str(name) for name in classes]
+            counts = Counter(names)  # ImageNet has two classes named crane
+            return tuple(f"{name} ({i})" if counts[name] > 1 else name for i, name in enumerate(names))
+    return None
 
 
 def _targets(sequence: Indexable) -> NDArray[np.int64] | None:

@@ -21,6 +21,9 @@ def split_name(text: str) -> str:
     >>> split_name("Train 2012")
     'train_2012'
     """
+    if not isinstance(text, str):
+        message = f"expected a split's name, which is text, found {type(text).__name__}."
+        raise SourceError(Problem(repr(text), "split-name", message), "Name the split, such as train.")
     name = re.sub(r"[^a-z0-9_-]", "_", text.lower())
     if NAME.fullmatch(name) and re.search(r"[a-z0-9]", name):
         return name
@@ -38,6 +41,16 @@ def split_names(texts: Iterable[str]) -> dict[str, str]:
             message = f"expected splits whose names differ, found {other} too: both would be named {name}."
             raise SourceError(Problem(text, "split-name", message), "Rename or merge one of them.")
     return {text: name for name, text in texts_by_name.items()}
+
+
+def notes_of_renamed(names: Mapping[str, str]) -> tuple[str, ...]:
+    """A note for each split whose name a store cannot have, but for its case.
+
+    >>> notes_of_renamed({"Train": "train", "Train set!": "train_set_"})
+    ("the split 'Train set!' is named train_set_ in the store.",)
+    """
+    renamed = ((text, name) for text, name in names.items() if text.lower() != name)
+    return tuple(f"the split {text!r} is named {name} in the store." for text, name in renamed)
 
 
 def find_unions(splits: Mapping[str, NDArray[np.int64]]) -> dict[str, tuple[str, ...]]:

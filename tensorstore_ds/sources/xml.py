@@ -12,6 +12,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
@@ -32,7 +33,8 @@ _INVALID_TOKEN = 4
 _ROOT = re.compile(rb"<(annotation|dataset)[\s/>]")
 _NO = frozenset({"", "0", "false", "no", "unspecified"})
 _YES = frozenset({"1", "true", "yes"})
-_SAMPLE = 8  # XML files whose beginning tells the format of a folder
+_SAMPLE = 8  # XML files of a folder whose beginning tells its format
+_SAMPLE_FOLDERS = 16
 _HEAD = 4096
 _PLACE_LIMIT = 1e9  # pixels; larger numbers lose their meaning in the float32 of a store
 
@@ -242,10 +244,13 @@ def shown(text: str | None) -> str:
 # --- what a file seems to be --------------------------------------------------------------------------------------
 
 
-def folder_roots(path: Path) -> set[str]:
-    """Which of the roots ``annotation`` and ``dataset`` some of the XML files below a folder seem to have."""
-    names = sorted(name for name in glance(path) if name.lower().endswith(".xml"))
-    return {root for name in names[:_SAMPLE] if (root := file_root(path / name))}
+def folder_roots(path: Path) -> list[set[str]]:
+    """Which of the roots ``annotation`` and ``dataset`` some XML files seem to have, in each folder of some below."""
+    folders: dict[str, list[str]] = {}
+    for name in sorted(name for name in glance(path) if name.lower().endswith(".xml")):
+        folders.setdefault(name.rpartition("/")[0], []).append(name)
+    some = (names[:_SAMPLE] for names in islice(folders.values(), _SAMPLE_FOLDERS))
+    return [{root for name in names if (root := file_root(path / name))} for names in some]
 
 
 def file_root(path: Path) -> str | None:

@@ -27,7 +27,7 @@ from tensorstore_ds.sources.list.table import (
     unpack,
 )
 from tensorstore_ds.sources.names import flip_pairs, number_classes, order_classes
-from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, split_name, split_names
+from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, notes_of_renamed, split_name, split_names
 
 #: Names of lists that may stand beside the usual ones of splits: unions of them, which are left out.
 _UNION_NAMES = frozenset({"all", "trainval"})
@@ -42,6 +42,7 @@ class ListSource(Source):
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
         self._columns = Columns(1)
+        self._notes: list[str] = []
         self._labels: dict[str, int] = {}  # the text in the list -> class index
 
     @classmethod
@@ -119,6 +120,7 @@ class ListSource(Source):
                     names = split_names([*names, cells[place]])
                 split = names[cells[place]]
             rows.add(packed, split, table.where, line)
+        self._notes += notes_of_renamed(names)
 
     def _not_listed(self, rows: _Rows) -> list[Problem]:
         """The images of the folder that no line names; not looked for where the source is a file."""
@@ -139,7 +141,7 @@ class ListSource(Source):
         selected = {split: rows.of_split(split, keep) for split in rows.splits}
         splits = {split: packed for split, (packed, _) in selected.items() if packed}
         labels = {split: classes[selected[split][1]] for split in splits} if "label" in fields else None
-        return Contents(fields, splits, labels, tuple(problems), tuple(left))
+        return Contents(fields, splits, labels, tuple(problems), tuple(left), tuple(self._notes))
 
     def _class_names(self, texts: list[str]) -> tuple[str, ...]:
         """The class names, and `_labels`: numbers are class indices, unless the class list has them as names."""

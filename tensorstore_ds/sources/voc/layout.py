@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import TEXT_LIMIT, os_errors, read_file
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
-from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, split_names
+from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, notes_of_renamed, split_names
 
-_ANNOTATIONS, _IMAGES = "Annotations", "JPEGImages"
+ANNOTATIONS, _IMAGES = "Annotations", "JPEGImages"
 _CLASS_LINE = re.compile(r"\S.*?\s+(-1|0|1)")  # of aeroplane_train.txt: an id, and whether the class is in the image
 
 
@@ -41,14 +41,14 @@ def find_layout(root: Path) -> Layout:
         entries = sorted((root / folder).iterdir()) if folder else []
         texts = [entry for entry in entries if entry.suffix.lower() == ".txt" and entry.name[0] != "."]
         lists = [entry.name for entry in texts if entry.is_file()]
-    return Layout(f"{base}{_ANNOTATIONS}/", images, tuple(f"{folder}{name}" for name in lists))
+    return Layout(f"{base}{ANNOTATIONS}/", images, tuple(f"{folder}{name}" for name in lists))
 
 
 def _base(root: Path) -> str | None:
-    if (root / _ANNOTATIONS).is_dir():
+    if (root / ANNOTATIONS).is_dir():
         return ""
     names: list[str] = []
-    for pattern in (f"*/{_ANNOTATIONS}", f"*/*/{_ANNOTATIONS}"):  # in VOCdevkit, and in the folder around it
+    for pattern in (f"*/{ANNOTATIONS}", f"*/*/{ANNOTATIONS}"):  # in VOCdevkit, and in the folder around it
         folders = (path.parent for path in root.glob(pattern) if path.is_dir())
         names = names or sorted(folder.relative_to(root).as_posix() for folder in folders)
     if not names or all(name.split("/")[0].lower() in SPLIT_NAMES for name in names):
@@ -67,8 +67,8 @@ def image_folders(xml: str) -> tuple[str, ...]:
     """
     parts = xml.split("/")[:-1]
     folders = [parts, [*parts[:-1], _IMAGES]]
-    if _ANNOTATIONS in parts:
-        i = len(parts) - 1 - parts[::-1].index(_ANNOTATIONS)
+    if ANNOTATIONS in parts:
+        i = len(parts) - 1 - parts[::-1].index(ANNOTATIONS)
         folders.insert(1, [*parts[:i], _IMAGES, *parts[i + 1 :]])
     return tuple(dict.fromkeys("".join(f"{part}/" for part in folder) for folder in folders))
 
@@ -85,6 +85,7 @@ class Splits:
     missing: dict[str, None] = field(default_factory=dict)  #: XML files that a list wants and that are not there
     problems: list[Problem] = field(default_factory=list)
     left_out: list[Problem] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
 
 
 def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> Splits:
@@ -114,6 +115,7 @@ def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> Splits:
         message = f"not stored twice: it is the union of {', '.join(parts)}."
         splits.left_out.append(Problem(lists[name][0], "split-union", message))
     names = split_names(name for name in splits.rows if name not in unions)
+    splits.notes = notes_of_renamed(names)
     splits.rows = {short: splits.rows[name] for name, short in names.items()}
     return splits
 

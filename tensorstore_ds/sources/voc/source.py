@@ -18,10 +18,11 @@ from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sam
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
 from tensorstore_ds.sources.objects import ObjectTable
 from tensorstore_ds.sources.voc.annotation import read_annotation
-from tensorstore_ds.sources.voc.layout import Layout, Splits, find_layout, find_splits, image_folders
+from tensorstore_ds.sources.voc.layout import ANNOTATIONS, Layout, Splits, find_layout, find_splits, image_folders
 from tensorstore_ds.sources.xml import folder_roots
 
 _NO_IMAGE = -1
+_MASKS = ("SegmentationClass", "SegmentationObject")
 
 
 class VocSource(Source):
@@ -36,8 +37,8 @@ class VocSource(Source):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether the folder has XML files whose root is ``annotation``, and none whose root is imglab's."""
-        return path.is_dir() and folder_roots(path) == {"annotation"}
+        """Whether in some folder there are XML files whose root is ``annotation``, and none whose root is imglab's."""
+        return path.is_dir() and {"annotation"} in folder_roots(path)
 
     def scan(self) -> Contents:
         """Read every XML file once: for the classes, the keypoints and the flags that there are, and for its faults."""
@@ -50,6 +51,7 @@ class VocSource(Source):
         splits = find_splits(self.path, layout, xmls)
         images = _Images(self, layout)
         image_of = self._match(xmls, images, splits)
+        splits.left_out += self._beside(layout)
         references = {
             name: PackedStrings(f"{images.paths[image_of[i]]}\0{xmls[i]}" for i in rows if image_of[i] != _NO_IMAGE)
             for name, rows in splits.rows.items()
@@ -59,7 +61,7 @@ class VocSource(Source):
             raise SourceError(splits.problems)
         field = self._table.field(self.options, str(self.path), labelled=True)
         problems, left_out = tuple(splits.problems), tuple(splits.left_out)
-        return Contents({"objects": field}, references, problems=problems, left_out=left_out)
+        return Contents({"objects": field}, references, None, problems, left_out, splits.notes)
 
     def read(self, split: str, reference: Reference) -> Sample:
         image, _, xml = str(reference).partition("\0")
@@ -69,11 +71,27 @@ class VocSource(Source):
                 message = f"expected what the scan found, found a new class or keypoint in {each.label}."
                 raise SourceError(Problem(xml, "annotation", f"{message} Do not change a source while it is read."))
         objects = self._table.arrays(annotation.objects, xml)
-        return Sample(image, f"{self.images}/{image}", objects=objects, annotated_size=annotation.size)
+        return Sample(image, f"{self.images}/{image}", objects=objects, annotated_size=annotation.size, annotation=xml)
 
     def files(self, reference: Reference) -> tuple[str, ...]:
         image, _, xml = str(reference).partition("\0")
         return (f"{self.path}/{xml}", f"{self.images}/{image}")
+
+    def _beside(self, layout: Layout) -> list[Problem]:
+        """The XML files and images of the source that lie outside of the folders of the data set, but its masks."""
+        if not layout.annotations or self.options.images is not None:
+            return []  # all XML files are looked at; images lie elsewhere
+        base = layout.annotations.removesuffix(f"{ANNOTATIONS}/")
+        inside = (layout.images, *(f"{base}{folder}/" for folder in _MASKS))
+        message = "not stored: it lies outside of the folders of this data set."
+        beside = []
+        try:
+            for path in walk_files(self.path, IMAGE_SUFFIXES | {".xml"}):
+                if not path.startswith(layout.annotations if path.lower().endswith(".xml") else inside):
+                    beside.append(Problem(path, "not-listed", message))
+        except SourceError as error:  # a folder that is no part of the data set
+            beside += error.problems
+        return beside
 
     def _match(self, xmls: Sequence[str], images: _Images, splits: Splits) -> array[int]:
         """Read the annotations that belong to a split, and say what becomes of all other files.
