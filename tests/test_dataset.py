@@ -9,7 +9,8 @@ from torch.utils import data
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from stores import Samples, class_folders, detections, store_of
+import tensorstore_ds as tsds
+from stores import Samples, class_folders, detections, png_bytes, store_of
 from tensorstore_ds import ConvertOptions, convert
 from tensorstore_ds.loading.dataset import Batch, StoreDataset
 
@@ -46,7 +47,7 @@ def test_a_sample_is_a_dict_of_tensors(path):
 
 def test_a_batch_is_a_sequence_of_samples_over_whole_columns(path):
     dataset = StoreDataset(path, fields=["image", "objects", "key", "size"])
-    batch = dataset.__getitems__([5, 2, 2, 9])
+    batch = dataset.gather([5, 2, 2, 9])
     assert isinstance(batch, Batch)
     assert len(batch) == 4
     assert batch.columns["image"].shape == (4, 3, 12, 10)
@@ -62,7 +63,7 @@ def test_a_batch_is_a_sequence_of_samples_over_whole_columns(path):
 
 
 def test_part_of_a_batch(path):
-    batch = StoreDataset(path).__getitems__(np.arange(11)).part(3, 8)
+    batch = StoreDataset(path).gather(np.arange(11)).part(3, 8)
     assert len(batch) == 5
     np.testing.assert_array_equal(batch[2]["image"].permute(1, 2, 0), SAMPLES[5]["image"])
     for i in range(5):
@@ -95,7 +96,7 @@ def test_torchvisions_transforms_move_boxes_and_keypoints(path):
 def test_no_tensor_aliases_the_map(path):
     dataset = StoreDataset(path)
     before = dataset[2]["image"].clone()
-    for sample in (dataset[2], dataset.__getitems__([2])[0]):
+    for sample in (dataset[2], dataset.gather([2])[0]):
         sample["image"].zero_()
         sample["objects"]["boxes"].zero_()
     assert torch.equal(dataset[2]["image"], before)
@@ -115,10 +116,10 @@ def test_subset_and_filter(labelled):
     dataset = StoreDataset(labelled)
     subset = dataset.subset([4, 0, 19])
     assert [int(s["image"][0, 0, 0]) for s in (subset[0], subset[1], subset[-1])] == [4, 0, 19]
-    assert [int(v) for v in subset.subset([2, 1]).__getitems__([0, 1]).columns["image"][:, 0, 0, 0]] == [19, 0]
+    assert [int(v) for v in subset.subset([2, 1]).gather([0, 1]).columns["image"][:, 0, 0, 0]] == [19, 0]
     twos = dataset.filter(lambda label: label == 2, "label")
     assert len(twos) == 6
-    assert {int(s["label"]) for s in twos.__getitems__(range(6))} == {2}
+    assert {int(s["label"]) for s in twos.gather(range(6))} == {2}
     few = twos.filter(lambda angle, label: (angle[:, 0] > 10) & (label == 2), "angle", "label")
     assert [int(few[i]["angle"][0]) for i in range(len(few))] == [11, 14, 17]
     with pytest.raises(IndexError):
@@ -156,7 +157,7 @@ def test_encoded_images_are_decoded(tmp_path, encoding):
     convert(folder, tmp_path / "s.tsds", ConvertOptions(encoding=encoding, workers=0))
     convert(folder, tmp_path / "raw.tsds", ConvertOptions(workers=0))
     dataset, raw = StoreDataset(tmp_path / "s.tsds"), StoreDataset(tmp_path / "raw.tsds")
-    batch, expected = (d.__getitems__([3, 1]).columns["image"] for d in (dataset, raw))
+    batch, expected = (d.gather([3, 1]).columns["image"] for d in (dataset, raw))
     assert batch.shape == expected.shape
     if encoding == "source":
         assert torch.equal(batch, expected)
@@ -166,12 +167,10 @@ def test_encoded_images_are_decoded(tmp_path, encoding):
 def test_encoded_images_of_differing_sizes_are_a_list(tmp_path):
     folder = tmp_path / "src"
     folder.mkdir()
-    from stores import png_bytes
-
     for i, size in enumerate([(4, 9), (8, 3)]):
         (folder / f"{i}.png").write_bytes(png_bytes(np.full(size, i, np.uint8)))
     convert(folder, tmp_path / "s.tsds", ConvertOptions(encoding="source", workers=0))
-    images = StoreDataset(tmp_path / "s.tsds").__getitems__([1, 0]).columns["image"]
+    images = StoreDataset(tmp_path / "s.tsds").gather([1, 0]).columns["image"]
     assert [tuple(image.shape) for image in images] == [(1, 8, 3), (1, 4, 9)]
 
 
@@ -192,4 +191,57 @@ def test_an_empty_split(tmp_path):
     convert(source, tmp_path / "s.tsds", ConvertOptions(workers=0, split={"train": 1.0, "val": 0.0}))
     dataset = StoreDataset(tmp_path / "s.tsds", "val")
     assert len(dataset) == 0
-    assert dataset.__getitems__([]).columns["image"].shape == (0, 3, 4, 6)
+    assert dataset.gather([]).columns["image"].shape == (0, 3, 4, 6)
+
+
+# --- as other loaders and people use it ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_torchs_loader_stacks_what_a_transform_returns(labelled, workers):
+    dataset = StoreDataset(labelled, transform=image_alone)
+    batches = list(data.DataLoader(dataset, batch_size=6, num_workers=workers))
+    assert [tuple(batch.shape) for batch in batches] == [(6, 3, 4, 6)] * 3 + [(2, 3, 4, 6)]
+    assert [int(v) for batch in batches for v in batch[:, 0, 0, 0]] == list(range(20))
+
+
+def image_alone(sample):
+    return sample["image"].as_subclass(torch.Tensor)
+
+
+def test_an_opened_store_is_as_good_as_its_path(labelled):
+    assert StoreDataset(tsds.open(labelled)).path == StoreDataset(labelled).path
+
+
+@pytest.mark.parametrize("item", ["image", slice(0, 3), None, 1.5])
+def test_samples_are_taken_by_their_number(labelled, item):
+    with pytest.raises(TypeError, match=r"sample: expected a number, found .* use subset"):
+        StoreDataset(labelled)[item]
+
+
+def test_one_name_is_no_list_of_fields(labelled):
+    with pytest.raises(tsds.OptionError, match="`fields`: expected a list of names, found 'image'"):
+        StoreDataset(labelled, fields="image")
+
+
+def test_encoded_images_of_many_sizes_are_always_a_list(tmp_path):
+    """Also in a batch whose images happen to have one size."""
+    folder = tmp_path / "src"
+    folder.mkdir()
+    for i, size in enumerate([(4, 9), (8, 3), (4, 9), (4, 9)]):
+        (folder / f"{i}.png").write_bytes(png_bytes(np.full(size, i, np.uint8)))
+    convert(folder, tmp_path / "s.tsds", ConvertOptions(encoding="source", workers=0))
+    for batch in tsds.DataLoader(StoreDataset(tmp_path / "s.tsds"), 2):
+        assert isinstance(batch["image"], list) and len(batch["image"]) == 2
+
+
+@pytest.mark.parametrize("transform", [None, image_alone])
+def test_gray_among_color_is_named(tmp_path, transform):
+    folder = tmp_path / "src"
+    folder.mkdir()
+    for i in range(3):
+        (folder / f"{i}.png").write_bytes(png_bytes(np.zeros((4, 9) if i == 1 else (4, 9, 3), np.uint8)))
+    convert(folder, tmp_path / "s.tsds", ConvertOptions(encoding="source", workers=0))
+    message = "1.png: expected 4 x 9 x 3 uint8, as 0.png has it, found 4 x 9 x 1" if transform is None else "3, 1, 3"
+    with pytest.raises(ValueError, match=message):
+        next(iter(tsds.DataLoader(StoreDataset(tmp_path / "s.tsds", transform=transform), 3)))

@@ -46,8 +46,10 @@ def order(epoch: int) -> list[int]:
     return sampler.rows().tolist()
 
 
-def at(epoch: int, batch: int) -> dict[str, int]:
-    return {"epoch": epoch, "batch": batch, "seed": 3}
+def place(loader: DataLoader[Any]) -> tuple[int, int]:
+    """The epoch and the batch of a loader's state."""
+    state = loader.state_dict()
+    return state["epoch"], state["batch"]
 
 
 # --- the end ----------------------------------------------------------------------------------------------------
@@ -60,7 +62,7 @@ def test_an_iterator_that_has_ended_stays_so(path: Path, options: dict[str, Any]
     assert rows(batches) == order(0)
     for _ in range(3):
         assert next(batches, None) is None
-        assert loader.state_dict() == at(1, 0)
+        assert place(loader) == (1, 0)
     assert rows(loader) == order(1)
     assert next(batches, None) is None
 
@@ -77,7 +79,7 @@ def test_an_iterator_that_raised_is_over_and_no_epoch_is_counted(path: Path) -> 
     with pytest.raises(ArithmeticError, match="too much"):
         next(batches)
     assert next(batches, None) is None
-    assert loader.state_dict() == at(0, 2)  # the batch that failed is the next one
+    assert place(loader) == (0, 2)  # the batch that failed is the next one
 
 
 def test_a_batch_transform_that_raises_has_handed_nothing_out(path: Path) -> None:
@@ -89,7 +91,7 @@ def test_a_batch_transform_that_raises_has_handed_nothing_out(path: Path) -> Non
     with pytest.raises(ArithmeticError, match="too much"):
         next(batches)
     assert next(batches, None) is None
-    assert loader.state_dict() == at(0, 0)
+    assert place(loader) == (0, 0)
 
 
 def test_closing_ends_the_threads(path: Path) -> None:
@@ -100,7 +102,7 @@ def test_closing_ends_the_threads(path: Path) -> None:
         batches.close()
         assert not [t for t in threading.enumerate() if t.name.startswith("tsds-loader")]
         assert next(batches, None) is None
-        assert loader.state_dict() == at(0, 1)
+        assert place(loader) == (0, 1)
 
 
 def test_an_iterator_whose_last_reference_dies_in_one_of_its_threads(path: Path) -> None:
@@ -137,7 +139,7 @@ def test_two_iterators_at_once_are_two_epochs(path: Path, options: dict[str, Any
     assert (rows(first), rows(second)) == (order(0), order(1))
     assert [batch["epoch"] for batch in first] == [0] * 4
     assert [batch["epoch"] for batch in second] == [1] * 4
-    assert loader.state_dict() == at(2, 0)
+    assert place(loader) == (2, 0)
     assert rows(loader) == order(2)
 
 
@@ -163,26 +165,26 @@ def test_the_state_is_that_of_the_iterator_which_began_last(path: Path) -> None:
     assert rows(itertools.islice(second, 1)) == order(0)[:10]  # who is asked first has the first epoch
     assert rows(itertools.islice(first, 3)) == order(1)[:30]
     assert rows(second) == order(0)[10:]
-    assert loader.state_dict() == at(1, 3)
+    assert place(loader) == (1, 3)
     resumed = loader_of(path)
     resumed.load_state_dict(loader.state_dict())
     assert rows(resumed) == rows(first) == order(1)[30:]
-    assert loader.state_dict() == at(2, 0)
+    assert place(loader) == (2, 0)
 
 
 def test_a_state_or_an_epoch_that_is_set_is_that_of_the_next_iterator(path: Path) -> None:
     loader = loader_of(path)
     live = iter(loader)
     next(live)
-    loader.load_state_dict(at(7, 2))
+    loader.load_state_dict({**loader.state_dict(), "epoch": 7, "batch": 2, "sampler_epoch": 7})
     next(live)
-    assert loader.state_dict() == at(7, 2)
+    assert place(loader) == (7, 2)
     assert rows(live) == order(0)[20:]
-    assert loader.state_dict() == at(7, 2)
+    assert place(loader) == (7, 2)
     assert rows(loader) == order(7)[20:]
     next(live := iter(loader))
     loader.set_epoch(5)
-    assert loader.state_dict() == at(5, 0)
+    assert place(loader) == (5, 0)
     assert rows(live) == order(8)[10:]
     assert rows(loader) == order(5)
 
@@ -196,7 +198,7 @@ def test_persistent_workers_serve_the_iterator_that_began_last(path: Path) -> No
         next(first)
     assert next(first, None) is None
     assert rows(second) == order(1)[10:]
-    assert loader.state_dict() == at(2, 0)
+    assert place(loader) == (2, 0)
 
 
 # --- processes --------------------------------------------------------------------------------------------------
@@ -280,9 +282,9 @@ def test_the_first_batch_of_encoded_images_does_not_wait_for_others(
     decoded: list[int] = []
     decode = fields.decode_images
 
-    def counted(files: Any, keys: Any) -> Any:
+    def counted(files: Any, keys: Any, *, stack: bool) -> Any:
         decoded.append(len(files))
-        return decode(files, keys)
+        return decode(files, keys, stack=stack)
 
     monkeypatch.setattr(fields, "decode_images", counted)
     loader = DataLoader(StoreDataset(tmp_path / "s.tsds"), 2, num_threads=1, prefetch_factor=1)

@@ -256,13 +256,28 @@ def batch_of(dtype=torch.uint8, size=(20, 24)):
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.int64])
 @pytest.mark.parametrize("padding_mode", ["constant", "reflect"])
 def test_crops_and_flips_move_masks_as_their_images(dtype, padding_mode):
-    crop = tsds.RandomCrop(18, padding=3, padding_mode=padding_mode, fill=1, seed=1)
+    crop = tsds.RandomCrop(18, padding=3, padding_mode=padding_mode, fill=1, mask_fill=255, seed=1)
     transform = tsds.Compose([crop, tsds.RandomHorizontalFlip(flip_pairs=()), tsds.ColorJitter(0)])
     batch = batch_of(dtype)
     found = transform(batch, torch.arange(4), 0)
     assert found["mask"].dtype == dtype
     np.testing.assert_array_equal(found["mask"].to(torch.int64), (found["image"][:, 0] * 255).round().to(torch.int64))
     assert not torch.equal(found["mask"].to(torch.int64), batch["mask"][:, :18, :18].to(torch.int64))
+
+
+@pytest.mark.parametrize(("dtype", "ignored"), [(torch.uint8, 255), (torch.uint16, 65535), (torch.int64, 255)])
+@pytest.mark.parametrize("mask_fill", [None, 201])
+def test_what_a_crop_adds_is_ignored(dtype, ignored, mask_fill):
+    """255 is a class, where there are more."""
+    crop = tsds.RandomCrop(40, padding=10, mask_fill=mask_fill)
+    found = crop({**batch_of(dtype)}, torch.arange(4), 0)["mask"].to(torch.int64)
+    assert found.shape == (4, 40, 40)
+    assert (found == (ignored if mask_fill is None else mask_fill)).sum() == 4 * (40 * 40 - 20 * 24)
+
+
+def test_a_fill_beyond_the_numbers_of_int16():
+    found = tsds.RandomCrop(26, padding=3, mask_fill=40_000)(batch_of(torch.uint16), torch.arange(4), 0)["mask"]
+    assert (found.to(torch.int64) == 40_000).any()
 
 
 def test_resized_crops_take_the_nearest_as_pillow_does():

@@ -186,11 +186,12 @@ def test_lightning_and_others_do_not_divide_it_again(name):
     assert isinstance(EVERY[name](), DistributedSampler)
 
 
-def test_the_length_of_a_data_set_is_taken_and_the_data_set_is_not_kept():
+def test_a_data_set_may_grow():
     data = list(range(5))
     sampler = ShuffleSampler(data)
-    data.clear()
     assert sorted(sampler) == [0, 1, 2, 3, 4]
+    data += [5, 6]
+    assert sorted(sampler) == [0, 1, 2, 3, 4, 5, 6] and len(sampler) == 7
     assert len(ShuffleSampler(np.int64(3))) == 3
 
 

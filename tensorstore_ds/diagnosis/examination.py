@@ -146,7 +146,7 @@ class Examination:
         loader = self._loader(self._used, None)
         return loading.run(loader, self._used, seconds=FIRST_EPOCH * seconds, first_epoch=True)
 
-    def _loader(self, settings: Settings, student: training.Student | None) -> DataLoader:
+    def _loader(self, settings: Settings, student: training.Student | None) -> DataLoader[Any]:
         if student is None:
             return loading.loader_of(self._rows, settings, self._load_batch, device=self._device)
         more = {"device": self._device, "collate": student.collate, "batch_transform": student.transform}

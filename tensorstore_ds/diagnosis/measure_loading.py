@@ -80,7 +80,7 @@ def loadable_batch(dataset: StoreDataset, wanted: int, *, seconds: float) -> int
 # --- a loader at work -------------------------------------------------------------------------------------------
 
 
-def loader_of(dataset: StoreDataset, settings: Settings, batch_size: int, **arguments: Any) -> DataLoader:
+def loader_of(dataset: StoreDataset, settings: Settings, batch_size: int, **arguments: Any) -> DataLoader[Any]:
     """A loader with these settings, and with other arguments of `DataLoader`."""
     sampler = None
     if settings.block_rows:
@@ -91,7 +91,7 @@ def loader_of(dataset: StoreDataset, settings: Settings, batch_size: int, **argu
 
 
 def run(
-    loader: DataLoader, settings: Settings, *, seconds: float, step: Step | None = None, first_epoch: bool = False
+    loader: DataLoader[Any], settings: Settings, *, seconds: float, step: Step | None = None, first_epoch: bool = False
 ) -> Run:
     """Take batches of a loader with these settings for some seconds, over as many epochs as it takes.
 
@@ -138,7 +138,7 @@ def run(
     )
 
 
-def _batches(loader: DataLoader, *, once: bool) -> Generator[tuple[Any, int], None, None]:
+def _batches(loader: DataLoader[Any], *, once: bool) -> Generator[tuple[Any, int], None, None]:
     """Batches with the number of their samples, epoch after epoch."""
     size, total = loader.batch_size or 1, len(loader.sampler)  # type: ignore[arg-type]
     for _ in range(1) if once else itertools.count():
@@ -214,7 +214,7 @@ def measure_decoding(dataset: StoreDataset, *, seconds: float) -> Decoding | Non
         began = time.perf_counter()
         files = [column[row] for row in chosen]
         between = time.perf_counter()
-        decode_images(files, [dataset.key(row) for row in chosen])
+        decode_images(files, [dataset.key(row) for row in chosen], stack=False)
         read, decode = read + between - began, decode + time.perf_counter() - between
         images += PILOT
     return Decoding(read / images, decode / images)

@@ -31,6 +31,8 @@ class TorchOptions(TypedDict, total=False):
     multiprocessing_context: Any
     generator: torch.Generator | None
     persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
 
 
 #: What `DataLoader` takes as `batch_transform`, such as `Compose`: called with a batch, the rows of its samples in the
@@ -77,7 +79,10 @@ class StoreCollate:
 
 
 def collate_samples(samples: Sequence[Any], how: Collate) -> Any:
-    """A batch of samples one by one: tensors of one shape are stacked, others listed, objects collated."""
+    """A batch of samples one by one: tensors of one shape are stacked, others listed, objects collated.
+
+    ValueError if images differ in nothing but their channels: a batch that is a list now and then surprises.
+    """
     first = samples[0]
     if isinstance(first, Mapping):
         if {"boxes", "keypoints"} & first.keys():
@@ -85,7 +90,15 @@ def collate_samples(samples: Sequence[Any], how: Collate) -> Any:
         return {name: collate_samples([sample[name] for sample in samples], how) for name in first}
     if isinstance(first, tuple):
         return tuple(collate_samples(list(values), how) for values in zip(*samples, strict=True))
-    if isinstance(first, str) or (isinstance(first, torch.Tensor) and len({s.shape for s in samples}) > 1):
+    if isinstance(first, torch.Tensor) and len({sample.shape for sample in samples}) > 1:
+        if first.ndim == 3 and len({sample.shape[1:] for sample in samples}) == 1:
+            channels = ", ".join(str(len(sample)) for sample in samples[:10])
+            raise ValueError(
+                f"images: expected as many channels in all of a batch, found {channels}. Convert them all "
+                "to one in the `transform`, or the data set with `color=rgb`."
+            )
+        return list(samples)
+    if isinstance(first, str):
         return list(samples)
     return data.default_collate(list(samples))
 
@@ -116,6 +129,29 @@ class IndexBatches:
                 batch = IndexBatch(batch)
                 batch.draw = draw
             yield batch
+
+
+class PersistentBatches(Iterator[Any]):
+    """The batches of persistent workers, which torch takes from one iterator when the next one begins.
+
+    Args:
+        batches: torch's iterator, which serves them all.
+        serves: whether it still serves this one.
+    """
+
+    def __init__(self, batches: Iterator[Any], serves: Callable[[], bool]) -> None:
+        self._batches, self._serves = batches, serves
+
+    def __next__(self) -> Any:
+        if not self._serves():
+            raise RuntimeError(
+                "loader: expected one iterator at a time, which is all that persistent workers serve, found "
+                "another that began meanwhile. Use persistent_workers=False, or a loader for each."
+            )
+        return next(self._batches)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_batches"], name)
 
 
 #: torch's iterators with worker processes. A forked child has copies of them, whose end, or whose next epoch, would end

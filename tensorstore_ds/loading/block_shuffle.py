@@ -65,7 +65,7 @@ class BlockShuffleSampler(RowSampler):
     [8, 4, 9, 5, 12, 15, 14, 13]
 
     Args:
-        data: a number of rows, or a data set, whose length is taken; it is not kept.
+        data: a number of rows, or a data set, whose length is asked for in every epoch.
         block_rows: neighboring rows that stay together in reading.
         window_blocks: blocks whose rows are mixed.
         order: `seed`, `rank`, `num_replicas` and `drop_last`: see `Order`.

@@ -18,7 +18,7 @@ from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of, gather_field, key_of, view_field
 from tensorstore_ds.options import refusal
-from tensorstore_ds.reading.store import Split, open as open_store
+from tensorstore_ds.reading.store import Split, Store, open as open_store
 from tensorstore_ds.seeding import torch_seeds
 
 #: A dict of fields, a tuple, or whatever a transform makes of it.
@@ -71,13 +71,21 @@ class Batch(Sequence[Sample]):
         return torch_seeds(*self.draw, self.rows.view(np.uint64))
 
 
+class TransformedSamples(list[Sample]):
+    """The samples of a batch, and their rows in the split."""
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__(batch)
+        self.rows = batch.rows
+
+
 class StoreDataset(Dataset[Sample]):
     """The samples of one split of a store.
 
     It keeps the path, not the maps: every process that uses it opens them, and it pickles as its arguments.
 
     Args:
-        path: of the store.
+        path: of the store; or the store, opened, of which the path is kept.
         split: its name.
         fields: those wanted; None for all but `size` and `key`.
         transform: called with every sample, in whatever thread or process makes it. If it takes a keyword `generator`,
@@ -92,7 +100,7 @@ class StoreDataset(Dataset[Sample]):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | Store,
         split: str = "train",
         *,
         fields: Sequence[str] | None = None,
@@ -101,7 +109,7 @@ class StoreDataset(Dataset[Sample]):
         zero_copy: bool = False,
         sha256: str | None = None,
     ) -> None:
-        self.path = Path(path).absolute()
+        self.path = (path.path if isinstance(path, Store) else Path(path)).absolute()
         self.split_name = split
         self.transform = transform
         self.return_as: ReturnAs = return_as
@@ -111,6 +119,8 @@ class StoreDataset(Dataset[Sample]):
         self._split: Split | None = None
         self._sha256 = sha256
         self._pool = BufferPool()
+        if isinstance(fields, str):
+            raise refusal("fields", "a list of names", repr(fields))
         known = self.split.fields
         self.fields = tuple(name for name in known if name not in ("size", "key")) if fields is None else tuple(fields)
         unknown = [name for name in self.fields if name not in known]
@@ -142,10 +152,12 @@ class StoreDataset(Dataset[Sample]):
 
     def __getitem__(self, index: int) -> Sample:
         """One sample: tensors of their own memory, unless `zero_copy`."""
+        if not hasattr(index, "__index__"):
+            raise TypeError(f"sample: expected a number, found {index!r}. For several samples use subset().")
         if not -len(self) <= index < len(self):
             raise IndexError(f"sample {index} is outside of [0, {len(self)})")
         if not self.zero_copy:
-            return self.__getitems__([index % len(self)])[0]
+            return self.gather([index % len(self)])[0]
         rows = self.store_rows([index % len(self)])
         row, sample = int(rows[0]), {}
         for name in self.fields:
@@ -153,14 +165,22 @@ class StoreDataset(Dataset[Sample]):
             sample[name] = gather_field(self.split, name, rows, self._pool)[0] if view is None else view
         return self.finish(sample, row, lambda: torch_seeds(0, 0, row)[0])
 
-    def __getitems__(self, indices: ArrayLike) -> Batch:
-        """A whole batch, with one gather for each column. Indices may bring their (seed, epoch) as `draw`."""
-        return self.gather(indices, self._pool, getattr(indices, "draw", (0, 0)))
+    def __getitems__(self, indices: ArrayLike) -> Batch | TransformedSamples:
+        """A whole batch for any loader, with one gather for each column.
 
-    def gather(self, indices: ArrayLike, pool: BufferPool, draw: tuple[int, int]) -> Batch:
-        """A whole batch in memory of `pool`, whose transforms draw by (seed, epoch)."""
-        rows = self.store_rows(indices)
-        return Batch({name: gather_field(self.split, name, rows, pool) for name in self.fields}, rows, self, draw)
+        Indices may bring their (seed, epoch) as `draw`, as those of our loader do. Others get a list where there is a
+        transform: what it returns may be a tensor, and torch stacks only those of a list or a tuple.
+        """
+        draw = getattr(indices, "draw", None)
+        batch = self.gather(indices, draw=draw or (0, 0))
+        return batch if self.transform is None or draw is not None else TransformedSamples(batch)
+
+    def gather(self, indices: ArrayLike, pool: BufferPool | None = None, draw: tuple[int, int] = (0, 0)) -> Batch:
+        """A whole batch in memory of `pool`, the data set's own by default; its transforms draw by (seed, epoch)."""
+        rows, pool = self.store_rows(indices), pool or self._pool
+        stack = self.transform is None  # which may bring images of several sizes or channels to one
+        columns = {name: gather_field(self.split, name, rows, pool, stack=stack) for name in self.fields}
+        return Batch(columns, rows, self, draw)
 
     def store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Rows of the split that the data set's `indices` stand for, (n,) int64."""

@@ -8,8 +8,28 @@ from typing import Any
 
 import torch
 
+from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.collate import map_tensors
 from tensorstore_ds.options import refusal
+
+
+def checked_device(device: torch.device | str) -> torch.device:
+    """A device that this machine has; `OptionError` if it has none of that name.
+
+    CUDA is not initialized here: worker processes may be forked yet.
+    """
+    try:
+        found = torch.device(device)
+        if found.type == "cuda" and not (found.index or 0) < torch.cuda.device_count():
+            raise RuntimeError(f"it has {torch.cuda.device_count()} GPUs for torch")
+        if found.type != "cuda":
+            torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].partition(": ")[0].rstrip(".")
+        raise OptionError(
+            f"`device`: expected one that this machine has, found {device} ({reason}). Use `device=cpu`."
+        ) from error
+    return found
 
 
 class CopyTimer:

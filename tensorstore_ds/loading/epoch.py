@@ -116,6 +116,12 @@ class Epoch(Iterator[Any]):
         finally:
             self._busy.release()
 
+    def __getattr__(self, name: str) -> Any:
+        """What torch's own iterator has, such as its worker processes, once the first batch has come."""
+        if name.startswith("__") or self.__dict__.get("_batches") is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._batches, name)
+
     def close(self) -> None:
         """End its threads and processes now; without it they end with the last reference to the iterator."""
         self._over, self._batches = True, None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -16,12 +17,19 @@ from torch.utils import data
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, SequentialSampler
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading.batches import IndexBatches, StoreCollate, TorchOptions, TransformsBatches, with_workers
+from tensorstore_ds.loading.batches import (
+    IndexBatches,
+    PersistentBatches,
+    StoreCollate,
+    TorchOptions,
+    TransformsBatches,
+    with_workers,
+)
 from tensorstore_ds.loading.block_shuffle import advise
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import COLLATES, Collate
 from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.loading.device import CopyTimer, DevicePrefetcher
+from tensorstore_ds.loading.device import CopyTimer, DevicePrefetcher, checked_device
 from tensorstore_ds.loading.epoch import Epoch, Group, LoaderStats, Position, ahead, grouped
 from tensorstore_ds.loading.order import (
     deciding_sampler,
@@ -39,13 +47,17 @@ from tensorstore_ds.loading.samplers import RowSampler, ShuffleSampler
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.options import refusal
 from tensorstore_ds.page_cache.locking import Lock, lock
-from tensorstore_ds.reading.store import open as open_store
+from tensorstore_ds.reading.store import Split, Store, open as open_store
 
 #: Tasks that wait ready for each thread, if `prefetch_factor` says nothing else.
 PREFETCH_FACTOR = 2
 
 
-class DataLoader(data.DataLoader[Any]):
+#: What torch declares a batch to be; of a `StoreDataset` anything.
+Batches = TypeVar("Batches", covariant=True)
+
+
+class DataLoader(data.DataLoader[Batches]):
     """torch's `DataLoader`, which gathers whole batches of a `StoreDataset` in threads.
 
     Arguments have torch's names and meanings. With ``num_workers > 0``, ``batch_size=None``, or another data set,
@@ -71,15 +83,16 @@ class DataLoader(data.DataLoader[Any]):
         batch_transform: called as ``batch_transform(batch, rows, epoch)`` with every batch on its device, such as a
             `Compose` of this library's batch transforms; what it draws follows from each sample's row and the epoch.
         torch_options: `num_workers`, torch's worker processes, for transforms that hold the GIL, 0 for threads; and
-            `drop_last`, `timeout`, `worker_init_fn`, `multiprocessing_context`, `generator` and `persistent_workers`.
+            `drop_last`, `timeout`, `worker_init_fn`, `multiprocessing_context`, `generator`, `persistent_workers`,
+            `pin_memory_device` and `in_order`.
 
     Raises:
-        ValueError: arguments contradict each other.
+        OptionError: arguments contradict each other, or this machine has no such device. It is a `ValueError`.
     """
 
     def __init__(
         self,
-        dataset: Dataset[Any],
+        dataset: Dataset[Batches],
         batch_size: int | None = 1,
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Sequence[int] | None = None,
@@ -96,11 +109,17 @@ class DataLoader(data.DataLoader[Any]):
         batch_transform: TransformsBatches | None = None,
         **torch_options: Unpack[TorchOptions],
     ) -> None:
+        if isinstance(dataset, str | os.PathLike | Store | Split):
+            found = f"a {type(dataset).__name__}"
+            raise refusal("dataset", "a data set, such as StoreDataset(path, split)", found)
         if collate not in COLLATES:
             raise refusal("collate", f"one of {', '.join(COLLATES)}", repr(collate))
-        if num_threads is not None and num_threads < 1:
-            raise refusal("num_threads", "at least 1", num_threads)
-        self.device = None if device is None else torch.device(device)
+        if num_threads is not None and (not isinstance(num_threads, int) or num_threads < 1):
+            raise refusal("num_threads", "an integer, at least 1", repr(num_threads))
+        if batch_transform is not None and not callable(batch_transform):
+            found = f"a {type(batch_transform).__name__}"
+            raise refusal("batch_transform", "a callable, such as Compose of several transforms", found)
+        self.device = None if device is None else checked_device(device)
         on_gpu = self.device is not None and self.device.type == "cuda"
         pin_memory = on_gpu if pin_memory is None else pin_memory
         pinned = pin_memory and torch.cuda.is_available()
@@ -116,6 +135,9 @@ class DataLoader(data.DataLoader[Any]):
         self._stats = LoaderStats()
         self._copies = CopyTimer()
         self._dealt: RowSampler | None = None
+        weights = getattr(sampler, "weights", None)
+        if weights is not None and isinstance(dataset, Sized) and len(weights) != len(dataset):
+            raise refusal("sampler", f"a weight for each of {len(dataset):,} samples", f"{len(weights):,}")
         theirs = sampler is not None or batch_sampler is not None or torch_options.get("generator") is not None
         if shuffle and not theirs and isinstance(dataset, Sized) and not isinstance(dataset, IterableDataset):
             sampler, shuffle = ShuffleSampler(dataset, seed=seed), None
@@ -293,18 +315,10 @@ class DataLoader(data.DataLoader[Any]):
             self.collate_fn = collate_fn
         if self.num_workers:
             with_workers.add(batches)
-        return self._while_served(batches, position) if self.persistent_workers else batches
-
-    def _while_served(self, batches: Iterator[Any], position: Position) -> Iterator[Any]:
-        """The batches of persistent workers, which torch takes from one iterator when the next one begins."""
+        if not self.persistent_workers:
+            return batches
         self._served = position
-        for batch in batches:
-            yield batch
-            if self._served is not position:
-                raise RuntimeError(
-                    "loader: expected one iterator at a time, which is all that persistent workers serve, found "
-                    "another that began meanwhile. Use `persistent_workers=False`, or a loader for each."
-                )
+        return PersistentBatches(batches, lambda: self._served is position)
 
     # --- order
 

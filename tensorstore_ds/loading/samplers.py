@@ -45,7 +45,7 @@ class RowSampler(DistributedSampler[int], ABC):
     It is one, too: Lightning, Fabric and others leave a DistributedSampler alone, and would divide any other sampler's
     rows among the ranks once more. Accelerate does so with every sampler: our `DataLoader` shows it an undivided one.
 
-    `size` counts the rows of an epoch, all ranks together, or is a data set, whose length is taken. ValueError if a
+    `size` counts the rows of an epoch, all ranks together, or is a data set, which may grow. ValueError if a
     number is out of its range, or only one of `rank` and `num_replicas` was passed.
     """
 
@@ -59,7 +59,7 @@ class RowSampler(DistributedSampler[int], ABC):
         drop_last: bool = False,
     ) -> None:
         # Not DistributedSampler's own constructor, which wants a data set and asks for the rank at once.
-        self.size = at_least(0, len(size) if isinstance(size, Sized) else size, "size")
+        self._data = size if isinstance(size, Sized) else at_least(0, size, "size")
         self.seed = at_least(0, seed, "seed")
         self.drop_last = drop_last
         self._state = {"epoch": 0}
@@ -69,6 +69,11 @@ class RowSampler(DistributedSampler[int], ABC):
             raise OptionError(f"`rank`: expected with `num_replicas`, found {found}. Give both or neither.")
         if self._ranks is not None and not 0 <= self._ranks[0] < self._ranks[1]:
             raise refusal("rank", f"in [0, {num_replicas})", rank)
+
+    @property
+    def size(self) -> int:
+        """Rows of an epoch, all ranks together; of a data set, as many as it has now."""
+        return len(self._data) if isinstance(self._data, Sized) else self._data
 
     def rows(self) -> NDArray[np.int64]:
         """This rank's rows of this epoch, in order: (len(self),) int64, a new array, made in time O(size)."""
@@ -170,7 +175,7 @@ class ShuffleSampler(RowSampler):
     [9, 5, 1, 4]
 
     Args:
-        data: a number of rows, or a data set, whose length is taken; it is not kept.
+        data: a number of rows, or a data set, whose length is asked for in every epoch.
         shuffle: if False, rows in their stored order, in every epoch.
         order: `seed`, `rank`, `num_replicas` and `drop_last`: see `Order`.
     """

@@ -18,6 +18,7 @@ import numpy as np
 
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.arrays import ArrayGeometry, array_paths, shard_arrays
+from tensorstore_ds.format.kinds import RawImageField
 from tensorstore_ds.format.kinds.base import Field, TableField
 from tensorstore_ds.format.manifest import Manifest, Shard, shard_path
 from tensorstore_ds.format.schema import Layout
@@ -124,6 +125,17 @@ class Split:
         self._layout = manifest.layout
         self._shards = manifest.splits[name].shards
         self._columns: dict[str, Column | RaggedColumn] = {}
+
+    @property
+    def has_one_size(self) -> bool:
+        """Whether all images are known to have one size: they are pixels, were resized, or came as such."""
+        if isinstance(self.fields.get("image"), RawImageField):
+            return True
+        if self._files.manifest.conversion_options.get("size") is not None:
+            return True
+        sizes = self.statistics.get("sizes")  # anybody may have written these
+        distinct = sizes.get("distinct") if isinstance(sizes, Mapping) else None
+        return isinstance(distinct, Mapping) and len(distinct) == 1
 
     def __len__(self) -> int:
         return sum(shard.rows for shard in self._shards)

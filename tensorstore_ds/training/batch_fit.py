@@ -86,7 +86,7 @@ def fitting_batch_size(
 def _try(learner: Learner, dataset: StoreDataset, transform: Compose, device: torch.device, size: int) -> None:
     rows = np.arange(size) % len(dataset)
     for _ in range(2):
-        batch = move(StoreCollate("packed", dataset)(dataset.__getitems__(rows)), device)
+        batch = move(StoreCollate("packed", dataset)(dataset.gather(rows)), device)
         learner.train_batch(transform(batch, rows, 0))
     if device.type == "cuda":
         torch.cuda.synchronize(device)

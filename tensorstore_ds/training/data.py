@@ -153,7 +153,7 @@ def image_shape(store: Store, split: Split) -> tuple[int, int, int]:
 
 def train_loader(
     store: Store, task: Task, options: TrainOptions, transform: Compose, ranks: Ranks
-) -> tuple[DataLoader, str]:
+) -> tuple[DataLoader[Any], str]:
     """Batches to learn from, on the device, and a word on the order in which they come.
 
     Raises:
@@ -185,7 +185,7 @@ def train_loader(
 
 def eval_loader(
     dataset: StoreDataset, options: TrainOptions, ranks: Ranks, *, transform: Compose | None = None
-) -> tuple[DataLoader, int]:
+) -> tuple[DataLoader[Any], int]:
     """This rank's batches of a split, in order: each sample comes once, on one of the ranks.
 
     Returns:

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tensorstore_ds.errors import OptionError
+from tensorstore_ds.loading.device import checked_device
 from tensorstore_ds.training.options import Precision
 from tensorstore_ds.training.tasks import Sums, Task
 
@@ -88,14 +88,7 @@ def device_of(name: str | None, rank: int = 0) -> torch.device:
     """
     if name is None:
         name = f"cuda:{rank % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise OptionError(
-            f"`device`: expected one that this machine has, found {name} ({reason}). Use `device=cpu`."
-        ) from error
+    device = checked_device(name)
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", rank % torch.cuda.device_count())
     return device

@@ -24,7 +24,61 @@ Size = tuple[int, int] | torch.Size  # (height, width)
 Rows = Tensor | NDArray[np.int64]
 
 
-class BatchTransform(nn.Module):
+class _OfBatches(nn.Module):
+    """What transforms a batch: a dict by name of field, or a tuple as ``return_as="tuple"`` makes it."""
+
+    def forward(self, batch: Any, rows: Rows | None = None, epoch: int | None = None) -> Any:
+        """Transform a batch; what is not named here passes through as it is.
+
+        Args:
+            batch: a dict with
+
+                - ``image``: (B, C, H, W) uint8, or floating-point in [0, 1], in any memory format, which is kept;
+                - ``objects``, if there: `PackedObjects`, or the dict that ``collate="packed"`` makes of them. Its
+                  tensors are not changed;
+                - ``mask``, if there: integers (B, H, W), moved as the images are;
+
+                or a tuple that begins with the images, with labels, masks, objects, or a dict of these after them.
+            rows: (B,) integers that name the samples, such as their rows in the split; a tensor on a GPU is waited
+                for. If None, parameters come from torch's global generator, as torchvision's do.
+            epoch: goes with `rows`.
+
+        Returns:
+            A new batch of the same form.
+
+        Raises:
+            ValueError: the batch is not as above, or only one of `rows` and `epoch` was passed.
+        """
+        if not isinstance(batch, tuple):
+            return self.transform_batch(batch, rows, epoch)
+        image, *others = batch or (None,)
+        if len(others) == 1 and isinstance(others[0], Mapping) and _name_of(others[0]) is None:
+            result = self.transform_batch({"image": image, **others[0]}, rows, epoch)
+            return result.pop("image"), result
+        named = {"image": image, **{_name_of(value) or f"value {i}": value for i, value in enumerate(others)}}
+        if len(named) != 1 + len(others):
+            raise ValueError("batch: expected one mask and one member with objects, found several. Pass a dict.")
+        return tuple(self.transform_batch(named, rows, epoch).values())
+
+    @abstractmethod
+    def transform_batch(self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None) -> dict[str, Any]:
+        """`forward` of a dict."""
+
+
+def _name_of(value: Any) -> str | None:
+    """The field that a member of a tuple is of, if it moves with the images."""
+    first = value[0] if isinstance(value, list) and value else value
+    moving = isinstance(first, Mapping) and {"offsets", "boxes", "keypoints"} & first.keys()
+    if isinstance(value, PackedObjects) or moving:
+        return "objects"
+    return "mask" if _is_mask(value) else None
+
+
+def _is_mask(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 3 and not value.is_floating_point()
+
+
+class BatchTransform(_OfBatches):
     """A random transform of a whole batch, with parameters of its own for every sample.
 
     They follow from (seed, kind of transform, epoch, row), whatever the batch, the device, and what was drawn before:
@@ -39,20 +93,7 @@ class BatchTransform(nn.Module):
         super().__init__()
         self.seed = seed
 
-    def forward(self, batch: Mapping[str, Any], rows: Rows | None = None, epoch: int | None = None) -> dict[str, Any]:
-        """Transform a batch; what is not named here passes through as it is.
-
-        Args:
-            batch: ``image``: (B, C, H, W) uint8, or floating-point in [0, 1], in any memory format, which is kept;
-                ``objects``, if there: `PackedObjects`, or the dict that ``collate="packed"`` makes of them. Its tensors
-                are not changed. ``mask``, if there: integers (B, H, W), moved as the images are.
-            rows: (B,) integers that name the samples, such as their rows in the split; a tensor on a GPU is waited
-                for. If None, parameters come from torch's global generator, as torchvision's do.
-            epoch: goes with `rows`.
-
-        Raises:
-            ValueError: the batch is not as above, or only one of `rows` and `epoch` was passed.
-        """
+    def transform_batch(self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None) -> dict[str, Any]:
         images = check_images(batch)
         size, objects, masks = images.shape[-2:], batch.get("objects"), batch.get("mask")
         packed = _packed(objects, len(images))
@@ -61,7 +102,7 @@ class BatchTransform(nn.Module):
         if packed is not None:
             moved = self.transform_objects(packed, params, size)
             result["objects"] = moved if objects is packed else {"offsets": moved.offsets, **moved.values}
-        if isinstance(masks, Tensor) and masks.ndim == 3 and not masks.is_floating_point():
+        if isinstance(masks, Tensor) and _is_mask(masks):
             expected, found = (len(images), *size), tuple(masks.shape)
             if found != expected:
                 raise ValueError(f"batch['mask']: expected a mask for each image, {expected}, found {found}.")
@@ -95,7 +136,7 @@ class BatchTransform(nn.Module):
         return ", ".join(f"{k}={v!r}" for k, v in shown if not k.startswith("_") and k != "training")
 
 
-class Compose(nn.Module):
+class Compose(_OfBatches):
     """One batch transform after the other.
 
     Each gets other rows, made of (seed, place in the list, row), so that two of one kind draw different numbers.
@@ -116,8 +157,7 @@ class Compose(nn.Module):
         self.transforms = nn.ModuleList(transforms)
         self.seed = seed
 
-    def forward(self, batch: Mapping[str, Any], rows: Rows | None = None, epoch: int | None = None) -> dict[str, Any]:
-        """Transform a batch, as `BatchTransform.forward`."""
+    def transform_batch(self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None) -> dict[str, Any]:
         numbers = check_rows(rows, epoch, len(check_images(batch)))
         result = dict(batch)
         for place, transform in enumerate(self.transforms):

@@ -38,7 +38,8 @@ class RandomCrop(BatchTransform):
             (left, top, right, bottom).
         fill: what is added in the mode `constant`.
         padding_mode: ``constant``, ``edge``, ``reflect`` or ``symmetric``.
-        mask_fill: what is added to masks in the mode `constant`; the value that most of them ignore.
+        mask_fill: what is added to masks in the mode `constant`; by default the value that stores ignore, 255, or 65535
+            in masks of uint16.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class RandomCrop(BatchTransform):
         *,
         fill: float = 0,
         padding_mode: PaddingMode = "constant",
-        mask_fill: int = 255,
+        mask_fill: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(seed=seed)
@@ -81,7 +82,9 @@ class RandomCrop(BatchTransform):
         return move_objects(objects, origin, torch.ones(len(origin), 2), self.size)
 
     def transform_masks(self, masks: Tensor, params: Params) -> Tensor:
-        return self._cut(masks, params, self.mask_fill)
+        ignored = -1 if masks.dtype == torch.int16 else 255  # uint16 comes as int16, in which 65535 is -1
+        fill = ignored if self.mask_fill is None else self.mask_fill
+        return self._cut(masks, params, fill - 2**16 if masks.dtype == torch.int16 and fill >= 2**15 else fill)
 
     def _cut(self, images: Tensor, params: Params, fill: float) -> Tensor:
         if any(self.padding):

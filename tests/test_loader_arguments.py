@@ -1,0 +1,199 @@
+"""`DataLoader` has the arguments of torch's, and says of its own what is wrong with them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils import data
+from torchvision import tv_tensors
+
+import tensorstore_ds as tsds
+from stores import detections, store_of
+from tensorstore_ds.loading.batches import TorchOptions
+from tensorstore_ds.loading.collate import COLLATES
+
+ROWS = 12
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    samples = [{"image": np.full((6, 5), i, np.uint8), "label": i % 3} for i in range(ROWS)]
+    return store_of(tmp_path_factory.mktemp("labelled") / "s.tsds", samples, ["a", "b", "c"]).path
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return store_of(tmp_path_factory.mktemp("objects") / "s.tsds", detections(ROWS), ["ant", "bee"]).path
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    ramp = np.arange(30, dtype=np.uint8).reshape(6, 5) % 3
+    samples = [{"image": np.stack([ramp * 10 + i] * 3, 2), "mask": ramp, "label": i % 3} for i in range(ROWS)]
+    return store_of(tmp_path_factory.mktemp("masked") / "s.tsds", samples, ["a", "b", "c"]).path
+
+
+# --- torch's own --------------------------------------------------------------------------------------------------
+
+
+def test_every_argument_of_torchs_loader_is_one_of_ours() -> None:
+    theirs = set(inspect.signature(data.DataLoader.__init__).parameters)
+    ours = set(inspect.signature(tsds.DataLoader.__init__).parameters) | set(TorchOptions.__annotations__)
+    assert theirs - ours == set()
+
+
+def test_the_class_is_generic_as_torchs_is(labelled: Path) -> None:
+    loader: tsds.DataLoader[dict[str, Any]] = tsds.DataLoader(tsds.StoreDataset(labelled), 4)
+    assert tsds.DataLoader[int] and isinstance(loader, data.DataLoader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_options_that_torch_has_added(labelled: Path, workers: int) -> None:
+    loader = tsds.DataLoader(tsds.StoreDataset(labelled), 4, num_workers=workers, in_order=False, pin_memory_device="")
+    assert sorted(int(v) for batch in loader for v in batch["image"][:, 0, 0, 0]) == list(range(ROWS))
+
+
+class Stream(data.IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(10))
+
+
+class Counted(Stream):
+    def __len__(self) -> int:
+        return 10
+
+
+def test_data_sets_that_are_iterated() -> None:
+    assert torch.cat(list(tsds.DataLoader(Stream(), 4))).tolist() == list(range(10))
+    loader = tsds.DataLoader(Counted(), 4)
+    iterator = iter(loader)
+    next(iterator)
+    loader.state_dict()
+    assert loader._IterableDataset_len_called is None  # torch warns of a wrong length once somebody has asked for it
+    for arguments in ({"shuffle": True}, {"sampler": [1]}, {"batch_sampler": [[1]]}):
+        said = []
+        for loader_class in (tsds.DataLoader, data.DataLoader):
+            with pytest.raises(ValueError, match="IterableDataset") as refused:
+                loader_class(Stream(), **arguments)  # type: ignore[arg-type]
+            said.append(str(refused.value))
+        assert said[0] == said[1]
+
+
+def test_a_data_set_that_grows_is_shuffled_whole() -> None:
+    dataset = [torch.ones(4) * i for i in range(4)]
+    loaders = [tsds.DataLoader(dataset, shuffle=shuffle) for shuffle in (False, True)]  # type: ignore[arg-type]
+    dataset.append(torch.ones(4) * 4)
+    for loader in loaders:
+        assert len(loader) == 5
+        assert sorted(int(batch[0, 0]) for batch in loader) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_the_iterator_shows_what_torchs_has(labelled: Path, persistent: bool) -> None:
+    loader = tsds.DataLoader(tsds.StoreDataset(labelled), 4, num_workers=2, persistent_workers=persistent)
+    iterator = iter(loader)
+    next(iterator)
+    workers = iterator._workers
+    assert len(workers) == 2 and all(worker.is_alive() for worker in workers)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        _ = iterator.no_such_thing
+
+
+# --- ours ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize("transformed", [False, True])
+@pytest.mark.parametrize("return_as", ["dict", "tuple"])
+@pytest.mark.parametrize("fields", [None, ["image"], ["image", "label"]])
+def test_batch_transforms_take_what_a_data_set_returns(
+    labelled: Path, fields: Any, return_as: Any, transformed: bool, device: Any, workers: int
+) -> None:
+    dataset = tsds.StoreDataset(labelled, fields=fields, return_as=return_as, transform=same if transformed else None)
+    flip = tsds.Compose([tsds.RandomHorizontalFlip(1.0), tsds.Normalize([0.0], [1 / 255])])
+    loader = tsds.DataLoader(dataset, 5, batch_transform=flip, device=device, num_workers=workers)
+    batches = list(loader)
+    images = [batch["image"] if return_as == "dict" else batch[0] for batch in batches]
+    assert torch.cat(images)[:, 0, 0, 0].tolist() == list(range(ROWS))
+    if fields != ["image"]:
+        labels = torch.cat([batch["label"] if return_as == "dict" else batch[1] for batch in batches])
+        assert labels.tolist() == [i % 3 for i in range(ROWS)]
+    assert all(isinstance(batch, tuple) == (return_as == "tuple") for batch in batches)
+
+
+def same(sample: Any) -> Any:
+    return sample
+
+
+@pytest.mark.parametrize("return_as", ["dict", "tuple"])
+@pytest.mark.parametrize("collate", COLLATES)
+def test_objects_move_along_or_are_refused(objects: Path, return_as: Any, collate: Any) -> None:
+    dataset = tsds.StoreDataset(objects, return_as=return_as)
+    flip = tsds.RandomHorizontalFlip(1.0, flip_pairs=())
+    plain = tsds.DataLoader(dataset, 4, collate=collate)
+    loader = tsds.DataLoader(dataset, 4, collate=collate, batch_transform=flip)
+    if collate != "packed":
+        with pytest.raises(ValueError, match="Load with `collate=packed`"):
+            list(loader)
+        return
+    for moved, still in zip(loader, plain, strict=True):
+        after, before = ((b["objects"] if return_as == "dict" else b[1]) for b in (moved, still))
+        width = dataset[0]["image"].shape[-1] if return_as == "dict" else dataset[0][0].shape[-1]
+        torch.testing.assert_close(after["boxes"][:, [2, 0]], width - before["boxes"][:, [0, 2]])
+
+
+def test_masks_move_along_in_a_tuple(masked: Path) -> None:
+    dataset = tsds.StoreDataset(masked, return_as="tuple")
+    flip = tsds.RandomHorizontalFlip(1.0, flip_pairs=())
+    names = [name for name in dataset.fields if name != "image"]
+    for _images, *others in tsds.DataLoader(dataset, 4, batch_transform=flip):
+        mask = others[names.index("mask")]
+        assert torch.equal(mask[0].flip(-1), torch.from_numpy(np.array(dataset.split["mask"][0])))
+        assert others[names.index("label")].ndim == 1
+
+
+def test_tuples_with_two_masks_are_refused() -> None:
+    images, mask = torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.zeros(2, 4, 4, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="expected one mask and one member with objects, found several"):
+        tsds.RandomCrop(2)((images, mask, mask))
+    with pytest.raises(ValueError, match="found NoneType"):
+        tsds.RandomCrop(2)(())
+
+
+def test_one_sample_at_a_time(labelled: Path) -> None:
+    samples = list(tsds.DataLoader(tsds.StoreDataset(labelled), batch_size=None))
+    assert [int(sample["label"]) for sample in samples] == [i % 3 for i in range(ROWS)]
+    assert samples[0]["image"].shape == (1, 6, 5) and not isinstance(samples[0]["image"], tv_tensors.Image)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_transform": [tsds.RandomCrop(2)]}, "expected a callable, such as Compose .* found a list"),
+        ({"batch_size": None, "batch_transform": tsds.RandomCrop(2)}, "expected batches, found `batch_size=None`"),
+        ({"num_threads": "2"}, "`num_threads`: expected an integer, at least 1, found '2'"),
+        ({"device": "cuda:7"}, "`device`: expected one that this machine has, found cuda:7"),
+        ({"device": "gpu"}, "`device`: expected one that this machine has, found gpu"),
+        ({"sampler": tsds.WeightedSampler([1, 2, 3])}, "`sampler`: expected a weight for each of 12 samples, found 3"),
+        ({"sampler": data.WeightedRandomSampler([1, 2, 3], 3)}, "expected a weight for each of 12 samples, found 3"),
+    ],
+)
+def test_arguments_that_are_refused_when_the_loader_is_made(
+    labelled: Path, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(tsds.OptionError, match=message):
+        tsds.DataLoader(tsds.StoreDataset(labelled), **arguments)
+
+
+def test_what_is_no_data_set(labelled: Path) -> None:
+    store = tsds.open(labelled)
+    for wrong in (str(labelled), labelled, store, store["train"]):
+        with pytest.raises(tsds.OptionError, match=r"`dataset`: expected a data set, such as StoreDataset\(path"):
+            tsds.DataLoader(wrong)  # type: ignore[arg-type]
