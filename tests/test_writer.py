@@ -117,14 +117,38 @@ def test_several_splits_in_turn_and_their_order(out):
 
 
 def test_an_array_that_is_filled_again_changes_nothing(out):
-    image, more = np.empty((6, 5), np.uint8), np.empty(2, np.float32)
-    with tsds.Writer(out) as writer:
+    image, mask, more = np.empty((6, 5), np.uint8), np.empty((6, 5), np.uint8), np.empty(2, np.float32)
+    boxes = np.zeros((1, 4))
+    with tsds.Writer(out, classes=["a", "b", "c", "d", "e"]) as writer:
         for i in range(5):
-            image[:], more[:] = i, i
-            writer.append("train", image=image, position=more)
+            image[:], mask[:], more[:], boxes[:, 2:] = i, i, i, i + 1
+            writer.append("train", image=image, mask=mask, position=more, boxes=boxes)
     split = tsds.open(out)["train"]
     assert np.asarray(split["image"])[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4]
+    assert np.asarray(split["mask"])[:, 5, 4].tolist() == [0, 1, 2, 3, 4]
     assert np.asarray(split["position"])[:, 1].tolist() == [0, 1, 2, 3, 4]
+    assert [split["objects"][i]["boxes"][0, 2] for i in range(5)] == [1, 2, 3, 4, 5]
+
+
+class Refilled:
+    """A sequence whose samples are all the same two arrays."""
+
+    image, mask, classes = np.empty((6, 5), np.uint8), np.empty((6, 5), np.uint8), ("a", "b", "c", "d", "e")
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        self.image[:], self.mask[:] = index, index
+        return {"image": self.image, "mask": self.mask}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sequence_may_fill_an_array_again(out, workers):
+    tsds.convert(Refilled(), out, tsds.ConvertOptions(workers=workers))
+    split = tsds.open(out)["train"]
+    assert np.asarray(split["image"])[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4]
+    assert np.asarray(split["mask"])[:, 5, 4].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_the_fields_of_another_store(tmp_path, out):

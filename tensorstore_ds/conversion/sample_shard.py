@@ -23,7 +23,6 @@ from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.imaging.codecs import own_pixel_limit
-from tensorstore_ds.sources.base import Sample
 from tensorstore_ds.sources.files import encoding_problem
 from tensorstore_ds.sources.samples import SampleReader, parts_of
 
@@ -129,7 +128,7 @@ class SampleShard:
             rows = self._format.rows or self._format.learn(key, sample)
             if self._block is None:
                 self._block = BlockRows(rows, self._skipped)
-            self._block.add(_copied(self._format.reader.read(key, sample)))
+            self._block.add(self._format.reader.read(key, sample))
         except SourceError as error:
             if error.reason == SHAPES_DIFFER:
                 raise SourceError(error.problems, _SHAPES_ADVICE) from error
@@ -229,11 +228,3 @@ def with_key(sample: Any, key: object = None) -> tuple[Any, str | None]:
 
 def _without_own(fields: Mapping[str, Field]) -> dict[str, Field]:
     return {name: field for name, field in fields.items() if name not in OWN_FIELDS}
-
-
-def _copied(sample: Sample) -> Sample:
-    """With arrays of its own: the caller's may be filled with the next sample before the block is written."""
-    if isinstance(sample.image, np.ndarray):
-        sample.image = sample.image.copy()
-    sample.arrays = {name: array.copy() for name, array in sample.arrays.items()}
-    return sample

@@ -87,7 +87,11 @@ class SampleReader:
         return tuple(Problem(f"{self._where}: {name}", "not-listed", "not stored.") for name in parts.ignored)
 
     def read(self, key: str, sample: Any) -> Sample:
-        """A sample with the fields that are known; raises `SourceError` if it is none, or has others."""
+        """A sample with the fields that are known. Its arrays are copies: the caller may fill one again and again.
+
+        Raises:
+            SourceError: it is none, or has other fields.
+        """
         parts = parts_of(key, sample)
         shapes = _parts_shapes(parts)
         if shapes != self._shapes:
@@ -100,9 +104,9 @@ class SampleReader:
         label = None if parts.label is None else self._index(key, parts.label, "label")
         for number in (parts.objects or {}).get("labels", ()):
             self._index(key, int(number), "objects")
-        masks = {} if parts.mask is None else {"mask": parts.mask}
-        arrays = {_field_name(name): array for name, array in parts.arrays.items()}
-        return Sample(key, parts.image, label, parts.objects, masks, arrays)
+        masks = {} if parts.mask is None else {"mask": _own(parts.mask)}
+        arrays = {_field_name(name): array.copy() for name, array in parts.arrays.items()}
+        return Sample(key, _own(parts.image), label, parts.objects, masks, arrays)
 
     def _objects_field(self, objects: Objects, classes: tuple[str, ...]) -> Field:
         classes = classes if "labels" in objects else ()
@@ -123,6 +127,10 @@ class SampleReader:
             message = f"expected a label of the {len(indices)} classes, found {label}."
             raise SourceError(Problem(key, "unknown-class", message), "Correct the label or the class names.")
         return index
+
+
+def _own(image: Any) -> Any:
+    return image.copy() if isinstance(image, np.ndarray) else image
 
 
 def _parts_shapes(parts: Parts) -> dict[str, str]:
