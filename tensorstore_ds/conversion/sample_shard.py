@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,16 +72,22 @@ class SampleShard:
     Args:
         name: of the shard: split and index.
         format: of all samples of the store.
+        keys: digests of the keys that the split has so far; those of this shard are added.
+        first: samples of the split that came before.
     """
 
-    def __init__(self, workspace: Workspace, name: tuple[str, int], format: SampleFormat) -> None:
+    def __init__(
+        self, workspace: Workspace, name: tuple[str, int], format: SampleFormat, keys: set[bytes], first: int = 0
+    ) -> None:
         self.samples = 0  #: so many came, with those that were skipped or passed over
-        self._workspace, self._name, self._format = workspace, name, format
+        self._workspace, self._name, self._format, self._first = workspace, name, format, first
         earlier = workspace.finished(*name)
-        #: The same shard, if an interrupted run has finished it.
-        self.earlier = earlier if earlier is not None and earlier.origin else None
+        #: The same shard, if an interrupted run has finished it; not if one before it ends elsewhere now, because a
+        #: sample was mended that had been skipped.
+        self.earlier = earlier if earlier is not None and earlier.origin and earlier.first == first else None
         if self.earlier is not None:
             format.adopt(self.earlier)
+        self._split_keys = keys
         self._keys = hashlib.sha256()
         self._has_keys = True
         self._writer: ShardWriter | None = None
@@ -105,23 +111,36 @@ class SampleShard:
         """Add a sample, or what a function returns that is called only if it is needed.
 
         Raises:
-            SourceError: it is bad, and bad samples are not to be skipped; the shard is as it was then.
+            SourceError: it is bad, and bad samples are not to be skipped, or its key is; the shard is as it was then.
             ConversionError: the disk is full, or memory is short.
         """
-        if key is not None and encoding_problem(key) is not None:
-            raise SourceError(Problem(repr(key), "annotation", "expected a key in UTF-8, found other characters."))
+        digest = None if key is None else self._new_key(key)
+        if self._is_broken:
+            raise self._broken()
+        if self.earlier is None:
+            if callable(sample):
+                sample = sample()
+            with one_line_for_failures(self._workspace.out), own_pixel_limit():
+                with or_skipped(self._format.options.on_error, self._skipped):
+                    self._add(default_key if key is None else key, sample)
+                if self._block is not None and self._is_block_full(self._block):
+                    self._write_block(self._block)
         self.samples += 1
-        self._has_keys &= key is not None
+        if digest is None:
+            self._has_keys = False
+        else:
+            self._split_keys.add(digest)
         self._keys.update(f"{len(key or '')} {key}".encode())
-        if self.earlier is not None:
-            return
-        if callable(sample):
-            sample = sample()
-        with one_line_for_failures(self._workspace.out), own_pixel_limit():
-            with or_skipped(self._format.options.on_error, self._skipped):
-                self._add(default_key if key is None else key, sample)
-            if self._block is not None and self._is_block_full(self._block):
-                self._write_block(self._block)
+
+    def _new_key(self, key: str) -> bytes:
+        """The digest of a key; raises `SourceError` if it is no text, or another sample's."""
+        if encoding_problem(key) is not None:
+            raise SourceError(Problem(repr(key), "annotation", "expected a key in UTF-8, found other characters."))
+        digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
+        if digest in self._split_keys:
+            message = f"expected keys that differ, found this one twice in {self._name[0]}."
+            raise SourceError(Problem(key, "key-text", message), "Give each sample a key of its own.")
+        return digest
 
     def _add(self, key: str, sample: Any) -> None:
         try:
@@ -135,11 +154,13 @@ class SampleShard:
             raise
 
     def _is_block_full(self, block: BlockRows) -> bool:
-        return len(block) >= block_rows(block.format.fixed_nbytes) or block.nbytes >= BLOCK_NBYTES or self.is_full
+        is_large = block.nbytes + block.object_nbytes >= BLOCK_NBYTES
+        return is_large or len(block) >= block_rows(block.format.fixed_nbytes) or self.is_full
 
     def _write_block(self, block: BlockRows) -> ShardWriter:
         self._is_broken = True  # unless all of it is written
         if self._writer is None:
+            self._workspace.forget(*self._name)
             self._writer = ShardWriter(self._workspace.store / shard_path(*self._name), block.format.fields).__enter__()
         result = block.write(self._writer.partial, self._rows)
         self._writer.append(result)
@@ -167,16 +188,22 @@ class SampleShard:
                 )
             return self.earlier
         if self._is_broken:
-            raise ConversionError(f"{self._workspace.out}: the shard {path} could not be written. Run it again.")
+            raise self._broken()
         rows, options = self._format.rows, self._format.options
         if rows is None:
             nothing = Problem(path, "empty-source", "expected samples, found none.")
             raise SourceError(self._skipped or nothing, "No sample is left to be stored.")
         with one_line_for_failures(self._workspace.out):
             writer = self._write_block(self._block or BlockRows(rows, self._skipped))
+            self._is_broken = True  # its files are closed, and it cannot be taken up again
             finished = writer.finish(options.layout, self.samples, origin, self._format.left_out)
+            finished = replace(finished, first=self._first, run=self._workspace.run)
             self._workspace.finish(*self._name, finished)
         return finished
+
+    def _broken(self) -> ConversionError:
+        path = shard_path(*self._name)
+        return ConversionError(f"{self._workspace.out}: the shard {path} could not be written. Run it again.")
 
     def close(self) -> None:
         """Close its files."""
@@ -203,7 +230,8 @@ class ShardJob:
                 compared by their keys and not encoded again.
 
         Raises:
-            SourceError: a sample is bad, and bad samples are not to be skipped; or there is none.
+            SourceError: a sample is bad, and bad samples are not to be skipped; or there is none; or two have one key.
+            OptionError: the shard was written already, or an interrupted run has finished it from other samples.
             ConversionError: the `Writer` has ended, another process writes this shard, or the disk is full.
         """
         name = self.split, self.index
@@ -211,11 +239,15 @@ class ShardJob:
             with one_line_for_failures(self.out):
                 workspace = stack.enter_context(Workspace(self.out, self.run))
                 workspace.claim(*name)
-            shard = SampleShard(workspace, name, SampleFormat(self.options, self.fields))
+            shard = SampleShard(workspace, name, SampleFormat(self.options, self.fields), set())
             stack.callback(shard.close)
             for number, item in enumerate(samples):
                 shard.append(*with_key(item), f"{shard_path(*name)}/{number:05d}")
-            return shard.finish().shard.rows
+            finished = shard.finish()
+            if shard.earlier is not None:
+                with one_line_for_failures(self.out):
+                    workspace.finish(*name, finished)  # of this run, too
+            return finished.shard.rows
 
 
 def with_key(sample: Any, key: object = None) -> tuple[Any, str | None]:
