@@ -667,6 +667,19 @@ def test_a_shard_is_written_once(out):
     assert np.asarray(tsds.open(out)["train"]["label"]).tolist() == [0, 1, 2]
 
 
+def test_a_work_folder_that_was_removed_is_not_made_anew(out, partial):
+    def samples():
+        shutil.rmtree(partial)
+        yield from digits(3)
+
+    failing = pytest.raises(tsds.ConversionError, match=r"o\.tsds.*No such file")
+    with failing, tsds.Writer(out, classes=CLASSES) as writer:
+        with pytest.raises(tsds.ConversionError, match=r"o\.tsds.*No such file"):
+            writer.shard("train", 0).write(samples())
+        assert not partial.exists()
+    assert write(out, digits()).rows == {"train": 9}
+
+
 def test_what_jobs_are_refused(tmp_path, out, partial):
     with tsds.Writer(out, classes=CLASSES) as writer:
         job = pickle.loads(pickle.dumps(writer.shard("train", 0)))  # noqa: S301

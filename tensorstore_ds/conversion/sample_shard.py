@@ -94,7 +94,7 @@ class SampleShard:
         self._block: BlockRows | None = None
         self._skipped: list[Problem] = []  # since the last block that was written; the next one has the same list
         self._rows = self._nbytes = 0  # written
-        self._is_broken = False
+        self.is_broken = False  #: whether something of it could not be written; it takes no more samples then
 
     @property
     def is_full(self) -> bool:
@@ -115,7 +115,7 @@ class SampleShard:
             ConversionError: the disk is full, or memory is short.
         """
         digest = None if key is None else self._new_key(key)
-        if self._is_broken:
+        if self.is_broken:
             raise self._broken()
         if self.earlier is None:
             if callable(sample):
@@ -158,7 +158,7 @@ class SampleShard:
         return is_large or len(block) >= block_rows(block.format.fixed_nbytes) or self.is_full
 
     def _write_block(self, block: BlockRows) -> ShardWriter:
-        self._is_broken = True  # unless all of it is written
+        self.is_broken = True  # unless all of it is written
         if self._writer is None:
             self._workspace.forget(*self._name)
             self._writer = ShardWriter(self._workspace.store / shard_path(*self._name), block.format.fields).__enter__()
@@ -168,7 +168,7 @@ class SampleShard:
         self._nbytes += block.nbytes
         self._skipped = []
         self._block = BlockRows(block.format, self._skipped)
-        self._is_broken = False
+        self.is_broken = False
         return self._writer
 
     def finish(self) -> FinishedShard:
@@ -187,7 +187,7 @@ class SampleShard:
                     "Give the same samples, or remove this directory."
                 )
             return self.earlier
-        if self._is_broken:
+        if self.is_broken:
             raise self._broken()
         rows, options = self._format.rows, self._format.options
         if rows is None:
@@ -195,7 +195,7 @@ class SampleShard:
             raise SourceError(self._skipped or nothing, "No sample is left to be stored.")
         with one_line_for_failures(self._workspace.out):
             writer = self._write_block(self._block or BlockRows(rows, self._skipped))
-            self._is_broken = True  # its files are closed, and it cannot be taken up again
+            self.is_broken = True  # its files are closed, and it cannot be taken up again
             finished = writer.finish(options.layout, self.samples, origin, self._format.left_out)
             finished = replace(finished, first=self._first, run=self._workspace.run)
             self._workspace.finish(*self._name, finished)

@@ -64,6 +64,8 @@ class ShardWriter:
         """Make the directory and the empty files of all arrays; what an earlier attempt left there is removed."""
         if self.partial.exists():
             shutil.rmtree(self.partial)
+        self.directory.parent.mkdir(exist_ok=True)  # not what is above: a work folder that is gone stays away
+        self.partial.mkdir()
         for name, field in self.fields.items():
             for path in array_paths(name, field):
                 target = raw_path(self.partial, path)

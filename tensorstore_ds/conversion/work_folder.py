@@ -37,7 +37,6 @@ class WorkFolder:
         self.path = path
         self.descriptor = -1  #: of the folder; -1 while it is closed
         self._locks: list[int] = []  # descriptors; the first is that of the mark
-        _folders.add(self)
 
     # --- ours or not ---
 
@@ -91,6 +90,10 @@ class WorkFolder:
         """Raise `ConversionError` if the process that locked the folder is not of this run any more."""
         if os.pread(self._locks[0], 100, 0).decode("ascii", "replace") != run:
             raise self._gone()
+
+    def close_in_children(self) -> None:
+        """Let no process that is forked from now on hold the locks: an idle one, as of a pool, may stay for long."""
+        _folders.add(self)
 
     def end_run(self) -> None:
         """Let no other process join from now on."""
@@ -227,12 +230,11 @@ class WorkFolder:
         self.path.rmdir()
 
 
-#: Those of this process.
+#: Those that forked children close.
 _folders: weakref.WeakSet[WorkFolder] = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    """Leave the locks to the parent: a forked child that is idle, such as one of a pool, would hold them with it."""
     for folder in list(_folders):
         folder.close()
 

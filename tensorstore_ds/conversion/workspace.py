@@ -85,6 +85,7 @@ class Workspace:
         try:
             if self._is_guest:
                 self._folder.join(self.run)
+                self.close_in_children()
                 return self
             if note := self._folder.open(self.run):
                 self.note(note)
@@ -112,6 +113,10 @@ class Workspace:
             # What stopped the conversion is said; the next run finds this directory and clears it.
         finally:
             self._folder.close()
+
+    def close_in_children(self) -> None:
+        """Keep the lock from processes forked from now on. Workers of a conversion have it, and end with it."""
+        self._folder.close_in_children()
 
     def note(self, text: str) -> None:
         """Tell the user, now and in the summary."""

@@ -89,9 +89,9 @@ class Writer:
             OptionError: options contradict each other, or those of the interrupted run.
             ConversionError: another process writes there.
         """
-        self._process = os.getpid()
         if self._has_begun:
             raise self._not_open()
+        self._process = os.getpid()
         if self._options.split is not None:
             raise OptionError("`split` divides a source of known length: name the split of each sample instead.")
         with one_line_for_failures(self._out), contextlib.ExitStack() as stack:
@@ -100,6 +100,7 @@ class Writer:
             asked = None if self._fields is None else {name: field.dump() for name, field in self._fields.items()}
             workspace.begin({"source": WHERE, "fields": asked, **self._options.deciding()})
             stack.pop_all()
+        workspace.close_in_children()
         self._workspace, self._has_begun = workspace, True
         return self
 
@@ -203,7 +204,7 @@ class Writer:
             message = f"expected that all jobs have ended, found the shard {busy[0]} being written"
             raise ConversionError(f"{self._out}: {message}. Wait for its job before the block ends.")
         for name, shard in self._growing.items():
-            if shard.samples:
+            if shard.samples or shard.is_broken:
                 self._finish(name)
         written = {name: self._written(workspace, name, indices) for name, indices in self._jobs.items()}
         shards = in_order(self._shards | written)
@@ -217,7 +218,8 @@ class Writer:
 
     def _finish(self, name: str) -> None:
         shard = self._growing[name]
-        self._shards[name].append(shard.finish())
+        finished = shard.finish()
+        self._shards[name].append(finished)
         self._resumed += shard.earlier is not None
 
     def _written(self, workspace: Workspace, name: str, indices: set[int]) -> list[FinishedShard]:
