@@ -115,7 +115,7 @@ def partial_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.partial")
 
 
-def write_all(file: BinaryIO, data: bytes) -> None:
+def write_all(file: BinaryIO, data: bytes | memoryview) -> None:
     """Write to a file without a buffer, which may take less than it is given."""
     rest = memoryview(data)
     while rest:

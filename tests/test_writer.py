@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import pickle
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from stores import Samples, contents, detections, png_bytes
+from tensorstore_ds.conversion.blocks import BlockRows
 
 CLASSES = ["ant", "bee", "cow"]
 SMALL = 60  # bytes of a shard: two images of 30 bytes
@@ -117,14 +119,38 @@ def test_several_splits_in_turn_and_their_order(out):
 
 
 def test_an_array_that_is_filled_again_changes_nothing(out):
-    image, more = np.empty((6, 5), np.uint8), np.empty(2, np.float32)
-    with tsds.Writer(out) as writer:
+    image, mask, more = np.empty((6, 5), np.uint8), np.empty((6, 5), np.uint8), np.empty(2, np.float32)
+    boxes = np.zeros((1, 4))
+    with tsds.Writer(out, classes=["a", "b", "c", "d", "e"]) as writer:
         for i in range(5):
-            image[:], more[:] = i, i
-            writer.append("train", image=image, position=more)
+            image[:], mask[:], more[:], boxes[:, 2:] = i, i, i, i + 1
+            writer.append("train", image=image, mask=mask, position=more, boxes=boxes)
     split = tsds.open(out)["train"]
     assert np.asarray(split["image"])[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4]
+    assert np.asarray(split["mask"])[:, 5, 4].tolist() == [0, 1, 2, 3, 4]
     assert np.asarray(split["position"])[:, 1].tolist() == [0, 1, 2, 3, 4]
+    assert [split["objects"][i]["boxes"][0, 2] for i in range(5)] == [1, 2, 3, 4, 5]
+
+
+class Refilled:
+    """A sequence whose samples are all the same two arrays."""
+
+    image, mask, classes = np.empty((6, 5), np.uint8), np.empty((6, 5), np.uint8), ("a", "b", "c", "d", "e")
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        self.image[:], self.mask[:] = index, index
+        return {"image": self.image, "mask": self.mask}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sequence_may_fill_an_array_again(out, workers):
+    tsds.convert(Refilled(), out, tsds.ConvertOptions(workers=workers))
+    split = tsds.open(out)["train"]
+    assert np.asarray(split["image"])[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4]
+    assert np.asarray(split["mask"])[:, 5, 4].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_the_fields_of_another_store(tmp_path, out):
@@ -352,6 +378,50 @@ def test_a_path_that_cannot_be_read_is_named(out, path):
     assert "\n" not in str(problem)
 
 
+def test_a_sample_that_was_refused_changes_nothing(tmp_path, out):
+    """Neither the next number nor what a later run expects, nor which splits there are."""
+    with tsds.Writer(out, classes=CLASSES) as writer:
+        with pytest.raises(tsds.SourceError):
+            writer.append("val", b"no image")
+        for sample in digits(3):
+            with pytest.raises(tsds.SourceError):
+                writer.append("train", b"no image")
+            writer.append("train", (sample["image"], sample["label"]))
+    split = tsds.open(out)["train"]
+    assert [split["key"][i] for i in range(3)] == ["train/00000", "train/00001", "train/00002"]
+    assert writer.summary.rows == {"train": 3}
+    out.rename(tmp_path / "first.tsds")
+    with pytest.raises(KeyboardInterrupt), tsds.Writer(out, classes=CLASSES, shard_nbytes=SMALL) as writer:
+        for sample in digits():
+            with pytest.raises(tsds.SourceError):
+                writer.append("train", image=b"cut off", label=0, key=sample["key"])
+            writer.append("train", **sample)
+        raise KeyboardInterrupt
+    assert write(out, digits()).resumed == 4
+    assert contents(out) == fresh(tmp_path, digits())
+
+
+def test_after_its_block_a_writer_takes_nothing(tmp_path, out):
+    writer = tsds.Writer(out)
+    with writer:
+        writer.append("train", np.zeros((2, 2), np.uint8))
+    failed = tsds.Writer(tmp_path / "failed.tsds")
+    with pytest.raises(KeyboardInterrupt), failed:
+        failed.append("train", np.zeros((2, 2), np.uint8))
+        raise KeyboardInterrupt
+    for each in (writer, failed):
+        with pytest.raises(tsds.OptionError, match="the Writer is not open"):
+            each.append("train", np.zeros((2, 2), np.uint8))
+        with pytest.raises(tsds.OptionError, match="the Writer is not open"):
+            each.extend("train", [])
+        with pytest.raises(tsds.OptionError, match="the Writer is not open"):
+            each.shard("val", 0)
+        with pytest.raises(tsds.OptionError, match="the Writer is not open"), each:
+            pass
+    assert writer.summary.rows == {"train": 1}
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]
+
+
 def test_an_image_of_another_shape_is_never_left_out(tmp_path, out):
     samples = [np.zeros((6, 5), np.uint8), np.zeros((6, 5, 3), np.uint8)]
     with pytest.raises(tsds.SourceError, match=r"found 6x5x3 uint8. Pass `size` and `color`") as caught:
@@ -397,9 +467,33 @@ def test_options_that_have_no_meaning(tmp_path, out):
 
 
 def test_two_samples_of_the_same_key(tmp_path, out):
-    with pytest.raises(tsds.SourceError, match="expected keys that differ, found one twice"):
+    """Found when the second one comes; a corrected program goes on from the shards before it."""
+    with pytest.raises(tsds.SourceError, match=r"^d3: expected keys that differ, found this one twice in train\. Give"):
         write(out, [*digits(), digits()[3]])
-    assert list(tmp_path.iterdir()) == []
+    assert not out.exists()
+    assert write(out, digits()).resumed == 4
+    assert contents(out) == fresh(tmp_path, digits())
+
+
+def test_a_key_that_was_refused_may_be_repeated_and_other_splits_have_their_own(out):
+    with tsds.Writer(out, classes=CLASSES, shard_nbytes=SMALL) as writer:
+        for sample in digits():
+            writer.append("train", **sample)
+            with pytest.raises(tsds.SourceError, match="expected keys that differ"):
+                writer.append("train", **sample)
+            writer.append("val", **sample)
+    assert writer.summary.rows == {"train": 9, "val": 9}
+
+
+def test_two_jobs_with_the_same_key(out):
+    with (
+        pytest.raises(tsds.SourceError, match=r"expected keys that differ, found d2 twice: in rows 2 and 4\. Give"),
+        tsds.Writer(out, classes=CLASSES) as writer,
+    ):
+        writer.shard("train", 0).write(digits(4))
+        with pytest.raises(tsds.SourceError, match="d0: expected keys that differ, found this one twice"):
+            writer.shard("train", 1).write([digits()[0], digits()[0]])
+        writer.shard("train", 1).write(digits()[2:3])
 
 
 # --- interruptions ----------------------------------------------------------------------------------------------
@@ -500,6 +594,22 @@ def test_bad_samples_of_finished_shards_are_named_again(tmp_path, out):
     assert contents(out) == fresh(tmp_path, samples, on_error="skip")
 
 
+def test_mended_samples_that_were_skipped_move_those_behind_them(tmp_path, out):
+    """The shards behind them end elsewhere then: they are made again, and the same keys are not refused."""
+    damaged = [{**sample, "image": b"damaged"} if i in (1, 4) else sample for i, sample in enumerate(digits(12))]
+    with (
+        pytest.raises(KeyboardInterrupt),
+        tsds.Writer(out, classes=CLASSES, shard_nbytes=SMALL, on_error="skip") as writer,
+    ):
+        writer.extend("train", damaged)
+        raise KeyboardInterrupt
+    half = [*digits(12)[:4], *damaged[4:]]
+    with pytest.raises(tsds.SourceError, match="d4"):
+        write(out, half)
+    assert write(out, digits(12)).resumed == 2
+    assert contents(out) == fresh(tmp_path, digits(12))
+
+
 SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
@@ -552,6 +662,57 @@ def test_a_full_disk_is_one_line_and_the_writer_cannot_go_on(tmp_path, out, monk
             writer.extend("train", [np.zeros((6, 5), np.uint8)] * 512)
         monkeypatch.undo()
     assert not out.exists()
+
+
+def test_after_a_full_disk_nothing_is_added_until_the_next_run(out):
+    """The disk fills in the middle of the tables, the program catches that and goes on."""
+    files = [png_bytes(np.random.default_rng(i).integers(0, 256, (128, 128, 3), np.uint8)) for i in range(100)]
+    samples = [{"key": i, "image": file} for i, file in enumerate(files)]
+    options = {"encoding": "source", "classes": None, "shard_nbytes": 45 * len(files[0])}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    refused = []
+    with pytest.raises(tsds.ConversionError, match="could not be written"), tsds.Writer(out, **options) as writer:
+        for i, sample in enumerate(samples):
+            if i == 70:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))
+            try:
+                writer.append("train", sample)
+            except tsds.ConversionError as error:
+                refused.append(str(error))
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "File too large" in refused[0] and all("could not be written" in text for text in refused[1:])
+    assert len(refused) > 2
+    assert write(out, samples, **options).resumed == 1
+    assert [tsds.open(out)["train"]["image"][i] for i in range(100)] == files
+
+
+def test_keys_that_were_damaged_before_the_end_are_removed(out, partial):
+    with (
+        pytest.raises(tsds.ConversionError, match=r"the finished store does not open .* and was removed"),
+        tsds.Writer(out, classes=CLASSES, shard_nbytes=SMALL) as writer,
+    ):
+        writer.extend("train", digits())
+        offsets = partial / "store" / "train" / "00000" / "key" / "offsets" / "c" / "0"
+        offsets.write_bytes(bytes(offsets.stat().st_size))
+    assert write(out, digits()).resumed == 0
+
+
+def test_values_of_objects_count_as_memory(out, monkeypatch):
+    """A block is written when it has its bytes, of boxes, too."""
+    lengths = []
+    real = BlockRows.write
+
+    def write_noted(self, *rest):
+        lengths.append(len(self))
+        return real(self, *rest)
+
+    monkeypatch.setattr(BlockRows, "write", write_noted)
+    boxes = np.tile(np.array([0, 0, 4, 4], np.float32), (20_000, 1))
+    with tsds.Writer(out) as writer:
+        for _ in range(20):
+            writer.append("train", image=np.zeros((4, 4), np.uint8), boxes=boxes)
+    assert max(lengths) == 7  # 7 x 320 kB are more than 2 MiB
+    assert sum(lengths) == 20
 
 
 def test_two_writers_at_once_are_refused(out):
@@ -608,6 +769,54 @@ def test_shards_of_an_interrupted_run_are_not_written_again(tmp_path, out):
     assert np.asarray(tsds.open(out)["train"]["label"]).tolist() == [0, 1, 2] * 4
 
 
+def test_only_what_a_job_of_this_run_has_written_counts(out):
+    with pytest.raises(KeyboardInterrupt), tsds.Writer(out, classes=CLASSES) as writer:
+        writer.shard("train", 0).write(digits(4))
+        raise KeyboardInterrupt
+    for refused in (False, True):
+        with (
+            pytest.raises(tsds.ConversionError, match="the shard train/00000, found that it was not written"),
+            tsds.Writer(out, classes=CLASSES) as writer,
+        ):
+            job = writer.shard("train", 0)
+            if refused:
+                with pytest.raises(tsds.OptionError, match="same keys in the same order"):
+                    job.write(digits(5)[1:])
+    with tsds.Writer(out, classes=CLASSES) as writer:
+        writer.shard("train", 0).write(digits(4))
+    assert np.asarray(tsds.open(out)["train"]["label"]).tolist() == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("index", [-1, 0.0, "0", None, True, pytest.param(10**5000, id="large")])
+def test_an_index_of_a_shard_is_a_number_from_0(out, index):
+    with tsds.Writer(out, classes=CLASSES) as writer:
+        with pytest.raises(tsds.OptionError, match="`index`: expected a whole number, 0, 1, 2 and so on, found"):
+            writer.shard("train", index)
+        assert writer.shard("train", np.int64(0)).write(digits(3)) == 3
+    assert writer.summary.rows == {"train": 3}
+
+
+def test_a_shard_is_written_once(out):
+    with tsds.Writer(out, classes=CLASSES) as writer:
+        writer.shard("train", 0).write(digits(3))
+        with pytest.raises(tsds.OptionError, match="the shard train/00000 was written already"):
+            writer.shard("train", 0).write(digits()[3:])
+    assert np.asarray(tsds.open(out)["train"]["label"]).tolist() == [0, 1, 2]
+
+
+def test_a_work_folder_that_was_removed_is_not_made_anew(out, partial):
+    def samples():
+        shutil.rmtree(partial)
+        yield from digits(3)
+
+    failing = pytest.raises(tsds.ConversionError, match=r"o\.tsds.*No such file")
+    with failing, tsds.Writer(out, classes=CLASSES) as writer:
+        with pytest.raises(tsds.ConversionError, match=r"o\.tsds.*No such file"):
+            writer.shard("train", 0).write(samples())
+        assert not partial.exists()
+    assert write(out, digits()).rows == {"train": 9}
+
+
 def test_what_jobs_are_refused(tmp_path, out, partial):
     with tsds.Writer(out, classes=CLASSES) as writer:
         job = pickle.loads(pickle.dumps(writer.shard("train", 0)))  # noqa: S301
@@ -645,7 +854,7 @@ def test_all_jobs_must_be_done_and_agree(tmp_path, out):
         writer.shard("train", 0).write(digits())
         writer.shard("train", 2).write(digits())
     shutil.rmtree(tmp_path / "o.tsds.partial")
-    differing = r"train/00001: expected the fields of the first shard, .* found image"
+    differing = r"train/00001: expected the fields of the first shard, .* found image .* and remove .*partial"
     with pytest.raises(tsds.SourceError, match=differing), tsds.Writer(out) as writer:
         for i in range(2):
             writer.shard("train", i).write([np.zeros((6, 5 + i), np.uint8)])
@@ -688,3 +897,112 @@ if __name__ == "__main__":
     summary = write(out, digits(), shard_nbytes=2**32)
     assert (summary.rows, summary.resumed) == ({"train": 9}, 1)  # what the child has finished is whole
     assert not partial.exists()
+
+
+def test_a_forked_child_writes_nothing(out):
+    """Neither what the parent still has to write when the child ends, nor samples of its own."""
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_writer import np, tsds
+
+def append(numbers):
+    for i in numbers:
+        writer.append("train", image=np.full((6, 5), i % 256, np.uint8), key=i)
+
+with tsds.Writer({str(out)!r}) as writer:
+    append(range(600))
+    child = os.fork()
+    if not child:
+        try:
+            append(range(600, 1200))
+        except tsds.OptionError as error:
+            print(error, flush=True)
+        sys.exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    append(range(600, 1200))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "expected the process that opened the Writer, found a child of it" in run.stdout
+    split = tsds.open(out)["train"]
+    assert [split["key"][i] for i in range(1200)] == [str(i) for i in range(1200)]
+    assert tsds.verify(out) == []
+
+
+def test_a_child_that_outlives_its_killed_parent_has_no_lock(out):
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_writer import digits, tsds
+
+with tsds.Writer({str(out)!r}, classes=["ant", "bee", "cow"], shard_nbytes=60) as writer:
+    writer.extend("train", digits()[:5])
+    if not os.fork():
+        print("forked", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+"""
+    run = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert run.stdout.readline() == "forked\n"
+    run.kill()
+    run.wait()
+    assert write(out, digits()).resumed == 2
+    run.communicate()
+
+
+def write_slowly(job, begun, go):
+    def samples():
+        yield digits()[0]
+        begun.set()
+        go.wait()
+        yield digits()[1]
+
+    job.write(samples())
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, None])
+def test_a_job_that_outlives_its_block_is_waited_for(out, failure):
+    """No shard is finished, and what the job still writes is not mixed with another run."""
+    context = multiprocessing.get_context("fork")
+    begun, go = context.Event(), context.Event()
+    expected = (
+        pytest.raises(KeyboardInterrupt)
+        if failure
+        else pytest.raises(tsds.ConversionError, match="expected that all jobs have ended, found the shard train/00000")
+    )
+    with expected, tsds.Writer(out, classes=CLASSES) as writer:
+        job = writer.shard("train", 0)
+        process = context.Process(target=write_slowly, args=(job, begun, go))
+        process.start()
+        begun.wait()
+        if failure:
+            raise failure
+    try:
+        with pytest.raises(tsds.ConversionError, match="a process of an interrupted run is still writing here"):
+            write(out, digits())
+        with pytest.raises(tsds.ConversionError, match="the Writer that this shard is for, found that it has ended"):
+            job.write(digits())
+    finally:
+        go.set()
+        process.join()
+    assert process.exitcode == 0
+    summary = write(out, digits(), shard_nbytes=2**32)
+    assert (summary.rows, summary.resumed) == ({"train": 9}, 1)
+    assert tsds.verify(out) == []
+
+
+def test_a_pool_that_was_forked_in_the_block_ends_with_it(out):
+    """Its processes have neither the lock, nor the right to write."""
+    with multiprocessing.get_context("fork").Pool(1) as early:
+        with pytest.raises(KeyboardInterrupt), tsds.Writer(out, classes=CLASSES) as writer:
+            pool = multiprocessing.get_context("fork").Pool(1)
+            job = writer.shard("train", 0)
+            writer.shard("train", 1).write(digits(2))
+            raise KeyboardInterrupt
+        with pool:
+            for each in (early, pool):
+                with pytest.raises(tsds.ConversionError, match="the Writer that this shard is for, found that it has"):
+                    each.apply(write_job, (job, digits()))
+            assert write(out, digits(), shard_nbytes=2**32).resumed == 0
+    assert tsds.verify(out) == []

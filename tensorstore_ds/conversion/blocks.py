@@ -143,6 +143,7 @@ class BlockRows:
         self.skipped = skipped  #: problems of samples and boxes that are left out
         self.nbytes = 0  #: of the images' bytes, where these are stored and not their pixels
         self._left_out: dict[Problem, None] = {}
+        self.object_nbytes = 0  #: of boxes, keypoints and all else that objects have
         self._masks = of_kind(format.fields, MaskField)
         self._rows: list[EncodedSample] = []
         self._statistics = Statistics()
@@ -157,12 +158,13 @@ class BlockRows:
         bad = faults(encoded.problems)
         if bad and self.format.on_error == "fail":
             raise SourceError(bad, "Mend the annotation, or leave out such boxes with `on_error=skip`.")
-        self.skipped += encoded.problems
-        self._left_out.update(dict.fromkeys(sample.left_out))
         if encoded.image is not None:  # only the bytes are stored: a block of them can hold very many pixels
             self._statistics.add_pixels(encoded.pixels)
             self.nbytes += len(encoded.image)
             encoded.pixels = _NO_PIXELS
+        self.skipped += encoded.problems
+        self._left_out.update(dict.fromkeys(sample.left_out))
+        self.object_nbytes += sum(array.nbytes for array in encoded.objects.values())
         self._rows.append(encoded)
 
     def _check_shape(self, encoded: EncodedSample) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.imaging.codecs import own_pixel_limit
-from tensorstore_ds.sources.base import Sample
 from tensorstore_ds.sources.files import encoding_problem
 from tensorstore_ds.sources.samples import SampleReader, parts_of
 
@@ -71,23 +70,29 @@ class SampleShard:
     Args:
         name: of the shard: split and index.
         format: of all samples of the store.
+        keys: digests of the keys that the split has so far; those of this shard are added.
+        first: samples of the split that came before.
     """
 
-    def __init__(self, workspace: Workspace, name: tuple[str, int], format: SampleFormat) -> None:
+    def __init__(
+        self, workspace: Workspace, name: tuple[str, int], format: SampleFormat, keys: set[bytes], first: int = 0
+    ) -> None:
         self.samples = 0  #: so many came, with those that were skipped or passed over
-        self._workspace, self._name, self._format = workspace, name, format
+        self._workspace, self._name, self._format, self._first = workspace, name, format, first
         earlier = workspace.finished(*name)
-        #: The same shard, if an interrupted run has finished it.
-        self.earlier = earlier if earlier is not None and earlier.origin else None
+        #: The same shard, if an interrupted run has finished it; not if one before it ends elsewhere now, because a
+        #: sample was mended that had been skipped.
+        self.earlier = earlier if earlier is not None and earlier.origin and earlier.first == first else None
         if self.earlier is not None:
             format.adopt(self.earlier)
+        self._split_keys = keys
         self._keys = hashlib.sha256()
         self._has_keys = True
         self._writer: ShardWriter | None = None
         self._block: BlockRows | None = None
         self._skipped: list[Problem] = []  # since the last block that was written; the next one has the same list
         self._rows = self._nbytes = 0  # written
-        self._is_broken = False
+        self.is_broken = False  #: whether something of it could not be written; it takes no more samples then
 
     @property
     def is_full(self) -> bool:
@@ -104,42 +109,58 @@ class SampleShard:
         """Add a sample, or what a function returns that is called only if it is needed.
 
         Raises:
-            SourceError: it is bad, and bad samples are not to be skipped; the shard is as it was then.
+            SourceError: it is bad, and bad samples are not to be skipped, or its key is; the shard is as it was then.
             ConversionError: the disk is full, or memory is short.
         """
-        _check_key(key)
+        digests = [] if key is None else [self._new_key(key)]
+        if self.is_broken:
+            raise self._broken()
+        if self.earlier is None:
+            with or_skipped(self._format.options.on_error, self._skipped):
+                stored_key = key
+                if callable(sample):
+                    sample, stored_key = with_key(sample(), key)
+                if key is None and stored_key is not None:
+                    digests.append(self._new_key(stored_key))
+                with one_line_for_failures(self._workspace.out), own_pixel_limit():
+                    self._add(default_key if stored_key is None else stored_key, sample)
+            with one_line_for_failures(self._workspace.out):
+                if self._block is not None and self._is_block_full(self._block):
+                    self._write_block(self._block)
         self.samples += 1
         self._has_keys &= key is not None
+        self._split_keys.update(digests)
         self._keys.update(f"{len(key or '')} {key}".encode())
-        if self.earlier is not None:
-            return
-        with or_skipped(self._format.options.on_error, self._skipped):
-            if callable(sample):
-                sample, key = with_key(sample(), key)
-                _check_key(key)
-            with one_line_for_failures(self._workspace.out), own_pixel_limit():
-                self._add(default_key if key is None else key, sample)
-        with one_line_for_failures(self._workspace.out):
-            if self._block is not None and self._is_block_full(self._block):
-                self._write_block(self._block)
+
+    def _new_key(self, key: str) -> bytes:
+        """The digest of a key; raises `SourceError` if it is no text, or another sample's."""
+        if encoding_problem(key) is not None:
+            raise SourceError(Problem(repr(key), "annotation", "expected a key in UTF-8, found other characters."))
+        digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
+        if digest in self._split_keys:
+            message = f"expected keys that differ, found this one twice in {self._name[0]}."
+            raise SourceError(Problem(key, "key-text", message), "Give each sample a key of its own.")
+        return digest
 
     def _add(self, key: str, sample: Any) -> None:
         try:
             rows = self._format.rows or self._format.learn(key, sample)
             if self._block is None:
                 self._block = BlockRows(rows, self._skipped)
-            self._block.add(_copied(self._format.reader.read(key, sample)))
+            self._block.add(self._format.reader.read(key, sample))
         except SourceError as error:
             if error.reason == SHAPES_DIFFER:
                 raise SourceError(error.problems, _SHAPES_ADVICE) from error
             raise
 
     def _is_block_full(self, block: BlockRows) -> bool:
-        return len(block) >= block_rows(block.format.fixed_nbytes) or block.nbytes >= BLOCK_NBYTES or self.is_full
+        is_large = block.nbytes + block.object_nbytes >= BLOCK_NBYTES
+        return is_large or len(block) >= block_rows(block.format.fixed_nbytes) or self.is_full
 
     def _write_block(self, block: BlockRows) -> ShardWriter:
-        self._is_broken = True  # unless all of it is written
+        self.is_broken = True  # unless all of it is written
         if self._writer is None:
+            self._workspace.forget(*self._name)
             self._writer = ShardWriter(self._workspace.store / shard_path(*self._name), block.format.fields).__enter__()
         result = block.write(self._writer.partial, self._rows)
         self._writer.append(result)
@@ -147,7 +168,7 @@ class SampleShard:
         self._nbytes += block.nbytes
         self._skipped = []
         self._block = BlockRows(block.format, self._skipped)
-        self._is_broken = False
+        self.is_broken = False
         return self._writer
 
     def finish(self) -> FinishedShard:
@@ -166,17 +187,23 @@ class SampleShard:
                     "Give the same samples, or remove this directory."
                 )
             return self.earlier
-        if self._is_broken:
-            raise ConversionError(f"{self._workspace.out}: the shard {path} could not be written. Run it again.")
+        if self.is_broken:
+            raise self._broken()
         rows, options = self._format.rows, self._format.options
         if rows is None:
             nothing = Problem(path, "empty-source", "expected samples, found none.")
             raise SourceError(self._skipped or nothing, "No sample is left to be stored.")
         with one_line_for_failures(self._workspace.out):
             writer = self._write_block(self._block or BlockRows(rows, self._skipped))
+            self.is_broken = True  # its files are closed, and it cannot be taken up again
             finished = writer.finish(options.layout, self.samples, origin)
+            finished = replace(finished, first=self._first, run=self._workspace.run)
             self._workspace.finish(*self._name, finished)
         return finished
+
+    def _broken(self) -> ConversionError:
+        path = shard_path(*self._name)
+        return ConversionError(f"{self._workspace.out}: the shard {path} could not be written. Run it again.")
 
     def close(self) -> None:
         """Close its files."""
@@ -203,7 +230,8 @@ class ShardJob:
                 compared by their keys and not encoded again.
 
         Raises:
-            SourceError: a sample is bad, and bad samples are not to be skipped; or there is none.
+            SourceError: a sample is bad, and bad samples are not to be skipped; or there is none; or two have one key.
+            OptionError: the shard was written already, or an interrupted run has finished it from other samples.
             ConversionError: the `Writer` has ended, another process writes this shard, or the disk is full.
         """
         name = self.split, self.index
@@ -211,11 +239,15 @@ class ShardJob:
             with one_line_for_failures(self.out):
                 workspace = stack.enter_context(Workspace(self.out, self.run))
                 workspace.claim(*name)
-            shard = SampleShard(workspace, name, SampleFormat(self.options, self.fields))
+            shard = SampleShard(workspace, name, SampleFormat(self.options, self.fields), set())
             stack.callback(shard.close)
             for number, item in enumerate(samples):
                 shard.append(*with_key(item), f"{shard_path(*name)}/{number:05d}")
-            return shard.finish().shard.rows
+            finished = shard.finish()
+            if shard.earlier is not None:
+                with one_line_for_failures(self.out):
+                    workspace.finish(*name, finished)  # of this run, too
+            return finished.shard.rows
 
 
 def with_key(sample: Any, key: object = None) -> tuple[Any, str | None]:
@@ -227,18 +259,5 @@ def with_key(sample: Any, key: object = None) -> tuple[Any, str | None]:
     return sample, None if key is None else str(key)
 
 
-def _check_key(key: str | None) -> None:
-    if key is not None and encoding_problem(key) is not None:
-        raise SourceError(Problem(repr(key), "annotation", "expected a key in UTF-8, found other characters."))
-
-
 def _without_own(fields: Mapping[str, Field]) -> dict[str, Field]:
     return {name: field for name, field in fields.items() if name not in OWN_FIELDS}
-
-
-def _copied(sample: Sample) -> Sample:
-    """With arrays of its own: the caller's may be filled with the next sample before the block is written."""
-    if isinstance(sample.image, np.ndarray):
-        sample.image = sample.image.copy()
-    sample.arrays = {name: array.copy() for name, array in sample.arrays.items()}
-    return sample

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
 import numpy as np
 
 from tensorstore_ds.conversion.blocks import BlockResult, raw_path
-from tensorstore_ds.durable import sync
+from tensorstore_ds.durable import sync, write_all
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.arrays import GROUP, ArrayGeometry, array_paths, dump_json, shard_arrays
 from tensorstore_ds.format.chunks import compress_array
@@ -29,8 +29,6 @@ from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.machine import usable_cores
 
 COPY_NBYTES = 8 * 1024**2
-#: Bytes gathered before a table's file is written.
-_BUFFER_NBYTES = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +43,8 @@ class FinishedShard:
     #: Digest of what it was made from: where that is the same, the shard need not be made again. Empty if not known.
     origin: str
     left_out: tuple[Problem, ...] = ()  #: what the samples have that is not stored
+    first: int = 0  #: samples of its split that came before it, where they come one at a time
+    run: str = ""  #: the run that has noted it last, as `Workspace.run`
 
 
 class ShardWriter:
@@ -54,7 +54,7 @@ class ShardWriter:
         self.directory = directory
         self.fields = fields
         self.partial = directory.with_name(directory.name + ".partial")
-        self._files: dict[str, IO[bytes]] = {}
+        self._files: dict[str, BinaryIO] = {}
         self._lengths = {name: 0 for name, field in fields.items() if isinstance(field, TableField)}
         self._runs: list[tuple[int, int]] = []
         self._statistics = Statistics()
@@ -65,16 +65,19 @@ class ShardWriter:
         """Make the directory and the empty files of all arrays; what an earlier attempt left there is removed."""
         if self.partial.exists():
             shutil.rmtree(self.partial)
+        self.directory.parent.mkdir(exist_ok=True)  # not what is above: a work folder that is gone stays away
+        self.partial.mkdir()
         for name, field in self.fields.items():
             for path in array_paths(name, field):
                 target = raw_path(self.partial, path)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if isinstance(field, TableField):
-                    self._files[path] = target.open("wb", buffering=_BUFFER_NBYTES)
+                    # Without a buffer: a forked child would write what is in it when it ends.
+                    self._files[path] = target.open("wb", buffering=0)
                 else:
                     target.touch()
             if isinstance(field, TableField):
-                self._files[f"{name}/offsets"].write(bytes(8))
+                write_all(self._files[f"{name}/offsets"], bytes(8))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -89,9 +92,9 @@ class ShardWriter:
         self._left_out.update(dict.fromkeys(block.left_out))
         for name, (lengths, values) in block.tables.items():
             ends = self._lengths[name] + np.cumsum(lengths, dtype=np.int64)
-            self._files[f"{name}/offsets"].write(ends.astype("<i8").tobytes())
+            write_all(self._files[f"{name}/offsets"], ends.astype("<i8").tobytes())
             for value, array in values.items():
-                self._files[f"{name}/{value}"].write(np.ascontiguousarray(array).data)
+                write_all(self._files[f"{name}/{value}"], np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
             self._lengths[name] += int(lengths.sum())
 
     def finish(self, layout: Layout, samples: int, origin: str) -> FinishedShard:

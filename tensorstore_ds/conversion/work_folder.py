@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import stat
+import weakref
 from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
@@ -76,16 +77,30 @@ class WorkFolder:
             OptionError: there is something of that name that is not ours.
             ConversionError: that process has ended.
         """
-        gone = ConversionError(f"{self.path}: expected the Writer that this shard is for, found that it has ended.")
         try:
             self._find()
         except FileNotFoundError as error:
-            raise gone from error
+            raise self._gone() from error
         with contextlib.suppress(OSError):  # without locks, what is written in the mark has to do
             if lock(self._locks[0]):
-                raise gone
+                raise self._gone()
+        self.check_run(run)
+
+    def check_run(self, run: str) -> None:
+        """Raise `ConversionError` if the process that locked the folder is not of this run any more."""
         if os.pread(self._locks[0], 100, 0).decode("ascii", "replace") != run:
-            raise gone
+            raise self._gone()
+
+    def close_in_children(self) -> None:
+        """Let no process that is forked from now on hold the locks: an idle one, as of a pool, may stay for long."""
+        _folders.add(self)
+
+    def end_run(self) -> None:
+        """Let no other process join from now on."""
+        os.ftruncate(self._locks[0], 0)
+
+    def _gone(self) -> ConversionError:
+        return ConversionError(f"{self.path}: expected the Writer that this shard is for, found that it has ended.")
 
     def _find(self) -> bool:
         """Open the folder and its mark, if it is ours; returns whether it was empty."""
@@ -124,10 +139,11 @@ class WorkFolder:
 
     def close(self) -> None:
         """Release the locks."""
-        for descriptor in (*self._locks, self.descriptor):
+        descriptors = [*self._locks, self.descriptor]
+        self._locks, self.descriptor = [], -1  # first: a process that another thread forks now closes them, too
+        for descriptor in descriptors:
             if descriptor >= 0:
                 os.close(descriptor)
-        self._locks, self.descriptor = [], -1
 
     def _foreign(self, what: str) -> OptionError:
         message = f"{self.path}: expected no such name, or the work folder of a conversion, found {what}."
@@ -142,6 +158,12 @@ class WorkFolder:
             return lock(descriptor)
         except OSError:  # a file system without locks
             return True
+
+    def is_locked(self, name: str) -> bool:
+        """Whether a process holds the lock of a file in the folder."""
+        is_free = self.lock_file(name)
+        os.close(self._locks.pop())
+        return not is_free
 
     def _open_lock(self, name: str, otherwise: str) -> int:
         try:
@@ -191,6 +213,12 @@ class WorkFolder:
             return value if isinstance(value, dict) else None
         return None
 
+    def remove_file(self, name: str) -> None:
+        """Remove a file, if there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self.descriptor)
+            sync((self.path / name).parent)
+
     def remove_all_but(self, names: Set[str]) -> None:
         """Remove all but the mark, the paths `names`, and what leads to them. No link is followed."""
         _remove_all_but({_MARK, *names}, self.descriptor)
@@ -200,6 +228,19 @@ class WorkFolder:
         self.remove_all_but(set())
         os.unlink(_MARK, dir_fd=self.descriptor)
         self.path.rmdir()
+
+
+#: Those that forked children close.
+_folders: weakref.WeakSet[WorkFolder] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for folder in list(_folders):
+        folder.close()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_close_all)
 
 
 def _is_same(path: Path | str, descriptor: int, *, dir_fd: int | None = None) -> bool:

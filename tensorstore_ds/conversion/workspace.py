@@ -67,6 +67,7 @@ class Workspace:
         self._is_guest = bool(run)
         self._folder = WorkFolder(self.path)
         self._committed = False
+        self.has_guests = False  #: whether other processes still write when it is left
 
     def __enter__(self) -> Workspace:
         """Make the directory, or find it.
@@ -84,6 +85,7 @@ class Workspace:
         try:
             if self._is_guest:
                 self._folder.join(self.run)
+                self.close_in_children()
                 return self
             if note := self._folder.open(self.run):
                 self.note(note)
@@ -91,7 +93,9 @@ class Workspace:
                 raise self._appeared("Choose another name, or remove it first.")
             for name in ("journal", "store"):
                 self._folder.make_folder(name)
-            self._check_guests()
+            if self.guests():
+                text = "a process of an interrupted run is still writing here. Wait for it to end."
+                raise ConversionError(f"{self.path}: {text}")
         except BaseException:
             self._folder.close()
             raise
@@ -100,7 +104,7 @@ class Workspace:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         """Release the lock; a directory without a finished shard is of no use and is removed."""
         try:
-            is_over = self._is_guest or self._committed or not self._folder.is_in_place()
+            is_over = self._is_guest or self._committed or self.has_guests or not self._folder.is_in_place()
             if not is_over and not self.finished_names():
                 self._folder.remove()
         except OSError:
@@ -109,6 +113,10 @@ class Workspace:
             # What stopped the conversion is said; the next run finds this directory and clears it.
         finally:
             self._folder.close()
+
+    def close_in_children(self) -> None:
+        """Keep the lock from processes forked from now on. Workers of a conversion have it, and end with it."""
+        self._folder.close_in_children()
 
     def note(self, text: str) -> None:
         """Tell the user, now and in the summary."""
@@ -161,12 +169,14 @@ class Workspace:
                 int(data["samples"]),
                 data["origin"],
                 tuple(Problem(**item) for item in data["left_out"]),
+                int(data["first"]),
+                str(data["run"]),
             )
         except (KeyError, TypeError, ValueError):  # of another version: the shard is made again
             return None
 
     def finish(self, split: str, index: int, finished: FinishedShard) -> None:
-        """Note that a shard is whole."""
+        """Note that a shard is whole, and of this run."""
         entry = {
             "shard": asdict(finished.shard),
             "fields": {name: field.dump() for name, field in finished.fields.items()},
@@ -174,8 +184,14 @@ class Workspace:
             **{name: [asdict(each) for each in getattr(finished, name)] for name in ("skipped", "left_out")},
             "samples": finished.samples,
             "origin": finished.origin,
+            "first": finished.first,
+            "run": self.run,
         }
         self._folder.write(_journal_name(split, index), entry)
+
+    def forget(self, split: str, index: int) -> None:
+        """Remove what is noted of a shard, before another is written in its place."""
+        self._folder.remove_file(_journal_name(split, index))
 
     def finished_names(self) -> list[tuple[str, int]]:
         """Split and number of the shards that are in the journal and in the store."""
@@ -187,17 +203,34 @@ class Workspace:
         return [(split, int(i)) for split, _, i in shards if i.isdigit() and (self.store / split / i).is_dir()]
 
     def claim(self, split: str, index: int) -> None:
-        """Lock a shard for this process until the workspace is left; raises `ConversionError` if another has it."""
-        if not self._folder.lock_file(f"{_journal_name(split, index)}.lock"):
-            name = shard_path(split, index)
-            raise ConversionError(f"{self.out}: another process is writing the shard {name}. Give each its own.")
+        """Lock a shard for this process until the workspace is left.
 
-    def _check_guests(self) -> None:
-        """Refuse to go on while a process that an interrupted run has left is still writing a shard."""
-        for name in os.listdir(self.path / "journal"):
-            if name.endswith(".lock") and not self._folder.lock_file(f"journal/{name}"):
-                text = "a process of an interrupted run is still writing here. Wait for it to end."
-                raise ConversionError(f"{self.path}: {text}")
+        Raises:
+            OptionError: this run has written it already.
+            ConversionError: another process writes it, or the run has ended.
+        """
+        name = shard_path(split, index)
+        is_free = self._folder.lock_file(f"{_journal_name(split, index)}.lock")
+        self._folder.check_run(self.run)  # once more: from here on the lock is seen when the run ends
+        if not is_free:
+            raise ConversionError(f"{self.out}: another process is writing the shard {name}. Give each its own.")
+        finished = self.finished(split, index)
+        if finished is not None and finished.run == self.run:
+            raise OptionError(f"{self.out}: the shard {name} was written already. Give each shard an index of its own.")
+
+    def guests(self) -> list[str]:
+        """The shards that other processes are writing now."""
+        locks = [name for name in os.listdir(self.path / "journal") if name.endswith(_LOCK)]
+        busy = [name.removesuffix(_LOCK) for name in locks if self._folder.is_locked(f"journal/{name}")]
+        return sorted("/".join(name.rsplit("-", 1)) for name in busy)
+
+    def dismiss(self) -> list[str]:
+        """Let no process begin to write a shard from now on; returns the shards that some are writing still."""
+        self.has_guests = True  # unless it is known that there are none
+        self._folder.end_run()
+        busy = self.guests()
+        self.has_guests = bool(busy)
+        return busy
 
     def clean(self, shards: Iterable[tuple[str, int]], *, plan: bool = True) -> None:
         """Remove all but some finished shards, and the plan: what was half written, or is not of this source now."""
@@ -239,12 +272,12 @@ class Workspace:
         sync(self.store)
         try:
             store = open_store(self.store)
+            if check_keys:
+                self._check_keys(store)
         except FormatError as error:
             self.clean(())  # none of it can be relied on
             message = f"the finished store does not open ({error.problems[0]}) and was removed."
             raise ConversionError(f"{self.out}: {message} Run the same command again.") from error
-        if check_keys:
-            self._check_keys(store)
         self._rename()
         return manifest
 
@@ -258,7 +291,6 @@ class Workspace:
         for name in store:
             keys = cast(RaggedColumn, store[name]["key"])
             for reason, message in KeyField().check(keys, lambda rows: np.empty((len(rows), 2))):
-                self.clean(())  # the same keys would be in it again
                 raise SourceError(Problem(name, reason, message), "Give each sample a key of its own.")
 
     def _rename(self) -> None:
@@ -294,6 +326,10 @@ class Workspace:
 
     def _appeared(self, advice: str) -> StoreExistsError:
         return StoreExistsError(f"{self.out}: this has appeared meanwhile. {advice}")
+
+
+#: How the name of a shard's lock in the journal ends.
+_LOCK = ".json.lock"
 
 
 def _journal_name(split: str, index: int) -> str:

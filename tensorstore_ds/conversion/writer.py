@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
+import numpy as np
+
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, faults
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import in_order
@@ -19,8 +21,12 @@ from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import shard_path
+from tensorstore_ds.options import refusal
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.splits import notes_of_renamed, split_names
+
+#: What a shard's index may be, and how many shards a split may have.
+_INDEX, _SHARDS = "a whole number, 0, 1, 2 and so on", 10**9
 
 
 class Writer:
@@ -68,10 +74,12 @@ class Writer:
         self._shards: dict[str, list[FinishedShard]] = {}  # of each split that is appended to
         self._growing: dict[str, SampleShard] = {}  # the next one
         self._samples = Counter[str]()
+        self._keys: dict[str, set[bytes]] = {}
         self._resumed = 0
         self._jobs: dict[str, set[int]] = {}
         self._names: dict[str, str] = {}  # of splits, as the caller and as the store has them
         self._process = os.getpid()
+        self._has_begun = False
 
     def __enter__(self) -> Self:
         """Make ``OUT.partial``, or find what an interrupted run has left in it.
@@ -81,6 +89,9 @@ class Writer:
             OptionError: options contradict each other, or those of the interrupted run.
             ConversionError: another process writes there.
         """
+        if self._has_begun:
+            raise self._not_open()
+        self._process = os.getpid()
         if self._options.split is not None:
             raise OptionError("`split` divides a source of known length: name the split of each sample instead.")
         with one_line_for_failures(self._out), contextlib.ExitStack() as stack:
@@ -89,7 +100,8 @@ class Writer:
             asked = None if self._fields is None else {name: field.dump() for name, field in self._fields.items()}
             workspace.begin({"source": WHERE, "fields": asked, **self._options.deciding()})
             stack.pop_all()
-        self._workspace = workspace
+        workspace.close_in_children()
+        self._workspace, self._has_begun = workspace, True
         return self
 
     def append(self, split: str, sample: Any = None, *, key: str | int | None = None, **values: Any) -> None:
@@ -101,16 +113,19 @@ class Writer:
                 ``formats/sources/sequence.md``; or a function that returns such, which is not called for a sample that
                 is stored already.
             key: what the sample is called; no other of the split may have it. None for its entry ``key``, or else its
-                number. What a function returns has its entry looked at too, but cannot be passed over by it.
+                number. What a function returns has its entry looked at too, but cannot be passed over by it. A million
+                keys take about 100 MB of memory until the block ends, whatever their length.
             values: in place of `sample`: ``image=..., label=...``; the image is pixels, a path, the bytes of a file, or
                 a PIL image.
 
         Raises:
-            SourceError: the sample is bad, and ``on_error`` is not ``"skip"``; it was not added, nothing else happened.
-            OptionError: samples that an interrupted run has stored are given in another order; both `sample` and
-                `values` are given.
-            ConversionError: the disk is full, or memory is short.
+            SourceError: the sample is bad, and ``on_error`` is not ``"skip"``, or its key was there already; it was not
+                added, nothing else happened.
+            OptionError: samples that an interrupted run has stored are given in another order; the block has ended; or
+                both `sample` and `values` are given.
+            ConversionError: the disk is full, or memory is short. No more can be added then.
         """
+        workspace = self._open_workspace()
         if sample is not None and values:
             message = f"expected a sample, or its values by their names, found a sample and {', '.join(values)}."
             raise OptionError(f"append: {message} Pass all in one: a dict, or image=... and the others by name.")
@@ -118,18 +133,20 @@ class Writer:
         name = self._split_name(split)
         if name in self._jobs:
             raise OptionError(f"{split}: this split is written by jobs, shard by shard. Append to another.")
-        shards = self._shards.setdefault(name, [])
         if name not in self._growing:
-            shard = self._growing[name] = SampleShard(self._open_workspace(), (name, len(shards)), self._format)
-            self._resumed += shard.earlier is not None
-        number, self._samples[name] = self._samples[name], self._samples[name] + 1
-        self._growing[name].append(sample, own_key, f"{name}/{number:05d}")
-        if self._growing[name].is_full:
-            shards.append(self._growing[name].finish())
+            shard_name, keys = (name, len(self._shards.get(name, ()))), self._keys.setdefault(name, set())
+            self._growing[name] = SampleShard(workspace, shard_name, self._format, keys, self._samples[name])
+        shard = self._growing[name]
+        shard.append(sample, own_key, f"{name}/{self._samples[name]:05d}")
+        self._samples[name] += 1  # only now: a sample that was refused changes nothing
+        self._shards.setdefault(name, [])
+        if shard.is_full:
+            self._finish(name)
             del self._growing[name]
 
     def extend(self, split: str, samples: Iterable[Any]) -> None:
         """Add samples to a split, each as `append` takes it; a dict may have its ``key``. Raises as `append`."""
+        self._open_workspace()
         for sample in samples:
             self.append(split, sample)
 
@@ -139,13 +156,20 @@ class Writer:
         Args:
             split: its name; nothing is appended to it.
             index: the shard's place in the split: 0, 1, 2 and so on, without a gap.
+
+        Raises:
+            OptionError: `index` is no such number, or samples were appended to the split.
         """
+        run = self._open_workspace().run
+        if isinstance(index, bool) or not isinstance(index, int | np.integer):
+            raise refusal("index", _INDEX, repr(index))
+        if not 0 <= index < _SHARDS:
+            raise refusal("index", _INDEX, "a negative number" if index < 0 else f"{_SHARDS:,} or more")
         name = self._split_name(split)
         if name in self._shards:
             raise OptionError(f"{split}: samples were appended to this split already. Name another.")
-        run = self._open_workspace().run
-        self._jobs.setdefault(name, set()).add(index)
-        return ShardJob(self._out, name, index, self._options, self._fields, run)
+        self._jobs.setdefault(name, set()).add(int(index))
+        return ShardJob(self._out, name, int(index), self._options, self._fields, run)
 
     def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
         """Commit the store; or, after an exception, keep only shards that a later run can use.
@@ -161,30 +185,53 @@ class Writer:
             stack.push(lambda failure, *rest: workspace.__exit__(kind or failure, *rest))
             for shard in self._growing.values():
                 stack.callback(shard.close)
-            if kind is None:
+            if kind is not None:
+                self._clear(workspace)
+                return
+            try:
                 self._commit(workspace)
-            elif not any(self._is_usable(workspace, *shard) for shard in workspace.finished_names()):
-                with contextlib.suppress(OSError):  # the next run clears it
-                    workspace.clean(())
+            except SourceError:
+                self._clear(workspace)
+                raise
+
+    def _clear(self, workspace: Workspace) -> None:
+        """Remove what is there if a later run cannot use any of it, and no job writes there."""
+        if self._jobs:
+            with contextlib.suppress(OSError):
+                workspace.dismiss()
+        is_of_use = any(self._is_usable(workspace, *shard) for shard in workspace.finished_names())
+        if not workspace.has_guests and not is_of_use:
+            with contextlib.suppress(OSError):  # the next run clears it
+                workspace.clean(())
 
     def _commit(self, workspace: Workspace) -> None:
+        if self._jobs and (busy := workspace.dismiss()):
+            message = f"expected that all jobs have ended, found the shard {busy[0]} being written"
+            raise ConversionError(f"{self._out}: {message}. Wait for its job before the block ends.")
         for name, shard in self._growing.items():
-            self._shards[name].append(shard.finish())
+            if shard.samples or shard.is_broken:
+                self._finish(name)
         written = {name: self._written(workspace, name, indices) for name, indices in self._jobs.items()}
         shards = in_order(self._shards | written)
-        fields = _common_fields(shards)
+        fields = _common_fields(shards, f"Correct the samples, and remove {workspace.path}, which keeps these shards.")
         for note in notes_of_renamed(self._names):
             workspace.note(note)
         workspace.clean((name, index) for name, split in shards.items() for index in range(len(split)))
         origin = {"source": WHERE, "source_format": "samples"}
         self.summary = commit(workspace, self._options, fields, shards, origin, (), (), self._resumed, check_keys=True)
 
+    def _finish(self, name: str) -> None:
+        shard = self._growing[name]
+        finished = shard.finish()
+        self._shards[name].append(finished)
+        self._resumed += shard.earlier is not None
+
     def _written(self, workspace: Workspace, name: str, indices: set[int]) -> list[FinishedShard]:
         """The shards of a split that other processes have written."""
         shards = []
         for index in range(max(indices) + 1):
             shard = workspace.finished(name, index)
-            if index not in indices or shard is None:
+            if index not in indices or shard is None or shard.run != workspace.run:
                 message = f"expected the shard {shard_path(name, index)}, found that it was not written"
                 raise ConversionError(f"{self._out}: {message}. Write all shards before the block ends.")
             shards.append(shard)
@@ -202,10 +249,15 @@ class Writer:
 
     def _open_workspace(self) -> Workspace:
         if self._workspace is None:
-            raise OptionError(
-                f"{self._out}: the Writer is not open. Use it in its block: with tsds.Writer(...) as writer."
-            )
+            raise self._not_open()
+        if os.getpid() != self._process:
+            message = "expected the process that opened the Writer, found a child of it."
+            raise OptionError(f"{self._out}: {message} Let other processes write shards: jobs = writer.shard(...).")
         return self._workspace
+
+    def _not_open(self) -> OptionError:
+        advice = "Use each Writer in one block of its own: with tsds.Writer(...) as writer."
+        return OptionError(f"{self._out}: the Writer is not open. {advice}")
 
 
 def _changed(options: ConvertOptions, changes: dict[str, Any]) -> ConvertOptions:
@@ -217,7 +269,7 @@ def _changed(options: ConvertOptions, changes: dict[str, Any]) -> ConvertOptions
     return replace(options, **changes)
 
 
-def _common_fields(shards: Mapping[str, list[FinishedShard]]) -> Mapping[str, Field]:
+def _common_fields(shards: Mapping[str, list[FinishedShard]], advice: str) -> Mapping[str, Field]:
     """The fields of all shards, which other processes may have written; raises `SourceError` where they differ."""
     fields: Mapping[str, Field] | None = None
     for split, finished in shards.items():
@@ -228,6 +280,6 @@ def _common_fields(shards: Mapping[str, list[FinishedShard]]) -> Mapping[str, Fi
                     for each in (fields, shard.fields)
                 )
                 message = f"expected the fields of the first shard, {expected}, found {found}."
-                raise SourceError(Problem(shard_path(split, index), SHAPES_DIFFER, message))
+                raise SourceError(Problem(shard_path(split, index), SHAPES_DIFFER, message), advice)
             fields = shard.fields
     return fields or {}

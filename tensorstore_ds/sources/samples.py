@@ -92,7 +92,11 @@ class SampleReader:
         return self._left_out(parts)
 
     def read(self, key: str, sample: Any) -> Sample:
-        """A sample with the fields that are known; raises `SourceError` if it is none, or has others."""
+        """A sample with the fields that are known. Its arrays are copies: the caller may fill one again and again.
+
+        Raises:
+            SourceError: it is none, or has other fields.
+        """
         parts = parts_of(key, sample)
         shapes = _parts_shapes(parts)
         if shapes != self._shapes:
@@ -107,9 +111,9 @@ class SampleReader:
         label = None if parts.label is None else self._index(key, parts.label, "label")
         for number in (parts.objects or {}).get("labels", ()):
             self._index(key, int(number), "objects")
-        masks = {} if parts.mask is None else {"mask": parts.mask}
-        arrays = {_field_name(name): array for name, array in parts.arrays.items()}
-        return Sample(key, parts.image, label, parts.objects, masks, arrays, left_out=self._left_out(parts))
+        masks = {} if parts.mask is None else {"mask": _own(parts.mask)}
+        arrays = {_field_name(name): array.copy() for name, array in parts.arrays.items()}
+        return Sample(key, _own(parts.image), label, parts.objects, masks, arrays, left_out=self._left_out(parts))
 
     def _left_out(self, parts: Parts) -> tuple[Problem, ...]:
         return tuple(Problem(f"{self._where}: {name}", "not-listed", "not stored.") for name in parts.ignored)
@@ -147,6 +151,10 @@ class SampleReader:
             message = f"expected a label of the {len(indices)} classes, found {label}."
             raise SourceError(Problem(key, "unknown-class", message), "Correct the label or the class names.")
         return index
+
+
+def _own(image: Any) -> Any:
+    return image.copy() if isinstance(image, np.ndarray) else image
 
 
 def _parts_shapes(parts: Parts) -> dict[str, str]:

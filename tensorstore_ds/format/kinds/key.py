@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.errors import one_line
 from tensorstore_ds.format.kinds.base import BytesField, Field, Finding, ImageSizes, StoredTable
 from tensorstore_ds.format.manifest_values import ManifestValues
 from tensorstore_ds.format.schema import EncodedSample
@@ -58,4 +59,9 @@ class KeyField(BytesField):
                 digests += hashlib.blake2b(key, digest_size=16).digest()
         halves = np.frombuffer(bytes(digests), np.uint64).reshape(-1, 2)
         if len(np.unique(halves, axis=0)) != len(halves):
-            yield "key-text", "expected keys that differ, found one twice."
+            order = np.lexsort(halves.T)
+            same = np.flatnonzero((halves[order[1:]] == halves[order[:-1]]).all(axis=1))[0]
+            first, second = sorted(order[same : same + 2].tolist())
+            begin, end = table.offsets[first : first + 2].tolist()
+            twice = one_line(table["bytes"][begin:end].tobytes().decode())
+            yield "key-text", f"expected keys that differ, found {twice} twice: in rows {first} and {second}."
