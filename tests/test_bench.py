@@ -85,8 +85,11 @@ def test_a_process_that_is_killed_costs_its_row_and_ctrl_c_keeps_what_was_measur
     ("changes", "message"),
     [
         ({"batch_sizes": ()}, "`batch_sizes`: expected 1 or more, found none."),
-        ({"batch_sizes": (100, 0)}, "`batch_sizes`: expected 1 or more, found 100, 0."),
-        ({"ways": ("file",)}, "`ways`: expected one of files, tensors, plain, store, device, found file."),
+        ({"batch_sizes": (100, 0)}, "`batch_sizes`: expected 1 or more, found 0."),
+        (
+            {"ways": ("file",)},
+            "`ways`: expected one of files, tensors, plain, store, device, found fast.",
+        ),
         ({"ways": ()}, "`ways`: expected one of files, tensors, plain, store, device, found none."),
         ({"seconds": 0.0}, "`seconds`: expected a positive number, found 0.0."),
         ({"memory": -1}, "`memory`: expected 0 or more, found -1."),

@@ -244,7 +244,7 @@ def test_labels_need_names(out):
 
 
 def test_options_that_have_no_meaning(tmp_path, out):
-    with pytest.raises(tsds.OptionError, match="expected names of ConvertOptions, found tint"):
+    with pytest.raises(tsds.OptionError, match="tint: expected an option of ConvertOptions, one of classes, "):
         tsds.Writer(out, tint="rgb")
     with pytest.raises(tsds.OptionError, match="the Writer is not open"):
         tsds.Writer(out).append("train", np.zeros((2, 2), np.uint8))

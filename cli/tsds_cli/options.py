@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_origin
 import click
 
 import tensorstore_ds
+from tensorstore_ds.errors import OptionError
 from tensorstore_ds.options import Option, declarations
 from tsds_cli.messages import with_flags
 
@@ -167,9 +168,11 @@ def _several(declared: Option, value: Any) -> tuple[Any, ...]:
     parts = [part.strip() for part in value.split(",")]
     numbers = declared.item is int and all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts)
     several = tuple(map(int, parts)) if numbers else tuple(parts)
-    if not all(map(declared.allows, several)):
+    try:
+        declared.taken(several)
+    except OptionError:
         expected = f"some of {', '.join(declared.choices)}" if declared.choices else "numbers, such as 100,1000"
-        raise click.BadParameter(f"expected {expected}, found {value!r}.")
+        raise click.BadParameter(f"expected {expected}, found {value!r}.") from None
     return several
 
 

@@ -24,6 +24,7 @@ from tensorstore_ds.conversion.writer import Writer
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.options import of_class, user_path
 from tensorstore_ds.sources.base import Source
 from tensorstore_ds.sources.sequence import Indexable
 
@@ -64,8 +65,8 @@ def convert(
     if process.name.startswith(WORKER_NAME) and getattr(process, "_inheriting", False):
         # A worker runs the user's script again, to find what is defined there. Its parent notices, and goes on alone.
         raise SystemExit(1)
-    options, notify = options or ConvertOptions(), progress or (lambda _: None)
-    target = Path(out).absolute()
+    options, notify = of_class(options, ConvertOptions), progress or (lambda _: None)
+    target = user_path(out).absolute()
     if streams := _streams(source):
         with Writer(target, options) as writer:
             samples = ((split, sample) for split, samples in streams.items() for sample in samples)

@@ -17,6 +17,7 @@ from tensorstore_ds.format.arrays import ZSTD_LEVEL
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.machine import memory_limit, usable_cores
+from tensorstore_ds.options import of_class
 
 #: Time beyond that of the samples themselves: starting, listing, syncing, checksums.
 _OVERHEAD = 1.3
@@ -66,7 +67,7 @@ def estimate(source: AnySource, options: ConvertOptions | None = None) -> Estima
         SourceError: nothing there can be converted, or with ``on_error="fail"`` something is bad.
         OptionError: options contradict each other or the source.
     """
-    options = options or ConvertOptions()
+    options = of_class(options, ConvertOptions)
     prepared = prepare(open_any(source, options), options)
     surveyed = survey(prepared)
     problems = [*prepared.contents.problems, *surveyed.problems]

@@ -14,7 +14,6 @@ from tensorstore_ds.imaging.placement import Fit
 from tensorstore_ds.options import check, deciding, declarations, declared, option, refusal
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.sources.base import SourceOptions
-from tensorstore_ds.sources.files import encoding_problem
 
 OnError = Literal["fail", "skip"]
 
@@ -113,12 +112,6 @@ class ConvertOptions(ImageOptions, SourceOptions):
     )
     license: str | None = option("The license of the data, to be noted in the store.", default=None, decides=False)
     citation: str | None = option("How to cite the data, to be noted in the store.", default=None, decides=False)
-
-    def __post_init__(self) -> None:
-        ImageOptions.__post_init__(self)
-        for name, text in (("license", self.license), ("citation", self.citation)):
-            if text is not None and encoding_problem(text) is not None:
-                raise refusal(name, "text in UTF-8", "other bytes")
 
     @property
     def image(self) -> ImageOptions:

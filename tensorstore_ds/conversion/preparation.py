@@ -27,6 +27,7 @@ from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.imaging.codecs import color_of, open_image, oriented_size, own_pixel_limit
+from tensorstore_ds.options import user_path
 from tensorstore_ds.regular_files import open_file
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Sample, Source
@@ -44,7 +45,7 @@ NAMED = 5
 def open_any(source: AnySource, options: ConvertOptions) -> Source:
     """The source at a path, or around a sequence."""
     if isinstance(source, str | os.PathLike):
-        return open_source(Path(source).absolute(), options.format, options)
+        return open_source(user_path(source).absolute(), options.format, options)
     return SequenceSource(source, options)
 
 

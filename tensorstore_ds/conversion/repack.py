@@ -16,6 +16,7 @@ from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import Layout
+from tensorstore_ds.options import user_path
 from tensorstore_ds.reading.columns import array_columns
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.verification import verify
@@ -41,7 +42,7 @@ def repack(
     began = time.monotonic()
     notify = progress or (lambda _: None)
     store = open_store(path)
-    target = Path(out).absolute()
+    target = user_path(out).absolute()
     if store.layout == layout:
         raise OptionError(f"{store.path}: this store has the layout {layout} already. Copy it as it is.")
     problems = verify(path, progress=lambda done, total: notify(Progress("checksum", done, total)))

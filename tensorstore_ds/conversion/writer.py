@@ -6,8 +6,6 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
 
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, faults
@@ -20,6 +18,7 @@ from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import shard_path
+from tensorstore_ds.options import of_class, user_path, with_changes
 from tensorstore_ds.sources.splits import split_names
 
 
@@ -60,8 +59,8 @@ class Writer:
         **changes: Any,
     ) -> None:
         self.summary: Summary | None = None
-        self._out = Path(out).absolute()
-        self._options = _changed(options or ConvertOptions(), changes)
+        self._out = user_path(out).absolute()
+        self._options = with_changes(of_class(options, ConvertOptions), changes)
         self._fields = fields
         self._format = SampleFormat(self._options, fields)
         self._workspace: Workspace | None = None
@@ -202,15 +201,6 @@ class Writer:
                 f"{self._out}: the Writer is not open. Use it in its block: with tsds.Writer(...) as writer."
             )
         return self._workspace
-
-
-def _changed(options: ConvertOptions, changes: dict[str, Any]) -> ConvertOptions:
-    unknown = changes.keys() - ConvertOptions.__dataclass_fields__.keys()
-    if unknown:
-        raise OptionError(f"Writer: expected names of ConvertOptions, found {', '.join(sorted(unknown))}.")
-    if changes.get("classes") is not None:
-        changes = {**changes, "classes": tuple(changes["classes"])}
-    return replace(options, **changes)
 
 
 def _common_fields(shards: Mapping[str, list[FinishedShard]]) -> Mapping[str, Field]:

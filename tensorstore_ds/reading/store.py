@@ -11,7 +11,6 @@ import operator
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from tensorstore_ds.format.kinds.base import Field, TableField
 from tensorstore_ds.format.manifest import Manifest, Shard, shard_path
 from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.statistics import channel_moments
+from tensorstore_ds.options import user_path
 from tensorstore_ds.reading.checks import check_listing, check_metadata, check_sizes
 from tensorstore_ds.reading.columns import Column, Part, RaggedColumn
 from tensorstore_ds.reading.store_files import StoreFiles
@@ -40,7 +40,7 @@ def open(path: str | os.PathLike[str], *, sha256: str | None = None) -> Store:
     Raises:
         FormatError: with every problem found, in the manifest or among the files; or it is another store.
     """
-    root = Path(path).absolute()
+    root = user_path(path).absolute()
     files = StoreFiles(root, sha256)
     problems = check_listing(files.manifest) or check_sizes(root, files.manifest)
     if problems:

@@ -20,6 +20,7 @@ from tensorstore_ds.format.kinds import EncodedImageField, RawImageField
 from tensorstore_ds.format.kinds.base import ArrayField, TableField
 from tensorstore_ds.format.manifest import File, Manifest, shard_path
 from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.options import user_path
 from tensorstore_ds.reading.checks import check_group, check_listing, check_sizes
 from tensorstore_ds.reading.columns import array_columns
 from tensorstore_ds.reading.store import Split, Store
@@ -51,7 +52,7 @@ def verify(
     Returns:
         Every problem found; none for a good store. What cannot be opened is a problem too, not an exception.
     """
-    root = Path(path).absolute()
+    root = user_path(path).absolute()
     try:
         files = StoreFiles(root, sha256)
     except FormatError as error:
