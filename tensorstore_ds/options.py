@@ -26,7 +26,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
-from tensorstore_ds.errors import OptionError
+from tensorstore_ds.errors import OptionError, one_line
 
 _T = TypeVar("_T")
 
@@ -258,7 +258,7 @@ def user_path(path: str | os.PathLike[str]) -> Path:
 def deciding(options: Any) -> dict[str, Any]:
     """Names and values, as plain data, of the options that decide what comes out."""
     known, values = declarations(type(options)), asdict(options)
-    plain = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+    plain = {name: one_line(str(value)) if isinstance(value, Path) else value for name, value in values.items()}
     return {name: value for name, value in plain.items() if known[name].decides}
 
 

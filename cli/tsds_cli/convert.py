@@ -50,7 +50,7 @@ def convert(source: Path, out: Path, options: ConvertOptions, dry_run: bool, as_
       tsds convert photos photos.tsds --size 224 --dry-run
     """
     if dry_run:
-        _dry_run(source, options, as_json)
+        _dry_run(source, out, options, as_json)
         return
     from tensorstore_ds import convert as run
 
@@ -89,11 +89,11 @@ def _show(summary: Summary, out: Path) -> None:
     text.echo(f"next: {tsds} info {name}  ·  {tsds} preview {name}")
 
 
-def _dry_run(src: Path, options: ConvertOptions, as_json: bool) -> None:
+def _dry_run(src: Path, out: Path, options: ConvertOptions, as_json: bool) -> None:
     from tensorstore_ds import estimate
 
     # Always as if bad samples were skipped: a dry run names all of them, not only the first.
-    found = estimate(src, dataclasses.replace(options, on_error="skip"))
+    found = estimate(src, dataclasses.replace(options, on_error="skip"), out=out)
     if as_json:
         described = {name: field.dump() for name, field in found.fields.items()}
         text.echo_json({f.name: getattr(found, f.name) for f in dataclasses.fields(found)} | {"fields": described})

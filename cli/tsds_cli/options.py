@@ -13,7 +13,7 @@ import click
 
 import tensorstore_ds
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.options import Option, declarations
+from tensorstore_ds.options import Option, declarations, meant
 from tsds_cli.messages import with_flags
 
 #: Flags that are not their option's name with dashes.
@@ -95,7 +95,7 @@ def _type(declared: Option) -> tuple[Any, str | None]:
     if origin is Sequence:
         return (lambda value: _several(declared, value)), "NAME,..." if declared.choices else "N,..."
     if declared.choices:
-        return click.Choice(declared.choices), None
+        return Choice(declared.choices), None
     least = declared.at_least if declared.above is None else declared.above
     most = declared.at_most if declared.below is None else declared.below
     if declared.type is int:
@@ -103,6 +103,18 @@ def _type(declared: Option) -> tuple[Any, str | None]:
     if declared.type is float:
         return click.FloatRange(least, most, declared.above is not None, declared.below is not None), None
     return str, None
+
+
+class Choice(click.Choice[str]):
+    """One of several texts; an error says which of them was meant."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The choice; raises `click.BadParameter`."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            error.message += meant(str(value), self.choices)  # type: ignore[misc]  # only the type says it is final
+            raise
 
 
 # --- values with a grammar of their own -------------------------------------------------------------------------

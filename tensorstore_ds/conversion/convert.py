@@ -21,7 +21,7 @@ from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
 from tensorstore_ds.conversion.workers import WORKER_NAME, run_blocks
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.conversion.writer import Writer
-from tensorstore_ds.errors import OptionError, SourceError
+from tensorstore_ds.errors import OptionError, SourceError, one_line
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.options import of_class, user_path
@@ -128,7 +128,7 @@ class _Conversion:
             self._common = identities(source.common_files())
             prepared, shards = self._shards_of_one_shape(prepared)
             fields, found = prepared.format.fields, prepared.contents
-            origin = {"source": source.path.name, "source_format": source.name}
+            origin = {"source": one_line(source.path.name), "source_format": source.name}
             return commit(workspace, options, fields, shards, origin, found.problems, found.left_out, self._resumed)
 
     def _shards_of_one_shape(self, prepared: Prepared) -> tuple[Prepared, dict[str, list[FinishedShard]]]:
@@ -166,7 +166,7 @@ class _Conversion:
         self._total, self._samples, self._row_nbytes = prepared.samples, 0, prepared.row_nbytes
         workspace.begin(
             {
-                "source": str(self._source.path),
+                "source": one_line(str(self._source.path)),
                 "source_format": self._source.name,
                 "fields": {name: field.dump() for name, field in prepared.format.fields.items()},
                 "mixed": prepared.format.image != options.image,

@@ -13,7 +13,7 @@ from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, one_
 from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.durable import sync
-from tensorstore_ds.errors import FormatError, OptionError, Problem
+from tensorstore_ds.errors import FormatError, OptionError, Problem, one_line
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.options import user_path
@@ -49,7 +49,7 @@ def repack(
     if problems:
         raise FormatError(problems, "Copy the store again; a damaged one is not repacked.")
     with one_line_for_failures(target), Workspace(target) as workspace:
-        workspace.begin({"repacked": str(store.path), "layout": layout})
+        workspace.begin({"repacked": one_line(str(store.path)), "layout": layout})
         total, done = sum(len(store[name]) for name in store), 0
         splits = {}
         for name in store:
