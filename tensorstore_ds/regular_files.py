@@ -119,7 +119,7 @@ def check_machine(where: str, error: BaseException) -> None:
         raise ConversionError(f"{where}: {what} while this was read. {advice}") from error
     if isinstance(error, OSError) and error.errno is not None and error.errno not in _OF_THE_FILE:
         message = f"{error.strerror or error} while this was read, which is not the file's fault."
-        raise ConversionError(f"{where}: {message} Mend that and run the same command again to go on.") from error
+        raise ConversionError(f"{where}: {message} Correct that and run the same command again to go on.") from error
 
 
 def _descriptor(path: str | Path, where: str) -> tuple[int, int]:

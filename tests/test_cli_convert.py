@@ -178,7 +178,7 @@ def test_what_the_source_leaves_out_is_counted(tmp_path: Path) -> None:
     for name, stems in {"train": "a\nb\n", "val": "c\n", "trainval": "a\nb\nc\n"}.items():
         (lists / f"{name}.txt").write_text(stems)
     done = tsds("convert", source, tmp_path / "out.tsds", "--workers", 0)
-    assert "not taken in: split-union 1" in done.stdout
+    assert "left out: split-union 1\n  split-union: " in done.stdout
     assert "  train  2\n  val    1\n" in done.stdout
 
 

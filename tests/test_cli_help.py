@@ -75,7 +75,9 @@ def test_every_command_and_option_is_in_the_docs(name: str) -> None:
 def test_the_tables_of_the_docs_are_what_help_says() -> None:
     text = PAGE.read_text("utf-8")
     assert text == with_tables(text), "run: python tests/command_tables.py"
-    assert "| `--quality` | Quality of --encoding jpeg. Default: 90. |" in table("convert")
+    assert "| `--quality` | Quality of --encoding jpeg: higher is better and takes more space. Default: 90. |" in table(
+        "convert"
+    )
 
 
 # --- messages name options as the caller wrote them ---------------------------------------------------------------

@@ -75,7 +75,7 @@ def _show(comparison: Comparison) -> None:
         text.echo_table(_cells(comparison, size), right=range(1, 20))
     text.head("first epoch, from files that are not in memory")
     firsts = [(way.full_title, *_first(way.first)) for way in comparison.ways]
-    text.echo_table([("", "before it", "epoch", "batch", ""), *firsts], right=(1, 2, 3))
+    text.echo_table([("", "preparation", "epoch", "batch", ""), *firsts], right=(1, 2, 3))
     text.head("delivered")
     rows: list[list[text.Text]] = []
     for way in comparison.ways:

@@ -82,7 +82,10 @@ def _show(summary: Summary, out: Path) -> None:
         text.echo(text.Styled(f"skipped: {sum(summary.skipped.values()):,} ({reasons})", fg="yellow"))
     if summary.left_out:
         counts = Counter(problem.reason for problem in summary.left_out)
-        text.echo(f"not taken in: {', '.join(f'{reason} {n:,}' for reason, n in counts.items())}")
+        text.echo(f"left out: {', '.join(f'{reason} {n:,}' for reason, n in counts.items())}")
+        firsts = {problem.reason: problem for problem in reversed(summary.left_out)}
+        for reason in counts:
+            text.echo(f"  {reason}: {spelled(str(firsts[reason]))}")
     if summary.skipped or summary.left_out:
         text.echo(f"each is named, with its reason, in {out / 'skipped.jsonl'}")
     name, tsds = shlex.quote(str(out)), text.program()
@@ -122,7 +125,7 @@ def _show_estimate(src: Path, found: Estimate) -> None:
     for note in found.notes:
         text.echo(text.Styled(f"note: {spelled(note)}", fg="yellow"))
     _show_problems("problems", found.problems)
-    _show_problems("not taken in", found.left_out)
+    _show_problems("left out", found.left_out)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -51,7 +51,7 @@ def convert(
         source: a folder or file; or samples: a sequence, such as a torchvision data set, or an iterator; or a mapping
             of split names to such. One alone is the split ``train``. An iterator is read in this process, and
             `workers` has no meaning: see `Writer`, which also says when it goes on after an interruption.
-        out: where the store shall be; nothing may be there.
+        out: path of the new store; must not exist.
         options: all the rest.
         progress: called now and then, from this thread.
 

@@ -51,7 +51,7 @@ class Estimate:
         memory: bytes that this process may use.
         fits: whether the uncompressed store fits that memory.
         problems: what is bad; the conversion would stop at it, or leave it out.
-        left_out: what the source itself does not take in.
+        left_out: what is no sample of its own, such as a split that only repeats others.
         sizes: how many images there are of each size, "480x640" (height x width).
         notes: what the conversion decides by itself: gray images among others that become RGB.
     """

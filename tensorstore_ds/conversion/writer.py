@@ -29,7 +29,7 @@ class Writer:
     ...     writer.append("train", image=pixels, label=1)
     ...     writer.extend("test", samples)
 
-    The store appears at `out` when the block ends well, whole; after an exception nothing appears. Samples go to disk
+    The store appears at `out` when the block ends without an exception; otherwise nothing appears. Samples go to disk
     as they come, in shards, so that memory does not grow with their number.
 
     **Keys and interruptions.** Where every sample has a key of its own, finished shards are kept in ``OUT.partial``
@@ -40,14 +40,14 @@ class Writer:
     **Several processes.** `shard` gives jobs that other processes of this machine write, a whole shard each.
 
     Args:
-        out: where the store shall be; nothing may be there.
+        out: path of the new store; must not exist.
         options: see `ConvertOptions`; `format`, `images`, `split`, `seed` and `workers` have no meaning.
         fields: those of another store's split, `store["train"].fields`, that all samples must have; None takes them
             from the first sample.
         changes: options by their names: ``classes=["cat", "dog"]``, ``size=(224, 224)``.
 
     Attributes:
-        summary: what was written, once the block has ended well.
+        summary: what was written, once the block has ended without an exception.
     """
 
     def __init__(
