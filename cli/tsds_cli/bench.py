@@ -25,7 +25,7 @@ _PHASES: dict[Literal["load", "train"], str] = {"load": "loading", "train": "tra
 @click.command()
 @path_argument("store")
 @options_of(BenchOptions)
-@out_option(None, "The folder to write bench.json and bench.png to.", shown="the name of STORE, ending in .bench")
+@out_option(None, "The folder to write bench.json and bench.png to.", shown="a folder STORE.bench in this folder")
 @json_option
 def bench(store: Path, options: BenchOptions, out: Path | None, as_json: bool) -> None:
     """Compare ways to load a STORE, and the files that it was made of.

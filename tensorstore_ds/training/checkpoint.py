@@ -141,6 +141,8 @@ def load_model(path: str | os.PathLike[str], *, device: torch.device | str = "cp
         OSError: it cannot be read.
     """
     path = user_path(path)
+    if path.is_dir():
+        raise TrainingError(f"{path}: expected a checkpoint, found a folder. Name {path / 'best.pt'}, or another file.")
     card, content = load(path)
     try:
         _check_weights(card, content["weights"], path.stat().st_size)
