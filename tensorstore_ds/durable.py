@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tensorstore_ds.errors import OutputError
+from tensorstore_ds.options import user_path
 
 try:
     import fcntl
@@ -89,7 +90,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Raises:
         OutputError: it could not be written: a full disk, a folder that is missing or may not be written to.
     """
-    path = Path(path)
+    path = user_path(path)
     partial = partial_of(path)
     before = sys.exception()
     try:

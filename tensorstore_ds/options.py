@@ -15,18 +15,25 @@ Choices are those of a `Literal` annotation. What relates two options is checked
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
+import os
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
-from tensorstore_ds.errors import OptionError
+from tensorstore_ds.errors import OptionError, one_line
 
 _T = TypeVar("_T")
+
+#: The largest whole number that an option may have, unless its range ends before.
+LARGEST = 2**63 - 1
+#: So many characters of what was found are repeated in a message.
+_LONGEST = 200
 
 #: What `shown` is for a device that is None.
 ANY_DEVICE = "a GPU if there is one"
@@ -91,15 +98,70 @@ class Option:
             return f"{self.at_least:,} or more"
         return "a positive number" if self.above == 0 else "a number"
 
-    def allows(self, value: Any) -> bool:
-        """Whether a value, or each of several, is in the range."""
-        if self.choices or self.item not in (int, float):
-            return not self.choices or value in self.choices
-        if not isinstance(value, Integral if self.item is int else Real):
-            return False
-        if not isinstance(value, Integral) and not math.isfinite(value):
-            return False
-        number: Any = value
+    def taken(self, value: Any) -> Any:
+        """A value as it is kept: of Python's own types, one side of a square as (height, width), sequences as tuples.
+
+        Raises:
+            OptionError: it is not of the option's type, in its range or among its choices.
+        """
+        value, several, items = _plain(value), get_origin(self.type), get_args(self.type)
+        if several is Mapping:
+            return self._taken_by_name(value)
+        if several is tuple and items[-1] is not Ellipsis and not isinstance(value, Iterable):
+            value = (value,) * len(items)
+        if several not in (tuple, Sequence):
+            return self._taken_one(value, value)
+        is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set)
+        values = tuple(value) if is_list else ()
+        if several is tuple and items[-1] is not Ellipsis and len(values) != len(items):
+            raise refusal(self.name, "a number or (height, width)", _shown(value))
+        if not is_list:
+            raise refusal(self.name, f"a list of {'names' if self.item is not int else 'numbers'}", _shown(value))
+        if not values:
+            raise refusal(self.name, "at least one name" if self.item is str else self.expected, "none")
+        if several is Sequence or self.item is str:
+            return tuple(self._taken_one(each, each) for each in values)
+        is_size = all(type(_plain(each)) is int for each in values)
+        found = "x".join(map(_shown, values)) if is_size else values
+        return tuple(self._taken_one(each, found) for each in values)
+
+    def _taken_by_name(self, value: Any) -> dict[str, Any]:
+        is_good = isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+        if not is_good or not value:
+            raise refusal(self.name, "names and fractions, such as {'train': 0.9, 'val': 0.1}", _shown(value))
+        number = replace(self, type=float)
+        return {_text(self.name, name): number._taken_one(each, each) for name, each in value.items()}
+
+    def _taken_one(self, value: Any, found: Any) -> Any:
+        """One value, of what is to be shown as found."""
+        value = _plain(value)
+        if self.choices:
+            if not isinstance(value, str) or value not in self.choices:
+                raise refusal(self.name, self.expected, _shown(found), self.choices)
+            return self.choices[self.choices.index(value)]
+        if self.item is bool:
+            return self._of_type(value, bool, "True or False")
+        if self.item is str:
+            return _text(self.name, self._of_type(value, str, "text"))
+        if self.item is Path:
+            if not isinstance(value, str | os.PathLike):
+                raise refusal(self.name, "a path", _shown(value))
+            return user_path(value)
+        if self.item not in (int, float):
+            return self._of_type(value, self.item, f"{self.item.__name__}")
+        number = _number(value, self.item)
+        if number is None or not self._is_in_range(number):
+            raise refusal(self.name, self.expected, repr(found) if isinstance(value, str) else _shown(found))
+        if isinstance(number, int) and number > LARGEST:
+            raise refusal(self.name, replace(self, at_most=LARGEST).expected, _shown(found))
+        return number
+
+    def _of_type(self, value: Any, kind: type[Any], expected: str) -> Any:
+        if not isinstance(value, kind):
+            raise refusal(self.name, expected, _shown(value))
+        return value
+
+    def _is_in_range(self, number: float) -> bool:
         return (
             (self.at_least is None or number >= self.at_least)
             and (self.at_most is None or number <= self.at_most)
@@ -135,29 +197,68 @@ def declarations(cls: type[Any]) -> Mapping[str, Option]:
 
 
 def check(options: Any) -> None:
-    """Raise an `OptionError` for an option whose value is not in its range or among its choices."""
+    """Keep every option of an object as `Option.taken` has it; raise an `OptionError` for what cannot be taken."""
     for name, declaration in declarations(type(options)).items():
         value = getattr(options, name)
-        if value is None and declaration.default is None:
-            continue
-        several = declaration.item is not declaration.type and not isinstance(value, Mapping)
-        if declaration.type == tuple[str, ...] and not _is_names(value):
-            raise refusal(name, 'a list of names, such as ["cat", "dog"]', repr(value))
-        values = tuple(value) if several and isinstance(value, Iterable) else (value,)
-        if not values or not all(map(declaration.allows, values)):
-            separator = "x" if get_origin(declaration.type) is tuple else ", "
-            raise refusal(name, declaration.expected, separator.join(map(str, values)) or "none")
+        if value is not None or declaration.default is not None:
+            object.__setattr__(options, name, declaration.taken(value))  # frozen for everybody else
 
 
-def refusal(name: str, expected: str, found: object) -> OptionError:
-    """The error of an option whose value cannot be taken."""
-    return OptionError(f"`{name}`: expected {expected}, found {found}.")
+def of_class(options: Any, cls: type[_T]) -> _T:
+    """The options that a function was given, or the defaults of their class for None."""
+    if options is None:
+        return cls()
+    if not isinstance(options, cls):
+        raise OptionError(
+            f"options: expected {cls.__name__}, found {_kind(options)}. Pass {cls.__name__}(...), or leave it out."
+        )
+    return options
+
+
+def with_changes(options: _T, changes: Mapping[str, Any]) -> _T:
+    """The options with some changed by their names; raises an `OptionError` that lists the names for another name."""
+    known = declarations(type(options))
+    for name in changes:
+        if name not in known:
+            expected = f"an option of {type(options).__name__}, one of {', '.join(known)}"
+            raise OptionError(f"{name}: expected {expected}.{meant(name, known)}")
+    return replace(options, **changes)  # type: ignore[type-var]  # a declared class is a dataclass
+
+
+def refusal(name: str, expected: str, found: object, choices: Iterable[str] = ()) -> OptionError:
+    """The error of an option whose value cannot be taken, with that of the choices that was perhaps meant."""
+    text = shortened(str(found))
+    return OptionError(f"`{name}`: expected {expected}, found {text}.{meant(text, choices)}")
+
+
+def meant(word: str, choices: Iterable[str]) -> str:
+    """A question that ends a message, if a choice looks like the word that was found.
+
+    >>> meant("jpg", ("raw", "jpeg", "source")), meant("shard_size", ("seed", "shard_nbytes")), meant("x", ("raw",))
+    (' Did you mean jpeg?', ' Did you mean shard_nbytes?', '')
+    """
+    near = difflib.get_close_matches(word, tuple(choices), n=1)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def shortened(text: str) -> str:
+    """A text that a message repeats: its beginning, if it is long.
+
+    >>> shortened("9" * 5000)
+    '99999999999999999999... (5,000 characters)'
+    """
+    return text if len(text) <= _LONGEST else f"{text[:20]}... ({len(text):,} characters)"
+
+
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """A path that a user gives, with ``~`` as the user's own folder."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111  # that of Path raises for a user who does not exist
 
 
 def deciding(options: Any) -> dict[str, Any]:
     """Names and values, as plain data, of the options that decide what comes out."""
     known, values = declarations(type(options)), asdict(options)
-    plain = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+    plain = {name: one_line(str(value)) if isinstance(value, Path) else value for name, value in values.items()}
     return {name: value for name, value in plain.items() if known[name].decides}
 
 
@@ -174,3 +275,52 @@ def _without_none(annotation: Any) -> Any:
         return annotation
     others = tuple(each for each in get_args(annotation) if each is not type(None))
     return others[0] if len(others) == 1 else Union[others]  # noqa: UP007  # made at run time
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of NumPy or torch as Python's; all else as it is. Neither library is imported for that."""
+    return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
+
+
+def _number(value: Any, kind: type) -> int | float | None:
+    if isinstance(value, bool):
+        return None
+    if kind is int:
+        return int(value) if isinstance(value, Integral) else None
+    try:
+        number = float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _text(name: str, value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise refusal(name, "text in UTF-8", "other bytes") from None
+    return str.__str__(value)  # of a subclass, such as NumPy's, the text itself
+
+
+def _shown(value: Any) -> str:
+    """A value that was found, in a message; what is no plain data by its type.
+
+    >>> _shown(0.5), _shown((4, 4, 4)), _shown(object()), _shown(10**5000)
+    ('0.5', '(4, 4, 4)', 'an object', 'a number of thousands of digits')
+    """
+    value = _plain(value)
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, tuple | list):
+        value = type(value)(map(_plain, value))
+    if value is None or isinstance(value, str | bytes | int | float | tuple | list | dict):
+        try:
+            return repr(value)
+        except ValueError:  # Python does not write a number of more than some thousand digits
+            return "a number of thousands of digits"
+    return _kind(value)
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
+from tensorstore_ds.options import user_path
 
 #: Bytes of an image file, which is read whole.
 FILE_LIMIT = 1 << 30
@@ -91,8 +92,9 @@ def read_head(path: Path, nbytes: int) -> bytes:
 
 
 def tidied(path: str | os.PathLike[str]) -> Path:
-    """The absolute path, without ``..`` where that names the same: it does not behind a symbolic link."""
-    absolute, plain = Path(path).absolute(), Path(os.path.abspath(path))  # noqa: PTH100  # resolve() follows links
+    """The absolute path, ``~`` expanded, and without ``..`` where that names the same: not behind a symbolic link."""
+    absolute = user_path(path).absolute()
+    plain = Path(os.path.abspath(absolute))  # noqa: PTH100  # resolve() follows links
     return plain if os.path.realpath(absolute) == os.path.realpath(plain) else absolute
 
 
@@ -125,7 +127,7 @@ def check_machine(where: str, error: BaseException) -> None:
         raise ConversionError(f"{where}: {what} while this was read. {advice}") from error
     if isinstance(error, OSError) and error.errno is not None and error.errno not in _OF_THE_FILE:
         message = f"{error.strerror or error} while this was read, which is not the file's fault."
-        raise ConversionError(f"{where}: {message} Mend that and run the same command again to go on.") from error
+        raise ConversionError(f"{where}: {message} Correct that and run the same command again to go on.") from error
 
 
 def _descriptor(path: str | Path, where: str) -> tuple[int, int]:

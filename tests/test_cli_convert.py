@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -177,7 +178,7 @@ def test_what_the_source_leaves_out_is_counted(tmp_path: Path) -> None:
     for name, stems in {"train": "a\nb\n", "val": "c\n", "trainval": "a\nb\nc\n"}.items():
         (lists / f"{name}.txt").write_text(stems)
     done = tsds("convert", source, tmp_path / "out.tsds", "--workers", 0)
-    assert "not taken in: split-union 1" in done.stdout
+    assert "left out: split-union 1\n  split-union: " in done.stdout
     assert "  train  2\n  val    1\n" in done.stdout
 
 
@@ -354,3 +355,45 @@ def test_a_terminal_without_unicode_gets_escapes() -> None:
     done = subprocess.run(command, capture_output=True, env=environment, timeout=30)
     assert (done.returncode, done.stderr) == (0, b"")
     assert "dög".encode("latin-1") in done.stdout and b"\\u2588" in done.stdout
+
+
+# --- places -----------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_whose_name_is_no_utf8(photos: Path) -> None:
+    strange = photos.rename(photos.with_name("photos_\udcff"))
+    store = convert(strange)
+    assert store.manifest.provenance["source"] == "photos_\\udcff"
+    copy = strange / "copy.tsds"
+    (strange.parent / "out.tsds").rename(copy)
+    assert tsds("repack", copy, strange.parent / "packed.tsds", "--layout", "zarr").exit_code == 0
+    list_of_images = strange.with_name("list.txt")
+    list_of_images.write_text("cat/0.png cat\n")
+    assert len(convert(list_of_images, "--images", strange)["train"]) == 1
+
+
+def test_a_folder_of_images_that_is_missing_is_refused(photos: Path) -> None:
+    for images in (photos / "nowhere", photos / "\udcff"):
+        done = tsds("convert", photos, photos.with_name("out.tsds"), "--images", images)
+        assert done.exit_code == 1
+        assert re.fullmatch(r"tsds: --images: expected a folder, found .*\.\n", done.stderr)
+    assert list(photos.parent.iterdir()) == [photos]
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",), ("--color", "rgb", "--dry-run"), ("--layout", "zarr")])
+def test_a_size_that_fits_nowhere_is_refused_before_an_image_is_decoded(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("tensorstore_ds.conversion.encode.decode_image", None)
+    side = ("--size", 900_000, "--max-pixels", 10**12)
+    done = tsds("convert", photos, photos.with_name("out.tsds"), *side, *more)
+    assert done.exit_code == 1
+    assert re.fullmatch(r"tsds: at least [\d,]+ bytes .*smaller --size\.\n", done.stderr)
+    assert list(photos.parent.iterdir()) == [photos]
+
+
+def test_a_dry_run_of_what_the_disk_cannot_hold_is_refused(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(photos)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    done = tsds("convert", photos, photos.parent / "not" / "yet" / "out.tsds", "--dry-run")
+    assert (done.exit_code, "1,000 are free on this disk" in done.stderr) == (1, True)

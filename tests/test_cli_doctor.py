@@ -34,7 +34,7 @@ def test_what_is_printed(path: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == f"{path}, train: 40 samples, batches of 8, on cpu"
     assert [re.split(r"  +", line.strip())[0] for line in lines[1:8]] == [
-        "the loader, as found",
+        "the loader, before anything is warmed",
         "the loader, from memory",
         "at best",
         "the model alone",

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import click
 import pytest
 
 from command_tables import PAGE, table, with_tables
-from small_stores import ROOT, VALID, tsds
+from small_stores import INVALID, ROOT, VALID, tsds
 from tensorstore_ds import (
     BenchOptions,
     BlockShuffleSampler,
@@ -74,7 +75,9 @@ def test_every_command_and_option_is_in_the_docs(name: str) -> None:
 def test_the_tables_of_the_docs_are_what_help_says() -> None:
     text = PAGE.read_text("utf-8")
     assert text == with_tables(text), "run: python tests/command_tables.py"
-    assert "| `--quality` | Quality of --encoding jpeg. Default: 90. |" in table("convert")
+    assert "| `--quality` | Quality of --encoding jpeg: higher is better and takes more space. Default: 90. |" in table(
+        "convert"
+    )
 
 
 # --- messages name options as the caller wrote them ---------------------------------------------------------------
@@ -223,3 +226,56 @@ def test_no_color_is_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[" in CliRunner().invoke(cli, arguments, color=True).output
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[" not in CliRunner().invoke(cli, arguments, color=True).output
+
+
+# --- wrong usage ------------------------------------------------------------------------------------------------
+
+
+def test_without_arguments_there_is_the_help() -> None:
+    bare = tsds()
+    assert bare.exit_code == 2
+    assert bare.stderr == tsds("--help").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["inf"], "No such command 'inf'. Did you mean info?"),
+        (["convrt", "a", "b"], "No such command 'convrt'. Did you mean convert?"),
+        (["nothing-like-it"], "No such command 'nothing-like-it'."),
+        (["convert", "a", "b", "--sise", "3"], "No such option '--sise'. Did you mean --size?"),
+        (["convert", "a", "b", "--encoding", "jpg"], "one of 'raw', 'jpeg', 'source'. Did you mean jpeg?"),
+        (["convert", "a", "b", "--seed", "9" * 5000], "(5,002 characters) is not a valid integer range."),
+        (["convert", "a", "b", "--size", "9" * 5000], "found '9999999999999999999... (5,003 characters)"),
+    ],
+)
+def test_wrong_usage_is_said_shortly(arguments: Sequence[str], message: str) -> None:
+    done = tsds(*arguments)
+    assert done.exit_code == 2
+    assert done.stderr.splitlines()[-1].endswith(message)
+    assert len(done.stderr) < 400
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason", "status"),
+    [
+        (["info", "nowhere"], "not-a-store", 1),
+        (["convert", "nowhere", "out"], "no-such-source", 1),
+        (["convert", "nowhere", "out", "--dry-run"], "no-such-source", 1),
+        (["info"], None, 2),
+        (["inf"], None, 2),
+    ],
+)
+def test_an_error_under_json_is_json_too(arguments: Sequence[str], reason: str | None, status: int) -> None:
+    done = tsds(*arguments, "--json")
+    assert done.exit_code == status
+    (error,) = json.loads(done.stdout).values()
+    assert (error["reason"], error["status"]) == (reason, status)
+    assert done.stderr.rstrip().endswith(error["message"])
+    assert not tsds(*arguments).stdout
+
+
+def test_json_is_one_document() -> None:
+    done = tsds("verify", INVALID / "box-range--nan.tsds", "--json")
+    assert done.exit_code == 1
+    assert "error" not in json.loads(done.stdout)

@@ -76,3 +76,11 @@ def test_one_line_for_what_cannot_be(run: Path, checkpoint: str, image: str, mes
 
 def test_no_images(run: Path) -> None:
     assert tsds("predict", run / "run" / "best.pt").exit_code == 2
+
+
+def test_the_folder_of_a_run_is_no_checkpoint(tmp_path: Path) -> None:
+    done = tsds("predict", tmp_path, tmp_path / "x.png")
+    assert done.exit_code == 1
+    assert done.stderr.endswith(
+        f"expected a checkpoint, found a folder. Name {tmp_path / 'best.pt'}, or another file.\n"
+    )

@@ -73,3 +73,9 @@ def test_one_line_for_what_a_user_can_cause(store: Path, tmp_path: Path) -> None
         assert done.stderr.startswith("tsds: ") and done.stderr.endswith(f"{message}\n")
     assert tsds("preview", store, "--rows", "1;2").exit_code == 2
     assert tsds("preview", VALID / "array-fields.tsds").exit_code == 1  # no images
+
+
+def test_a_name_of_another_kind_of_picture_is_refused(store: Path, tmp_path: Path) -> None:
+    done = tsds("preview", store, "--out", tmp_path / "x.jpg")
+    assert (done.exit_code, "expected a name that ends in .png" in done.stderr) == (1, True)
+    assert not (tmp_path / "x.jpg").exists()

@@ -320,7 +320,7 @@ def test_a_slow_model_is_measured_with_smaller_batches(digits):
     found, _ = found_in(digits, step=lambda batch: time.sleep(0.05 * len(batch["image"])), batch_size=64)
     assert found.batch_size == 64
     assert found.measured.model.batch_size < 64
-    assert any(note.startswith("steps of 64 samples: those of") for note in found.not_measured)
+    assert any(note.startswith("steps of 64 samples: steps of") for note in found.not_measured)
 
 
 def test_the_scripts_random_state_and_threads_stay(digits):

@@ -133,7 +133,7 @@ def test_what_is_said():
         "Images are kept as files and decoded in every epoch: 1 ms each, 60,000 samples/s at best, in the default "
         "number of threads."
     )
-    assert found[1].line.startswith("2 cores (which did the work of 1.2 when measured) are busy with loading")
+    assert found[1].line.startswith("2 cores (effective cores: 1.2) are busy with loading")
     assert found[1].change.startswith("Allow more of the machine's 64 (/sys/fs/cgroup sets the limit)")
     found = judge(trained(memory=Memory(9 * GB, 2 * GB, "/sys/fs/cgroup/pod", 1.0)))
     assert found[0].line == (

@@ -220,7 +220,7 @@ def test_a_mask_that_is_no_mask_is_noted(out):
 @pytest.mark.parametrize("classes", ["ab", {"a": 0}, [1, 2], 7])
 def test_class_names_are_a_list_of_texts(out, classes):
     for make in (lambda: tsds.Writer(out, classes=classes), lambda: tsds.ConvertOptions(classes=classes)):
-        with pytest.raises(tsds.OptionError, match="`classes`: expected a list of names"):
+        with pytest.raises(tsds.OptionError, match="`classes`: expected (a list|text)"):
             make()
 
 
@@ -451,7 +451,7 @@ def test_labels_need_names(out):
 
 
 def test_options_that_have_no_meaning(tmp_path, out):
-    with pytest.raises(tsds.OptionError, match="expected names of ConvertOptions, found tint"):
+    with pytest.raises(tsds.OptionError, match="tint: expected an option of ConvertOptions, one of classes, "):
         tsds.Writer(out, tint="rgb")
     with pytest.raises(tsds.OptionError, match="the Writer is not open"):
         tsds.Writer(out).append("train", np.zeros((2, 2), np.uint8))

@@ -24,7 +24,7 @@ _PHASES: dict[Literal["load", "train"], str] = {"load": "loading", "train": "tra
 @click.command()
 @path_argument("store")
 @options_of(BenchOptions)
-@out_option(None, "The folder to write bench.json and bench.png to.", shown="the name of STORE, ending in .bench")
+@out_option(None, "The folder to write bench.json and bench.png to.", shown="a folder STORE.bench in this folder")
 @json_option
 def bench(store: Path, options: BenchOptions, out: Path | None, as_json: bool) -> None:
     """Compare ways to load a STORE, and the files that it was made of.
@@ -74,7 +74,7 @@ def _show(comparison: Comparison) -> None:
         text.echo_table(_cells(comparison, size), right=range(1, 20))
     text.head("first epoch, from files that are not in memory")
     firsts = [(way.full_title, *cells) for way, cells in zip(comparison.ways, _firsts(comparison), strict=True)]
-    text.echo_table([("", "before it", "epoch", "batch", ""), *firsts], right=(1, 2, 3))
+    text.echo_table([("", "preparation", "epoch", "batch", ""), *firsts], right=(1, 2, 3))
     text.head("delivered")
     rows: list[list[text.Text]] = []
     for way in comparison.ways:

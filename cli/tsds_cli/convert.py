@@ -51,7 +51,7 @@ def convert(source: Path, out: Path, options: ConvertOptions, dry_run: bool, as_
       tsds convert photos photos.tsds --size 224 --dry-run
     """
     if dry_run:
-        _dry_run(source, options, as_json)
+        _dry_run(source, out, options, as_json)
         return
     from tensorstore_ds import convert as run
 
@@ -83,18 +83,21 @@ def _show(summary: Summary, out: Path) -> None:
         text.echo(text.Styled(f"skipped: {sum(summary.skipped.values()):,} ({reasons})", fg="yellow"))
     if summary.left_out:
         counts = Counter(problem.reason for problem in summary.left_out)
-        text.echo(f"not taken in: {', '.join(f'{reason} {n:,}' for reason, n in counts.items())}")
+        text.echo(f"left out: {', '.join(f'{reason} {n:,}' for reason, n in counts.items())}")
+        firsts = {problem.reason: problem for problem in reversed(summary.left_out)}
+        for reason in counts:
+            text.echo(f"  {reason}: {spelled(str(firsts[reason]))}")
     if summary.skipped or summary.left_out:
         text.echo(f"each is named, with its reason, in {out / 'skipped.jsonl'}")
     name, tsds = shlex.quote(str(out)), text.program()
     text.echo(f"next: {tsds} info {name}  ·  {tsds} preview {name}")
 
 
-def _dry_run(src: Path, options: ConvertOptions, as_json: bool) -> None:
+def _dry_run(src: Path, out: Path, options: ConvertOptions, as_json: bool) -> None:
     from tensorstore_ds import estimate
 
     # Always as if bad samples were skipped: a dry run names all of them, not only the first.
-    found = estimate(src, dataclasses.replace(options, on_error="skip"))
+    found = estimate(src, dataclasses.replace(options, on_error="skip"), out=out)
     if as_json:
         described = {name: field.dump() for name, field in found.fields.items()}
         text.echo_json({f.name: getattr(found, f.name) for f in dataclasses.fields(found)} | {"fields": described})
@@ -124,7 +127,7 @@ def _show_estimate(src: Path, found: Estimate) -> None:
     for note in found.notes:
         text.echo(text.Styled(f"note: {spelled(note)}", fg="yellow"))
     _show_problems("problems", found.problems)
-    _show_problems("not taken in", found.left_out)
+    _show_problems("left out", found.left_out)
 
 
 def _some(names: Sequence[str]) -> str:

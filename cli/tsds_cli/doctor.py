@@ -73,9 +73,14 @@ def _figures(found: Diagnosis) -> list[tuple[str, str, str]]:
     m, best = found.measured, found.measured.best
     arguments = ", ".join(f"{name}={value}" for name, value in best.settings.arguments().items())
     waited = f"waited for storage {m.first_epoch.major_faults:,} times" if m.first_epoch.major_faults else ""
+    first = words.rate(m.first_epoch.rate)
     resident = "" if m.memory.resident is None else f"{int(100 * m.memory.resident)} % in memory"  # 100 only if all is
     rows = [
-        ("the loader, as found", words.rate(m.first_epoch.rate), "; ".join(filter(None, (resident, waited)))),
+        (
+            "the loader, before anything is warmed",
+            first,
+            "; ".join(filter(None, (resident, waited))),
+        ),
         ("the loader, from memory", words.rate(m.current.rate), f"depth of the queue {m.current.depth:.1f}"),
         ("at best", words.rate(best.rate), arguments),
     ]
@@ -90,7 +95,7 @@ def _figures(found: Diagnosis) -> list[tuple[str, str, str]]:
         rows.append(("a copy to the device", words.size(m.copies.nbytes), times))
     if m.storage.rate is not None:
         rows.append(("the storage", f"{words.size(m.storage.rate)}/s", "in order, past the page cache"))
-    room = f"of {words.size(m.memory.limit)} that it may take: it {'fits' if m.memory.fits else 'does not fit'}"
+    room = f"limit: {words.size(m.memory.limit)}, {'they fit' if m.memory.fits else 'they do not fit'}"
     rows.append(("the samples", words.size(m.memory.nbytes), room))
-    rows.append(("cores", f"{m.cores.allowed:g}", f"of {m.cores.machine}; did the work of {m.cores.measured:.1f}"))
+    rows.append(("cores", f"{m.cores.allowed:g}", f"of {m.cores.machine}; effective cores: {m.cores.measured:.1f}"))
     return rows

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tsds_cli import text
-from tsds_cli.messages import failure_of, interrupted
+from tsds_cli.messages import described, failure_of, interrupted, make_readable
 
 #: The commands and what each does, for `tsds --help`, which imports none of them.
 COMMANDS = {
@@ -49,22 +49,44 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
-    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+    def make_context(self, info_name: str | None, args: list[str], *others: Any, **extra: Any) -> click.Context:
         """Read the command line."""
+        given = tuple(args)
         try:
-            return super().make_context(*args, **extra)
+            ctx = super().make_context(info_name, args, *others, **extra)
+            ctx.meta[text.WANTS_JSON] = "--json" in given
+            return ctx
         except click.ClickException as error:
-            error.message = text.printable(error.message)  # type: ignore[misc]  # only the type says that it is final
+            if given:  # without anything, the message is the help
+                make_readable(error)
             raise
         except KeyboardInterrupt:  # click would say Aborted!
             raise interrupted() from None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is named."""
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            from tensorstore_ds.options import meant
+
+            ctx.fail(f"No such command {args[0]!r}.{meant(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; what a user can cause becomes one line and an exit status."""
+        """Run a command; what a user can cause becomes one line and an exit status, and JSON where that is wanted."""
+        try:
+            return self._invoke(ctx)
+        except click.ClickException as error:
+            if ctx.meta.get(text.WANTS_JSON):
+                text.echo_json(described(error))
+            raise
+
+    def _invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            error.message = text.printable(error.message)  # type: ignore[misc]
+            make_readable(error)
             raise
         except (click.exceptions.Exit, click.Abort):
             raise

@@ -52,6 +52,24 @@ def failure_of(error: BaseException, command: click.Command | None = None) -> Fa
     return None
 
 
+def make_readable(error: click.ClickException) -> None:
+    """Escape and shorten what a message repeats of the command line, and say which option was meant."""
+    from tensorstore_ds.options import meant, shortened
+
+    message = error.message
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        message += meant(error.option_name, error.possibilities)
+        error.possibilities = None  # type: ignore[misc]  # only the type says that it is final
+    message = re.sub(r"\S{200,}", lambda match: shortened(match[0]), message)
+    error.message = text.printable(message)  # type: ignore[misc]
+
+
+def described(error: click.ClickException) -> dict[str, Any]:
+    """What ``--json`` prints of an error: its message, the reason code of its first problem, and the exit status."""
+    reason = getattr(error.__cause__, "reason", None)
+    return {"error": {"message": error.format_message(), "reason": reason, "status": error.exit_code}}
+
+
 def spelled(message: str, command: click.Command | None = None) -> str:
     """A message of the library with the flags of a command, the one that runs if none is given.
 

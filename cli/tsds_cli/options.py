@@ -12,7 +12,8 @@ from typing import Any, TypeVar, get_origin
 import click
 
 import tensorstore_ds
-from tensorstore_ds.options import Option, declarations
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.options import Option, declarations, meant
 from tsds_cli.messages import with_flags
 
 #: Flags that are not their option's name with dashes.
@@ -94,7 +95,7 @@ def _type(declared: Option) -> tuple[Any, str | None]:
     if origin is Sequence:
         return (lambda value: _several(declared, value)), "NAME,..." if declared.choices else "N,..."
     if declared.choices:
-        return click.Choice(declared.choices), None
+        return Choice(declared.choices), None
     least = declared.at_least if declared.above is None else declared.above
     most = declared.at_most if declared.below is None else declared.below
     if declared.type is int:
@@ -102,6 +103,18 @@ def _type(declared: Option) -> tuple[Any, str | None]:
     if declared.type is float:
         return click.FloatRange(least, most, declared.above is not None, declared.below is not None), None
     return str, None
+
+
+class Choice(click.Choice[str]):
+    """One of several texts; an error says which of them was meant."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The choice; raises `click.BadParameter`."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            error.message += meant(str(value), self.choices)  # type: ignore[misc]  # only the type says it is final
+            raise
 
 
 # --- values with a grammar of their own -------------------------------------------------------------------------
@@ -167,9 +180,11 @@ def _several(declared: Option, value: Any) -> tuple[Any, ...]:
     parts = [part.strip() for part in value.split(",")]
     numbers = declared.item is int and all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts)
     several = tuple(map(int, parts)) if numbers else tuple(parts)
-    if not all(map(declared.allows, several)):
+    try:
+        declared.taken(several)
+    except OptionError:
         expected = f"some of {', '.join(declared.choices)}" if declared.choices else "numbers, such as 100,1000"
-        raise click.BadParameter(f"expected {expected}, found {value!r}.")
+        raise click.BadParameter(f"expected {expected}, found {value!r}.") from None
     return several
 
 

@@ -34,6 +34,10 @@ def preview(store: Path, split: str | None, count: int, rows: tuple[int, ...] | 
     """
     import tensorstore_ds as tsds
 
+    if out.suffix.lower() != ".png":
+        raise Failure(
+            f"{out}: expected a name that ends in .png, because the picture is a PNG file. Choose another name."
+        )
     opened = tsds.open(store)
     filled = sorted((name for name in opened if len(opened[name])), key=lambda name: name != "train")
     if split is None and not filled:

@@ -19,6 +19,9 @@ from typing import Any, NamedTuple
 
 import click
 
+#: In the `meta` of a click context: whether JSON is wanted and was not printed yet.
+WANTS_JSON = "tsds_cli.wants_json"
+
 
 def count(n: int, noun: str) -> str:
     """A count and its noun.
@@ -130,6 +133,9 @@ def head(title: str) -> None:
 
 def echo_json(value: Any) -> None:
     """Print data as JSON: data classes as objects, paths as texts, non-ASCII characters escaped."""
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.meta[WANTS_JSON] = False  # it is one document: an error after it is not another
     click.echo(json.dumps(value, indent=2, default=_plain))  # which escapes all that is not ASCII
 
 

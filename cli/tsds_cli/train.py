@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @path_argument("store")
-@out_option(None, "The folder of the run.", shown="the name of STORE, ending in .run")
+@out_option(None, "The folder of the run.", shown="a folder with the name of STORE and the suffix .run, in this folder")
 @click.option(
     "--resume",
     is_flag=True,

@@ -29,7 +29,13 @@ if TYPE_CHECKING:
     help="Have at most this much of the store in memory, such as 20GiB.",
     show_default="as much as this process may use",
 )
-@click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True, help="Number of reading threads.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 256),
+    default=2,
+    show_default=True,
+    help="Number of reading threads. Two keep most disks busy; more can help on network storage.",
+)
 @json_option
 def warm(store: Path, splits: tuple[str, ...], budget: int | None, threads: int, as_json: bool) -> None:
     """Read a STORE into the page cache.

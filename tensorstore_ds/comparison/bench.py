@@ -25,6 +25,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import RawImageField
 from tensorstore_ds.format.kinds.base import ArrayField
 from tensorstore_ds.machine import memory_limit, usable_cores
+from tensorstore_ds.options import of_class
 from tensorstore_ds.reading.store import Store, open as open_store
 
 #: Each cell is measured in so many rounds, forwards and backwards: what else the machine does falls on all ways.
@@ -72,7 +73,7 @@ def bench(
         FormatError: the store is damaged.
         OptionError: there is no such split, it is empty, has no images; or the device is not here.
     """
-    options = options or BenchOptions()
+    options = of_class(options, BenchOptions)
     opened = open_store(store)
     if options.split not in opened:
         raise OptionError(f"`split`: expected one of {', '.join(opened.splits)}, found {options.split}.")

@@ -23,7 +23,7 @@ _TITLES: Mapping[Phase, str] = {"load": "Loading alone", "train": "Training a sm
 
 
 def draw_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> bool:
-    """Draw it as a PNG file: lower is quicker. Hollow marks are epochs reckoned from a part.
+    """Draw it as a PNG file: lower is quicker. Hollow marks are epochs estimated from a part.
 
     Returns:
         Whether it was drawn: False without matplotlib.
@@ -47,8 +47,8 @@ def draw_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> boo
         if named:
             if any(cell.reckoned for cell in comparison.cells):
                 part = Line2D([], [], linestyle="", marker="o", color=FADED, markerfacecolor="white")
-                named["reckoned from a part of an epoch"] = part
-            figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=3, fontsize=9)
+                named["estimated from a part of an epoch"] = part
+            figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=1 + len(phases), fontsize=9)
     return True
 
 
@@ -96,8 +96,8 @@ def _name_axes(axes: Axes, sizes: Sequence[int]) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 300 else (1,), numticks=20))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("samples a batch", color=INK)
-    axes.set_ylabel("seconds an epoch", color=INK)
+    axes.set_xlabel("samples per batch", color=INK)
+    axes.set_ylabel("seconds per epoch", color=INK)
     axes.grid(axis="y", which="major")
 
 

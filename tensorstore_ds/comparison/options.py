@@ -54,7 +54,7 @@ class BenchOptions:
     )
     device: str | None = option("The device to load to, such as cuda or cpu.", default=None, shown=ANY_DEVICE)
     memory: int | None = option(
-        "Memory that a copy of the split may take.",
+        "Limit: a way that copies the split into memory is measured only if the copy is not larger.",
         default=None,
         at_least=0,
         unit="bytes",

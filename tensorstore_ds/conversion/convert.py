@@ -22,9 +22,10 @@ from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
 from tensorstore_ds.conversion.workers import WORKER_NAME, run_blocks
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.conversion.writer import Writer
-from tensorstore_ds.errors import OptionError, SourceError
+from tensorstore_ds.errors import OptionError, SourceError, one_line
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.options import of_class
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.base import Source
 from tensorstore_ds.sources.sequence import Indexable, item_of, own_classes
@@ -53,7 +54,7 @@ def convert(
         source: a folder or file; or samples: a sequence, such as a torchvision data set, or an iterator; or a mapping
             of split names to such. One alone is the split ``train``. An iterator is read in this process, and
             `workers` has no meaning: see `Writer`, which also says when it goes on after an interruption.
-        out: where the store shall be; nothing may be there.
+        out: path of the new store; must not exist.
         options: all the rest.
         progress: called now and then, from this thread.
 
@@ -67,7 +68,7 @@ def convert(
     if process.name.startswith(WORKER_NAME) and getattr(process, "_inheriting", False):
         # A worker runs the user's script again, to find what is defined there. Its parent notices, and goes on alone.
         raise SystemExit(1)
-    options, notify = options or ConvertOptions(), progress or (lambda _: None)
+    options, notify = of_class(options, ConvertOptions), progress or (lambda _: None)
     target = tidied(out)
     if streams := _streams(source):
         with Writer(target, options) as writer:
@@ -152,7 +153,7 @@ class _Conversion:
             self._common = identities(source.common_files())
             prepared, shards = self._shards_of_one_shape(prepared)
             fields, found = prepared.format.fields, prepared.contents
-            origin = {"source": source.path.name, "source_format": source.name}
+            origin = {"source": one_line(source.path.name), "source_format": source.name}
             return commit(workspace, options, fields, shards, origin, found.problems, found.left_out, self._resumed)
 
     def _shards_of_one_shape(self, prepared: Prepared) -> tuple[Prepared, dict[str, list[FinishedShard]]]:
@@ -190,7 +191,7 @@ class _Conversion:
         self._total, self._samples, self._row_nbytes = prepared.samples, 0, prepared.row_nbytes
         workspace.begin(
             {
-                "source": str(self._source.path),
+                "source": one_line(str(self._source.path)),
                 "source_format": self._source.name,
                 "fields": {name: field.dump() for name, field in prepared.format.fields.items()},
                 "mixed": prepared.format.image != options.image,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +13,23 @@ from numcodecs.zstd import Zstd
 
 from tensorstore_ds.conversion.blocks import SKIP
 from tensorstore_ds.conversion.options import ConvertOptions
-from tensorstore_ds.conversion.preparation import AnySource, Prepared, open_any, prepare, survey
+from tensorstore_ds.conversion.preparation import (
+    AnySource,
+    Prepared,
+    check_room,
+    free_nbytes,
+    open_any,
+    prepare,
+    survey,
+)
 from tensorstore_ds.conversion.result import notes_of_classes
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.arrays import ZSTD_LEVEL
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.machine import memory_limit, usable_cores
+from tensorstore_ds.options import of_class
+from tensorstore_ds.regular_files import tidied
 
 #: Time beyond that of the samples themselves: starting, listing, syncing, checksums.
 _OVERHEAD = 1.3
@@ -41,7 +53,7 @@ class Estimate:
         memory: bytes that this process may use.
         fits: whether the uncompressed store fits that memory.
         problems: what is bad; the conversion would stop at it, or leave it out.
-        left_out: what the source itself does not take in.
+        left_out: what is no sample of its own, such as a split that only repeats others.
         sizes: how many images there are of each size, "480x640" (height x width).
         notes: what the conversion decides by itself: gray images among others that become RGB, a split's other name.
     """
@@ -60,17 +72,28 @@ class Estimate:
     notes: tuple[str, ...] = ()
 
 
-def estimate(source: AnySource, options: ConvertOptions | None = None) -> Estimate:
+def estimate(
+    source: AnySource, options: ConvertOptions | None = None, *, out: str | os.PathLike[str] | None = None
+) -> Estimate:
     """Look at a source without converting it: annotations, image headers, and some samples for the time.
 
     Pixels are not decoded, but those of some samples: damaged images are found by the conversion alone.
 
+    Args:
+        source: as for `convert`, but no iterator.
+        options: as for `convert`.
+        out: path of the store that would be made; what cannot fit on its disk is refused. None: nothing is.
+
     Raises:
         SourceError: nothing there can be converted, or with ``on_error="fail"`` something is bad.
         OptionError: options contradict each other or the source.
+        ConversionError: there is not enough room on the disk, or in memory for one image.
     """
-    options = options or ConvertOptions()
-    prepared = prepare(open_any(source, options), options)
+    options = of_class(options, ConvertOptions)
+    room = sys.maxsize if out is None else free_nbytes(tidied(out))
+    prepared = prepare(open_any(source, options), options, room=room)
+    if options.layout == "memmap":
+        check_room(prepared.samples * prepared.row_nbytes, room)
     surveyed = survey(prepared)
     problems = [*prepared.contents.problems, *surveyed.problems]
     if surveyed.differing is not None:

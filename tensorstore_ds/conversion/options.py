@@ -14,7 +14,6 @@ from tensorstore_ds.imaging.placement import Fit
 from tensorstore_ds.options import check, deciding, declarations, declared, option, refusal
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.sources.base import SourceOptions
-from tensorstore_ds.sources.files import encoding_problem
 
 OnError = Literal["fail", "skip"]
 
@@ -28,7 +27,9 @@ class ImageOptions:
         "``source``, the bytes of the source files.",
         default="raw",
     )
-    quality: int = option("Quality of `encoding=jpeg`.", default=90, at_least=1, at_most=95)
+    quality: int = option(
+        "Quality of `encoding=jpeg`: higher is better and takes more space.", default=90, at_least=1, at_most=95
+    )
     size: tuple[int, int] | None = option(
         "Resize every image to this (height, width) in pixels, together with its boxes, keypoints and masks.",
         default=None,
@@ -67,7 +68,7 @@ class ImageOptions:
 
 @declared
 class ConvertOptions(ImageOptions, SourceOptions):
-    """All that can be asked of a conversion.
+    """Options of a conversion.
 
     Raises:
         OptionError: options are out of their range, or contradict each other.
@@ -84,7 +85,8 @@ class ConvertOptions(ImageOptions, SourceOptions):
     )
     split: Mapping[str, float] | None = option(
         "Divide the samples into splits with these names and fractions, such as train=0.9,val=0.1. Each class is "
-        "divided in these proportions, by a hash of the paths of its samples.",
+        "divided in these proportions, by a hash of the paths of its samples: if you add data and convert again, "
+        "almost all samples stay in their split.",
         default=None,
         shown="the splits of the source",
     )
@@ -92,7 +94,8 @@ class ConvertOptions(ImageOptions, SourceOptions):
         "Seed of `split`: the same seed always gives the same division.", default=0, at_least=0, at_most=2**63 - 1
     )
     shard_nbytes: int = option(
-        "Approximate size of a shard. An interrupted conversion continues after the last complete shard.",
+        "Approximate size of a shard, a folder of files in the store. An interrupted conversion continues after the "
+        "last complete shard: choose less to repeat less, or more to have fewer files.",
         default=4 * 1024**3,
         at_least=1,
         unit="bytes",
@@ -113,12 +116,6 @@ class ConvertOptions(ImageOptions, SourceOptions):
     )
     license: str | None = option("The license of the data, to be noted in the store.", default=None, decides=False)
     citation: str | None = option("How to cite the data, to be noted in the store.", default=None, decides=False)
-
-    def __post_init__(self) -> None:
-        ImageOptions.__post_init__(self)
-        for name, text in (("license", self.license), ("citation", self.citation)):
-            if text is not None and encoding_problem(text) is not None:
-                raise refusal(name, "text in UTF-8", "other bytes")
 
     @property
     def image(self) -> ImageOptions:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,8 @@ from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.imaging.codecs import color_of, open_image, oriented_size, own_pixel_limit
 from tensorstore_ds.imaging.placement import place
+from tensorstore_ds.machine import memory_limit
+from tensorstore_ds.options import refusal
 from tensorstore_ds.regular_files import open_file, tidied
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Sample, Source
@@ -38,12 +41,16 @@ AnySource = str | os.PathLike[str] | Indexable | Mapping[str, Indexable]
 
 #: How many samples tell the size of a row, where images keep their encoding.
 PROBED = 32
+#: Of each color; of others it depends on the images.
+_CHANNELS = {"rgb": 3, "rgba": 4}
 #: So many sizes are named in a message.
 NAMED = 5
 
 
 def open_any(source: AnySource, options: ConvertOptions) -> Source:
-    """The source at a path, or around a sequence."""
+    """The source at a path, or around a sequence; an `OptionError` where there is no folder of its images."""
+    if options.images is not None and not options.images.is_dir():
+        raise refusal("images", "a folder", options.images)
     if isinstance(source, str | os.PathLike):
         return open_source(tidied(source), options.format, options)
     return SequenceSource(source, options)
@@ -75,7 +82,7 @@ class Prepared:
         return _encoded(self.source, self.contents, some, self.format.image, "skip", [])
 
 
-def prepare(source: Source, options: ConvertOptions, *, room: int | None = None) -> Prepared:
+def prepare(source: Source, options: ConvertOptions, *, room: int) -> Prepared:
     """Scan a source, and look at its first samples to learn what the rows will be.
 
     Args:
@@ -83,15 +90,18 @@ def prepare(source: Source, options: ConvertOptions, *, room: int | None = None)
 
     Raises:
         SourceError: nothing there can be converted, or something is bad and bad samples are not to be skipped.
-        ConversionError: there is not enough room.
+        ConversionError: there is not enough room on the disk, or in memory for one image.
     """
     contents = source.scan()
     if contents.problems and options.on_error == "fail":
         raise SourceError(contents.problems, SKIP)
     check_fields(contents.fields, options.image, str(source.path))
     splits = plan_splits(contents, options.split, options.seed, source.key)
-    if room is not None and options.size is not None and options.encoding == "raw" and options.layout == "memmap":
-        check_room(sum(map(len, splits.values())) * math.prod(options.size), room)
+    if options.size is not None:
+        nbytes = math.prod(options.size) * _CHANNELS.get(options.color, 1)  # at least
+        if options.encoding == "raw" and options.layout == "memmap":
+            check_room(sum(map(len, splits.values())) * nbytes, room)
+        check_memory(nbytes)
     return _prepare(source, contents, splits, options.image, options.on_error)
 
 
@@ -138,6 +148,21 @@ def check_room(needed: int, free: int) -> None:
         raise ConversionError(
             f"at least {needed:,} bytes are needed, {free:,} are free on this disk. "
             "Make room, choose another disk, or a smaller `size`."
+        )
+
+
+def free_nbytes(path: Path) -> int:
+    """Bytes that are free on the disk where a path is, or would be."""
+    return shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free
+
+
+def check_memory(needed: int) -> None:
+    """Refuse, with a `ConversionError`, images that have more bytes of pixels than this process may use."""
+    limit = memory_limit()
+    if needed > limit:
+        raise ConversionError(
+            f"at least {needed:,} bytes of memory are needed for one image, {limit:,} may be used. "
+            "Choose a smaller `size`."
         )
 
 
@@ -252,7 +277,7 @@ def _stored(kind: Kind, options: ImageOptions) -> Kind:
     """What becomes of an image by the option for color."""
     if options.color == "gray" and kind.channels in (3, 4):
         return Kind(1, kind.dtype)
-    return Kind({"rgb": 3, "rgba": 4}.get(options.color, kind.channels), kind.dtype)
+    return Kind(_CHANNELS.get(options.color, kind.channels), kind.dtype)
 
 
 def _named(counts: Counter[Any]) -> str:

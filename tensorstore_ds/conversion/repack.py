@@ -13,12 +13,13 @@ from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, one_
 from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.durable import sync
-from tensorstore_ds.errors import FormatError, OptionError, Problem
+from tensorstore_ds.errors import FormatError, OptionError, Problem, one_line
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.reading.columns import array_columns
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.verification import verify
+from tensorstore_ds.regular_files import tidied
 
 
 def repack(
@@ -41,14 +42,14 @@ def repack(
     began = time.monotonic()
     notify = progress or (lambda _: None)
     store = open_store(path)
-    target = Path(out).absolute()
+    target = tidied(out)
     if store.layout == layout:
         raise OptionError(f"{store.path}: this store has the layout {layout} already. Copy it as it is.")
     problems = verify(path, progress=lambda done, total: notify(Progress("checksum", done, total)))
     if problems:
         raise FormatError(problems, "Copy the store again; a damaged one is not repacked.")
     with one_line_for_failures(target), Workspace(target) as workspace:
-        workspace.begin({"repacked": str(store.path), "layout": layout})
+        workspace.begin({"repacked": one_line(str(store.path)), "layout": layout})
         total, done = sum(len(store[name]) for name in store), 0
         splits = {}
         for name in store:

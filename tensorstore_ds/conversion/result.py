@@ -54,7 +54,7 @@ class Summary:
         nbytes: size of the store on disk.
         seconds: wall time.
         skipped: for each reason, how many files were left out or boxes dropped.
-        left_out: what the source itself does not take in.
+        left_out: what is no sample of its own, such as a split that only repeats others.
         resumed: shards that an earlier run had finished.
         notes: what the user should know, though nothing failed; each was an event's `note`, too.
     """

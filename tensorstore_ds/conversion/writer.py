@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -21,7 +20,7 @@ from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import shard_path
-from tensorstore_ds.options import refusal
+from tensorstore_ds.options import of_class, refusal, with_changes
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.splits import notes_of_renamed, split_names
 
@@ -36,7 +35,7 @@ class Writer:
     ...     writer.append("train", image=pixels, label=1)
     ...     writer.extend("test", samples)
 
-    The store appears at `out` when the block ends well, whole; after an exception nothing appears. Samples go to disk
+    The store appears at `out` when the block ends without an exception; otherwise nothing appears. Samples go to disk
     as they come, in shards, so that memory does not grow with their number.
 
     **Keys and interruptions.** Where every sample has a key of its own, finished shards are kept in ``OUT.partial``
@@ -47,14 +46,14 @@ class Writer:
     **Several processes.** `shard` gives jobs that other processes of this machine write, a whole shard each.
 
     Args:
-        out: where the store shall be; nothing may be there.
+        out: path of the new store; must not exist.
         options: see `ConvertOptions`; `format`, `images`, `split`, `seed` and `workers` have no meaning.
         fields: those of another store's split, `store["train"].fields`, that all samples must have; None takes them
             from the first sample.
         changes: options by their names: ``classes=["cat", "dog"]``, ``size=(224, 224)``.
 
     Attributes:
-        summary: what was written, once the block has ended well.
+        summary: what was written, once the block has ended without an exception.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Writer:
     ) -> None:
         self.summary: Summary | None = None
         self._out = tidied(out)
-        self._options = _changed(options or ConvertOptions(), changes)
+        self._options = with_changes(of_class(options, ConvertOptions), changes)
         self._fields = fields
         self._format = SampleFormat(self._options, fields)
         self._workspace: Workspace | None = None
@@ -258,15 +257,6 @@ class Writer:
     def _not_open(self) -> OptionError:
         advice = "Use each Writer in one block of its own: with tsds.Writer(...) as writer."
         return OptionError(f"{self._out}: the Writer is not open. {advice}")
-
-
-def _changed(options: ConvertOptions, changes: dict[str, Any]) -> ConvertOptions:
-    unknown = changes.keys() - ConvertOptions.__dataclass_fields__.keys()
-    if unknown:
-        raise OptionError(f"Writer: expected names of ConvertOptions, found {', '.join(sorted(unknown))}.")
-    if isinstance(changes.get("classes"), Iterable) and not isinstance(changes["classes"], str | Mapping):
-        changes = {**changes, "classes": tuple(changes["classes"])}
-    return replace(options, **changes)
 
 
 def _common_fields(shards: Mapping[str, list[FinishedShard]], advice: str) -> Mapping[str, Field]:

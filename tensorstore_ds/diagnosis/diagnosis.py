@@ -17,6 +17,7 @@ from tensorstore_ds.diagnosis.results import Diagnosis, Measured, Settings
 from tensorstore_ds.diagnosis.verdicts import judge, starved
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.options import of_class
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.training.process import random_state_kept, ranks
 
@@ -60,7 +61,7 @@ def diagnose(
         OptionError: no such split or device, or the split is empty.
         FormatError: the store is damaged.
     """
-    options = options or DiagnoseOptions()
+    options = of_class(options, DiagnoseOptions)
     began = time.perf_counter()
     dataset = dataset_of(store, options.split, transform)
     with ranks(options.device) as own:

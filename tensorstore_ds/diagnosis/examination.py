@@ -141,7 +141,7 @@ class Examination:
         seconds, size = self._options.seconds, self.batch_size
         self._load_batch = loading.loadable_batch(self._dataset, size, seconds=BATCH * seconds)
         if self._load_batch < size:
-            some = f"those of {self._load_batch} were, since one sample takes so long"
+            some = f"batches of {self._load_batch} were measured instead, because one sample takes so long"
             self._note(f"loading batches of {size}", some)
         loader = self._loader(self._used, None)
         return loading.run(loader, self._used, seconds=FIRST_EPOCH * seconds, first_epoch=True)
@@ -206,7 +206,7 @@ class Examination:
             self._student = None
             return None
         if why:
-            self._note(f"steps of {self.batch_size} samples", f"those of {size} were, since {why}")
+            self._note(f"steps of {self.batch_size} samples", f"steps of {size} were measured instead, because {why}")
         self._step_batch = size
         model = self._alone(student, size, MODEL)
         fewer = max(1, int(cores.measured))

@@ -41,7 +41,11 @@ class DiagnoseOptions:
         "Number of cores that this process may use.", default=None, at_least=1, shown="what the system reports"
     )
     memory: int | None = option(
-        "Memory that this process may use.", default=None, at_least=1, unit="bytes", shown="what the system reports"
+        "Limit of the memory that training may use: the diagnosis tells whether an epoch fits into it.",
+        default=None,
+        at_least=1,
+        unit="bytes",
+        shown="what the system reports",
     )
 
     def __post_init__(self) -> None:

@@ -171,7 +171,7 @@ def _cores_limited(m: Measured, slow: TransformRun | None) -> Iterator[Verdict]:
     evidence = {"cores": allowed, "machine": float(cores.machine), "measured": cores.measured}
     name = f"{allowed:g} core{'' if allowed == 1 else 's'}"
     if cores.measured < BUSY * allowed:
-        name += f" (which did the work of {cores.measured:.1f} when measured)"
+        name += f" (effective cores: {cores.measured:.1f})"
     more = "Take a machine with more, or give them less to do: raw pixels, smaller images, transforms on the device."
     if cores.limited_by:
         more = f"Allow more of the machine's {cores.machine} ({cores.limited_by} sets the limit), or load less."

@@ -6,7 +6,6 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of, gather_field, key_of, view_field
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split, Store, open as open_store
+from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.seeding import torch_seeds
 
 #: A dict of fields, a tuple, or whatever a transform makes of it.
@@ -87,7 +87,7 @@ class StoreDataset(Dataset[Sample]):
     Args:
         path: of the store; or the store, opened, of which the path is kept.
         split: its name.
-        fields: those wanted; None for all but `size` and `key`.
+        fields: names of the fields to load; None for all but `size` and `key`.
         transform: called with every sample, in whatever thread or process makes it. If it takes a keyword `generator`,
             it gets a `torch.Generator` that follows from (seed, epoch, row) alone: what it draws does not depend
             on the number of threads or on the batch. torch's global generator is one for all threads.
@@ -109,7 +109,7 @@ class StoreDataset(Dataset[Sample]):
         zero_copy: bool = False,
         sha256: str | None = None,
     ) -> None:
-        self.path = (path.path if isinstance(path, Store) else Path(path)).absolute()
+        self.path = path.path if isinstance(path, Store) else tidied(path)
         self.split_name = split
         self.transform = transform
         self.return_as: ReturnAs = return_as

@@ -20,7 +20,7 @@ COLORS = (
 )  # fmt: skip
 _DOT = "#fff04d"
 _SMOOTH = 4  # boxes and dots are drawn this much larger, and reduced
-_MASK_ALPHA = 150  # of 255
+_MASK_ALPHA = 110  # of 255
 _IGNORED = (255, 255, 255)
 _GOLDEN = 0.618034  # multiples of it, modulo 1, lie as far apart as can be
 _BACKGROUND = ("background", "bg", "unlabeled", "unlabelled")

@@ -11,7 +11,6 @@ import operator
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from tensorstore_ds.reading.checks import check_listing, check_metadata, check_s
 from tensorstore_ds.reading.columns import Column, Part, RaggedColumn
 from tensorstore_ds.reading.store_files import StoreFiles
 from tensorstore_ds.reading.zarr_part import ZarrPart
+from tensorstore_ds.regular_files import tidied
 
 
 def open(path: str | os.PathLike[str], *, sha256: str | None = None) -> Store:
@@ -41,7 +41,7 @@ def open(path: str | os.PathLike[str], *, sha256: str | None = None) -> Store:
     Raises:
         FormatError: with every problem found, in the manifest or among the files; or it is another store.
     """
-    root = Path(path).absolute()
+    root = tidied(path)
     files = StoreFiles(root, sha256)
     problems = check_listing(files.manifest) or check_sizes(root, files.manifest)
     if problems:

@@ -25,6 +25,7 @@ from tensorstore_ds.reading.columns import array_columns
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.store_files import StoreFiles
 from tensorstore_ds.reading.zarr_part import ZarrPart
+from tensorstore_ds.regular_files import tidied
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ def verify(
     Returns:
         Every problem found; none for a good store. What cannot be opened is a problem too, not an exception.
     """
-    root = Path(path).absolute()
+    root = tidied(path)
     try:
         files = StoreFiles(root, sha256)
     except FormatError as error:

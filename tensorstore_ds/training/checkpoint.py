@@ -21,7 +21,7 @@ from tensorstore_ds.durable import replacing
 from tensorstore_ds.errors import TrainingError, one_line
 from tensorstore_ds.imaging import MAX_PIXELS
 from tensorstore_ds.imaging.placement import FITS, Fit
-from tensorstore_ds.options import deciding
+from tensorstore_ds.options import deciding, user_path
 from tensorstore_ds.training.history import plain
 from tensorstore_ds.training.options import TrainOptions, ViTOptions
 from tensorstore_ds.training.tasks import Task, task_from_data
@@ -140,9 +140,12 @@ def load_model(path: str | os.PathLike[str], *, device: torch.device | str = "cp
         TrainingError: the file is damaged, or no checkpoint of this library.
         OSError: it cannot be read.
     """
-    card, content = load(Path(path))
+    path = user_path(path)
+    if path.is_dir():
+        raise TrainingError(f"{path}: expected a checkpoint, found a folder. Name {path / 'best.pt'}, or another file.")
+    card, content = load(path)
     try:
-        _check_weights(card, content["weights"], Path(path).stat().st_size)
+        _check_weights(card, content["weights"], path.stat().st_size)
         model = ViT(card.vit, card.task.outputs)
         model.load_state_dict(content["weights"])
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:

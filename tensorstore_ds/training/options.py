@@ -182,8 +182,8 @@ class TrainOptions:
         "The device to train on, such as cuda or cpu.", default=None, shown=ANY_DEVICE, decides=False
     )
     residency: Residency = option(
-        "Where rows are read from: ``page-cache``, ``locked`` in memory, or a copy on the ``device``. ``auto`` is "
-        "``device`` if it fits on a GPU, else ``page-cache``.",
+        "Where rows are read from: ``page-cache``, ``locked`` in memory (RLIMIT_MEMLOCK must allow it), or a copy "
+        "on the ``device``. ``auto`` is ``device`` if it fits on a GPU, else ``page-cache``.",
         default="auto",
         decides=False,
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 import torch
 
 from tensorstore_ds.errors import TrainingError
 from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.options import of_class, user_path
 from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.seeding import torch_seeds
 from tensorstore_ds.training.augmentation import eval_transform
@@ -57,11 +57,11 @@ def train(
         OutputError: a file cannot be written, because the disk is full.
         TrainingStopped: a signal asked for it.
     """
-    options = options or TrainOptions()
+    options = of_class(options, TrainOptions)
     opened = open_store(store)
     with ranks(options.device) as group, stop_signals() as stop:
         try:
-            run = Run(opened, options, group, Path(out))
+            run = Run(opened, options, group, user_path(out))
             run.begin(resume=resume)
             settings = torch_settings(run.learner.precision, options.torch_threads)
             with settings, reporting(run, listeners or Listeners()) as reports:
