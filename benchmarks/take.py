@@ -40,7 +40,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     tsds.convert(RandomImages(), path, tsds.ConvertOptions(workers=2))
     column = tsds.open(path)["train"]["image"]
     memory = column.take(np.arange(ROWS))
-    out = np.empty((BATCH, *SHAPE), np.uint8)
+    out = column.take(np.arange(BATCH))
     rng = np.random.default_rng(0)
     batches = itertools.cycle([rng.choice(ROWS, BATCH, replace=False) for _ in range(50)])
     starts = itertools.cycle(rng.integers(0, ROWS - BATCH, 50).tolist())

@@ -1,6 +1,7 @@
 """A batch that is held never changes; one that is not is used again."""
 
 import gc
+import mmap
 import threading
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.buffers import KEPT, BufferPool
+from tensorstore_ds.reading.columns import LARGE_NBYTES, aligned_empty
 
 SPEC = ArraySpec("uint8", (100, 100))
 ROWS = 16  # 160 kB: large enough to be recycled
@@ -88,3 +90,18 @@ def test_threads_never_share_one():
     for thread in threads:
         thread.join()
     assert not errors
+
+
+def test_large_buffers_begin_at_a_page():
+    pool = BufferPool()
+    held = [pool.empty(rows, SPEC)[0] for rows in (ROWS, ROWS + 1, ROWS + 2)]
+    assert all(tensor.numel() >= LARGE_NBYTES and tensor.data_ptr() % mmap.PAGESIZE == 0 for tensor in held)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float64"])
+@pytest.mark.parametrize("shape", [(), (0, 5), (7,), (70_000,), (300, 17, 3)])
+def test_arrays_that_begin_at_a_page_are_arrays_like_others(shape, dtype):
+    array = aligned_empty(shape, dtype)
+    assert (array.shape, array.dtype, array.flags.c_contiguous, array.flags.writeable) == (shape, dtype, True, True)
+    assert array.nbytes < LARGE_NBYTES or array.ctypes.data % mmap.PAGESIZE == 0
+    array[...] = 3

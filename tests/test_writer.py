@@ -220,7 +220,7 @@ def test_a_mask_that_is_no_mask_is_noted(out):
 @pytest.mark.parametrize("classes", ["ab", {"a": 0}, [1, 2], 7])
 def test_class_names_are_a_list_of_texts(out, classes):
     for make in (lambda: tsds.Writer(out, classes=classes), lambda: tsds.ConvertOptions(classes=classes)):
-        with pytest.raises(tsds.OptionError, match="`classes`: expected (a list|text)"):
+        with pytest.raises(tsds.OptionError, match=r"`classes`: expected (a list|text)"):
             make()
 
 

@@ -17,11 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.reading.columns import LARGE_NBYTES, aligned_empty
 
 #: Buffers that wait to be used again; more are given back to the system.
 KEPT = 8
-#: Below this the C library's own allocator is as quick.
-SMALL_NBYTES = 64 * 1024
 
 
 class BufferPool:
@@ -45,7 +44,7 @@ class BufferPool:
             tensor = torch.empty(shape, dtype=torch_dtype(spec.dtype), pin_memory=True)
             return tensor, tensor.numpy()
         nbytes = math.prod(shape) * np.dtype(spec.dtype).itemsize
-        if nbytes < SMALL_NBYTES:
+        if nbytes < LARGE_NBYTES:  # below this the C library's own allocator is as quick
             array = np.empty(shape, spec.dtype)
             return torch.from_numpy(array), array
         buffer = self._take(nbytes)
@@ -63,7 +62,7 @@ class BufferPool:
             if nbytes <= len(buffer) <= 2 * nbytes:
                 return buffer
             self._free.append(buffer)
-        return np.empty(nbytes, np.uint8)
+        return aligned_empty((nbytes,), np.uint8)
 
 
 def torch_dtype(dtype: str) -> torch.dtype:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -17,6 +19,8 @@ from tensorstore_ds.machine import check_fits
 from tensorstore_ds.reading.checks import offsets_problem
 from tensorstore_ds.reading.zarr_part import ZarrPart
 
+#: Arrays of at least this size begin at a page.
+LARGE_NBYTES = 64 * 1024
 #: Rows of at least this size are copied one by one when they come from several shards.
 LARGE_ROW_NBYTES = 4096
 
@@ -99,7 +103,8 @@ class Column:
             rows: integers in [-len, len), of any shape: (n,), or () for one row.
             out: of the shape of rows and then of a row, of the column's dtype, C-contiguous, to be filled; a new array
                 if None. Filling one again is several times faster than a fresh one, whose pages the system must hand
-                out first.
+                out first. The array that a call returned is best: large ones begin at a page. On some processors (AMD
+                Zen 3) rows are copied four times slower to where `numpy.empty` begins.
 
         Returns:
             `out`, never a view of the map.
@@ -111,7 +116,7 @@ class Column:
         rows = _checked_rows(rows, len(self), self._name)
         shape = (*rows.shape, *self.spec.shape)
         if out is None:
-            out = np.empty(shape, self.dtype)
+            out = aligned_empty(shape, self.dtype)
         elif out.shape != shape or out.dtype != self.dtype or not out.flags.c_contiguous:
             raise ValueError(
                 f"{self._name}: expected out of shape {shape}, {self.dtype}, C-contiguous, "
@@ -277,6 +282,19 @@ def array_columns(name: str, column: Column | RaggedColumn) -> dict[str, Column]
 
 
 Part = NDArray[Any] | ZarrPart
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """`numpy.empty`; a large array begins at a page. `malloc` begins 16 bytes after one.
+
+    There, the C library's ``rep movsb`` takes four times as long on AMD Zen 3 if the source begins at a cache line.
+    """
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+    if nbytes < LARGE_NBYTES:
+        return np.empty(shape, dtype)
+    buffer = np.empty(nbytes + mmap.PAGESIZE, np.uint8)
+    start = -buffer.ctypes.data % mmap.PAGESIZE
+    return buffer[start : start + nbytes].view(dtype).reshape(shape)
 
 
 def _take(part: Part, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
