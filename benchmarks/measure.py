@@ -9,8 +9,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tensorstore_ds.comparison.system import machine
 
@@ -80,11 +83,11 @@ def figures_of(result: Mapping[str, Any]) -> list[Figure]:
 
 
 def write_result(file: Path, result: Mapping[str, Any]) -> None:
-    """As JSON, an entry of a list per line, so that a difference can be read."""
-    parts = []
+    """As JSON, an entry of a list per line, so that a difference can be read; NumPy's numbers as Python's."""
+    dumps, parts = partial(json.dumps, default=np.generic.item), []
     for name, value in result.items():
-        lines = list(map(json.dumps, value)) if isinstance(value, list) else []
-        parts.append(f'"{name}": ' + ("[\n " + ",\n ".join(lines) + "\n]" if lines else json.dumps(value)))
+        lines = list(map(dumps, value)) if isinstance(value, list) else []
+        parts.append(f'"{name}": ' + ("[\n " + ",\n ".join(lines) + "\n]" if lines else dumps(value)))
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("{\n" + ",\n".join(parts) + "\n}\n")
 

@@ -262,10 +262,6 @@ def deciding(options: Any) -> dict[str, Any]:
     return {name: value for name, value in plain.items() if known[name].decides}
 
 
-def _is_names(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
-
-
 def _raw(cls: Any) -> list[Option]:
     return [replace(each.metadata["option"], name=each.name, default=each.default) for each in fields(cls)]
 
