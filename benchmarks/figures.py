@@ -222,7 +222,7 @@ def draw(result: Result, file: Path) -> None:
             bars = axes.barh([_short_name(way) for way in ways], lengths, color=colors, height=0.74)
             labels = [_bar_label(way, cut=way["rate"] > longest) for way in ways]
             axes.bar_label(bars, labels, padding=4, fontsize=10.5, color=INK)
-            axes.set_xlim(0, 1.6 * max(lengths))
+            axes.set_xlim(0, 1.7 * max(lengths))
             axes.set_xticks([])
             axes.tick_params(axis="y", labelsize=10.5, length=0)
             axes.spines["bottom"].set_visible(False)
@@ -241,7 +241,7 @@ def _short_name(way: Mapping[str, Any]) -> str:
 def _bar_label(way: Mapping[str, Any], *, cut: bool) -> str:
     if way["title"] == OURS.title:
         return f"{way['rate']:,.0f}"
-    return _rate(way) + (", bar cut" if cut else "")
+    return _rate(way) + (", cut" if cut else "")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
