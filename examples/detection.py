@@ -24,8 +24,8 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
 
-    # (image, target) and lists of targets, any number of boxes each: what torchvision's detection models take.
-    dataset = tsds.StoreDataset(options.store, "train", return_as="tuple")
+    # Images as float32 and lists of targets, any number of boxes each: what torchvision's detection models take.
+    dataset = tsds.StoreDataset(options.store, "train", return_as="torchvision")
     loader = tsds.DataLoader(dataset, batch_size=4, shuffle=True, collate="list", device=device)
     height, width, _ = dataset.split.fields["image"].spec.shape
     model = fasterrcnn_mobilenet_v3_large_320_fpn(
@@ -38,9 +38,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
 
     for images, targets in islice(chain.from_iterable(repeat(loader)), options.steps):
-        for target in targets:
-            target["labels"] = target["labels"] + 1  # 0 is the background for torchvision, a class in the store
-        losses = model(list(images / 255), targets)
+        losses = model(list(images), targets)
         loss = sum(losses.values())
         optimizer.zero_grad()
         loss.backward()

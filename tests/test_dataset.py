@@ -147,7 +147,7 @@ def test_names_that_are_not_there(path):
         StoreDataset(path, fields=["mask"])
     with pytest.raises(KeyError, match="no split 'val'"):
         StoreDataset(path, "val")
-    with pytest.raises(ValueError, match="`return_as`: expected dict or tuple, found 'list'"):
+    with pytest.raises(ValueError, match="`return_as`: expected one of dict, tuple, torchvision, found 'list'"):
         StoreDataset(path, return_as="list")
 
 

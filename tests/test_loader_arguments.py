@@ -192,6 +192,12 @@ def test_arguments_that_are_refused_when_the_loader_is_made(
         tsds.DataLoader(tsds.StoreDataset(labelled), **arguments)
 
 
+def test_batch_transforms_are_for_stores(labelled: Path) -> None:
+    subset = data.Subset(tsds.StoreDataset(labelled), [1, 2])
+    with pytest.raises(tsds.OptionError, match="expected a StoreDataset, whose rows it draws by, found a Subset"):
+        tsds.DataLoader(subset, batch_transform=tsds.RandomCrop(2))
+
+
 def test_what_is_no_data_set(labelled: Path) -> None:
     store = tsds.open(labelled)
     for wrong in (str(labelled), labelled, store, store["train"]):

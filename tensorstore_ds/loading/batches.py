@@ -18,7 +18,7 @@ from torch.utils import data
 
 from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, map_tensors, pack_objects
 from tensorstore_ds.loading.dataset import Batch, StoreDataset
-from tensorstore_ds.loading.fields import as_tuple
+from tensorstore_ds.loading.fields import as_detection, as_tuple
 
 
 class TorchOptions(TypedDict, total=False):
@@ -67,8 +67,10 @@ class StoreCollate:
         """Collate a `Batch`, or a list of samples that a transform has made."""
         if self.collate_fn is not None:
             return self.collate_fn(list(batch))
-        if not isinstance(batch, Batch) or self.dataset.transform is not None:
+        if not isinstance(batch, Batch) or self.dataset.by_sample:
             return collate_samples(list(batch), self.how)
+        if self.dataset.return_as == "torchvision":
+            return as_detection(batch.columns, self.dataset.split.fields, batch.rows, self.how)
         columns: dict[str, Any] = dict(batch.columns)
         for name, value in batch.columns.items():
             if isinstance(value, PackedObjects):
@@ -86,7 +88,9 @@ def collate_samples(samples: Sequence[Any], how: Collate) -> Any:
     first = samples[0]
     if isinstance(first, Mapping):
         if {"boxes", "keypoints"} & first.keys():
-            return collate_objects(pack_objects(list(samples)), how)
+            objects = [{name: v for name, v in sample.items() if isinstance(v, torch.Tensor)} for sample in samples]
+            collated = collate_objects(pack_objects(objects), how)
+            return [{**a, **b} for a, b in zip(samples, collated, strict=True)] if how == "list" else collated
         return {name: collate_samples([sample[name] for sample in samples], how) for name in first}
     if isinstance(first, tuple):
         return tuple(collate_samples(list(values), how) for values in zip(*samples, strict=True))

@@ -6,13 +6,14 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
+from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of, gather_field, key_of, view_field
@@ -91,7 +92,11 @@ class StoreDataset(Dataset[Sample]):
         transform: called with every sample, in whatever thread or process makes it. If it takes a keyword `generator`,
             it gets a `torch.Generator` that follows from (seed, epoch, row) alone: what it draws does not depend
             on the number of threads or on the batch. torch's global generator is one for all threads.
-        return_as: ``dict`` of fields, or torchvision's ``tuple``: (image, label), or (image, target) with objects.
+        return_as: ``dict`` of fields; ``tuple`` of torchvision: (image, label), or (image, target) with objects; or
+            ``torchvision``, what its detection models and references take: (image, target), with images as float32 in
+            [0, 1] where no transform gets them, `labels` from 1 (0 is the background), `area`, `iscrowd`, and the row
+            as `image_id` (in batches if `collate` is ``list``).
+        as_pil: images are PIL images, for transforms that want these.
         zero_copy: single samples are views of the read-only map instead of copies. Faster for large images, and
             dangerous: torch knows no read-only memory, and writing to such a tensor ends the process.
         sha256: the store that is meant, by its `Store.sha256`; None for whichever is there now. Every process that
@@ -106,6 +111,7 @@ class StoreDataset(Dataset[Sample]):
         fields: Sequence[str] | None = None,
         transform: Callable[..., Sample] | None = None,
         return_as: ReturnAs = "dict",
+        as_pil: bool = False,
         zero_copy: bool = False,
         sha256: str | None = None,
     ) -> None:
@@ -113,6 +119,7 @@ class StoreDataset(Dataset[Sample]):
         self.split_name = split
         self.transform = transform
         self.return_as: ReturnAs = return_as
+        self.as_pil = as_pil
         self.zero_copy = zero_copy
         self.rows: NDArray[np.int64] | None = None
         self._draws = transform is not None and _takes_generator(transform)
@@ -126,8 +133,10 @@ class StoreDataset(Dataset[Sample]):
         unknown = [name for name in self.fields if name not in known]
         if unknown:
             raise KeyError(f"split {split!r} has no field {unknown[0]!r}, it has {', '.join(known)}")
-        if return_as not in ("dict", "tuple"):
-            raise refusal("return_as", "dict or tuple", repr(return_as))
+        if return_as not in get_args(ReturnAs):
+            raise refusal("return_as", f"one of {', '.join(get_args(ReturnAs))}", repr(return_as))
+        if return_as == "torchvision":
+            self._check_detection()
 
     @property
     def split(self) -> Split:
@@ -141,6 +150,32 @@ class StoreDataset(Dataset[Sample]):
     def classes(self) -> tuple[str, ...]:
         """Class names of the labels, or of the objects."""
         return classes_of(self.split.fields)
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The index of each class by its name, as torchvision's data sets have it."""
+        return {name: index for index, name in enumerate(self.classes)}
+
+    @property
+    def targets(self) -> list[int]:
+        """The class index of every sample, as torchvision's data sets have it; AttributeError without labels."""
+        name = next((name for name, field in self.split.fields.items() if isinstance(field, LabelField)), None)
+        if name is None:
+            raise AttributeError(f"{self.path.name}, {self.split_name}: expected a field of labels, found none.")
+        labels: list[int] = self.split.column(name).take(self.store_rows(np.arange(len(self)))).tolist()
+        return labels
+
+    @property
+    def samples(self) -> list[tuple[str, int]]:
+        """(key, class index) of every sample, as ImageFolder has paths and indices."""
+        return list(zip(map(self.key, self.store_rows(np.arange(len(self))).tolist()), self.targets, strict=True))
+
+    imgs = samples
+
+    @property
+    def by_sample(self) -> bool:
+        """Whether samples are made one by one, not in whole columns."""
+        return self.transform is not None or self.as_pil
 
     @property
     def nbytes(self) -> int:
@@ -173,12 +208,12 @@ class StoreDataset(Dataset[Sample]):
         """
         draw = getattr(indices, "draw", None)
         batch = self.gather(indices, draw=draw or (0, 0))
-        return batch if self.transform is None or draw is not None else TransformedSamples(batch)
+        return TransformedSamples(batch) if self.by_sample and draw is None else batch
 
     def gather(self, indices: ArrayLike, pool: BufferPool | None = None, draw: tuple[int, int] = (0, 0)) -> Batch:
         """A whole batch in memory of `pool`, the data set's own by default; its transforms draw by (seed, epoch)."""
         rows, pool = self.store_rows(indices), pool or self._pool
-        stack = self.transform is None  # which may bring images of several sizes or channels to one
+        stack = not self.by_sample  # a transform may bring images of several sizes or channels to one
         columns = {name: gather_field(self.split, name, rows, pool, stack=stack) for name in self.fields}
         return Batch(columns, rows, self, draw)
 
@@ -218,7 +253,8 @@ class StoreDataset(Dataset[Sample]):
     def finish(self, sample: dict[str, Any], row: int, seed: Callable[[], int]) -> Sample:
         """A sample as it is asked for, through the transform. An exception there gets a note with the sample's key."""
         transform = self.transform
-        finished = as_sample(sample, self.split.fields, self.return_as, wrap=transform is not None)
+        wrap = transform is not None
+        finished = as_sample(sample, self.split.fields, self.return_as, row, wrap=wrap, as_pil=self.as_pil)
         if transform is None:
             return finished
         try:
@@ -229,6 +265,12 @@ class StoreDataset(Dataset[Sample]):
             error.add_note(f"in the transform of the sample {self.key(row)!r} of {self.path.name}, {self.split_name}")
             raise
 
+    def _check_detection(self) -> None:
+        fields = [self.split.fields[name] for name in self.fields]
+        objects = [field for field in fields if isinstance(field, ObjectsField)]
+        if "image" not in self.fields or not objects or not {"boxes", "labels"} <= set(objects[0].values):
+            raise refusal("return_as=torchvision", "images and objects with boxes and labels", ", ".join(self.fields))
+
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_split", "_pool")}
 
@@ -237,6 +279,15 @@ class StoreDataset(Dataset[Sample]):
 
     def __repr__(self) -> str:
         return f"<StoreDataset {str(self.path)!r} {self.split_name!r}, {len(self)} samples of {', '.join(self.fields)}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: fields and classes of the split, and a sheet of the data set's samples."""
+        from tensorstore_ds.reading.notebook import as_html, facts_of
+
+        chosen = np.unique(np.linspace(0, max(0, len(self) - 1), 12).astype(np.int64))[: len(self)]
+        rows = None if self.rows is None else self.store_rows(chosen).tolist()
+        title = f"StoreDataset {self.path.name}, {self.split_name}, {len(self):,} samples"
+        return as_html(title, facts_of(self.split, self.fields), self.split, rows)
 
 
 def _takes_generator(transform: Callable[..., Any]) -> bool:

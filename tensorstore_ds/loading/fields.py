@@ -8,17 +8,18 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torchvision import tv_tensors
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
-from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.reading.stored_images import decode_stored
 
-ReturnAs = Literal["dict", "tuple"]
+ReturnAs = Literal["dict", "tuple", "torchvision"]
 #: What a batch holds of a field: a tensor with a row for each sample; objects; or a list, of keys or of images that
 #: have different sizes.
 Value = torch.Tensor | PackedObjects | list[str] | list[torch.Tensor]
@@ -110,30 +111,71 @@ def key_of(split: Split, row: int) -> str:
 # --- as a training script wants them --------------------------------------------------------------------------------
 
 
-def as_sample(sample: dict[str, Any], fields: Mapping[str, Field], return_as: ReturnAs, *, wrap: bool) -> Any:
+def as_sample(
+    sample: dict[str, Any], fields: Mapping[str, Field], return_as: ReturnAs, row: int, *, wrap: bool, as_pil: bool
+) -> Any:
     """One sample, a dict of image (C, H, W), label (), objects {name: (m, ...)}, as it is returned; it is used up.
 
     With `wrap`, image, boxes, keypoints and masks become torchvision's tv_tensors, so that
-    ``torchvision.transforms.v2`` moves them together.
+    ``torchvision.transforms.v2`` moves them together. With `as_pil`, the image becomes a PIL image.
     """
     objects = next((name for name in sample if isinstance(fields[name], ObjectsField)), None)
-    if objects is not None and (wrap or return_as == "tuple"):
+    if objects is not None and (wrap or return_as != "dict"):
         canvas = tuple(sample["image"].shape[-2:]) if "image" in sample else (0, 0)
         wrapped = sample[objects] = dict(sample[objects])
+        if return_as == "torchvision":
+            wrapped = sample[objects] = {**detection_values(wrapped), "image_id": row}
         if "boxes" in wrapped:
             wrapped["boxes"] = tv_tensors.BoundingBoxes(wrapped["boxes"], format="XYXY", canvas_size=canvas)
         if "keypoints" in wrapped and hasattr(tv_tensors, "KeyPoints"):
             wrapped["keypoints"] = tv_tensors.KeyPoints(wrapped["keypoints"], canvas_size=canvas)
-    if wrap and "image" in sample:
+    if as_pil and "image" in sample:
+        sample["image"] = _pil_image(sample["image"])
+    elif wrap and "image" in sample:
         sample["image"] = tv_tensors.Image(sample["image"])
+    elif return_as == "torchvision":
+        sample["image"] = detection_image(sample["image"])
     for name in of_kind({name: fields[name] for name in sample}, MaskField) if wrap else ():
         sample[name] = tv_tensors.Mask(sample[name])
     if return_as == "dict":
         return sample
     image = sample.pop("image", None)
+    if return_as == "torchvision":
+        return image, sample[str(objects)]
     if objects is not None:
         return image, {**sample.pop(objects), **sample}
     return (image, *sample.values()) if image is not None else tuple(sample.values())
+
+
+def _pil_image(image: torch.Tensor) -> Image.Image:
+    pixels = image.permute(1, 2, 0).contiguous().numpy()
+    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+
+
+def detection_image(image: torch.Tensor) -> torch.Tensor:
+    """An image, or a batch of them, as torchvision's detection models take it: float32 in [0, 1]."""
+    return image.to(torch.float32) / 255 if image.dtype == torch.uint8 else image
+
+
+def detection_values(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Values of objects as torchvision's detection models and its references take them: class 0 is the background.
+
+    Added are ``area`` (M,) of the boxes in pixels, and ``iscrowd`` (M,) int64, zeros where the store has none.
+    """
+    x1, y1, x2, y2 = values["boxes"].unbind(1)
+    added = {"labels": values["labels"] + 1, "area": (x2 - x1) * (y2 - y1)}
+    return {**values, **added, "iscrowd": values.get("iscrowd", torch.zeros_like(added["labels"]))}
+
+
+def as_detection(columns: Mapping[str, Any], fields: Mapping[str, Field], rows: NDArray[np.int64], how: Collate) -> Any:
+    """A batch as torchvision's detection references have it: images, and targets collated as asked for."""
+    objects = next(name for name in columns if isinstance(fields[name], ObjectsField))
+    image, packed = columns["image"], columns[objects]
+    images = [detection_image(each) for each in image] if isinstance(image, list) else detection_image(image)
+    targets = collate_objects(PackedObjects(packed.offsets, detection_values(packed.values)), how)
+    if how == "list":
+        targets = [{**target, "image_id": row} for target, row in zip(targets, rows.tolist(), strict=True)]
+    return images, targets
 
 
 def as_tuple(columns: dict[str, Any], fields: Mapping[str, Field]) -> tuple[Any, ...]:

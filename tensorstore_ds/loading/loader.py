@@ -109,16 +109,8 @@ class DataLoader(data.DataLoader[Batches]):
         batch_transform: TransformsBatches | None = None,
         **torch_options: Unpack[TorchOptions],
     ) -> None:
-        if isinstance(dataset, str | os.PathLike | Store | Split):
-            found = f"a {type(dataset).__name__}"
-            raise refusal("dataset", "a data set, such as StoreDataset(path, split)", found)
-        if collate not in COLLATES:
-            raise refusal("collate", f"one of {', '.join(COLLATES)}", repr(collate))
-        if num_threads is not None and (not isinstance(num_threads, int) or num_threads < 1):
-            raise refusal("num_threads", "an integer, at least 1", repr(num_threads))
-        if batch_transform is not None and not callable(batch_transform):
-            found = f"a {type(batch_transform).__name__}"
-            raise refusal("batch_transform", "a callable, such as Compose of several transforms", found)
+        in_batches = batch_size is not None or batch_sampler is not None
+        _check(dataset, sampler, in_batches, collate, num_threads, batch_transform)
         self.device = None if device is None else checked_device(device)
         on_gpu = self.device is not None and self.device.type == "cuda"
         pin_memory = on_gpu if pin_memory is None else pin_memory
@@ -135,9 +127,6 @@ class DataLoader(data.DataLoader[Batches]):
         self._stats = LoaderStats()
         self._copies = CopyTimer()
         self._dealt: RowSampler | None = None
-        weights = getattr(sampler, "weights", None)
-        if weights is not None and isinstance(dataset, Sized) and len(weights) != len(dataset):
-            raise refusal("sampler", f"a weight for each of {len(dataset):,} samples", f"{len(weights):,}")
         theirs = sampler is not None or batch_sampler is not None or torch_options.get("generator") is not None
         if shuffle and not theirs and isinstance(dataset, Sized) and not isinstance(dataset, IterableDataset):
             sampler, shuffle = ShuffleSampler(dataset, seed=seed), None
@@ -147,9 +136,6 @@ class DataLoader(data.DataLoader[Batches]):
             self._dealt, sampler = sampler, sampler.undivided()
         self._transform: TransformsBatches | None = None
         self._collated: Callable[[Any], Any] = list  # what this loader itself makes of a batch of a store
-        in_batches = batch_size is not None or batch_sampler is not None
-        if batch_transform is not None and not in_batches:
-            raise refusal("batch_transform", "batches", "`batch_size=None`")
         if isinstance(dataset, StoreDataset) and in_batches:
             if isinstance(collate_fn, StoreCollate):  # of a loader that Lightning makes again
                 collate_fn = collate_fn.collate_fn
@@ -359,3 +345,32 @@ class DataLoader(data.DataLoader[Batches]):
             return
         stop = len(order) // size * size if self.drop_last else len(order)
         yield from (order[first : first + size] for first in range(position.batch * size, stop, size))
+
+
+def _check(
+    dataset: Dataset[Any],
+    sampler: Any,
+    in_batches: bool,
+    collate: Collate,
+    num_threads: int | None,
+    batch_transform: TransformsBatches | None,
+) -> None:
+    """Raise an `OptionError` for arguments that are found wrong only later, far away, or never."""
+    if isinstance(dataset, str | os.PathLike | Store | Split):
+        raise refusal("dataset", "a data set, such as StoreDataset(path, split)", f"a {type(dataset).__name__}")
+    weights = getattr(sampler, "weights", None)
+    if weights is not None and isinstance(dataset, Sized) and len(weights) != len(dataset):
+        raise refusal("sampler", f"a weight for each of {len(dataset):,} samples", f"{len(weights):,}")
+    if collate not in COLLATES:
+        raise refusal("collate", f"one of {', '.join(COLLATES)}", repr(collate))
+    if num_threads is not None and (not isinstance(num_threads, int) or num_threads < 1):
+        raise refusal("num_threads", "an integer, at least 1", repr(num_threads))
+    if batch_transform is None:
+        return
+    if not callable(batch_transform):
+        found = f"a {type(batch_transform).__name__}"
+        raise refusal("batch_transform", "a callable, such as Compose of several transforms", found)
+    if not in_batches:
+        raise refusal("batch_transform", "batches", "`batch_size=None`")
+    if not isinstance(dataset, StoreDataset):
+        raise refusal("batch_transform", "a StoreDataset, whose rows it draws by", f"a {type(dataset).__name__}")

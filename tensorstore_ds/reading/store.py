@@ -11,14 +11,15 @@ import operator
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any
+from typing import IO, Any, overload
 
 import numpy as np
 
+from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.arrays import ArrayGeometry, array_paths, shard_arrays
-from tensorstore_ds.format.kinds import RawImageField
-from tensorstore_ds.format.kinds.base import Field, TableField
+from tensorstore_ds.format.kinds import EncodedImageField, RawImageField
+from tensorstore_ds.format.kinds.base import Field, TableField, of_kind
 from tensorstore_ds.format.manifest import Manifest, Shard, shard_path
 from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.statistics import channel_moments
@@ -106,6 +107,16 @@ class Store:
         splits = ", ".join(f"{name}: {len(split)}" for name, split in self._splits.items())
         return f"<Store {str(self.path)!r}, {self.layout}, {splits}>"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the splits, and a sheet of samples of the first."""
+        from tensorstore_ds.reading.notebook import as_html, facts_of  # here, because most readers never need it
+
+        facts = {f"split {name}": f"{len(split):,} samples" for name, split in self._splits.items()}
+        first = next(iter(self._splits.values()), None)
+        fields = facts_of(first, first.fields) if first is not None else {}
+        title = f"Store {self.path.name}, {self.layout}, {words.size(self.nbytes)}"
+        return as_html(title, {**facts, **fields}, first)
+
 
 class Split:
     """The samples of one split, as columns.
@@ -140,16 +151,36 @@ class Split:
     def __len__(self) -> int:
         return sum(shard.rows for shard in self._shards)
 
-    def __getitem__(self, field: str) -> Column | RaggedColumn:
+    @overload
+    def __getitem__(self, field: str) -> Column | RaggedColumn: ...
+    @overload
+    def __getitem__(self, field: int | np.integer[Any]) -> dict[str, Any]: ...
+    def __getitem__(self, field: str | int | np.integer[Any]) -> Column | RaggedColumn | dict[str, Any]:
         """The field's `Column`, or its `RaggedColumn` if its length varies from sample to sample.
 
         Both have a length, rows by number or slice, and `take`; `column` and `table` tell a type checker which it is.
+
+        By a number, one sample: the values of all its fields, images as arrays (H, W, C). So a split is a source of
+        random access, as Grain, JAX and plain loops take it.
         """
+        if isinstance(field, int | np.integer):
+            return self._sample(field)
         if field not in self.fields:
             raise KeyError(f"split {self.name!r} has no field {field!r}, it has {', '.join(self.fields)}")
         if field not in self._columns:
             self._columns[field] = self._column(field)
         return self._columns[field]
+
+    def _sample(self, row: int | np.integer[Any]) -> dict[str, Any]:
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"split {self.name!r}: sample {row} is outside of [0, {len(self)})")
+        row = int(row) % len(self)
+        sample = {name: self[name][row] for name in self.fields}
+        for name in of_kind(self.fields, EncodedImageField):
+            from tensorstore_ds.reading.stored_images import decode_stored  # here, because Pillow takes a while
+
+            sample[name] = decode_stored(sample[name], key=f"{self.name}/{row}")
+        return sample
 
     def column(self, field: str) -> Column:
         """A field of fixed shape, such as images kept as pixels; raises `TypeError` for a table."""
@@ -172,6 +203,12 @@ class Split:
 
     def __repr__(self) -> str:
         return f"<Split {self.name!r}, {len(self)} rows of {', '.join(self.fields)}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the fields, the classes, and a sheet of samples."""
+        from tensorstore_ds.reading.notebook import as_html, facts_of
+
+        return as_html(f"Split {self.name}, {len(self):,} samples", facts_of(self, self.fields), self)
 
     def __reduce__(self) -> tuple[Callable[[Store, str], Split], tuple[Store, str]]:
         return operator.getitem, (Store(self._files), self.name)

@@ -1,0 +1,66 @@
+"""What a notebook shows of a store, a split and a data set: facts, and a contact sheet of some samples."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+import tensorstore_ds  # the package's face: pictures are drawn some floors above
+from tensorstore_ds.errors import TsdsError, one_line
+from tensorstore_ds.format.kinds import LabelField, ObjectsField
+from tensorstore_ds.format.kinds.base import Field
+
+#: Samples of a sheet, and classes that are counted one by one.
+_SAMPLES, _CLASSES = 12, 10
+
+
+class ShownSplit(Protocol):
+    """What is shown of a split."""
+
+    name: str
+    fields: Mapping[str, Field]
+    statistics: Mapping[str, Any]
+
+
+def as_html(title: str, facts: Mapping[str, str], split: ShownSplit | None, rows: Sequence[int] | None = None) -> str:
+    """A table of facts, and a sheet of a split's samples: those of `rows`, or some of all."""
+    lines = "".join(f"<tr>{_cell(name)}{_cell(value)}</tr>" for name, value in facts.items())
+    return f"<b>{html.escape(one_line(title))}</b><table>{lines}</table>{'' if split is None else _sheet(split, rows)}"
+
+
+def facts_of(split: ShownSplit, fields: Iterable[str]) -> dict[str, str]:
+    """What a field holds, by its name, and how often each class occurs."""
+    facts = {name: split.fields[name].describe() for name in fields}
+    for name in fields:
+        if counts := _class_counts(split, split.fields[name]):
+            most = sorted(counts.items(), key=lambda item: -item[1])
+            rest = f" and {len(most) - _CLASSES:,} more" if len(most) > _CLASSES else ""
+            facts[f"classes of {name}"] = ", ".join(f"{c} {n:,}" for c, n in most[:_CLASSES]) + rest
+    return facts
+
+
+def _class_counts(split: ShownSplit, field: Field) -> dict[str, int]:
+    """By class name, as the statistics have it; these may come from anybody."""
+    kinds = {LabelField: "class_counts", ObjectsField: "object_counts"}
+    counts: Any = next((split.statistics.get(name) for kind, name in kinds.items() if isinstance(field, kind)), None)
+    if not isinstance(counts, list) or len(counts) != len(field.classes) or not all(type(n) is int for n in counts):
+        return {}
+    return dict(zip(field.classes, counts, strict=True))
+
+
+def _sheet(split: ShownSplit, rows: Sequence[int] | None) -> str:
+    try:
+        picture = tensorstore_ds.preview(cast(Any, split), rows, count=_SAMPLES)
+    except TsdsError as error:  # nothing to draw, or a damaged image: the facts are worth showing
+        return f"<p>{html.escape(str(error))}</p>"
+    png = io.BytesIO()
+    picture.save(png, "PNG")
+    data = base64.b64encode(png.getvalue()).decode()
+    return f'<img alt="samples of {html.escape(split.name)}" src="data:image/png;base64,{data}">'
+
+
+def _cell(text: str) -> str:
+    return f'<td style="text-align: left">{html.escape(one_line(text))}</td>'

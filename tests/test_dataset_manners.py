@@ -1,0 +1,166 @@
+"""`StoreDataset` and `Split` as ImageFolder, CocoDetection, and plain sources of random access have it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils import data
+from torchvision import datasets, transforms, tv_tensors
+
+import tensorstore_ds as tsds
+from stores import class_folders, detections, store_of
+
+ROWS = 11
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return class_folders(tmp_path_factory.mktemp("folders") / "src")
+
+
+@pytest.fixture(scope="module")
+def classified(folders: Path) -> Path:
+    tsds.convert(folders, folders.parent / "s.tsds", tsds.ConvertOptions(workers=0))
+    return folders.parent / "s.tsds"
+
+
+@pytest.fixture(scope="module")
+def detected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return store_of(tmp_path_factory.mktemp("detected") / "s.tsds", detections(ROWS), ["ant", "bee"]).path
+
+
+# --- ImageFolder --------------------------------------------------------------------------------------------------
+
+
+def test_what_image_folder_has(folders: Path, classified: Path) -> None:
+    theirs, ours = datasets.ImageFolder(folders / "train"), tsds.StoreDataset(classified)
+    assert ours.class_to_idx == theirs.class_to_idx
+    assert list(ours.classes) == theirs.classes
+    assert ours.targets == theirs.targets
+    expected = [(Path(path).relative_to(folders).as_posix(), index) for path, index in theirs.samples]
+    assert ours.samples == ours.imgs == expected
+
+
+def test_of_a_subset(classified: Path) -> None:
+    dataset = tsds.StoreDataset(classified)
+    subset = dataset.subset([4, 1])
+    assert subset.targets == [dataset.targets[4], dataset.targets[1]]
+    assert subset.samples == [dataset.samples[4], dataset.samples[1]]
+
+
+def test_without_labels(detected: Path) -> None:
+    dataset = tsds.StoreDataset(detected)
+    with pytest.raises(AttributeError, match="expected a field of labels, found none"):
+        _ = dataset.targets
+    assert not hasattr(dataset, "targets") and dataset.class_to_idx == {"ant": 0, "bee": 1}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_transforms_that_want_pil_images(folders: Path, classified: Path, workers: int) -> None:
+    steps = transforms.Compose([transforms.RandomHorizontalFlip(p=1), transforms.PILToTensor()])
+    dataset = tsds.StoreDataset(classified, return_as="tuple", as_pil=True, transform=OfImage(steps))
+    theirs = datasets.ImageFolder(folders / "train", loader=Image.open, transform=steps)
+    for loader in (tsds.DataLoader, data.DataLoader):
+        batches = list(loader(dataset, 4, num_workers=workers))
+        for batch, expected in zip(batches, data.DataLoader(theirs, 4), strict=True):
+            assert torch.equal(batch[0], expected[0]) and torch.equal(batch[1], expected[1])
+
+
+class OfImage:
+    """The transform of an image, for a sample (image, label)."""
+
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+    def __call__(self, sample: Any) -> Any:
+        return self.transform(sample[0]), sample[1]
+
+
+@pytest.mark.parametrize(("shape", "mode"), [((4, 5), "L"), ((4, 5, 3), "RGB"), ((4, 5, 4), "RGBA")])
+def test_modes_of_pil_images(tmp_path: Path, shape: tuple[int, ...], mode: str) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    path = store_of(tmp_path / "s.tsds", [pixels]).path
+    image = tsds.StoreDataset(path, as_pil=True)[0]["image"]
+    assert image.mode == mode
+    np.testing.assert_array_equal(image, pixels)
+    (batch,) = tsds.DataLoader(tsds.StoreDataset(path, as_pil=True, fields=["image"]), collate_fn=list)
+    assert batch[0]["image"].mode == mode
+
+
+# --- detection ----------------------------------------------------------------------------------------------------
+
+
+def expected_target(dataset: tsds.StoreDataset, row: int) -> dict[str, Any]:
+    objects = dataset.split[row]["objects"]
+    boxes = torch.from_numpy(np.array(objects["boxes"]))
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    labels = torch.from_numpy(np.array(objects["labels"])).long() + 1
+    target = {"boxes": boxes, "labels": labels, "area": areas, "iscrowd": torch.zeros(len(boxes), dtype=torch.int64)}
+    return {**target, "image_id": row}
+
+
+@pytest.mark.parametrize("transform", [None, "same"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_torchvisions_references_take(detected: Path, transform: Any, workers: int) -> None:
+    dataset = tsds.StoreDataset(detected, return_as="torchvision", transform=transform and same)
+    seen = 0
+    for images, targets in tsds.DataLoader(dataset, 4, num_workers=workers):
+        for image, target in zip(images, targets, strict=True):
+            expected = expected_target(dataset, seen)
+            assert {name: target[name] for name in ("image_id",)} == {"image_id": seen}
+            for name in ("boxes", "labels", "area", "iscrowd"):
+                torch.testing.assert_close(target[name].as_subclass(torch.Tensor), expected[name])
+            pixels = torch.from_numpy(np.array(dataset.split[seen]["image"])).permute(2, 0, 1)
+            assert torch.equal(image, pixels if transform else pixels / 255)
+            seen += 1
+    assert seen == ROWS
+
+
+def same(image: Any, target: Any = None) -> Any:
+    sample = image
+    assert isinstance(sample[0], tv_tensors.Image) and isinstance(sample[1]["boxes"], tv_tensors.BoundingBoxes)
+    return sample
+
+
+def test_single_samples_and_batches_agree(detected: Path) -> None:
+    dataset = tsds.StoreDataset(detected, return_as="torchvision")
+    (batch,) = tsds.DataLoader(dataset, ROWS)
+    for row, (image, target) in enumerate(zip(*batch, strict=True)):
+        alone, its_target = dataset[row]
+        assert torch.equal(alone, image) and alone.dtype == torch.float32
+        assert its_target.keys() == target.keys()
+        for name, value in target.items():
+            torch.testing.assert_close(torch.as_tensor(its_target[name]), torch.as_tensor(value), equal_nan=True)
+
+
+@pytest.mark.parametrize("arguments", [{"fields": ["image"]}, {"fields": ["objects"]}])
+def test_what_has_no_boxes_is_refused(detected: Path, classified: Path, arguments: dict[str, Any]) -> None:
+    for path in (detected, classified):
+        if path == classified:
+            arguments = {}
+        with pytest.raises(tsds.OptionError, match="expected images and objects with boxes and labels"):
+            tsds.StoreDataset(path, return_as="torchvision", **arguments)
+
+
+# --- random access ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["raw", "source"])
+def test_a_split_is_a_source_of_random_access(folders: Path, tmp_path: Path, encoding: Any) -> None:
+    tsds.convert(folders, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, encoding=encoding))
+    split = tsds.open(tmp_path / "s.tsds")["train"]
+    for row in (0, 3, np.int64(5), -1):
+        sample = split[row]
+        assert list(sample) == list(split.fields)
+        with Image.open(folders / sample["key"]) as image:
+            np.testing.assert_array_equal(sample["image"][:, :, 0], image)
+        assert sample["label"] == split["label"][row] and sample["key"] == split["key"][row]
+    for row in (len(split), -len(split) - 1):
+        with pytest.raises(IndexError, match="is outside of"):
+            split[row]
+    assert [sample["key"] for sample in (split[i] for i in range(len(split)))] == split["key"][:]
