@@ -39,9 +39,8 @@ def parse_root(data: bytes) -> tuple[Manifest, str]:
     try:
         root = load_object(data)
     except (ValueError, RecursionError) as error:
-        raise FormatError(
-            Problem("zarr.json", "manifest-json", f"expected JSON, found other text ({error}).")
-        ) from error
+        what = f"other text ({error})" if data else "an empty file"
+        raise FormatError(Problem("zarr.json", "manifest-json", f"expected JSON, found {what}."), _DAMAGED) from error
     attributes = root.get("attributes")
     if root.get("zarr_format") != 3 or root.get("node_type") != "group" or not isinstance(attributes, dict):
         raise FormatError(
