@@ -214,6 +214,23 @@ def test_the_state_of_another_loader_is_refused(
         tsds.DataLoader(dataset, BATCH, shuffle=True).load_state_dict({"epoch": 0, "batch": 2})
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"batch": batch} for batch in (-3, BATCHES + 1, 1.7, "2", None, True)),
+        *({"epoch": epoch} for epoch in (-1, "x", 0.5)),
+        *({"sampler_epoch": "x"}, {"drawn_from": "?"}, {"drawn_from": "AAAA"}, {"drawn_from": 5}),
+    ],
+)
+def test_a_state_that_makes_no_sense_changes_nothing(dataset: tsds.StoreDataset, change: dict[str, Any]) -> None:
+    arguments = TORCHS["shuffle, generator"] if "drawn_from" in change else OURS["shuffle"]
+    _, state = stopped(tsds.DataLoader(dataset, **arguments()), 1, 2)
+    loader, other = (tsds.DataLoader(dataset, **arguments()) for _ in range(2))
+    with pytest.raises(tsds.OptionError, match=r"^state: expected"):
+        loader.load_state_dict(state | change)
+    assert rows(loader) == rows(other)
+
+
 def test_an_order_that_cannot_be_computed_again_is_refused_in_the_middle_only(dataset: tsds.StoreDataset) -> None:
     class Unknown(Sampler[int]):
         def __iter__(self) -> Iterator[int]:

@@ -73,14 +73,10 @@ def _figures(found: Diagnosis) -> list[tuple[str, str, str]]:
     m, best = found.measured, found.measured.best
     arguments = ", ".join(f"{name}={value}" for name, value in best.settings.arguments().items())
     waited = f"waited for storage {m.first_epoch.major_faults:,} times" if m.first_epoch.major_faults else ""
-    first = words.rate(m.first_epoch.rate)
     resident = "" if m.memory.resident is None else f"{int(100 * m.memory.resident)} % in memory"  # 100 only if all is
+    notes = resident, waited
     rows = [
-        (
-            "the loader, before anything is warmed",
-            first,
-            "; ".join(filter(None, (resident, waited))),
-        ),
+        ("the loader, before anything is warmed", words.rate(m.first_epoch.rate), "; ".join(filter(None, notes))),
         ("the loader, from memory", words.rate(m.current.rate), f"depth of the queue {m.current.depth:.1f}"),
         ("at best", words.rate(best.rate), arguments),
     ]

@@ -204,7 +204,12 @@ class DataLoader(data.DataLoader[Batches]):
                     f"state: expected that of a loader with {name} {value!r}, found {found}. "
                     "Make the loader as it was when the state was saved."
                 )
-        epoch, batch = int(state["epoch"]), int(state["batch"])
+        epoch, batch, sampler_epoch = (state.get(name) for name in ("epoch", "batch", "sampler_epoch"))
+        most = math.inf if state["batches"] is None else state["batches"]
+        if type(epoch) is not int or type(batch) is not int or epoch < 0 or not 0 <= batch <= most:
+            raise OptionError(f"state: expected an epoch, and a batch of it, found {epoch!r} and {batch!r}.")
+        if sampler_epoch is not None and type(sampler_epoch) is not int:
+            raise OptionError(f"state: expected the epoch of the sampler, found {sampler_epoch!r}.")
         generator = generator_of(self._ordering)
         if batch and (not is_known(self._ordering) or (generator is not None and "drawn_from" not in state)):
             raise OptionError(
@@ -212,15 +217,18 @@ class DataLoader(data.DataLoader[Batches]):
                 f"{type(self._ordering).__name__} cannot be computed again. Give it a method set_epoch, by which alone "
                 "its order changes, or save the state between epochs."
             )
+        kept = next((each for each in ("drawn_from", "generator") if each in state), None)
+        drawn_from = load_generator(state[kept]) if generator is not None and kept is not None else None
+        # Nothing is changed before here: a state that is refused leaves the loader where it was.
         self.set_epoch(epoch)
-        if state["sampler_epoch"] is not None:
-            self._ordering.set_epoch(state["sampler_epoch"])
-            self._sampler_epoch = state["sampler_epoch"]
+        if sampler_epoch is not None and has_epochs(self._ordering):
+            self._ordering.set_epoch(sampler_epoch)
+            self._sampler_epoch = sampler_epoch
         self._position.batch = batch
-        if generator is not None and "drawn_from" in state:
-            self._position.drawn = load_generator(state["drawn_from"])
-        elif generator is not None and "generator" in state:
-            generator.set_state(load_generator(state["generator"]))
+        if kept == "drawn_from":
+            self._position.drawn = drawn_from
+        elif generator is not None and drawn_from is not None:
+            generator.set_state(drawn_from)
 
     def stats(self) -> LoaderStats:
         """Where the time went since the loader was made: a copy, to be asked for by the thread that iterates."""

@@ -27,6 +27,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from tensorstore_ds.errors import OptionError
+
 #: Each draws all that it needs from its generator, or else from torch's global one, when it is first asked.
 _DRAWING = {sampler.__iter__ for sampler in (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)}
 _FIXED = (SequentialSampler, Sequence, np.ndarray, Tensor)
@@ -99,5 +101,10 @@ def dump_generator(state: Tensor) -> str:
 
 
 def load_generator(text: str) -> Tensor:
-    """The inverse of `dump_generator`; ValueError if the text is none."""
-    return torch.frombuffer(bytearray(base64.b64decode(text, validate=True)), dtype=torch.uint8)
+    """The inverse of `dump_generator`; `OptionError` if the text is no such state."""
+    try:
+        state = torch.frombuffer(bytearray(base64.b64decode(text, validate=True)), dtype=torch.uint8)
+        torch.Generator().set_state(state)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError("state: expected that of a torch.Generator, found other bytes. Save it again.") from error
+    return state
