@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -71,8 +72,8 @@ def convert(
     options, notify = of_class(options, ConvertOptions), progress or (lambda _: None)
     target = tidied(out)
     if streams := _streams(source):
-        with Writer(target, options) as writer:
-            writer._format.reader.classes = own_classes(_splits(source).values())
+        classes = own_classes(_splits(source).values()) if options.classes is None else None
+        with Writer(target, options if classes is None else replace(options, classes=classes)) as writer:
             samples = ((split, sample) for split, samples in streams.items() for sample in samples)
             for done, (split, sample) in enumerate(samples, 1):
                 writer.append(split, sample)
