@@ -6,6 +6,7 @@ through shared memory and a pipe.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -16,7 +17,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from tensorstore_ds.loading.batches import TransformsBatches
@@ -162,7 +165,7 @@ def ahead(
 
     process = os.getpid()
     waiting: deque[Future[tuple[list[Any], float]]] = deque()
-    threads = ThreadPoolExecutor(width, thread_name_prefix=_THREAD_NAME)
+    threads = ThreadPoolExecutor(width, thread_name_prefix=_THREAD_NAME, initializer=_compute_alone)
     try:
         for group in groups:
             waiting.append(threads.submit(timed, group))
@@ -175,6 +178,17 @@ def ahead(
             # A garbage collection, and with it this, may run in one of them, which cannot wait for itself.
             inside = threading.current_thread().name.startswith(_THREAD_NAME)
             threads.shutdown(wait=not inside, cancel_futures=True)
+
+
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def _compute_alone() -> None:
+    """One OpenMP thread for this thread, as torch has it in worker processes: more would wait for the cores."""
+    torch.get_num_threads()  # torch sets what is usual where a thread asks for the first time
+    _libraries().limit(limits=1, user_api="openmp")
 
 
 def grouped(batches: Iterable[NDArray[np.int64]], dataset: StoreDataset) -> Iterator[Group]:
