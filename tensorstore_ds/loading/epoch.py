@@ -83,15 +83,17 @@ class Epoch(Iterator[Any]):
         begin: gives the position, and the batches from there on.
         stats: batches, and the time that the script waited for them, are added to it.
         transform: called with each batch, its rows and the epoch; `begin` then gives pairs of a batch and its rows.
+        count: gives the number of batches of a whole epoch, or raises TypeError.
     """
 
     def __init__(
         self,
         begin: Callable[[], tuple[Position, Iterator[Any]]],
         stats: LoaderStats,
-        transform: TransformsBatches | None = None,
+        transform: TransformsBatches | None,
+        count: Callable[[], int],
     ) -> None:
-        self._begin, self._stats, self._transform = begin, stats, transform
+        self._begin, self._stats, self._transform, self._count = begin, stats, transform, count
         self._process = os.getpid()
         self._busy = threading.Lock()
         self._position = Position()
@@ -118,6 +120,10 @@ class Epoch(Iterator[Any]):
             raise
         finally:
             self._busy.release()
+
+    def __len__(self) -> int:
+        """Batches of the whole epoch; TypeError where nobody knows them."""
+        return self._count()
 
     def __getattr__(self, name: str) -> Any:
         """What torch's own iterator has, such as its worker processes, once the first batch has come."""

@@ -270,7 +270,7 @@ class DataLoader(data.DataLoader[Batches]):
         one iterator at a time: when another begins, the one before raises RuntimeError. So does an iterator that is
         asked for a batch in another process than it was made in.
         """
-        return Epoch(self._begin, self._stats, self._transform)
+        return Epoch(self._begin, self._stats, self._transform, lambda: len(self._index_batches()))
 
     def _begin(self) -> tuple[Position, Iterator[Any]]:
         """The position of an iterator that begins now, not when it was made: Lightning sets the epoch in between."""
