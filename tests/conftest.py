@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil  # noqa: F401  # now: it looks at the platform, which some tests change
 import pytest
 
 if TYPE_CHECKING:
