@@ -13,7 +13,7 @@ import albumentations
 import numpy as np
 import torch
 
-import tensorstore_ds as tsds
+import tensorstore_ds as tsds  # tsds
 
 STEPS = albumentations.Compose(
     [albumentations.HorizontalFlip(p=0.5), albumentations.RandomSizedBBoxSafeCrop(96, 128)],

@@ -14,7 +14,7 @@ from fastai.learner import Learner
 from fastai.metrics import accuracy
 from torch import nn
 
-import tensorstore_ds as tsds
+import tensorstore_ds as tsds  # tsds
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
 
     train = tsds.StoreDataset(options.store, "train", return_as="tuple", transform_of="image")  # tsds
     test = tsds.StoreDataset(options.store, "test", return_as="tuple", transform_of="image")  # tsds
-    train.transform = test.transform = lambda image: image.as_subclass(torch.Tensor) / 255
+    train.transform = test.transform = lambda image: image / 255
     if options.own_loader:
         loaders = DataLoaders.from_dsets(train, test, bs=32, num_workers=0, device=device)
     else:

@@ -12,7 +12,7 @@ import grain
 import jax
 import jax.numpy as jnp
 
-import tensorstore_ds as tsds
+import tensorstore_ds as tsds  # tsds
 
 
 def loss_of(weights: jax.Array, images: jax.Array, labels: jax.Array) -> jax.Array:
@@ -31,14 +31,13 @@ def main() -> None:
 
     pipeline = grain.MapDataset.source(store["train"]).seed(0).shuffle().repeat(options.epochs)  # tsds
     batches = pipeline.map(lambda sample: (sample["image"], sample["label"])).batch(32).to_iter_dataset()
-    pixels = store["train"].column("image").spec.shape
-    weights = jnp.zeros((pixels[0] * pixels[1] * pixels[2], len(store["train"].fields["label"].classes)))
+    weights = jnp.zeros((store["train"]["image"][0].size, len(store["train"].fields["label"].classes)))  # tsds
     step = jax.jit(lambda weights, *batch: weights - 0.5 * jax.grad(loss_of)(weights, *batch))
     for images, labels in batches:
         weights = step(weights, images, labels)
 
-    test = store["test"]
-    images, labels = test["image"][:], test["label"][:]
+    test = store["test"]  # tsds
+    images, labels = test["image"][:], test["label"][:]  # tsds
     accuracy = float(((images.reshape(len(test), -1) @ weights).argmax(1) == labels).mean())
     print(f"accuracy {accuracy:.3f} after {options.epochs} epochs")
 

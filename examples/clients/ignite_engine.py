@@ -13,7 +13,7 @@ from ignite.engine import Events, create_supervised_evaluator, create_supervised
 from ignite.metrics import Accuracy
 from torch import nn
 
-import tensorstore_ds as tsds
+import tensorstore_ds as tsds  # tsds
 
 
 def main() -> None:

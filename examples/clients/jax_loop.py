@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import tensorstore_ds as tsds
+import tensorstore_ds as tsds  # tsds
 
 
 def loss_of(weights: jax.Array, images: jax.Array, labels: jax.Array) -> jax.Array:

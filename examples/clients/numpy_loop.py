@@ -10,7 +10,7 @@ import argparse
 
 import numpy as np
 
-import tensorstore_ds as tsds
+import tensorstore_ds as tsds  # tsds
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""Train RF-DETR (tried with 1.11.2) on a store, with its own trainer. `RFDETR.train` takes folders alone: it is not used.
+"""Train RF-DETR (tried with 1.11.2) on a store, with its own trainer.
+
+`RFDETR.train` takes folders alone. This does what it does: its model, its transforms, its callbacks.
 
 tsds demo
 python examples/clients/rfdetr_train.py demo/scenes.tsds
@@ -7,31 +9,26 @@ python examples/clients/rfdetr_train.py demo/scenes.tsds
 from __future__ import annotations
 
 import argparse
+import functools
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from rfdetr.config import RFDETRNanoConfig, TrainConfig
+from rfdetr.datasets.coco import make_coco_transforms_square_div_64
 from rfdetr.training import RFDETRDataModule, RFDETRModelModule, build_trainer
-from torchvision.ops import box_convert
-from torchvision.transforms.v2 import functional
 
-import tensorstore_ds as tsds
-
-MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-SIZE = 192  # a multiple of 32
+import tensorstore_ds as tsds  # tsds
 
 
-def to_target(sample: tuple[Any, dict[str, Any]]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:  # tsds
-    """An image as float32, normalized, and boxes relative to it, as RF-DETR has them."""
+def to_target(sample: tuple[Any, dict[str, Any]], *, steps: Callable[..., Any]) -> Any:  # tsds
+    """A sample through RF-DETR's own transforms; its labels begin at 0."""
     image, target = sample
-    height, width = image.shape[-2:]
-    boxes = box_convert(target["boxes"], "xyxy", "cxcywh") / torch.tensor([width, height, width, height])
-    values = {"boxes": boxes.as_subclass(torch.Tensor), "labels": target["labels"] - 1}
-    sizes = {"orig_size": torch.tensor([height, width]), "size": torch.tensor([SIZE, SIZE])}
-    others = {"image_id": torch.tensor([target["image_id"]]), "area": target["area"], "iscrowd": target["iscrowd"]}
-    pixels = functional.to_dtype(functional.resize(image, [SIZE, SIZE]), torch.float32, scale=True)
-    return functional.normalize(pixels, MEAN, STD).as_subclass(torch.Tensor), {**values, **sizes, **others}
+    size = torch.tensor([image.height, image.width])
+    values = {name: target[name].as_subclass(torch.Tensor) for name in ("boxes", "labels", "area", "iscrowd")}
+    values.update(labels=values["labels"] - 1, image_id=torch.tensor([target["image_id"]]), orig_size=size, size=size)
+    return steps(image, values)
 
 
 class StoreData(RFDETRDataModule):  # tsds
@@ -42,9 +39,16 @@ class StoreData(RFDETRDataModule):  # tsds
         path = self.train_config.dataset_dir
         splits = tsds.open(path).splits
         self._dataset_train, self._dataset_val = (
-            tsds.StoreDataset(path, split, return_as="torchvision", transform=to_target)
-            for split in (splits[0], splits[-1])
+            tsds.StoreDataset(path, split, return_as="torchvision", as_pil=True, transform=steps)
+            for split, steps in ((splits[0], self.steps("train")), (splits[-1], self.steps("val")))
         )
+
+    def steps(self, image_set: str) -> Callable[..., Any]:
+        """RF-DETR's transforms for training or validation."""
+        config = self.model_config
+        sizes = {"patch_size": config.patch_size, "num_windows": config.num_windows}
+        found = make_coco_transforms_square_div_64(image_set, config.resolution, **sizes)
+        return functools.partial(to_target, steps=found)
 
 
 def main() -> None:
@@ -52,12 +56,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store")
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--size", type=int, default=384, help="a multiple of 32")
     options = parser.parse_args()
     torch.manual_seed(0)
     classes = tsds.StoreDataset(options.store).classes  # tsds
     model = RFDETRNanoConfig(
-        **{"pretrain_weights": None, "num_classes": len(classes), "resolution": SIZE, "num_queries": 50},
-        **{"num_select": 50, "positional_encoding_size": SIZE // 16},
+        **{"pretrain_weights": None, "num_classes": len(classes), "resolution": options.size, "num_queries": 50},
+        **{"num_select": 50, "positional_encoding_size": options.size // 16},
     )
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainConfig(
@@ -66,7 +71,7 @@ def main() -> None:
             **{"tensorboard": False, "dont_save_weights": True},
         )
         trainer = build_trainer(settings, model)
-        trainer.fit(RFDETRModelModule(model, settings), StoreData(model, settings))
+        trainer.fit(RFDETRModelModule(model, settings), StoreData(model, settings))  # tsds
     found = trainer.callback_metrics
     print(f"loss {found['train/loss']:.3f}, mAP {found['val/mAP_50_95']:.3f} after {options.epochs} epochs")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-import tensorstore_ds as tsds
+import tensorstore_ds as tsds  # tsds
 
 
 def batches(split: tsds.Split, *, shuffle: bool) -> tf.data.Dataset:

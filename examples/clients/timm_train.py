@@ -13,7 +13,7 @@ import torch
 from timm.data import Mixup, create_loader
 from timm.loss import SoftTargetCrossEntropy
 
-import tensorstore_ds as tsds
+import tensorstore_ds as tsds  # tsds
 
 
 def make_loader(store: str, split: str, **options: object) -> torch.utils.data.DataLoader:

@@ -18,7 +18,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 
-import tensorstore_ds as tsds
+import tensorstore_ds as tsds  # tsds
 
 
 def train_one_epoch(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: tsds.DataLoader) -> float:
@@ -80,7 +80,8 @@ def main() -> None:
     torch.manual_seed(0)
 
     splits = tsds.open(options.store).splits  # tsds
-    train, test = (tsds.StoreDataset(options.store, name, return_as="torchvision") for name in (splits[0], splits[-1]))  # tsds
+    train = tsds.StoreDataset(options.store, splits[0], return_as="torchvision")  # tsds
+    test = tsds.StoreDataset(options.store, splits[-1], return_as="torchvision")  # tsds
     sizes = {"min_size": 120, "max_size": 160, "num_classes": len(train.classes) + 1}
     model = fasterrcnn_mobilenet_v3_large_320_fpn(weights=None, weights_backbone=None, **sizes).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)

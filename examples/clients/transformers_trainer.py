@@ -13,20 +13,20 @@ from typing import Any
 import torch
 from transformers import EvalPrediction, Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 
-import tensorstore_ds as tsds
+import tensorstore_ds as tsds  # tsds
 
 
-def to_inputs(sample: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """A sample with the names that the model has for its inputs."""  # tsds
-    return {"pixel_values": sample["image"] / 255, "labels": sample["label"]}  # tsds
+def to_inputs(sample: dict[str, Any]) -> dict[str, torch.Tensor]:  # tsds
+    """A sample with the names that the model has for its inputs."""
+    return {"pixel_values": sample["image"] / 255, "labels": sample["label"]}
 
 
-class StoreTrainer(Trainer):
+class StoreTrainer(Trainer):  # tsds
     """A Trainer that trains from this library's loader; without it, the Trainer makes a loader of its own."""
 
     def get_train_dataloader(self) -> torch.utils.data.DataLoader:
-        """The loader, on the Trainer's device."""
-        return tsds.DataLoader(self.train_dataset, self.args.train_batch_size, shuffle=True, device=self.args.device)
+        """The loader, prepared: so the Trainer finds its place in it again when it resumes."""
+        return self.accelerator.prepare(tsds.DataLoader(self.train_dataset, self.args.train_batch_size, shuffle=True))
 
 
 def accuracy(prediction: EvalPrediction) -> dict[str, float]:

@@ -16,11 +16,11 @@ import numpy as np
 from ultralytics.data import YOLODataset
 from ultralytics.models.yolo.detect import DetectionTrainer
 
-import tensorstore_ds as tsds
+import tensorstore_ds as tsds  # tsds
 
 
 class StoreYOLODataset(YOLODataset):  # tsds
-    """The images and boxes of a split, in place of files; `img_path` is ``store::split``."""
+    """The images, kept as pixels, and the boxes of a split, in place of files; `img_path` is ``store::split``."""
 
     def get_img_files(self, img_path: str) -> list[str]:
         """Names of the images, to be shown."""
@@ -73,7 +73,7 @@ class StoreTrainer(DetectionTrainer):  # tsds
         return StoreYOLODataset(img_path, data=self.data, task=self.args.task, **arguments)
 
     def final_eval(self) -> None:
-        """Ultralytics validates the best weights once more, by a data.yaml; the figures of the last epoch are enough."""
+        """The best weights are not validated once more: that would need a data.yaml."""
 
 
 def main() -> None:

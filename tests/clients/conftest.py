@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 # Read when the frameworks are first imported. Nothing is downloaded, and nothing is written to the user's folders.
 os.environ.update(HF_HUB_OFFLINE="1", YOLO_OFFLINE="1", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
@@ -22,6 +23,11 @@ from clients.table import EXAMPLES, LIMITS, WORKS
 from tensorstore_ds import demo
 
 Example = Callable[..., str]
+
+
+def of_example(name: str) -> dict[str, Any]:
+    """The names of an example."""
+    return runpy.run_path(str(EXAMPLES / "clients" / name))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

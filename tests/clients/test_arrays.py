@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
-
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +9,10 @@ import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
-from clients.conftest import Example
-from clients.table import EXAMPLES
+from clients.conftest import Example, of_example
 from clients.test_classification import accuracy, expected, samples_of
 
 works, limit = pytest.mark.works, pytest.mark.limit
-
 
 
 # --- Grain --------------------------------------------------------------------------------------------------------
@@ -84,7 +80,7 @@ def test_grain_learns(digits: Path, example: Example) -> None:
 @works("tf.data, Keras", "`from_generator` over whole batches")
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_tf_data(digits: Path, shuffle: bool) -> None:
-    batches = runpy.run_path(str(EXAMPLES / "clients/tensorflow_fit.py"))["batches"]
+    batches = of_example("tensorflow_fit.py")["batches"]
     dataset = batches(tsds.open(digits)["train"], shuffle=shuffle)
     assert len(dataset) == 13
     epochs = [[(images.numpy(), labels.numpy()) for images, labels in dataset] for _ in range(2)]

@@ -15,7 +15,7 @@ from torchvision import datasets
 from torchvision.transforms import v2
 
 import tensorstore_ds as tsds
-from clients.conftest import Example
+from clients.conftest import Example, of_example
 
 works, limit = pytest.mark.works, pytest.mark.limit
 
@@ -28,7 +28,7 @@ def accuracy(line: str) -> float:
 
 def seed() -> None:
     random.seed(0)
-    np.random.seed(0)  # noqa: NPY002
+    np.random.seed(0)
     torch.manual_seed(0)
 
 
@@ -136,6 +136,53 @@ def test_transformers_learns(digits: Path, example: Example, arguments: tuple[st
     assert accuracy(example("clients/transformers_trainer.py", digits, "--epochs", 12, *arguments)) > 0.5
 
 
+def resumed(kind: Any, digits: Path, out: Path) -> tuple[list[Any], list[Any]]:
+    """What a Trainer sees after step 17, in the middle of its second epoch, and what one sees that resumes there."""
+    from transformers import TrainingArguments
+
+    seen: list[list[float]] = []
+
+    class Recording(kind):
+        def training_step(self, model: Any, inputs: Any, *rest: Any) -> Any:
+            seen.append(inputs["pixel_values"].sum((1, 2, 3)).tolist())
+            return super().training_step(model, inputs, *rest)
+
+    runs = []
+    for checkpoint in (None, str(out / "checkpoint-17")):
+        seen.clear()
+        quiet = {"report_to": "none", "save_steps": 17, "disable_tqdm": True, "logging_strategy": "no"}
+        arguments = TrainingArguments(
+            out, per_device_train_batch_size=32, max_steps=30, remove_unused_columns=False, **quiet
+        )
+        trainer = Recording(vit(), arguments, train_dataset=tsds.StoreDataset(digits, transform=to_inputs))
+        trainer.train(resume_from_checkpoint=checkpoint)
+        runs.append(list(seen))
+    assert len(runs[0]) == 30 and len(runs[1]) == 13
+    return runs[0][17:], runs[1]
+
+
+@works("transformers", "`resume_from_checkpoint` at the very next batch, with both")
+@pytest.mark.parametrize("own_loader", [True, False])
+def test_transformers_goes_on(digits: Path, tmp_path: Path, own_loader: bool) -> None:
+    from transformers import Trainer
+
+    kind = Trainer if own_loader else of_example("transformers_trainer.py")["StoreTrainer"]
+    rest, found = resumed(kind, digits, tmp_path)
+    assert found == rest
+
+
+@limit("transformers", "resuming within an epoch, if `get_train_dataloader` leaves out `accelerator.prepare`")
+def test_transformers_wants_a_prepared_loader(digits: Path, tmp_path: Path) -> None:
+    from transformers import Trainer
+
+    class Unprepared(Trainer):
+        def get_train_dataloader(self) -> Any:
+            return tsds.DataLoader(self.train_dataset, 32, shuffle=True)
+
+    rest, found = resumed(Unprepared, digits, tmp_path)
+    assert found[:9] != rest[:9] and found[9:] == rest[9:]
+
+
 # --- Lightning, Accelerate ----------------------------------------------------------------------------------------
 
 
@@ -187,7 +234,7 @@ def test_ignite_goes_on(digits: Path, iteration: int) -> None:
 
 
 def image_of(dataset: tsds.StoreDataset) -> tsds.StoreDataset:
-    dataset.transform = lambda image: image.as_subclass(torch.Tensor) / 255
+    dataset.transform = lambda image: image / 255
     return dataset
 
 
@@ -206,12 +253,10 @@ def test_fastai_learns(digits: Path, example: Example, arguments: tuple[str, ...
     assert accuracy(example("clients/fastai_learner.py", digits, "--epochs", 6, *arguments)) > 0.7
 
 
-@limit("fastai", "`show_batch` and item or batch transforms with this library's loaders: they are the pipeline of fastai's own")
+@limit("fastai", "`show_batch` with this library's loaders: only fastai's own have it")
 def test_fastai_shows_no_batch(digits: Path) -> None:
     from fastai.data.core import DataLoaders
 
     loader = tsds.DataLoader(tsds.StoreDataset(digits, return_as="tuple"), 32)
     with pytest.raises(AttributeError):
         DataLoaders(loader, loader).show_batch()
-
-
