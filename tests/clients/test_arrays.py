@@ -114,7 +114,7 @@ def test_jax_learns(digits: Path, example: Example) -> None:
     assert accuracy(example("clients/jax_loop.py", digits, "--epochs", 6)) > 0.8
 
 
-@works("NumPy", "single samples by `split[i]`, batches by `take`; an environment without torch is enough")
+@works("NumPy", "single samples by `split[i]`, batches by `take`")
 def test_numpy(digits: Path, example: Example) -> None:
     split = tsds.open(digits)["train"]
     batches = [(split["image"].take([row]), split["label"].take([row])) for row in range(len(split))]

@@ -227,10 +227,16 @@ def test_yolo_validates_files_alone(scenes: Path) -> None:
         check_det_dataset(str(scenes))
 
 
-@limit("Ultralytics", "this library's loader: its trainer wants `InfiniteDataLoader`, so images come one by one")
-def test_yolo_wants_its_own_loader(scenes: Path) -> None:
-    loader = tsds.DataLoader(tsds.StoreDataset(scenes), 4)
-    assert not hasattr(loader, "reset")  # which its trainer calls when mosaics end
+@limit("Ultralytics", "`tsds.DataLoader`: its trainer calls `reset()` of its own loader when mosaics end")
+def test_yolo_wants_its_own_loader(scenes: Path, tmp_path: Path) -> None:
+    class WithOurLoader(of_example("ultralytics_yolo.py")["StoreTrainer"]):
+        def get_dataloader(self, dataset_path: str, batch_size: int = 16, rank: int = 0, mode: str = "train") -> Any:
+            dataset = self.build_dataset(dataset_path, mode, batch_size)
+            return tsds.DataLoader(dataset, batch_size, collate_fn=dataset.collate_fn)
+
+    trainer = WithOurLoader(overrides={**SETTINGS, **QUIET, "data": str(scenes), "epochs": 1, "project": str(tmp_path)})
+    with pytest.raises(AttributeError, match="'DataLoader' object has no attribute 'reset'"):
+        trainer.train()
 
 
 # --- RF-DETR ------------------------------------------------------------------------------------------------------
