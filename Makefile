@@ -14,7 +14,7 @@ help:
 	@echo "make test         install with the test tools, run the tests"
 	@echo "make test-slow    the tests that take five seconds or more each"
 	@echo "make test-faults  let each operation on files fail, and the power; TSDS_FAULTS=full leaves out none"
-	@echo "make test-clients train with timm, transformers, Lightning, Ultralytics, JAX and others; WRITE=1 writes docs/clients.json"
+	@echo "make test-clients docs/clients.md: train with timm, Ultralytics, JAX and others; WRITE=1 writes its table"
 	@echo "make coverage     run all tests but the faults, and say which lines none of them runs; htmlcov/ shows them"
 	@echo "make check        format, lint, types, direction of imports, documentation"
 	@echo "make docs         build the documentation into docs/_build/html"

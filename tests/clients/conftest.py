@@ -6,14 +6,9 @@ import os
 import runpy
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
-
-# Read when the frameworks are first imported. Nothing is downloaded, and nothing is written to the user's folders.
-os.environ.update(HF_HUB_OFFLINE="1", YOLO_OFFLINE="1", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
-os.environ.update(JAX_PLATFORMS="cpu", NO_ALBUMENTATIONS_UPDATE="1", ACCELERATE_USE_CPU="true")
-os.environ.setdefault("YOLO_CONFIG_DIR", tempfile.mkdtemp(prefix="tsds-clients-"))
 
 import pytest
 import torch
@@ -21,6 +16,12 @@ import torch
 import tensorstore_ds as tsds
 from clients.table import EXAMPLES, LIMITS, WORKS
 from tensorstore_ds import demo
+
+# Read by the frameworks, which are imported later. Nothing is downloaded, nor written to the user's folders.
+os.environ.update(HF_HUB_OFFLINE="1", YOLO_OFFLINE="1", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
+os.environ.update(JAX_PLATFORMS="cpu", NO_ALBUMENTATIONS_UPDATE="1", ACCELERATE_USE_CPU="true")
+SETTINGS = tempfile.TemporaryDirectory(prefix="tsds-clients-")
+os.environ.update(YOLO_CONFIG_DIR=SETTINGS.name)
 
 Example = Callable[..., str]
 
@@ -47,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.when == "call" and report.passed:
         for name, key in (("works", WORKS), ("limit", LIMITS)):
