@@ -3,22 +3,24 @@
 
 PYTHON ?= python3
 VENV := .venv
+CLIENTS := .venv-clients
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test test-slow test-faults coverage check docs bench fuzz clean help
+.PHONY: demo test test-slow test-faults test-clients coverage check docs bench fuzz clean help
 
 help:
 	@echo "make demo         install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
 	@echo "make test         install with the test tools, run the tests"
 	@echo "make test-slow    the tests that take five seconds or more each"
 	@echo "make test-faults  let each operation on files fail, and the power; TSDS_FAULTS=full leaves out none"
+	@echo "make test-clients docs/clients.md: train with timm, Ultralytics, JAX and others; WRITE=1 writes its table"
 	@echo "make coverage     run all tests but the faults, and say which lines none of them runs; htmlcov/ shows them"
 	@echo "make check        format, lint, types, direction of imports, documentation"
 	@echo "make docs         build the documentation into docs/_build/html"
 	@echo "make bench        measure the figures; MNIST=DIR with the real PNG files, VOC=DIR with boxes"
 	@echo "make fuzz         damaged input at every door, CASES=50000 or MINUTES=30; what fails is kept as a file"
-	@echo "make clean        remove what these made, $(VENV) too"
+	@echo "make clean        remove what these made, $(VENV) and $(CLIENTS) too"
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/tsds demo
@@ -33,6 +35,10 @@ test-slow: $(VENV)/dev.stamp
 # Some thousand conversions, on Linux alone: gcc compiles what stands between Python and the C library.
 test-faults: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests/faults
+
+# The frameworks that a data set goes into, some gigabytes: an environment of their own.
+test-clients: $(CLIENTS)/stamp
+	$(CLIENTS)/bin/python -m pytest tests/clients $(if $(WRITE),--write)
 
 coverage: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not quiet' --cov --cov-report=
@@ -54,6 +60,11 @@ bench: $(VENV)/dev.stamp
 fuzz: $(VENV)/dev.stamp
 	PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(MINUTES),--minutes $(MINUTES),--cases $(or $(CASES),50000))
 
+$(CLIENTS)/stamp: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip --disable-pip-version-check -q install -e '.[clients]'
+	@touch $@
+
 # An editable install: it is made again only when the list of what is needed changes.
 $(VENV)/demo.stamp: pyproject.toml | $(BIN)/python
 	$(PIP) install -e '.[demo]'
@@ -69,5 +80,5 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 clean:
-	rm -rf $(VENV) demo dist htmlcov docs/_build docs/formats docs/examples .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(CLIENTS) demo dist htmlcov docs/_build docs/formats docs/examples .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find cli tensorstore_ds tests benchmarks formats -name __pycache__ -prune -exec rm -rf {} +

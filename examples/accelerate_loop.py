@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-import tensorstore_ds as tsds
+import tensorstore_ds as tsds  # tsds
 
 
 def main() -> None:
@@ -24,16 +24,15 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
 
-    train, test = tsds.StoreDataset(options.store, "train"), tsds.StoreDataset(options.store, "test")
-    height, width, channels = train.split.fields["image"].spec.shape
+    train, test = tsds.StoreDataset(options.store, "train"), tsds.StoreDataset(options.store, "test")  # tsds
+    height, width, channels = train.split.fields["image"].spec.shape  # tsds
     model: nn.Module = nn.Sequential(
         nn.Flatten(), nn.Linear(height * width * channels, 64), nn.ReLU(), nn.Linear(64, len(train.classes))
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     accelerator = Accelerator()
-    model, optimizer, loader, test_loader = accelerator.prepare(
-        model, optimizer, tsds.DataLoader(train, batch_size=32, shuffle=True), tsds.DataLoader(test, batch_size=256)
-    )
+    loaders = tsds.DataLoader(train, batch_size=32, shuffle=True), tsds.DataLoader(test, batch_size=256)  # tsds
+    model, optimizer, loader, test_loader = accelerator.prepare(model, optimizer, *loaders)
     for _ in range(options.epochs):
         for batch in loader:
             loss = cross_entropy(model(batch["image"] / 255), batch["label"])

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-import tensorstore_ds as tsds
+import tensorstore_ds as tsds  # tsds
 
 
 class Classifier(lightning.LightningModule):
@@ -48,8 +48,8 @@ def main() -> None:
     lightning.seed_everything(0)
     warnings.filterwarnings("ignore", message=".*does not have many workers")  # the loader has threads instead
 
-    train, test = tsds.StoreDataset(options.store, "train"), tsds.StoreDataset(options.store, "test")
-    height, width, channels = train.split.fields["image"].spec.shape
+    train, test = tsds.StoreDataset(options.store, "train"), tsds.StoreDataset(options.store, "test")  # tsds
+    height, width, channels = train.split.fields["image"].spec.shape  # tsds
     trainer = lightning.Trainer(
         max_epochs=options.epochs,
         logger=False,
@@ -59,8 +59,8 @@ def main() -> None:
     )
     trainer.fit(
         Classifier(height * width * channels, len(train.classes)),
-        tsds.DataLoader(train, batch_size=32, shuffle=True),
-        tsds.DataLoader(test, batch_size=256),
+        tsds.DataLoader(train, batch_size=32, shuffle=True),  # tsds
+        tsds.DataLoader(test, batch_size=256),  # tsds
     )
     print(f"accuracy {float(trainer.callback_metrics['accuracy']):.3f} after {options.epochs} epochs")
 

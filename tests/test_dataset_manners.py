@@ -63,7 +63,7 @@ def test_without_labels(detected: Path) -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_transforms_that_want_pil_images(folders: Path, classified: Path, workers: int) -> None:
     steps = transforms.Compose([transforms.RandomHorizontalFlip(p=1), transforms.PILToTensor()])
-    dataset = tsds.StoreDataset(classified, return_as="tuple", as_pil=True, transform=OfImage(steps))
+    dataset = tsds.StoreDataset(classified, return_as="tuple", as_pil=True, transform=steps, transform_of="image")
     theirs = datasets.ImageFolder(folders / "train", loader=Image.open, transform=steps)
     for loader in (tsds.DataLoader, data.DataLoader):
         batches = list(loader(dataset, 4, num_workers=workers))
@@ -71,14 +71,35 @@ def test_transforms_that_want_pil_images(folders: Path, classified: Path, worker
             assert torch.equal(batch[0], expected[0]) and torch.equal(batch[1], expected[1])
 
 
-class OfImage:
-    """The transform of an image, for a sample (image, label)."""
+def plus_noise(image: torch.Tensor, *, generator: torch.Generator | None = None) -> torch.Tensor:
+    return image + torch.rand((), generator=generator)
 
-    def __init__(self, transform: Any) -> None:
-        self.transform = transform
 
-    def __call__(self, sample: Any) -> Any:
-        return self.transform(sample[0]), sample[1]
+@pytest.mark.parametrize("return_as", ["dict", "tuple"])
+def test_a_transform_of_the_image_may_be_set_later(classified: Path, return_as: Any) -> None:
+    plain = tsds.StoreDataset(classified, return_as=return_as)
+    dataset = tsds.StoreDataset(classified, return_as=return_as, transform_of="image")
+    dataset.transform = plus_noise  # as timm does
+    noisy = []
+    for row in range(len(plain)):
+        (image, label), (expected, its_label) = (
+            sample.values() if return_as == "dict" else sample for sample in (dataset[row], plain[row])
+        )
+        assert torch.equal(dataset[row]["image" if return_as == "dict" else 0], image)  # it got a generator
+        assert torch.equal(image.floor(), expected) and label == its_label
+        noisy.append(float((image - expected).max()))
+    assert len(set(noisy)) == len(plain)
+
+
+def test_what_a_transform_may_be_of(classified: Path, detected: Path) -> None:
+    image, target = tsds.StoreDataset(
+        detected, return_as="torchvision", transform=lambda image: image * 0, transform_of="image"
+    )[3]
+    assert not image.any() and len(target["boxes"]) == 3
+    with pytest.raises(tsds.OptionError, match="`transform_of`: expected one of sample, image, found 'pixels'"):
+        tsds.StoreDataset(classified, transform_of="pixels")  # type: ignore[arg-type]
+    with pytest.raises(tsds.OptionError, match="`transform_of=image`: expected a field image, found label"):
+        tsds.StoreDataset(classified, fields=["label"], transform_of="image")
 
 
 @pytest.mark.parametrize(("shape", "mode"), [((4, 5), "L"), ((4, 5, 3), "RGB"), ((4, 5, 4), "RGBA")])

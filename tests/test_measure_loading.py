@@ -20,6 +20,7 @@ from tensorstore_ds.diagnosis.measure_loading import (
     loader_of,
     major_faults,
     median,
+    remade,
     run,
     waiting_for_gil,
     warmed,
@@ -105,6 +106,14 @@ def test_as_much_is_brought_into_memory_as_there_is_room_for(cold):
 def test_a_subset_is_brought_in_as_far_as_its_rows_lie(cold):
     subset = StoreDataset(cold.path).subset([59, 3, 58, 4, 2])
     assert warmed(cold, subset, measure_memory(cold, TRAIN, 12 * 10**6), seconds=30).rows.tolist() == [3, 4, 2]
+
+
+def test_a_data_set_with_other_fields_keeps_its_arguments(path):
+    dataset = StoreDataset(path, return_as="tuple", as_pil=True, transform=np.asarray, transform_of="image").subset([4])
+    label, image = remade(dataset, ["label"], None), remade(dataset, ["image"], np.array)
+    assert image[0][0].shape == (8, 6, 3) and image[0][0][0, 0, 0] == 4  # as_pil and transform_of
+    assert label[0] == (0,) and not label.by_sample
+    assert dataset.transform is np.asarray and dataset.fields == ("image", "label")
 
 
 def test_batches_are_cut_where_a_sample_takes_long(path):

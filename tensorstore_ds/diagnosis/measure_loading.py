@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import statistics
 import threading
@@ -42,9 +43,9 @@ Step = Callable[[Any], Any]
 
 def remade(dataset: StoreDataset, fields: Sequence[str], transform: Callable[[Any], Any] | None) -> StoreDataset:
     """The same samples with these fields and this transform."""
-    path, split = dataset.path, dataset.split_name
-    other = StoreDataset(path, split, fields=fields, transform=transform, return_as=dataset.return_as)
-    other.rows = dataset.rows
+    other = copy.copy(dataset)
+    other.fields, other.transform = tuple(fields), transform
+    other.as_pil = dataset.as_pil and transform is not None  # batches of PIL images are for transforms alone
     return other
 
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from tensorstore_ds.reading.store import Split, Store, open as open_store
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.seeding import torch_seeds
 
+TransformOf = Literal["sample", "image"]
 #: A dict of fields, a tuple, or whatever a transform makes of it.
 Sample = Any
 
@@ -96,6 +97,8 @@ class StoreDataset(Dataset[Sample]):
         transform: called with every sample, in whatever thread or process makes it. If it takes a keyword `generator`,
             it gets a `torch.Generator` that follows from (seed, epoch, row) alone: what it draws does not depend
             on the number of threads or on the batch. torch's global generator is one for all threads.
+        transform_of: what `transform` is called with: the whole ``sample``, as `return_as` says, or the ``image``
+            alone, as torchvision's ImageFolder and timm call theirs.
         return_as: ``dict`` of fields; ``tuple`` of torchvision: (image, label), or (image, target) with objects; or
             ``torchvision``, what its detection models and references take: (image, target), with images as float32 in
             [0, 1] where no transform gets them, `labels` from 1 (0 is the background), `area`, `iscrowd`, and the row
@@ -114,6 +117,7 @@ class StoreDataset(Dataset[Sample]):
         *,
         fields: Sequence[str] | None = None,
         transform: Callable[..., Sample] | None = None,
+        transform_of: TransformOf = "sample",
         return_as: ReturnAs = "dict",
         as_pil: bool = False,
         zero_copy: bool = False,
@@ -122,11 +126,11 @@ class StoreDataset(Dataset[Sample]):
         self.path = path.path if isinstance(path, Store) else tidied(path)
         self.split_name = split
         self.transform = transform
+        self.transform_of: TransformOf = transform_of
         self.return_as: ReturnAs = return_as
         self.as_pil = as_pil
         self.zero_copy = zero_copy
         self.rows: NDArray[np.int64] | None = None
-        self._draws = transform is not None and _takes_generator(transform)
         self._split: Split | None = None
         self._sha256 = sha256
         self._pool = BufferPool()
@@ -139,8 +143,22 @@ class StoreDataset(Dataset[Sample]):
             raise KeyError(f"split {split!r} has no field {unknown[0]!r}, it has {', '.join(known)}")
         if return_as not in get_args(ReturnAs):
             raise refusal("return_as", f"one of {', '.join(get_args(ReturnAs))}", repr(return_as))
+        if transform_of not in get_args(TransformOf):
+            raise refusal("transform_of", f"one of {', '.join(get_args(TransformOf))}", repr(transform_of))
+        if transform_of == "image" and "image" not in self.fields:
+            raise refusal("transform_of=image", "a field image", ", ".join(self.fields))
         if return_as == "torchvision":
             self._check_detection()
+
+    @property
+    def transform(self) -> Callable[..., Sample] | None:
+        """What makes samples of those of the store; it may be set later, as timm does."""
+        return self._transform
+
+    @transform.setter
+    def transform(self, transform: Callable[..., Sample] | None) -> None:
+        self._transform = transform
+        self._draws = transform is not None and _takes_generator(transform)
 
     @property
     def split(self) -> Split:
@@ -261,10 +279,13 @@ class StoreDataset(Dataset[Sample]):
         finished = as_sample(sample, self.split.fields, self.return_as, row, wrap=wrap, as_pil=self.as_pil)
         if transform is None:
             return finished
+        draws = {"generator": torch.Generator().manual_seed(seed())} if self._draws else {}
         try:
-            if self._draws:
-                return transform(finished, generator=torch.Generator().manual_seed(seed()))
-            return transform(finished)
+            if self.transform_of == "sample":
+                return transform(finished, **draws)
+            if isinstance(finished, dict):
+                return {**finished, "image": transform(finished["image"], **draws)}
+            return (transform(finished[0], **draws), *finished[1:])
         except Exception as error:
             error.add_note(f"in the transform of the sample {self.key(row)!r} of {self.path.name}, {self.split_name}")
             raise

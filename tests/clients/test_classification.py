@@ -1,0 +1,262 @@
+"""Frameworks that classify images: they get the samples of the store, and learn what they learn from the files."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torchvision import datasets
+from torchvision.transforms import v2
+
+import tensorstore_ds as tsds
+from clients.conftest import Example, of_example
+
+works, limit = pytest.mark.works, pytest.mark.limit
+
+
+def accuracy(line: str) -> float:
+    found = re.search(r"accuracy (\d\.\d+)", line)
+    assert found, line
+    return float(found[1])
+
+
+def seed() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+def samples_of(batches: Iterable[Any]) -> list[tuple[int, bytes]]:
+    """The samples of batches (images, labels), in an order of their own."""
+    pairs = (pair for images, labels in batches for pair in zip(images, labels, strict=True))
+    return sorted((int(label), np.asarray(image).tobytes()) for image, label in pairs)
+
+
+def expected(store: Path, change: Any = np.asarray) -> list[tuple[int, bytes]]:
+    """All samples of the split `train`, as `samples_of` has them."""
+    split = tsds.open(store)["train"]
+    return sorted((int(split["label"][i]), change(split["image"][i]).tobytes()) for i in range(len(split)))
+
+
+def channels_first(image: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(image.transpose(2, 0, 1))
+
+
+# --- timm ---------------------------------------------------------------------------------------------------------
+
+
+@works("timm", "`create_loader`: batch for batch what its `ImageDataset` gives, augmented")
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("is_training", [False, True])
+def test_timm_loader(digits: Path, is_training: bool, workers: int) -> None:
+    from timm.data import ImageDataset, create_loader
+
+    options = {"batch_size": 16, "is_training": is_training, "num_workers": workers, "device": torch.device("cpu")}
+    loaded = []
+    ours = tsds.StoreDataset(digits, return_as="tuple", as_pil=True, transform_of="image")
+    for dataset in (ours, ImageDataset(str(digits.with_suffix("") / "train"))):
+        seed()
+        loaded.append(list(create_loader(dataset, (3, 16, 16), hflip=0.5, auto_augment="rand-m9", **options)))
+    for (images, labels), (their_images, their_labels) in zip(*loaded, strict=True):
+        assert torch.equal(images, their_images) and torch.equal(labels, their_labels)
+    assert sum(len(labels) for _, labels in loaded[0]) == (400 // 16 * 16 if is_training else 400)
+
+
+@works("timm", "`create_transform` in this library's loader")
+def test_timm_transform(digits: Path) -> None:
+    from timm.data import ImageDataset, create_transform
+
+    transform = create_transform((3, 16, 16), is_training=False)
+    arguments = {"return_as": "tuple", "as_pil": True, "transform": transform, "transform_of": "image"}
+    loader = tsds.DataLoader(tsds.StoreDataset(digits, **arguments), 32, shuffle=True)
+    theirs = ImageDataset(str(digits.with_suffix("") / "train"), transform=transform)
+    assert samples_of(loader) == samples_of(([image], [label]) for image, label in theirs)
+
+
+@works("timm", "`Mixup` and training")
+def test_timm_learns(digits: Path, example: Example) -> None:
+    assert accuracy(example("clients/timm_train.py", digits, "--epochs", 6)) > 0.7
+
+
+# --- transformers -------------------------------------------------------------------------------------------------
+
+
+class Inputs(torch.utils.data.Dataset[Any]):
+    """The folders, as the Trainer wants samples."""
+
+    def __init__(self, folders: Path) -> None:
+        pixels = v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.float32)])
+        self.samples = datasets.ImageFolder(folders, transform=pixels)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        image, label = self.samples[index]
+        return {"pixel_values": image / 255, "labels": torch.tensor(label)}
+
+
+def to_inputs(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"pixel_values": sample["image"].float().as_subclass(torch.Tensor) / 255, "labels": sample["label"]}
+
+
+def vit() -> Any:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    seed()
+    return ViTForImageClassification(ViTConfig(image_size=8, patch_size=4, num_labels=10, **sizes))
+
+
+@works("transformers", "Trainer, with its own loader: the losses are those of the files")
+def test_transformers_learns_the_same_as_from_files(digits: Path, tmp_path: Path) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    losses = []
+    for dataset in (tsds.StoreDataset(digits, transform=to_inputs), Inputs(digits.with_suffix("") / "train")):
+        quiet = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1}
+        arguments = TrainingArguments(
+            tmp_path, per_device_train_batch_size=32, max_steps=15, remove_unused_columns=False, **quiet
+        )
+        trainer = Trainer(vit(), arguments, train_dataset=dataset)
+        trainer.train()
+        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    assert losses[0] == losses[1] and len(losses[0]) == 15
+
+
+@works("transformers", "with this library's loader, by `get_train_dataloader`; evaluation")
+@pytest.mark.parametrize("arguments", [(), ("--own-loader",)])
+def test_transformers_learns(digits: Path, example: Example, arguments: tuple[str, ...]) -> None:
+    assert accuracy(example("clients/transformers_trainer.py", digits, "--epochs", 12, *arguments)) > 0.5
+
+
+def resumed(kind: Any, digits: Path, out: Path) -> tuple[list[Any], list[Any]]:
+    """What a Trainer sees after step 17, in the middle of its second epoch, and what one sees that resumes there."""
+    from transformers import TrainingArguments
+
+    seen: list[list[float]] = []
+
+    class Recording(kind):
+        def training_step(self, model: Any, inputs: Any, *rest: Any) -> Any:
+            seen.append(inputs["pixel_values"].sum((1, 2, 3)).tolist())
+            return super().training_step(model, inputs, *rest)
+
+    runs = []
+    for checkpoint in (None, str(out / "checkpoint-17")):
+        seen.clear()
+        quiet = {"report_to": "none", "save_steps": 17, "disable_tqdm": True, "logging_strategy": "no"}
+        arguments = TrainingArguments(
+            out, per_device_train_batch_size=32, max_steps=30, remove_unused_columns=False, **quiet
+        )
+        trainer = Recording(vit(), arguments, train_dataset=tsds.StoreDataset(digits, transform=to_inputs))
+        trainer.train(resume_from_checkpoint=checkpoint)
+        runs.append(list(seen))
+    assert len(runs[0]) == 30 and len(runs[1]) == 13
+    return runs[0][17:], runs[1]
+
+
+@works("transformers", "`resume_from_checkpoint` at the very next batch, with both")
+@pytest.mark.parametrize("own_loader", [True, False])
+def test_transformers_goes_on(digits: Path, tmp_path: Path, own_loader: bool) -> None:
+    from transformers import Trainer
+
+    kind = Trainer if own_loader else of_example("transformers_trainer.py")["StoreTrainer"]
+    rest, found = resumed(kind, digits, tmp_path)
+    assert found == rest
+
+
+@limit("transformers", "resuming within an epoch, if `get_train_dataloader` leaves out `accelerator.prepare`")
+def test_transformers_wants_a_prepared_loader(digits: Path, tmp_path: Path) -> None:
+    from transformers import Trainer
+
+    class Unprepared(Trainer):
+        def get_train_dataloader(self) -> Any:
+            return tsds.DataLoader(self.train_dataset, 32, shuffle=True)
+
+    rest, found = resumed(Unprepared, digits, tmp_path)
+    assert found[:9] != rest[:9] and found[9:] == rest[9:]
+
+
+# --- Lightning, Accelerate ----------------------------------------------------------------------------------------
+
+
+@works("Lightning", "Trainer; several ranks, resuming and `predict` are in the ordinary tests")
+def test_lightning_learns(digits: Path, example: Example) -> None:
+    assert accuracy(example("lightning_module.py", digits, "--epochs", 6)) > 0.8
+
+
+@works("Accelerate", "`prepare`; several ranks and `skip_first_batches` are in the ordinary tests")
+def test_accelerate_learns(digits: Path, example: Example) -> None:
+    assert accuracy(example("accelerate_loop.py", digits, "--epochs", 6)) > 0.8
+
+
+# --- Ignite -------------------------------------------------------------------------------------------------------
+
+
+@works("Ignite", "trainer and evaluator")
+def test_ignite_learns(digits: Path, example: Example) -> None:
+    assert accuracy(example("clients/ignite_engine.py", digits, "--epochs", 6)) > 0.8
+
+
+def ignite_engine(seen: list[list[int]]) -> Any:
+    from ignite.engine import Engine
+
+    return Engine(lambda engine, batch: seen.append(batch["image"].float().mean((1, 2, 3)).tolist()))
+
+
+@works("Ignite", "resuming at the very next batch: keep `state_dict()` of the engine and of this library's loader")
+@pytest.mark.parametrize("iteration", [13, 17, 26])  # the end of an epoch, and the middle of two
+def test_ignite_goes_on(digits: Path, iteration: int) -> None:
+    from ignite.engine import Events
+
+    whole: list[Any] = []
+    rest: list[Any] = []
+    states = []
+    engine, loader = ignite_engine(whole), tsds.DataLoader(tsds.StoreDataset(digits), 32, shuffle=True)
+    here = Events.ITERATION_COMPLETED(once=iteration)
+    engine.add_event_handler(here, lambda: states.append((engine.state_dict(), loader.state_dict())))
+    engine.run(loader, max_epochs=3)
+
+    later, again = ignite_engine(rest), tsds.DataLoader(tsds.StoreDataset(digits), 32, shuffle=True)
+    later.load_state_dict(states[0][0])
+    again.load_state_dict(states[0][1])
+    later.run(again, max_epochs=3)
+    assert rest == whole[iteration:] and len(rest) == 3 * 13 - iteration
+
+
+# --- fastai -------------------------------------------------------------------------------------------------------
+
+
+def image_of(dataset: tsds.StoreDataset) -> tsds.StoreDataset:
+    dataset.transform = lambda image: image / 255
+    return dataset
+
+
+@works("fastai", "its own loaders, `DataLoaders.from_dsets`")
+def test_fastai_loader(digits: Path) -> None:
+    from fastai.data.core import DataLoaders
+
+    train = image_of(tsds.StoreDataset(digits, return_as="tuple", transform_of="image"))
+    loaders = DataLoaders.from_dsets(train, train, bs=32, num_workers=0, drop_last=False)
+    assert samples_of(loaders.valid) == expected(digits, lambda image: channels_first(image) / np.float32(255))
+
+
+@works("fastai", "`Learner`, with them or with this library's loaders")
+@pytest.mark.parametrize("arguments", [(), ("--own-loader",)])
+def test_fastai_learns(digits: Path, example: Example, arguments: tuple[str, ...]) -> None:
+    assert accuracy(example("clients/fastai_learner.py", digits, "--epochs", 6, *arguments)) > 0.7
+
+
+@limit("fastai", "`show_batch` with this library's loaders: only fastai's own have it")
+def test_fastai_shows_no_batch(digits: Path) -> None:
+    from fastai.data.core import DataLoaders
+
+    loader = tsds.DataLoader(tsds.StoreDataset(digits, return_as="tuple"), 32)
+    with pytest.raises(AttributeError):
+        DataLoaders(loader, loader).show_batch()
