@@ -18,6 +18,7 @@ from tensorstore_ds.diagnosis.verdicts import judge, starved
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.options import of_class
+from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.training.process import random_state_kept, ranks
 
@@ -52,7 +53,7 @@ def diagnose(
         transform: of samples, as `StoreDataset` takes it.
         step: one whole step of a training of your own, called with every batch on its device, in place of
             `options.model`.
-        progress: told what is measured next.
+        progress: told what is measured next. None: a notebook shows it.
 
     Returns:
         The numbers, the verdicts, and the settings to use. What could not be measured is in `not_measured`.
@@ -62,11 +63,12 @@ def diagnose(
         FormatError: the store is damaged.
     """
     options = of_class(options, DiagnoseOptions)
-    began = time.perf_counter()
+    began, draw = time.perf_counter(), notebook_bar()
     dataset = dataset_of(store, options.split, transform)
     with ranks(options.device) as own:
         device = own.device
-        examination = Examination(dataset, options, device, step, progress or (lambda _: None))
+        told = progress or (lambda stage: draw(f"Measuring {stage}", 0, 0))
+        examination = Examination(dataset, options, device, step, told)
         measured = examination.measure()
         used, wanted = measured.current.settings, recommend(measured)
         gain = examination.gain(used, wanted)
