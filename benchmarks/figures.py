@@ -16,6 +16,7 @@ from tensorstore_ds.comparison.results import Way
 
 PAGE, CHART, README = ROOT / "docs/figures.md", ROOT / "docs/loading.png", ROOT / "README.md"
 BEGIN, END = "<!-- figures begin -->", "<!-- figures end -->"
+INDEX, HEADLINE = ROOT / "docs/index.md", ("<!-- headline begin -->", "<!-- headline end -->")
 #: Left out of the machine's description: the same everywhere, or of no weight.
 _UNSAID = ("tensorstore-ds", "torchvision")
 
@@ -195,9 +196,19 @@ def _advantage(ways: Sequence[Result], cells: Mapping[Any, Result], group: str, 
 # --- files --------------------------------------------------------------------------------------------------------
 
 
-def readme_with(text: str, short: str) -> str:
-    """The README with a table between its marks."""
-    return re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n\n{short}\n\n{END}", text, flags=re.DOTALL)
+def headline(result: Result) -> str:
+    """The one figure of the site's first page: of this project's loader, on the first data set."""
+    first, machine = result["races"][0], result["machine"]
+    way = _best(first["ways"], OURS.title)
+    assert way is not None
+    where = f"{machine['cpu']}, {machine['cores']}"
+    rate = f"The loader gives **{way['rate']:,.0f} images per second**"
+    return f"{rate} ({first['title']}, on {where}).\n[All figures](figures.md)."
+
+
+def text_with(text: str, put: str, begin: str = BEGIN, end: str = END) -> str:
+    """A page, such as the README, with a table or a line between its marks."""
+    return re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n\n{put}\n\n{end}", text, flags=re.DOTALL)
 
 
 def draw(result: Result, file: Path) -> None:
@@ -250,7 +261,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results = load_results()
     PAGE.write_text(page(results))
     if "loading" in results:
-        README.write_text(readme_with(README.read_text(), short_table(results["loading"])))
+        README.write_text(text_with(README.read_text(), short_table(results["loading"])))
+        INDEX.write_text(text_with(INDEX.read_text(), headline(results["loading"]), *HEADLINE))
         draw(results["loading"], CHART)
 
 

@@ -83,8 +83,8 @@ def warm_in_background(
 ) -> Warming:
     """Begin to `warm` a store, and return at once. Arguments and errors are those of `warm`.
 
-    >>> with tsds.warm_in_background(store) as warming:     # doctest: +SKIP
-    ...     train()                                         # leaving the block stops what is still being read
+    >>> with tsds.warm_in_background(store) as warming:  # doctest: +SKIP
+    ...     train()  # leaving the block stops what is still being read
 
     Returns:
         A handle. An error of the threads is raised by its `wait`, and at the end of its ``with`` block.
