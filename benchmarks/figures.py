@@ -223,7 +223,7 @@ def draw(result: Result, file: Path) -> None:
         titles = dict.fromkeys(way["title"] for way in one["ways"] if way["rate"])
         races.append(sorted((best(one["ways"], title) for title in titles), key=lambda way: way["rate"]))
     heights = [len(ways) + 1.6 for ways in races]
-    with sheet(file, 6.4, 0.31 * sum(heights) + 0.4) as figure:
+    with sheet(file, 5.2, 0.29 * sum(heights) + 0.4) as figure:
         figure.suptitle("Images per second, shuffled epochs from the page cache", fontsize=11.5, x=0.01, ha="left")
         panels = figure.subplots(len(races), 1, height_ratios=heights, squeeze=False)[:, 0]
         for axes, one, ways in zip(panels, result["races"], races, strict=True):
@@ -232,12 +232,12 @@ def draw(result: Result, file: Path) -> None:
             lengths = [min(way["rate"], longest) for way in ways]
             bars = axes.barh([_short_name(way) for way in ways], lengths, color=colors, height=0.74)
             labels = [_bar_label(way, cut=way["rate"] > longest) for way in ways]
-            axes.bar_label(bars, labels, padding=4, fontsize=10.5, color=INK)
-            axes.set_xlim(0, 1.7 * max(lengths))
+            axes.bar_label(bars, labels, padding=4, fontsize=10, color=INK)
+            axes.set_xlim(0, 2.45 * max(lengths))
             axes.set_xticks([])
-            axes.tick_params(axis="y", labelsize=10.5, length=0)
+            axes.tick_params(axis="y", labelsize=10, length=0)
             axes.spines["bottom"].set_visible(False)
-            axes.set_title(one["title"], fontsize=11)
+            axes.set_title(one["title"], fontsize=10.5)
 
 
 def _short_name(way: Mapping[str, Any]) -> str:

@@ -32,7 +32,6 @@ default_role = "py:obj"
 highlight_language = "text"
 suppress_warnings = ["misc.highlighting_failure"]  # the specification shows JSON with names in place of values
 myst_heading_anchors = 3
-smartquotes_action = "qe"  # quotes and ellipses; --size keeps its dashes
 copybutton_prompt_text = "$ "  # of consoles, the commands alone are copied
 
 add_module_names = False

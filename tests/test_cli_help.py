@@ -3,11 +3,14 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import get_origin
 
 import click
@@ -279,3 +282,19 @@ def test_json_is_one_document() -> None:
     done = tsds("verify", INVALID / "box-range--nan.tsds", "--json")
     assert done.exit_code == 1
     assert "error" not in json.loads(done.stdout)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="it is bash that is asked")
+def test_bash_completes_commands_options_and_values(tmp_path: Path) -> None:
+    program = tmp_path / "tsds"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tsds_cli "$@"\n')
+    program.chmod(0o700)
+    script = """
+        eval "$(_TSDS_COMPLETE=bash_source tsds)"
+        for line in "ver" "convert --fi" "convert --fit c"; do
+            COMP_WORDS=(tsds $line); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _tsds_completion tsds
+            echo "${COMPREPLY[*]}"
+        done"""
+    found = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], env=found, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["verify", "--fit", "crop"]
