@@ -150,7 +150,7 @@ def test_objects_move_along_or_are_refused(objects: Path, return_as: Any, collat
     plain = tsds.DataLoader(dataset, 4, collate=collate)
     loader = tsds.DataLoader(dataset, 4, collate=collate, batch_transform=flip)
     if collate != "packed":
-        with pytest.raises(ValueError, match="Load with `collate=packed`"):
+        with pytest.raises(ValueError, match='Load with `collate="packed"`'):
             list(loader)
         return
     for moved, still in zip(loader, plain, strict=True):

@@ -248,7 +248,7 @@ def _note_of_mixed_colors(surveyed: Survey, options: ImageOptions) -> str:
     if {kind.channels for kind in kinds} != {1, 3}:
         return ""
     counts = " and ".join(f"{surveyed.kinds[kind]:,} {kind}" for kind in sorted(kinds))
-    return f"{counts} images: all are stored as RGB. Pass `color=gray` or `color=rgb` to choose."
+    return f'{counts} images: all are stored as RGB. Pass `color="gray"` or `color="rgb"` to choose.'
 
 
 def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> Problem | None:
@@ -260,16 +260,16 @@ def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool)
     what = [f"sizes (height x width): {_named(surveyed.sizes)}"] if sizes_differ else []
     if len(kinds) > 1:
         what.append(f"colors: {_named(surveyed.kinds)}{' (stored as RGB)' if surveyed.note else ''}")
-    color = " and `color=rgb`" if colors_differ else ""
+    color = ' and `color="rgb"`' if colors_differ else ""
     if len({kind.dtype for kind in kinds}) > 1:
-        advice = "Keep each as it is with `encoding=source`, or bring all to one depth first."
+        advice = 'Keep each as it is with `encoding="source"`, or bring all to one depth first.'
     elif sizes_differ:
-        advice = f"Pass one `size`{color} with `fit=pad`, `fit=crop` or `fit=stretch`"
+        advice = f'Pass one `size`{color} with `fit="pad"`, `fit="crop"` or `fit="stretch"`'
         if not masks:  # they are stored as pixels of one size
-            advice += f", or keep sizes with `encoding=jpeg`{color}, or all as it is with `encoding=source`"
+            advice += f', or keep sizes with `encoding="jpeg"`{color}, or all as it is with `encoding="source"`'
         advice += "."
     else:
-        advice = "Pass `color=rgb`, or keep each as it is with `encoding=source`."
+        advice = 'Pass `color="rgb"`, or keep each as it is with `encoding="source"`.'
     return Problem(where, SHAPES_DIFFER, f"images are of differing {'; and of differing '.join(what)}. {advice}")
 
 

@@ -202,8 +202,8 @@ def _packed(objects: Any, samples: int) -> PackedObjects | None:
         objects = PackedObjects(objects["offsets"], {name: v for name, v in objects.items() if name != "offsets"})
     if not isinstance(objects, PackedObjects):
         raise ValueError(
-            f"batch['objects']: expected PackedObjects, found {type(objects).__name__}. Load with `collate=packed`, "
-            "and use collate_objects after the batch transforms."
+            f"batch['objects']: expected PackedObjects, found {type(objects).__name__}. "
+            'Load with `collate="packed"`, and use collate_objects after the batch transforms.'
         )
     if len(objects) != samples:
         expected = f"expected objects of {samples} samples, as of images"
