@@ -176,6 +176,7 @@ def test_more_threads_of_torch_than_cores(digits):
         torch.set_num_threads(1)
     assert "torch.set_num_threads(1)" in verdicts["too-many-torch-threads"].change
     assert (found.measured.model.threads, found.measured.model.fewer_threads) == (32, 1)
+    assert found.code.splitlines()[0] == "torch.set_num_threads(1)"
 
 
 def test_a_step_of_ones_own(photos):

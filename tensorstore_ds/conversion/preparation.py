@@ -23,7 +23,7 @@ from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, SKIP, RowFormat, che
 from tensorstore_ds.conversion.encode import encode_sample, fitted_objects, with_path
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Selection, plan_splits
-from tensorstore_ds.errors import ConversionError, Problem, SourceError
+from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.schema import EncodedSample
@@ -48,12 +48,17 @@ NAMED = 5
 
 
 def open_any(source: AnySource, options: ConvertOptions) -> Source:
-    """The source at a path, or around a sequence; an `OptionError` where there is no folder of its images."""
+    """The source at a path, or around a sequence; an `OptionError` where a folder of its images makes no sense."""
     if options.images is not None and not options.images.is_dir():
         raise refusal("images", "a folder", options.images)
     if isinstance(source, str | os.PathLike):
-        return open_source(tidied(source), options.format, options)
-    return SequenceSource(source, options)
+        opened = open_source(tidied(source), options.format, options)
+    else:
+        opened = SequenceSource(source, options)
+    if options.images is not None and opened.images != options.images:
+        expected = "expected annotations, whose images may be elsewhere"
+        raise OptionError(f"`images`: {expected}, found the format {opened.name}. Leave it out.")
+    return opened
 
 
 @dataclass(frozen=True)

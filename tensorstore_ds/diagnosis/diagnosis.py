@@ -75,6 +75,8 @@ def diagnose(
     if wanted != used and (gain >= GAIN or wanted.block_rows):
         measured = replace(measured, wanted=wanted, gain=gain)
     recommended, batch_size = measured.wanted or used, examination.batch_size
+    verdicts = judge(measured)
+    threads = next((int(v.evidence["fewer_threads"]) for v in verdicts if v.code == "too-many-torch-threads"), None)
     path = None if isinstance(store, StoreDataset) else str(store.path if isinstance(store, Store) else store)
     return Diagnosis(
         path=str(dataset.path),
@@ -84,9 +86,9 @@ def diagnose(
         device=f"{device}, {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device),
         seconds=time.perf_counter() - began,
         measured=measured,
-        verdicts=judge(measured),
+        verdicts=verdicts,
         recommended=recommended,
-        code=code_of(dataset, path, recommended, batch_size=batch_size, device=str(device)),
+        code=code_of(dataset, path, recommended, batch_size=batch_size, device=str(device), torch_threads=threads),
         gain=measured.gain,
         not_measured=tuple(examination.notes),
     )
@@ -135,9 +137,20 @@ def dataset_of(
     return dataset
 
 
-def code_of(dataset: StoreDataset, path: str | None, settings: Settings, *, batch_size: int, device: str) -> str:
-    """Python that makes the loader, and the data set of the store at `path`; None: the user has it."""
-    lines = []
+def code_of(
+    dataset: StoreDataset,
+    path: str | None,
+    settings: Settings,
+    *,
+    batch_size: int,
+    device: str,
+    torch_threads: int | None = None,
+) -> str:
+    """Python that makes the loader, and the data set of the store at `path`; None: the user has it.
+
+    Torch's threads are set where another number of them is better.
+    """
+    lines = [] if torch_threads is None else [f"torch.set_num_threads({torch_threads})"]
     if path is not None:
         transform = "" if dataset.transform is None else ", transform=transform"
         lines.append(f"dataset = tsds.StoreDataset({path!r}, {dataset.split_name!r}{transform})")
