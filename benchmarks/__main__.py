@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import (
+    batch_transforms,
     comparisons,
     convert_mnist,
     figures,
@@ -21,6 +22,7 @@ from benchmarks import (
     soak,
     startup,
     take,
+    whole_job,
 )
 from benchmarks.measure import RESULTS, Settings, say, write_result
 from benchmarks.samples import write_digits
@@ -37,6 +39,8 @@ MEASUREMENTS: Mapping[str, Callable[[Settings], Mapping[str, Any]]] = {
     "memory": memory.measure,
     "startup": startup.measure,
     "soak": soak.measure,
+    "batch_transforms": batch_transforms.measure,
+    "whole_job": whole_job.measure,
 }
 #: Those that say little for the minutes that they take.
 ONLY_IF_NAMED = ("bench_mnist_train",)

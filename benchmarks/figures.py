@@ -46,6 +46,16 @@ _LEARNING = """## Training
 
 `tsds train` with its defaults classifies 0.971 of MNIST's test images correctly after five epochs. In the demo, 0.983
 of the test digits are correct after 39 seconds (one thread, 2026-11-21)."""
+_JOB = """## The whole job
+
+A conversion pays once the epochs have saved its time. "The first batch" is timed in a new process, from
+`import tensorstore_ds` to the batch, after `import torch`."""
+_TRANSFORMS = """## Batch transforms
+
+The table has images per second with a batch transform, and the share of the loader's rate without one. On the CPU, the
+threads that gather also transform. On a GPU, the GPU does it, and the loader's rate stays. `Normalize` makes float32:
+four times as many bytes to write as the loader itself has. That is why the target of the last row is out of reach for
+images that the loader copies at the speed of memory; decoding such images from files takes a hundred times as long."""
 _CONVERTING = """A conversion decodes with Pillow, as the bare loop does. The rest of its time goes to listing the files
 twice (to recognize the format, and to scan), to statistics, and to syncing and hashing every byte."""
 
@@ -66,6 +76,10 @@ def page(results: Mapping[str, Result]) -> str:
         if name in results:
             parts += [f"## `tsds bench` on {title}", *([_TRAIN] if name.endswith("train") else [])]
             parts += _comparison(results[name])
+    if "whole_job" in results:
+        parts += [_JOB, *_figures(results, "whole_job")]
+    if "batch_transforms" in results:
+        parts += [_TRANSFORMS, *_transforms(results["batch_transforms"]), *_figures(results, "batch_transforms")]
     parts += [_LEARNING, "## Converting and opening"]
     parts += [*_figures(results, "convert_mnist", "take", "open_large", "memory", "startup"), _CONVERTING]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
@@ -191,6 +205,18 @@ def _advantage(ways: Sequence[Result], cells: Mapping[Any, Result], group: str, 
     ours = quickest([way["name"] for way in ways if way["ours"]])
     others = quickest([way["name"] for way in ways if way["group"] == group])
     return _times(others / ours) if max(ours, others) < 1e9 else ""
+
+
+# --- batch transforms ---------------------------------------------------------------------------------------------
+
+
+def _transforms(result: Result) -> list[str]:
+    """A row per transform, a column per data set."""
+    rows: dict[str, list[str]] = {}
+    for each in result["transforms"]:
+        rows.setdefault(each["transform"], []).append(f"{each['rate']:,.0f} ({each['share']:.2f})")
+    head = ("images per second", *dict.fromkeys(each["data"] for each in result["transforms"]))
+    return ["\n".join(table(head, [[name, *cells] for name, cells in rows.items()], right=1))]
 
 
 # --- files --------------------------------------------------------------------------------------------------------

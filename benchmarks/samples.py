@@ -67,6 +67,19 @@ def write_photos(folder: Path, count: int, height: int, width: int) -> None:
             (folder / f"{j:05d}.jpg").write_bytes(file.getvalue())
 
 
+def write_colors(folder: Path, side: int = 32) -> None:
+    """Write ``train/0/00000.jpg`` to ``test/9/00999.jpg``, as many as CIFAR-10 has: soft noise, a color for a class."""
+    for split, count in {"train": 50_000, "test": 10_000}.items():
+        for label in range(10):
+            target = folder / split / str(label)
+            target.mkdir(parents=True)
+            for i in range(count // 10):
+                rng = np.random.default_rng([label, i])
+                noise = rng.integers(0, 160, (8, 8, 3)) + np.array([label * 5, 90 - label * 9, label % 3 * 40])
+                image = Image.fromarray(noise.astype(np.uint8)).resize((side, side), Image.Resampling.BICUBIC)
+                image.save(target / f"{i:05d}.jpg", quality=90)
+
+
 def _drawing(digit: int, seed: int) -> bytes:
     """A PNG file of a digit, white on black, turned and moved a little, with soft edges."""
     rng = np.random.default_rng([digit, seed])

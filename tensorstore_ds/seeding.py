@@ -30,10 +30,16 @@ def generator(seed: int, epoch: int, *stream: int) -> np.random.Generator:
 
 def fold(*words: int | Bits) -> Bits:
     """64 random bits for each tuple of words: integers, modulo 2^64, or arrays of them that broadcast."""
-    state = np.zeros(1, np.uint64)
+    state: int | Bits = 0
     for word in words:
-        state = splitmix64(state + GOLDEN + (np.uint64(word & _LOW64) if isinstance(word, int) else word))
-    return state
+        if isinstance(state, int) and isinstance(word, int):  # ten times as quick as an array of one
+            state = _splitmix64_of(state + int(GOLDEN) + word)
+        else:
+            before, word = (
+                np.asarray([each & _LOW64] if isinstance(each, int) else each, np.uint64) for each in (state, word)
+            )
+            state = splitmix64(before + GOLDEN + word)
+    return np.atleast_1d(np.asarray(state, np.uint64))
 
 
 def torch_seeds(*words: int | Bits) -> list[int]:
@@ -58,3 +64,11 @@ def splitmix64(state: Bits) -> Bits:
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
+
+
+def _splitmix64_of(state: int) -> int:
+    """The same of one number, modulo 2^64."""
+    state &= _LOW64
+    state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & _LOW64
+    state = (state ^ (state >> 27)) * 0x94D049BB133111EB & _LOW64
+    return state ^ (state >> 31)

@@ -132,6 +132,41 @@ def test_resize_weights_of_a_part_add_up(length: int, size: int, data: st.DataOb
 
 
 @quick
+@given(seeds, sizes, st.data(), st.sampled_from([1, 3]), formats)
+def test_a_crop_of_the_images_own_size_is_a_shift(
+    seed: int, size: tuple[int, int], data: st.DataObject, channels: int, memory: Any
+) -> None:
+    dtype = data.draw(st.sampled_from([torch.uint8, torch.float32, torch.bfloat16, torch.float64]))
+    padding = data.draw(st.tuples(*[st.integers(0, 30)] * 4))  # larger than the image, too
+    fill = data.draw(st.sampled_from([0.0, 1.0]))
+    batch = images(seed, size, dtype, memory, count=3, channels=channels)
+    left, top, right, bottom = padding
+    y = torch.tensor(data.draw(st.lists(st.integers(0, top + bottom), min_size=3, max_size=3)))
+    x = torch.tensor(data.draw(st.lists(st.integers(0, left + right), min_size=3, max_size=3)))
+    before = batch.clone()
+    found = augment_pixels.shift(batch, y, x, padding, fill, None)
+    padded = augment_pixels.pad(batch, padding, "constant", fill)
+    assert torch.equal(found, augment_pixels.crop_batched(padded, y, x, size))
+    assert same_format(found, batch) and torch.equal(batch, before)
+
+
+def test_large_images_are_cut_one_by_one() -> None:
+    for memory in (torch.channels_last, torch.contiguous_format):
+        batch = images(0, (200, 210), memory=memory)
+        top, left = torch.tensor([0, 5, 20, 7]), torch.tensor([0, 30, 2, 9])
+        found = augment_pixels.crop(batch, top, left, (180, 180))
+        assert torch.equal(found, augment_pixels.crop_batched(batch, top, left, (180, 180)))
+        assert torch.equal(augment_pixels.mirror(batch, top > 5), augment_pixels.mirror_batched(batch, top > 5))
+
+
+def test_gradients_go_through_crops_and_mirroring() -> None:
+    batch = images(0, (4, 4), torch.float32).requires_grad_()
+    crop, flip = RandomCrop(4, 1), RandomHorizontalFlip(1.0)
+    flip(crop({"image": batch}))["image"].sum().backward()
+    assert batch.grad is not None and batch.grad.sum() > 0
+
+
+@quick
 @given(seeds, sizes, st.data(), dtypes, formats)
 def test_batched_and_single_ways_cut_and_mirror_alike(
     seed: int, size: tuple[int, int], data: st.DataObject, dtype: torch.dtype, memory: Any

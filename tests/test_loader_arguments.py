@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,73 @@ def test_batch_transforms_take_what_a_data_set_returns(
         labels = torch.cat([batch["label"] if return_as == "dict" else batch[1] for batch in batches])
         assert labels.tolist() == [i % 3 for i in range(ROWS)]
     assert all(isinstance(batch, tuple) == (return_as == "tuple") for batch in batches)
+
+
+TRANSFORMS = {
+    "flip": tsds.RandomHorizontalFlip(flip_pairs=()),
+    "shift": tsds.RandomCrop((5, 6), padding=2, fill=9),
+    "crop": tsds.RandomCrop(3),
+    "edge": tsds.RandomCrop((5, 6), padding=2, padding_mode="edge"),
+    "resized": tsds.RandomResizedCrop(4),
+    "jitter": tsds.ColorJitter(0.5, 0.5, 0.5),
+    "normalize": tsds.Normalize([0.1, 0.2, 0.3], [0.4, 0.5, 0.6]),
+    "half": tsds.Normalize([0.1, 0.2, 0.3], [0.4, 0.5, 0.6], dtype=torch.bfloat16),
+    "twice": tsds.RandomHorizontalFlip(flip_pairs=(), seed=1),
+}
+
+
+@pytest.mark.parametrize("batch_size", [3, 100])
+@pytest.mark.parametrize("names", [*([name] for name in TRANSFORMS), ["flip", "shift", "jitter", "twice", "normalize"]])
+def test_batches_transformed_by_threads_are_those_transformed_by_hand(
+    tmp_path: Path, names: list[str], batch_size: int
+) -> None:
+    samples = [{**sample, "mask": sample["image"][..., 0] % 2} for sample in detections(150, shape=(5, 6, 3))]
+    dataset = tsds.StoreDataset(store_of(tmp_path / "s.tsds", samples, ["ant", "bee"]))
+    steps = tsds.Compose([TRANSFORMS[name] for name in names], seed=3)
+    stored = dataset.split["image"][:].copy()
+
+    def loader(transform: Any) -> tsds.DataLoader[Any]:
+        options: Any = {"shuffle": True, "collate": "packed", "num_threads": 3, "batch_transform": transform}
+        return tsds.DataLoader(dataset, batch_size, **options)
+
+    by_hand, by_threads = loader(lambda batch, rows, epoch: steps(batch, rows, epoch)), loader(steps)
+    for _epoch in range(2):
+        for expected, found in zip(by_hand, by_threads, strict=True):
+            assert found.keys() == expected.keys() and found["objects"].keys() == expected["objects"].keys()
+            assert found["image"].is_contiguous(memory_format=torch.channels_last)
+            assert torch.equal(found["image"], expected["image"]) and torch.equal(found["mask"], expected["mask"])
+            for name, value in expected["objects"].items():
+                torch.testing.assert_close(found["objects"][name], value, rtol=0, atol=0, equal_nan=True)
+    assert np.array_equal(dataset.split["image"][:], stored)
+
+
+def test_transforms_of_others_run_in_the_scripts_thread(labelled: Path) -> None:
+    threads = []
+
+    class Noting(torch.nn.Module):
+        def forward(self, batch: Any, rows: Any, epoch: int) -> Any:
+            threads.append(threading.current_thread())
+            return batch
+
+    for transform in (tsds.Compose([tsds.RandomHorizontalFlip(), Noting()]), lambda *arguments: Noting()(*arguments)):
+        list(tsds.DataLoader(tsds.StoreDataset(labelled), 4, batch_transform=transform))
+    assert set(threads) == {threading.current_thread()}
+
+
+def test_threads_compute_alone(labelled: Path) -> None:
+    counts = []
+
+    def transform(sample: Any) -> Any:
+        counts.append(torch.get_num_threads())
+        return sample
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        list(tsds.DataLoader(tsds.StoreDataset(labelled, transform=transform), 4, num_threads=2))
+        assert counts == [1] * ROWS and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def same(sample: Any) -> Any:

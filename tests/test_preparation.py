@@ -59,19 +59,26 @@ def test_gray_among_color_becomes_rgb_and_the_user_is_told(mixed, tmp_path, work
         np.testing.assert_array_equal(split["image"][i], expected)
 
 
+def test_files_kept_as_they_are_stay_gray_and_color(mixed, tmp_path):
+    note = (
+        "images keep their channels, 15 with 1 and 1 with 3: no batch of both is one tensor. Bring them to one in a "
+        '`transform`, or pass `encoding="jpeg"` and `color="rgb"`.'
+    )
+    options = ConvertOptions(encoding="source", workers=0)
+    assert tsds.estimate(mixed, options).notes == (note,)
+    assert tsds.convert(mixed, tmp_path / "s.tsds", options).notes == (note,)
+    split = tsds.open(tmp_path / "s.tsds")["test"]
+    assert [split["image"][i] for i in range(8)] == [(mixed / split["key"][i]).read_bytes() for i in range(8)]
+    assert tsds.convert(mixed / "train", tmp_path / "one.tsds", options).notes == ()
+    assert "images_of" not in split.statistics
+
+
 def test_gray_among_color_is_rgb_in_jpeg_too(mixed, tmp_path):
     summary = tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(encoding="jpeg", workers=0))
     assert summary.notes == (NOTE,)
     tsds.convert(mixed, tmp_path / "rgb.tsds", ConvertOptions(encoding="jpeg", color="rgb", workers=0))
     assert files(tmp_path / "s.tsds") == files(tmp_path / "rgb.tsds")
     assert len(tsds.open(tmp_path / "s.tsds")["train"].statistics["channels"]["mean"]) == 3
-
-
-def test_files_kept_as_they_are_stay_gray_and_color(mixed, tmp_path):
-    summary = tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(encoding="source", workers=0))
-    assert summary.notes == ()
-    split = tsds.open(tmp_path / "s.tsds")["test"]
-    assert [split["image"][i] for i in range(8)] == [(mixed / split["key"][i]).read_bytes() for i in range(8)]
 
 
 @pytest.mark.slow

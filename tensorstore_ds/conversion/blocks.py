@@ -160,6 +160,7 @@ class BlockRows:
             raise SourceError(bad, 'Correct the annotation, or leave out such boxes with `on_error="skip"`.')
         if encoded.image is not None:  # only the bytes are stored: a block of them can hold very many pixels
             self._statistics.add_pixels(encoded.pixels)
+            self._statistics.add({"images_of": {str(encoded.pixels.shape[2]): 1}})
             self.nbytes += len(encoded.image)
             encoded.pixels = _NO_PIXELS
         self.skipped += encoded.problems

@@ -22,7 +22,7 @@ from tensorstore_ds.conversion.preparation import (
     prepare,
     survey,
 )
-from tensorstore_ds.conversion.result import notes_of_classes
+from tensorstore_ds.conversion.result import note_of_channels, notes_of_classes
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.arrays import ZSTD_LEVEL
 from tensorstore_ds.format.kinds import MaskField
@@ -121,6 +121,7 @@ def estimate(
             *prepared.contents.notes,
             *((surveyed.note,) if surveyed.note else ()),
             *notes_of_classes(options, prepared.format.fields),
+            *note_of_channels(surveyed.kept_channels(prepared.format.image)),
         ),
     )
 

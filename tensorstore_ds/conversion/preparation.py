@@ -199,6 +199,13 @@ class Survey:
     differing: Problem | None = None  #: what keeps the images from being rows of one array, with the way out of it all
     note: str = ""  #: what the user is told where gray and color images are mixed, which are all stored as RGB then
 
+    def kept_channels(self, options: ImageOptions) -> dict[str, int]:
+        """Images by their number of channels, where each keeps its own."""
+        counts: Counter[str] = Counter()
+        for kind, count in self.kinds.items() if options.encoding == "source" else ():
+            counts[str(kind.channels)] += count
+        return dict(counts)
+
 
 def survey(prepared: Prepared) -> Survey:
     """Count the sizes and kinds of all images, from their headers, and check their boxes and keypoints."""

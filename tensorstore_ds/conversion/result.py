@@ -126,16 +126,17 @@ def commit(
     skipped = [*problems, *(problem for split in shards.values() for shard in split for problem in shard.skipped)]
     of_shards = (problem for split in shards.values() for shard in split for problem in shard.left_out)
     left_out = tuple(dict.fromkeys((*left_out, *of_shards)))
-    splits = {}
+    splits, whole = {}, Statistics()
     for name, finished in shards.items():
         statistics = Statistics()
         for shard in finished:
             statistics.add(shard.statistics)
+        whole.add({"images_of": statistics.sums.get("images_of", {})})
         splits[name] = SplitEntry(tuple(shard.shard for shard in finished), statistics.summary())
     if not any(split.rows for split in splits.values()):
         nothing = Problem(origin["source"], "empty-source", "expected samples, found none.")
         raise SourceError(skipped or nothing, "No sample is left to be stored.")
-    for note in notes_of_classes(options, fields):
+    for note in (*notes_of_classes(options, fields), *note_of_channels(whole.sums.get("images_of", {}))):
         workspace.note(note)
     counts = dict(Counter(problem.reason for problem in skipped))
     provenance = {
@@ -164,6 +165,15 @@ def notes_of_classes(options: ConvertOptions, fields: Mapping[str, Field]) -> li
         expected = "a mask with classes has whole numbers (H, W)"
         notes.append(f"mask is stored as an array, {mask.describe()}: {expected}.")
     return notes
+
+
+def note_of_channels(images_of: Mapping[str, int]) -> list[str]:
+    """What the user should know where encoded images have different numbers of channels: ``images_of[channels]``."""
+    if len(images_of) < 2:
+        return []
+    counts = " and ".join(f"{images_of[channels]:,} with {channels}" for channels in sorted(images_of))
+    what = f"images keep their channels, {counts}: no batch of both is one tensor"
+    return [f'{what}. Bring them to one in a `transform`, or pass `encoding="jpeg"` and `color="rgb"`.']
 
 
 @contextlib.contextmanager

@@ -199,5 +199,6 @@ _ADD: Mapping[str, Any] = {
     "width": _add_range,
     "distinct": _add_distinct,
     "channels": _add_channels,
+    "images_of": lambda a, b: {channels: a.get(channels, 0) + b.get(channels, 0) for channels in {**a, **b}},
     "masks": _add_masks,
 }

@@ -16,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils import data
 
+from tensorstore_ds.format.kinds import ObjectsField
+from tensorstore_ds.loading.augment.base import OfBatches
 from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, map_tensors, pack_objects
 from tensorstore_ds.loading.dataset import Batch, StoreDataset
 from tensorstore_ds.loading.fields import as_detection, as_tuple
@@ -58,6 +60,13 @@ class StoreCollate:
         if self.batch_transform is None:
             return collated
         return self.batch_transform(collated, batch.rows, getattr(self.sampler, "epoch", 0))
+
+    def commutes_with(self, transform: TransformsBatches) -> bool:
+        """Whether a batch may be transformed before it is collated, by any thread: the result is the same."""
+        objects = any(isinstance(self.dataset.split.fields[name], ObjectsField) for name in self.dataset.fields)
+        as_stored = self.collate_fn is None and not self.dataset.by_sample and self.dataset.return_as != "torchvision"
+        ours = isinstance(transform, OfBatches) and transform.has_no_state
+        return ours and as_stored and (self.how == "packed" or not objects)
 
     def with_rows(self, batch: Batch) -> tuple[Any, NDArray[np.int64]]:
         """The collated batch and its samples' rows, by which batch transforms draw."""

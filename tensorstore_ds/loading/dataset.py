@@ -67,6 +67,10 @@ class Batch(Sequence[Sample]):
         }
         return Batch(columns, self.rows[start:stop], self._dataset, self.draw)
 
+    def with_columns(self, columns: Mapping[str, Value]) -> Batch:
+        """The same samples in other columns."""
+        return Batch(columns, self.rows, self._dataset, self.draw)
+
     @functools.cached_property
     def _seeds(self) -> list[int]:
         return torch_seeds(*self.draw, self.rows.view(np.uint64))

@@ -6,6 +6,7 @@ through shared memory and a pipe.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -16,7 +17,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from tensorstore_ds.loading.batches import TransformsBatches
@@ -80,15 +83,17 @@ class Epoch(Iterator[Any]):
         begin: gives the position, and the batches from there on.
         stats: batches, and the time that the script waited for them, are added to it.
         transform: called with each batch, its rows and the epoch; `begin` then gives pairs of a batch and its rows.
+        count: gives the number of batches of a whole epoch, or raises TypeError.
     """
 
     def __init__(
         self,
         begin: Callable[[], tuple[Position, Iterator[Any]]],
         stats: LoaderStats,
-        transform: TransformsBatches | None = None,
+        transform: TransformsBatches | None,
+        count: Callable[[], int],
     ) -> None:
-        self._begin, self._stats, self._transform = begin, stats, transform
+        self._begin, self._stats, self._transform, self._count = begin, stats, transform, count
         self._process = os.getpid()
         self._busy = threading.Lock()
         self._position = Position()
@@ -115,6 +120,10 @@ class Epoch(Iterator[Any]):
             raise
         finally:
             self._busy.release()
+
+    def __len__(self) -> int:
+        """Batches of the whole epoch; TypeError where nobody knows them."""
+        return self._count()
 
     def __getattr__(self, name: str) -> Any:
         """What torch's own iterator has, such as its worker processes, once the first batch has come."""
@@ -162,7 +171,7 @@ def ahead(
 
     process = os.getpid()
     waiting: deque[Future[tuple[list[Any], float]]] = deque()
-    threads = ThreadPoolExecutor(width, thread_name_prefix=_THREAD_NAME)
+    threads = ThreadPoolExecutor(width, thread_name_prefix=_THREAD_NAME, initializer=_compute_alone)
     try:
         for group in groups:
             waiting.append(threads.submit(timed, group))
@@ -175,6 +184,17 @@ def ahead(
             # A garbage collection, and with it this, may run in one of them, which cannot wait for itself.
             inside = threading.current_thread().name.startswith(_THREAD_NAME)
             threads.shutdown(wait=not inside, cancel_futures=True)
+
+
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def _compute_alone() -> None:
+    """One OpenMP thread for this thread, as torch has it in worker processes: more would wait for the cores."""
+    torch.get_num_threads()  # torch sets what is usual where a thread asks for the first time
+    _libraries().limit(limits=1, user_api="openmp")
 
 
 def grouped(batches: Iterable[NDArray[np.int64]], dataset: StoreDataset) -> Iterator[Group]:

@@ -8,7 +8,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch.utils import data
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, SequentialSampler
 
 from tensorstore_ds.errors import OptionError
+from tensorstore_ds.loading.augment.base import OfBatches
 from tensorstore_ds.loading.batches import (
     IndexBatches,
     PersistentBatches,
@@ -81,7 +82,8 @@ class DataLoader(data.DataLoader[Batches]):
             there; ``auto``: ``device`` if it takes at most half of a GPU's free memory, else ``page-cache``. The
             attribute `residency` says what was chosen, and the log why.
         batch_transform: called as ``batch_transform(batch, rows, epoch)`` with every batch on its device, such as a
-            `Compose` of this library's batch transforms; what it draws follows from each sample's row and the epoch.
+            `Compose` of this library's batch transforms; what it draws follows from each sample's row and the epoch. On
+            a CPU, the threads call it where it is only of these; else the script's own thread does.
         torch_options: `num_workers`, torch's worker processes, for transforms that hold the GIL, 0 for threads; and
             `drop_last`, `timeout`, `worker_init_fn`, `multiprocessing_context`, `generator`, `persistent_workers`,
             `pin_memory_device` and `in_order`.
@@ -134,14 +136,20 @@ class DataLoader(data.DataLoader[Batches]):
             # Ranks are dealt their rows by this loader's own iteration alone. Whoever takes the sampler out of it
             # (Accelerate) divides it among the ranks himself: what he gets is the order of all ranks.
             self._dealt, sampler = sampler, sampler.undivided()
-        self._transform: TransformsBatches | None = None
+        self._transform: TransformsBatches | None = None  # of batches on their device, by the script's own thread
+        self._in_threads: OfBatches | None = None  # of batches in memory, by the threads that gather them
         self._collated: Callable[[Any], Any] = list  # what this loader itself makes of a batch of a store
         if isinstance(dataset, StoreDataset) and in_batches:
             if isinstance(collate_fn, StoreCollate):  # of a loader that Lightning makes again
                 collate_fn = collate_fn.collate_fn
             collate_fn = whole = StoreCollate(collate, dataset, pinned and not workers, collate_fn)
-            self._transform = batch_transform
-            self._collated = whole.collate if batch_transform is None else whole.with_rows
+            on_cpu = self.device is None or self.device.type == "cpu"
+            if batch_transform is None:
+                self._collated = whole.collate
+            elif on_cpu and not workers and self.residency != "device" and whole.commutes_with(batch_transform):
+                self._in_threads, self._collated = cast(OfBatches, batch_transform), whole.collate
+            else:
+                self._transform, self._collated = batch_transform, whole.with_rows
         super().__init__(
             dataset,
             batch_size,
@@ -271,7 +279,7 @@ class DataLoader(data.DataLoader[Batches]):
         one iterator at a time: when another begins, the one before raises RuntimeError. So does an iterator that is
         asked for a batch in another process than it was made in.
         """
-        return Epoch(self._begin, self._stats, self._transform)
+        return Epoch(self._begin, self._stats, self._transform, lambda: len(self._index_batches()))
 
     def _begin(self) -> tuple[Position, Iterator[Any]]:
         """The position of an iterator that begins now, not when it was made: Lightning sets the epoch in between."""
@@ -297,6 +305,9 @@ class DataLoader(data.DataLoader[Batches]):
 
         def make(group: Group) -> list[Any]:
             whole = dataset.gather(np.concatenate(group), self._pool, draw)
+            if self._in_threads is not None:
+                changed = self._in_threads.transform_batch(whole.columns, whole.rows, position.epoch, self._pool)
+                whole = whole.with_columns(changed)
             ends = itertools.accumulate(len(batch) for batch in group)
             return [self._collated(whole.part(end - len(batch), end)) for batch, end in zip(group, ends, strict=True)]
 

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.seeding import Bits, fold
 
@@ -24,8 +25,13 @@ Size = tuple[int, int] | torch.Size  # (height, width)
 Rows = Tensor | NDArray[np.int64]
 
 
-class _OfBatches(nn.Module):
+class OfBatches(nn.Module):
     """What transforms a batch: a dict by name of field, or a tuple as ``return_as="tuple"`` makes it."""
+
+    @property
+    def has_no_state(self) -> bool:
+        """Whether results follow from the arguments alone: threads may then transform several batches at once."""
+        return True
 
     def forward(self, batch: Any, rows: Rows | None = None, epoch: int | None = None) -> Any:
         """Transform a batch; what is not named here passes through as it is.
@@ -61,8 +67,10 @@ class _OfBatches(nn.Module):
         return tuple(self.transform_batch(named, rows, epoch).values())
 
     @abstractmethod
-    def transform_batch(self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None) -> dict[str, Any]:
-        """`forward` of a dict."""
+    def transform_batch(
+        self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
+    ) -> dict[str, Any]:
+        """`forward` of a dict. With a `pool`, results are in its memory, or in that of the batch, which is used up."""
 
 
 def _name_of(value: Any) -> str | None:
@@ -78,7 +86,7 @@ def _is_mask(value: Any) -> bool:
     return isinstance(value, Tensor) and value.ndim == 3 and not value.is_floating_point()
 
 
-class BatchTransform(_OfBatches):
+class BatchTransform(OfBatches):
     """A random transform of a whole batch, with parameters of its own for every sample.
 
     They follow from (seed, kind of transform, epoch, row), whatever the batch, the device, and what was drawn before:
@@ -93,12 +101,14 @@ class BatchTransform(_OfBatches):
         super().__init__()
         self.seed = seed
 
-    def transform_batch(self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None) -> dict[str, Any]:
+    def transform_batch(
+        self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
+    ) -> dict[str, Any]:
         images = check_images(batch)
         size, objects, masks = images.shape[-2:], batch.get("objects"), batch.get("mask")
         packed = _packed(objects, len(images))
         params = self.make_params(self.keys(check_rows(rows, epoch, len(images)), epoch or 0), size)
-        result = {**batch, "image": self.transform_images(images, params)}
+        result = {**batch, "image": self.transform_images(images, params, pool)}
         if packed is not None:
             moved = self.transform_objects(packed, params, size)
             result["objects"] = moved if objects is packed else {"offsets": moved.offsets, **moved.values}
@@ -107,7 +117,7 @@ class BatchTransform(_OfBatches):
             if found != expected:
                 raise ValueError(f"batch['mask']: expected a mask for each image, {expected}, found {found}.")
             layers = masks.view(torch.int16) if masks.dtype == torch.uint16 else masks  # torch does little with uint16
-            result["mask"] = self.transform_masks(layers[:, None], params)[:, 0].view(masks.dtype)
+            result["mask"] = self.transform_masks(layers[:, None], params, pool)[:, 0].view(masks.dtype)
         return result
 
     def keys(self, rows: Rows, epoch: int) -> Bits:
@@ -120,14 +130,14 @@ class BatchTransform(_OfBatches):
         """Parameters by name, each (B, ...) on the CPU, for samples with `keys` in images of (height, width) `size`."""
 
     @abstractmethod
-    def transform_images(self, images: Tensor, params: Params) -> Tensor:
-        """Images (B, C, H, W) after the transform: new memory."""
+    def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
+        """Images (B, C, H, W) after the transform: new memory; with a `pool`, of it, or `images` themselves."""
 
     def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
         """Objects after the transform of images of (height, width) `size`; as they are, where nothing moves."""
         return objects
 
-    def transform_masks(self, masks: Tensor, params: Params) -> Tensor:
+    def transform_masks(self, masks: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         """Masks (B, 1, H, W) after the transform; as they are, where pixels only change their colors."""
         return masks
 
@@ -136,7 +146,7 @@ class BatchTransform(_OfBatches):
         return ", ".join(f"{k}={v!r}" for k, v in shown if not k.startswith("_") and k != "training")
 
 
-class Compose(_OfBatches):
+class Compose(OfBatches):
     """One batch transform after the other.
 
     Each gets other rows, made of (seed, place in the list, row), so that two of one kind draw different numbers.
@@ -158,12 +168,21 @@ class Compose(_OfBatches):
         self.transforms = nn.ModuleList(transforms)
         self.seed = seed
 
-    def transform_batch(self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None) -> dict[str, Any]:
+    @property
+    def has_no_state(self) -> bool:
+        return all(isinstance(transform, OfBatches) and transform.has_no_state for transform in self.transforms)
+
+    def transform_batch(
+        self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
+    ) -> dict[str, Any]:
         numbers = check_rows(rows, epoch, len(check_images(batch)))
         result = dict(batch)
         for place, transform in enumerate(self.transforms):
             keys = fold(self.seed, place, numbers.view(np.uint64)).view(np.int64)
-            result = transform(result, keys, epoch or 0)
+            if isinstance(transform, OfBatches):
+                result = transform.transform_batch(result, keys, epoch or 0, pool)
+            else:
+                result = transform(result, keys, epoch or 0)
         return result
 
 

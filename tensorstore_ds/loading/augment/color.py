@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.statistics import channel_moments
-from tensorstore_ds.loading.augment.base import BatchTransform, Params, Rows, Size, check_images, on_device
+from tensorstore_ds.loading.augment.base import BatchTransform, OfBatches, Params, Rows, Size, check_images, on_device
+from tensorstore_ds.loading.augment.pixels import empty_like, parts
+from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.seeding import Bits, uniforms
@@ -19,6 +23,9 @@ from tensorstore_ds.seeding import Bits, uniforms
 BRIGHTNESS, CONTRAST, SATURATION = range(3)
 #: Red, green and blue in the brightness that we see (ITU-R BT.601, as Pillow and torchvision round it).
 LUMA = (0.2989, 0.587, 0.114)
+
+#: Up to so many numbers an image is normalized as a whole: what is multiplied and added stays in the cache.
+SMALL_IMAGE = 16 * 1024
 
 Range = tuple[float, float]
 
@@ -58,34 +65,44 @@ class ColorJitter(BatchTransform):
         factors = np.take_along_axis(low + drawn[:, : len(used)] * (high - low), order, 1)
         return {"order": torch.tensor(list(used), dtype=torch.int64)[order], "factors": torch.from_numpy(factors)}
 
-    def transform_images(self, images: Tensor, params: Params) -> Tensor:
+    def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         """Images in other colors, of the same dtype; raises `ValueError` if they have neither 1 channel nor 3."""
         if images.shape[1] not in (1, 3):
             raise ValueError(f"ColorJitter: expected images of 1 or 3 channels, found {images.shape[1]}.")
         order, factors = params["order"], params["factors"]
         if images.shape[1] == 1:
             factors = torch.where(order == SATURATION, 1.0, factors)
-        work = torch.float64 if images.dtype == torch.float64 else torch.float32
-        shares, rests = (on_device(f.to(work), images.device)[..., None, None, None] for f in (factors, 1 - factors))
-        which = on_device(order, images.device)[..., None, None, None]
-        values = images.to(work, copy=True)
-        whole = images.dtype == torch.uint8
-        for turn in range(order.shape[1]):
-            grays = values
-            if values.shape[1] == 3:
-                red, green, blue = values.unbind(1)
-                grays = red.mul(LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])[:, None]
-                grays = grays.floor_() if whole else grays
-            mean = grays.mean((1, 2, 3), keepdim=True)
-            grays = torch.where(which[:, turn] == CONTRAST, mean, grays)
-            grays = torch.where(which[:, turn] == BRIGHTNESS, 0.0, grays)
-            values.mul_(shares[:, turn]).add_(grays * rests[:, turn]).clamp_(0, 255 if whole else 1)
-            if whole:
-                values.floor_()
-        return values.to(images.dtype)
+        if not images.is_cuda and len(images):  # a few images at a time, which stay in the processor's cache
+            out = images if pool is not None else torch.empty_like(images)
+            for part in parts(images):
+                out[part] = _jittered(images[part], order[part], factors[part])
+            return out
+        return _jittered(images, order, factors)
 
 
-class Normalize(nn.Module):
+def _jittered(images: Tensor, order: Tensor, factors: Tensor) -> Tensor:
+    work = torch.float64 if images.dtype == torch.float64 else torch.float32
+    shares, rests = (on_device(f.to(work), images.device)[..., None, None, None] for f in (factors, 1 - factors))
+    which = on_device(order, images.device)[..., None, None, None]
+    layout = torch.preserve_format if images.is_cuda else torch.contiguous_format  # a CPU takes one color at a time
+    values = images.to(work, copy=True, memory_format=layout)
+    whole = images.dtype == torch.uint8
+    for turn in range(order.shape[1]):
+        grays = values
+        if values.shape[1] == 3:
+            red, green, blue = values.unbind(1)
+            grays = red.mul(LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])[:, None]
+            grays = grays.floor_() if whole else grays
+        mean = grays.mean((1, 2, 3), keepdim=True)
+        grays = torch.where(which[:, turn] == CONTRAST, mean, grays)
+        grays = torch.where(which[:, turn] == BRIGHTNESS, 0.0, grays)
+        values.mul_(shares[:, turn]).add_(grays * rests[:, turn]).clamp_(0, 255 if whole else 1)
+        if whole:
+            values.floor_()
+    return values.to(images.dtype)
+
+
+class Normalize(OfBatches):
     """Bring images to mean 0 and standard deviation 1, in the dtype that the model wants: torchvision's `Normalize`.
 
     One multiplication and one addition in float32, on CUDA a single pass over the image, then rounded to `dtype`. The
@@ -123,22 +140,41 @@ class Normalize(nn.Module):
             )
         return cls(channels[0], channels[1], dtype=dtype)
 
-    def forward(self, batch: Mapping[str, Any], rows: Rows | None = None, epoch: int | None = None) -> dict[str, Any]:
+    def transform_batch(
+        self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
+    ) -> dict[str, Any]:
         """The batch with other images (B, C, H, W), of `dtype`; `rows` and `epoch` are not needed."""
         images = check_images(batch)
         if images.shape[1] != len(self.mean):
             raise ValueError(f"Normalize: expected images of {len(self.mean)} channels, found {images.shape[1]}.")
         largest = 255 if images.dtype == torch.uint8 else 1
-        mean, std = (torch.tensor(values, dtype=torch.float64)[:, None, None] for values in (self.mean, self.std))
-        scale, shift = (on_device(t.to(torch.float32), images.device) for t in (1 / (std * largest), -mean / std))
         if images.is_cuda:  # one kernel, that converts as it reads and writes
+            scale, shift = (on_device(values, images.device) for values in _factors(self.mean, self.std, largest))
             scaled = torch.addcmul(shift, images, scale, out=torch.empty_like(images, dtype=self.dtype))
         else:  # on a CPU it would convert through copies of its own: half as quick for float32, a third for bfloat16
-            scaled = images.to(torch.float32, copy=True).mul_(scale).add_(shift).to(self.dtype)
+            scaled = empty_like(images, pool, dtype=torch.float32).copy_(images)
+            values, pixels = scaled, 0
+            if not scaled.is_contiguous():  # a small image at a time, or a line of a large one: not three channels
+                small = math.prod(images.shape[1:]) <= SMALL_IMAGE
+                values = scaled.permute(0, 2, 3, 1).flatten(1 if small else 2)
+                pixels = values.shape[-1] // len(self.mean)
+            scale, shift = _factors(self.mean, self.std, largest, pixels)
+            values.mul_(scale).add_(shift)
+            if self.dtype != torch.float32:
+                scaled = empty_like(images, pool, dtype=self.dtype).copy_(scaled)
         return {**batch, "image": scaled}
 
     def extra_repr(self) -> str:
         return f"mean={self.mean}, std={self.std}, dtype={self.dtype}"
+
+
+@functools.lru_cache(maxsize=32)
+def _factors(mean: tuple[float, ...], std: tuple[float, ...], largest: int, pixels: int = 0) -> tuple[Tensor, Tensor]:
+    """What to multiply by and to add, float32: (C, 1, 1), or (pixels * C,) for pixels in channels-last memory."""
+    means, stds = (torch.tensor(values, dtype=torch.float64) for values in (mean, std))
+    both = (1 / (stds * largest)).to(torch.float32), (-means / stds).to(torch.float32)
+    scale, shift = (values.repeat(pixels) if pixels else values[:, None, None] for values in both)
+    return scale, shift
 
 
 def _range(name: str, value: float | Range | None) -> Range | None:

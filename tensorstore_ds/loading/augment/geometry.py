@@ -19,7 +19,19 @@ from torch import Tensor
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, on_device
-from tensorstore_ds.loading.augment.pixels import PaddingMode, crop, mirror, pad, resized_crop, resized_crop_nearest
+from tensorstore_ds.loading.augment.pixels import (
+    PaddingMode,
+    can_shift,
+    crop,
+    crop_padded,
+    is_large,
+    mirror,
+    pad,
+    resized_crop,
+    resized_crop_nearest,
+    shift,
+)
+from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split
@@ -74,22 +86,28 @@ class RandomCrop(BatchTransform):
         corner = torch.from_numpy((uniforms(keys, 2) * (room + 1)).astype(np.int64))
         return {"top": corner[:, 0], "left": corner[:, 1]}
 
-    def transform_images(self, images: Tensor, params: Params) -> Tensor:
-        return self._cut(images, params, self.fill)
+    def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
+        return self._cut(images, params, self.fill, pool)
 
     def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
         origin = torch.stack([params["left"] - self.padding[0], params["top"] - self.padding[1]], 1)
         return move_objects(objects, origin, torch.ones(len(origin), 2), self.size)
 
-    def transform_masks(self, masks: Tensor, params: Params) -> Tensor:
+    def transform_masks(self, masks: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         ignored = -1 if masks.dtype == torch.int16 else 255  # uint16 comes as int16, in which 65535 is -1
         fill = ignored if self.mask_fill is None else self.mask_fill
-        return self._cut(masks, params, fill - 2**16 if masks.dtype == torch.int16 and fill >= 2**15 else fill)
+        fill = fill - 2**16 if masks.dtype == torch.int16 and fill >= 2**15 else fill
+        return self._cut(masks, params, fill, pool)
 
-    def _cut(self, images: Tensor, params: Params, fill: float) -> Tensor:
+    def _cut(self, images: Tensor, params: Params, fill: float, pool: BufferPool | None) -> Tensor:
+        top, left = params["top"], params["left"]
+        if self.padding_mode == "constant" and can_shift(images, self.size, self.padding):
+            return shift(images, top, left, self.padding, fill, pool)
+        if self.padding_mode == "constant" and is_large(images):
+            return crop_padded(images, top - self.padding[1], left - self.padding[0], self.size, fill, pool)
         if any(self.padding):
             images = pad(images, self.padding, self.padding_mode, fill)
-        return crop(images, params["top"], params["left"], self.size)
+        return crop(images, top, left, self.size, pool)
 
 
 class RandomResizedCrop(BatchTransform):
@@ -141,14 +159,14 @@ class RandomResizedCrop(BatchTransform):
         boxes = np.where(fits.any(axis=1, keepdims=True), first, middle).astype(np.int64)
         return {"boxes": torch.from_numpy(boxes)}
 
-    def transform_images(self, images: Tensor, params: Params) -> Tensor:
-        return resized_crop(images, params["boxes"], self.size)
+    def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
+        return resized_crop(images, params["boxes"], self.size, pool)
 
     def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
         zoom = torch.tensor(self.size, dtype=torch.float64) / params["boxes"][:, 2:]
         return move_objects(objects, params["boxes"][:, :2].flip(1), zoom.flip(1), self.size)
 
-    def transform_masks(self, masks: Tensor, params: Params) -> Tensor:
+    def transform_masks(self, masks: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         return resized_crop_nearest(masks, params["boxes"], self.size)
 
 
@@ -183,8 +201,8 @@ class RandomHorizontalFlip(BatchTransform):
         """`flip` (B,) bool."""
         return {"flip": torch.from_numpy(uniforms(keys, 1)[:, 0] < self.p)}
 
-    def transform_images(self, images: Tensor, params: Params) -> Tensor:
-        return mirror(images, params["flip"])
+    def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
+        return mirror(images, params["flip"], pool)
 
     def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
         width, values = size[1], dict(objects.values)
@@ -198,8 +216,8 @@ class RandomHorizontalFlip(BatchTransform):
             values["keypoints"] = torch.where(flip[..., None], mirrored, values["keypoints"])
         return PackedObjects(objects.offsets, values)
 
-    def transform_masks(self, masks: Tensor, params: Params) -> Tensor:
-        return mirror(masks, params["flip"])
+    def transform_masks(self, masks: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
+        return mirror(masks, params["flip"], pool)
 
     def _order(self, keypoints: int) -> Tensor:
         """(K,) int64: which keypoint comes to each place."""

@@ -4,31 +4,89 @@ On a GPU one batched operation does it, because many small ones would leave it i
 because torch's gathers go byte by byte there: 224x224 crops of 256x256 images at 44,500 a second and core against
 2,350, resized crops at 5,400 against 310. The pixels are the same.
 
-All take (B, C, H, W) images of any dtype in channels-last or contiguous memory, and return new memory in both of them.
+All take (B, C, H, W) images of any dtype in channels-last or contiguous memory, and return new memory laid out alike;
+with a `pool`, which only those pass to whom the images belong, memory of it, or the images themselves.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.augment.base import on_device
+from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.reading.columns import LARGE_NBYTES
 
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 
+#: Images are moved so many bytes at a time, which stay in the second level of a processor's cache.
+PART_NBYTES = 256 * 1024
+#: `shift` has a table of an image for each place of a cut: at most so many bytes, which stay there too.
+SHIFT_NBYTES = 512 * 1024
 
-def crop(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int]) -> Tensor:
+
+def crop(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int], pool: BufferPool | None = None) -> Tensor:
     """Cut (height, width) `size` from each image, its upper left corner at `top`, `left`: (B,) int64 on the CPU."""
-    if images.device.type != "cpu":
+    if _in_one_operation(images):
         return crop_batched(images, on_device(top, images.device), on_device(left, images.device), size)
-    out = _empty(images, size)
-    for i, (y, x) in enumerate(zip(top.tolist(), left.tolist(), strict=True)):
-        out[i] = images[i, :, y : y + size[0], x : x + size[1]]
+    if is_large(images):
+        return crop_padded(images, top, left, size, 0, pool)
+    out = empty_like(images, pool, size=size)
+    axis = _axis_of_width(images)
+    source, target = _as_array(images, axis), _as_array(out, axis)
+    windows = sliding_window_view(source, size, axis=(axis - 1, axis))
+    windows = windows.transpose(0, 1, 2, 4, 5, 3) if axis == 2 else windows.transpose(0, 2, 3, 1, 4, 5)
+    places = np.stack([np.arange(len(images)), top, left])
+    for part in parts(target):
+        target[part] = windows[tuple(places[:, part])]
     return out
+
+
+def is_large(images: Tensor) -> bool:
+    """Whether an image on a CPU takes longer to copy than Python needs to say so."""
+    large = math.prod(images.shape[1:]) * images.element_size() >= LARGE_NBYTES
+    return large and not _in_one_operation(images)
+
+
+def crop_padded(
+    images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int], fill: float, pool: BufferPool | None
+) -> Tensor:
+    """As `crop`, of images on a CPU, one by one; what lies outside of an image is `fill`."""
+    out = empty_like(images, pool, size=size)
+    axis = _axis_of_width(images)
+    source, target = _as_array(images, axis), _as_array(out, axis)
+    filling = _bits(torch.tensor(fill).to(images.dtype))
+    for i, (y, x) in enumerate(zip(top.tolist(), left.tolist(), strict=True)):
+        _place(target[i], source[i], y, x, filling, axis)
+    return out
+
+
+def _place(target: NDArray[Any], source: NDArray[Any], y: int, x: int, filling: NDArray[Any], axis: int) -> None:
+    """Copy what `source` has from (y, x) on into `target`; `filling` where that is outside of it."""
+    height, width = target.shape[axis - 2 : axis]
+    lines, from_lines = _span(y, height, source.shape[axis - 2])
+    columns, from_columns = _span(x, width, source.shape[axis - 1])
+    if (lines, columns) != (slice(0, height), slice(0, width)):
+        target[...] = filling
+    before = (slice(None),) * (axis - 2)
+    target[(*before, lines, columns)] = source[(*before, from_lines, from_columns)]
+
+
+def _span(start: int, length: int, has: int) -> tuple[slice, slice]:
+    """Of `length` places from `start` on, those that lie in [0, has): counted from `start`, and from 0."""
+    first = min(max(0, -start), length)
+    last = max(first, min(length, has - start))
+    return slice(first, last), slice(start + first, start + last)
 
 
 def crop_batched(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int]) -> Tensor:
@@ -39,7 +97,7 @@ def crop_batched(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int
     return out.permute(0, 3, 1, 2).contiguous(memory_format=_format(images))
 
 
-def resized_crop(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
+def resized_crop(images: Tensor, boxes: Tensor, size: tuple[int, int], pool: BufferPool | None = None) -> Tensor:
     """Cut a box from each image and resize it to (height, width) `size`: bilinear, antialiased.
 
     Antialiased always, as Pillow does, and torchvision by default: otherwise a crop that is made smaller keeps only a
@@ -49,7 +107,7 @@ def resized_crop(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor
     # torch 2.15 on a CPU fills results of width 1 with their first row where images are floating-point and contiguous.
     if images.device.type != "cpu" or size[1] == 1:
         return resized_crop_batched(images, on_device(boxes, images.device), size)
-    out = _empty(images, size)
+    out = empty_like(images, pool, size=size)
     for i, (top, left, height, width) in enumerate(boxes.tolist()):
         part = images[i : i + 1, :, top : top + height, left : left + width]
         if part.dtype not in (torch.uint8, torch.float32, torch.float64):
@@ -101,19 +159,82 @@ def resize_weights(start: Tensor, extent: Tensor, length: int, size: int) -> Ten
     return weights / weights.sum(-1, keepdim=True)
 
 
-def mirror(images: Tensor, flip: Tensor) -> Tensor:
-    """Mirror those images left to right where `flip`, (B,) bool on the CPU, is true."""
-    if images.device.type != "cpu":
+def mirror(images: Tensor, flip: Tensor, pool: BufferPool | None = None) -> Tensor:
+    """Mirror those images left to right where `flip`, (B,) bool on the CPU, is true: in place if there is a `pool`."""
+    if _in_one_operation(images):
         return mirror_batched(images, on_device(flip, images.device))
-    out = images.clone()
-    for i in flip.nonzero()[:, 0].tolist():
-        out[i] = images[i].flip(-1)
+    out = images.clone() if pool is None else images
+    axis = _axis_of_width(out)
+    array = _as_array(out, axis)
+    chosen = flip.nonzero()[:, 0].numpy()
+    for part in parts(array, len(chosen)):
+        mirrored = torch.from_numpy(array[chosen[part]]).flip(axis)  # torch's is quick, NumPy's goes byte by byte
+        array[chosen[part]] = mirrored.numpy()
     return out
 
 
 def mirror_batched(images: Tensor, flip: Tensor) -> Tensor:
     """As `mirror`, of all images at once; both tensors on one device."""
     return torch.where(flip[:, None, None, None], images.flip(-1), images)
+
+
+def can_shift(images: Tensor, size: tuple[int, int], padding: tuple[int, int, int, int]) -> bool:
+    """Whether `shift` does what `pad` with a constant and `crop` do, and is quicker: for small images on a CPU."""
+    left, top, right, bottom = padding
+    ways = (1 + top + bottom) * (1 + left + right)
+    nbytes = math.prod(images.shape[1:]) * images.element_size()
+    dense = images.is_contiguous() or images.is_contiguous(memory_format=torch.channels_last)
+    alike = dense and size == tuple(images.shape[-2:]) and len(images) > 0
+    return alike and ways > 1 and ways * nbytes <= SHIFT_NBYTES and not _in_one_operation(images)
+
+
+def shift(
+    images: Tensor, top: Tensor, left: Tensor, padding: tuple[int, int, int, int], fill: float, pool: BufferPool | None
+) -> Tensor:
+    """Pad by (left, top, right, bottom) with `fill` and cut the size of before at `top`, `left`: (B,) int64.
+
+    An image whose memory is read from another byte on is moved, but for the lines and columns that come from outside of
+    it: these are then overwritten, by a table of what to keep at each place of the cut.
+    """
+    out = empty_like(images, pool)
+    axis = _axis_of_width(images)
+    source, target = _as_array(images, axis), _as_array(out, axis)
+    samples, pixels = len(source), math.prod(source.shape[1:])
+    ways_x = 1 + padding[0] + padding[2]
+    which = top.numpy() * ways_x + left.numpy()
+    keep = _kept(source.shape[1:], axis, padding, source.dtype)
+    filling = torch.tensor(fill).to(images.dtype)
+    line, step = (math.prod(source.shape[axis:]), math.prod(source.shape[axis + 1 :]))
+    y, x = top.numpy() - padding[1], left.numpy() - padding[0]
+    starts = np.arange(samples) * pixels + y * line + x * step
+    last = max(0, (samples - 1) * pixels)
+    outside = np.flatnonzero((starts < 0) | (starts > last))
+    flat_source, flat = source.reshape(-1), target.reshape(samples, pixels)
+    views = sliding_window_view(flat_source, pixels)
+    for part in parts(target):
+        np.bitwise_and(views[starts[part].clip(0, last)], keep[which[part]], out=flat[part])
+    for i in outside:
+        _place(target[i], source[i], int(y[i]), int(x[i]), _bits(filling), axis)
+    if filling != 0:
+        filled = np.invert(keep) & _bits(filling)
+        for part in parts(target):
+            flat[part] |= filled[which[part]]
+    return out
+
+
+@functools.lru_cache(maxsize=8)
+def _kept(shape: tuple[int, ...], axis: int, padding: tuple[int, int, int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """(ways, pixels): all bits of the pixels of an image that stay in it, for each place of a cut of its size."""
+    left, top, right, bottom = padding
+    whole = np.zeros(shape, dtype)
+    height, width = shape[axis - 2 : axis]
+    kept = np.full((1 + top + bottom, 1 + left + right, *shape), ~dtype.type(0))
+    lines, columns = np.arange(height), np.arange(width)
+    y = np.arange(-top, bottom + 1)[:, None] + lines
+    x = np.arange(-left, right + 1)[:, None] + columns
+    inside = ((y >= 0) & (y < height))[:, None, :, None] & ((x >= 0) & (x < width))[None, :, None, :]
+    inside = inside[..., None] if axis == 2 else inside[:, :, None]
+    return np.where(inside, kept, whole).reshape(-1, whole.size)
 
 
 def pad(images: Tensor, padding: tuple[int, int, int, int], mode: PaddingMode, fill: float) -> Tensor:
@@ -129,10 +250,47 @@ def pad(images: Tensor, padding: tuple[int, int, int, int], mode: PaddingMode, f
     return lines.permute(0, 3, 1, 2).contiguous(memory_format=_format(images))
 
 
+def empty_like(
+    images: Tensor, pool: BufferPool | None, *, size: tuple[int, int] | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Memory for as many images of (height, width) `size`, laid out alike, and of `pool` if there is one."""
+    height, width = size or images.shape[-2:]
+    dtype = dtype or images.dtype
+    if pool is None or not images.permute(0, 2, 3, 1).is_contiguous():
+        return torch.empty(
+            (*images.shape[:2], height, width), dtype=dtype, device=images.device, memory_format=_format(images)
+        )
+    rows, _ = pool.empty(len(images), ArraySpec(f"int{8 * dtype.itemsize}", (height, width, images.shape[1])))
+    return rows.view(dtype).permute(0, 3, 1, 2)
+
+
 def _format(images: Tensor) -> torch.memory_format:
     contiguous = images.is_contiguous() or not images.is_contiguous(memory_format=torch.channels_last)
     return torch.contiguous_format if contiguous else torch.channels_last
 
 
-def _empty(images: Tensor, size: tuple[int, int]) -> Tensor:
-    return torch.empty((*images.shape[:2], *size), dtype=images.dtype, memory_format=_format(images))
+def _in_one_operation(images: Tensor) -> bool:
+    return images.device.type != "cpu" or images.requires_grad
+
+
+def _bits(images: Tensor) -> NDArray[Any]:
+    """Pixels of any dtype as whole numbers of as many bytes: NumPy knows no bfloat16."""
+    of_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return images.detach().view(of_size[images.element_size()]).numpy()
+
+
+def _axis_of_width(images: Tensor) -> int:
+    """Of their memory: the last one where they are contiguous, the third where they are channels-last."""
+    return 3 if images.is_contiguous() else 2
+
+
+def _as_array(images: Tensor, axis: int) -> NDArray[Any]:
+    """The images' memory, with the width along `axis`: (B, C, H, W) or (B, H, W, C)."""
+    return _bits(images if axis == 3 else images.permute(0, 2, 3, 1))
+
+
+def parts(array: NDArray[Any] | Tensor, rows: int | None = None) -> Iterator[slice]:
+    """Slices of so many rows of it that what is made of them stays in the processor's cache."""
+    step = max(1, PART_NBYTES // max(1, array[:1].nbytes))
+    rows = len(array) if rows is None else rows
+    return (slice(first, min(first + step, rows)) for first in range(0, rows, step))

@@ -1,0 +1,131 @@
+"""The whole job on small photographs: from the folder of files to three epochs of a tiny model, and the first batch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Figure, Settings, as_result, in_fresh_process, seconds_of, spread
+from benchmarks.samples import write_colors
+
+EPOCHS, BATCH, WORKERS = 3, 128, 2
+ENCODINGS = ("raw", "jpeg", "source")
+_ROUNDS = 3  # of minutes each
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """Seconds of each part, in processes that begin with nothing: files through ImageFolder, and a store.
+
+    The 60,000 JPEG files of 32x32 pixels in 10 folders are as many and as large as CIFAR-10's.
+    """
+    files, store = settings.scratch / "files", settings.scratch / "store.tsds"
+    write_colors(files)
+    rounds: dict[str, list[dict[str, float]]] = {"files": [], "store": []}
+    for number in range(_ROUNDS):
+        for way in sorted(rounds, reverse=bool(number % 2)):
+            rounds[way].append(in_fresh_process("whole_job", way, files, store))
+            shutil.rmtree(store, ignore_errors=True)
+    firsts = {}
+    for encoding in ENCODINGS:
+        in_fresh_process("whole_job", "convert", files, store, encoding)
+        runs = [in_fresh_process("whole_job", "first", files, store) for _ in range(settings.repeat)]
+        firsts[encoding] = [run["first batch"] for run in runs]
+        shutil.rmtree(store)
+    totals = {way: [sum(parts.values()) for parts in own] for way, own in rounds.items()}
+    parts = {
+        way: ", ".join(f"{part} {statistics.median(each[part] for each in own):.1f} s" for part in own[0])
+        for way, own in rounds.items()
+    }
+    what = (
+        f"60,000 JPEG files of 32x32, {EPOCHS} epochs of a tiny ViT: time, relative to ImageFolder, {WORKERS} workers"
+    )
+    ratio = statistics.median(a / b for a, b in zip(totals["store"], totals["files"], strict=True))
+    note = f"{spread(totals['store'])} s ({parts['store']}) against {spread(totals['files'])} s ({parts['files']})"
+    slowest = max(statistics.median(seconds) for seconds in firsts.values())
+    seconds = ", ".join(f"{encoding} {spread(own)}" for encoding, own in firsts.items())
+    first = f"import tensorstore_ds and the first batch of {BATCH}: the slowest of three encodings"
+    figures = [Figure(what, ratio, 1.0, "x", note=note), Figure(first, slowest, 0.5, "s", note=f"{seconds} s")]
+    return as_result(figures, rounds=rounds)
+
+
+def run_files(files: Path) -> dict[str, float]:
+    """ImageFolder and torch's loader, as torchvision's documentation has them."""
+    import torch
+    from torchvision import datasets
+    from torchvision.transforms import v2
+
+    normalize = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.25] * 3)]
+    dataset = datasets.ImageFolder(str(files / "train"), v2.Compose([v2.RandomHorizontalFlip(), *normalize]))
+    options: dict[str, Any] = {"shuffle": True, "num_workers": WORKERS, "persistent_workers": True}
+    return train(torch.utils.data.DataLoader(dataset, BATCH, **options))
+
+
+def run_store(files: Path, store: Path) -> dict[str, float]:
+    """The same from a store, with the conversion."""
+    import tensorstore_ds as tsds
+
+    converting = seconds_of(lambda: tsds.convert(files, store, tsds.ConvertOptions(workers=WORKERS)))
+    transform = tsds.Compose([tsds.RandomHorizontalFlip(), tsds.Normalize([0.5] * 3, [0.25] * 3)])
+    dataset = tsds.StoreDataset(store, return_as="tuple")
+    loader = tsds.DataLoader(dataset, BATCH, shuffle=True, batch_transform=transform)
+    return {"convert": converting, **train(loader)}
+
+
+def train(loader: Any) -> dict[str, float]:
+    """Seconds until the first batch has come, and of each epoch, that one's first batch with it."""
+    import torch
+
+    from tensorstore_ds.training.options import ViTOptions
+    from tensorstore_ds.training.vit import ViT
+
+    torch.manual_seed(0)
+    model = ViT(ViTOptions(image_size=(32, 32), channels=3, patch_size=4, width=48, depth=2, heads=3, mlp_width=96), 10)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    parts: dict[str, float] = {}
+    for epoch in range(1, EPOCHS + 1):
+        begun = time.perf_counter()
+        for images, labels in loader:
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        parts[f"epoch {epoch}"] = time.perf_counter() - begun
+    if not loss < 2.2:  # the classes have colors of their own: a model that learns nothing was fed nothing
+        raise RuntimeError(f"after {EPOCHS} epochs the loss is {loss:.2f}")
+    return parts
+
+
+def first_batch(store: Path) -> dict[str, float]:
+    """Seconds from the import on, torch being there, as a script has it before."""
+    import torch
+
+    torch.zeros(1)
+    begun = time.perf_counter()
+    import tensorstore_ds as tsds
+
+    next(iter(tsds.DataLoader(tsds.StoreDataset(store), BATCH, shuffle=True)))
+    return {"first batch": time.perf_counter() - begun}
+
+
+def main() -> None:
+    """One way, in this process: its seconds as JSON."""
+    way, files, store, *more = sys.argv[1:]
+    if way == "convert":
+        import tensorstore_ds as tsds
+
+        tsds.convert(Path(files), Path(store), tsds.ConvertOptions(workers=WORKERS, encoding=more[0]))
+        parts = {}
+    elif way == "files":
+        parts = run_files(Path(files))
+    else:
+        parts = run_store(Path(files), Path(store)) if way == "store" else first_batch(Path(store))
+    print(json.dumps(parts))
+
+
+if __name__ == "__main__":
+    main()
