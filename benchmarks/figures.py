@@ -16,6 +16,7 @@ from tensorstore_ds.comparison.results import Way
 
 PAGE, CHART, README = ROOT / "docs/figures.md", ROOT / "docs/loading.png", ROOT / "README.md"
 BEGIN, END = "<!-- figures begin -->", "<!-- figures end -->"
+INDEX, HEADLINE = ROOT / "docs/index.md", ("<!-- headline begin -->", "<!-- headline end -->")
 #: Left out of the machine's description: the same everywhere, or of no weight.
 _UNSAID = ("tensorstore-ds", "torchvision")
 
@@ -221,9 +222,19 @@ def _transforms(result: Result) -> list[str]:
 # --- files --------------------------------------------------------------------------------------------------------
 
 
-def readme_with(text: str, short: str) -> str:
-    """The README with a table between its marks."""
-    return re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n\n{short}\n\n{END}", text, flags=re.DOTALL)
+def headline(result: Result) -> str:
+    """The one figure of the site's first page: of this project's loader, on the first data set."""
+    first, machine = result["races"][0], result["machine"]
+    way = _best(first["ways"], OURS.title)
+    assert way is not None
+    where = f"{machine['cpu']}, {machine['cores']}"
+    rate = f"The loader gives **{way['rate']:,.0f} images per second**"
+    return f"{rate} ({first['title']}, on {where}).\n[All figures](figures.md)."
+
+
+def text_with(text: str, put: str, begin: str = BEGIN, end: str = END) -> str:
+    """A page, such as the README, with a table or a line between its marks."""
+    return re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n\n{put}\n\n{end}", text, flags=re.DOTALL)
 
 
 def draw(result: Result, file: Path) -> None:
@@ -238,7 +249,7 @@ def draw(result: Result, file: Path) -> None:
         titles = dict.fromkeys(way["title"] for way in one["ways"] if way["rate"])
         races.append(sorted((best(one["ways"], title) for title in titles), key=lambda way: way["rate"]))
     heights = [len(ways) + 1.6 for ways in races]
-    with sheet(file, 6.4, 0.31 * sum(heights) + 0.4) as figure:
+    with sheet(file, 5.2, 0.29 * sum(heights) + 0.4) as figure:
         figure.suptitle("Images per second, shuffled epochs from the page cache", fontsize=11.5, x=0.01, ha="left")
         panels = figure.subplots(len(races), 1, height_ratios=heights, squeeze=False)[:, 0]
         for axes, one, ways in zip(panels, result["races"], races, strict=True):
@@ -247,12 +258,12 @@ def draw(result: Result, file: Path) -> None:
             lengths = [min(way["rate"], longest) for way in ways]
             bars = axes.barh([_short_name(way) for way in ways], lengths, color=colors, height=0.74)
             labels = [_bar_label(way, cut=way["rate"] > longest) for way in ways]
-            axes.bar_label(bars, labels, padding=4, fontsize=10.5, color=INK)
-            axes.set_xlim(0, 1.7 * max(lengths))
+            axes.bar_label(bars, labels, padding=4, fontsize=10, color=INK)
+            axes.set_xlim(0, 2.45 * max(lengths))
             axes.set_xticks([])
-            axes.tick_params(axis="y", labelsize=10.5, length=0)
+            axes.tick_params(axis="y", labelsize=10, length=0)
             axes.spines["bottom"].set_visible(False)
-            axes.set_title(one["title"], fontsize=11)
+            axes.set_title(one["title"], fontsize=10.5)
 
 
 def _short_name(way: Mapping[str, Any]) -> str:
@@ -276,7 +287,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results = load_results()
     PAGE.write_text(page(results))
     if "loading" in results:
-        README.write_text(readme_with(README.read_text(), short_table(results["loading"])))
+        README.write_text(text_with(README.read_text(), short_table(results["loading"])))
+        INDEX.write_text(text_with(INDEX.read_text(), headline(results["loading"]), *HEADLINE))
         draw(results["loading"], CHART)
 
 

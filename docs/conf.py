@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from tensorstore_ds.version import __version__
 HERE = Path(__file__).parent
 #: Folders beside this one, and what of them is part of the site.
 NEIGHBORS = {"formats": ("v1/*.*", "v1/conformance/README.md", "sources/*.md"), "examples": ("README.md",)}
+PROJECT = tomllib.loads((HERE.parent / "pyproject.toml").read_text("utf-8"))["project"]
+#: Where the repository can be seen: `[project.urls]` in pyproject.toml says it; without it there is no link.
+REPOSITORY = PROJECT.get("urls", {}).get("Repository")
 _ALIAS = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
 _FUNCTION = re.compile(r"<function \S+?>+")
 
@@ -21,13 +25,14 @@ project = "tensorstore-ds"
 version = release = __version__
 copyright = "the tensorstore-ds authors. Apache License 2.0"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 # In a docstring `name` is something of this library where there is such a thing, and an argument or a value elsewhere.
 default_role = "py:obj"
 highlight_language = "text"
 suppress_warnings = ["misc.highlighting_failure"]  # the specification shows JSON with names in place of values
 myst_heading_anchors = 3
+copybutton_prompt_text = "$ "  # of consoles, the commands alone are copied
 
 add_module_names = False
 autodoc_member_order = "bysource"
@@ -41,12 +46,18 @@ python_maximum_signature_line_length = 100
 python_use_unqualified_type_names = True
 
 html_theme = "pydata_sphinx_theme"
-html_title = "tensorstore-ds"
+html_title = f"tensorstore-ds {version}"
+html_sidebars = {page: [] for page in ("index", "commands", "genindex", "search")}  # no pages are below these
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
-html_theme_options = {"navigation_with_keys": False, "footer_start": ["copyright"], "footer_end": []}
+html_theme_options = {
+    "navigation_with_keys": False,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "icon_links": [{"name": "Repository", "url": REPOSITORY, "icon": "fa-brands fa-git-alt"}] if REPOSITORY else [],
+}
 
 
 def setup(app: Sphinx) -> None:

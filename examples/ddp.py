@@ -20,20 +20,23 @@ import tensorstore_ds as tsds
 
 def main() -> None:
     """Train on the split `train`, of which every process reads its share."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("store")
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args()
     on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
-    dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
+    device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if on_gpu else "cpu")
+    backend = "nccl" if on_gpu else "gloo"
+    dist.init_process_group(backend, device_id=device if on_gpu else None)
     torch.manual_seed(0)
 
     dataset = tsds.StoreDataset(options.store, "train")
-    # No DistributedSampler and no set_epoch: the loader knows its rank and counts its epochs.
+    # No DistributedSampler, no set_epoch: the loader knows its rank and counts epochs.
     loader = tsds.DataLoader(dataset, batch_size=32, shuffle=True, device=device)
     height, width, channels = dataset.split.fields["image"].spec.shape
-    layers = nn.Sequential(nn.Flatten(), nn.Linear(height * width * channels, 64), nn.ReLU(), nn.Linear(64, 10))
+    first = nn.Linear(height * width * channels, 64)
+    layers = nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(64, 10))
     model = DistributedDataParallel(layers.to(device))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(options.epochs):
@@ -50,9 +53,10 @@ def main() -> None:
     dist.all_reduce(figures)  # of the last epoch, all processes together
     seen, total = figures.tolist()
     if dist.get_rank() == 0:
-        ranks = dist.get_world_size()
-        print(f"loss {total / seen:.3f} in epoch {options.epochs}, {seen:.0f} samples on {ranks} ranks")
-    dist.barrier()  # gloo's threads let go of the last tensors before the interpreter ends
+        where = f"{seen:.0f} samples on {dist.get_world_size()} ranks"
+        print(f"loss {total / seen:.3f} in epoch {options.epochs}, {where}")
+    # Gloo's threads let go of the last tensors before the interpreter ends.
+    dist.barrier()
     dist.destroy_process_group()
 
 

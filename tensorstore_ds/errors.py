@@ -1,17 +1,17 @@
-"""Everything this library raises on purpose.
+"""Everything this library raises on purpose; in brackets what it is, too.
 
 ::
 
     TsdsError
-    ├── FormatError         a store, or a part of it, is not what the format says    (also a ValueError)
-    ├── SourceError         a data set to be converted cannot be read as it is       (also a ValueError)
-    ├── OptionError         options that contradict each other or the data           (also a ValueError)
-    ├── ConversionError     the machine failed during a conversion: disk, worker     (also a RuntimeError)
-    ├── ResidencyError      bytes that cannot be held, locked or dropped here       (also a RuntimeError)
-    ├── TrainingError       a run that cannot go on: loss, memory, checkpoint       (also a RuntimeError)
+    ├── FormatError       a store, or a part of it, is not what the format says   (ValueError)
+    ├── SourceError       a data set to be converted cannot be read as it is      (ValueError)
+    ├── OptionError       options that contradict each other or the data          (ValueError)
+    ├── ConversionError   the machine failed during a conversion: disk, worker    (RuntimeError)
+    ├── ResidencyError    bytes that cannot be held, locked or dropped here       (RuntimeError)
+    ├── TrainingError     a run that cannot go on: loss, memory, checkpoint       (RuntimeError)
     │   └── TrainingStopped  a run that was asked to stop, and kept what it had
-    ├── OutputError         a checkpoint, report or picture that cannot be written  (also a RuntimeError)
-    └── StoreExistsError    the target of a conversion is already there              (also a FileExistsError)
+    ├── OutputError       a checkpoint, report or picture that cannot be written  (RuntimeError)
+    └── StoreExistsError  the target of a conversion is already there             (FileExistsError)
 
 A message is one line: where, what was expected and what was found, and what to do.
 """

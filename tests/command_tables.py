@@ -21,7 +21,7 @@ def table(name: str) -> str:
         if isinstance(option, click.Option):
             flags = ", ".join(f"`{flag}`" for flag in (*option.opts, *option.secondary_opts))
             choices = option.type.choices if isinstance(option.type, click.Choice) else ()
-            meaning = re.sub(r" +", " ", option.help or "").replace("|", "\\|")
+            meaning = re.sub(r"(?<!\S)(--[\w-]+)", r"`\1`", re.sub(r" +", " ", option.help or "").replace("|", "\\|"))
             one_of = f" One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else ""
             rows.append(f"| {flags} | {meaning}{one_of}{_default(option)} |")
     return "\n".join(rows)

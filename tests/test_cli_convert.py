@@ -380,6 +380,26 @@ def test_a_folder_of_images_that_is_missing_is_refused(photos: Path) -> None:
     assert list(photos.parent.iterdir()) == [photos]
 
 
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_folder_of_images_that_would_be_ignored_is_refused(photos: Path, more: tuple[str, ...]) -> None:
+    done = tsds("convert", photos, photos.with_name("out.tsds"), "--images", photos / "cat", *more)
+    expected = "expected annotations, whose images may be elsewhere, found the format folders"
+    assert (done.exit_code, done.stderr) == (1, f"tsds: --images: {expected}. Leave it out.\n")
+    with pytest.raises(tensorstore_ds.OptionError, match=r"`images`: .* found the format sequence"):
+        tensorstore_ds.estimate([np.zeros((4, 4), np.uint8)], tensorstore_ds.ConvertOptions(images=photos / "cat"))
+
+
+def test_masks_beside_boxes_are_named(tmp_path: Path) -> None:
+    source = voc(tmp_path / "voc", "a", "b")
+    for more in ([], ["--dry-run"]):
+        done = tsds("convert", source, tmp_path / "boxes.tsds", *more)
+        assert "--format masks" not in done.output
+    (source / "SegmentationClass").mkdir()
+    for more in ([], ["--dry-run"]):
+        done = tsds("convert", source, tmp_path / "out.tsds", *more)
+        assert done.exit_code == 0 and "For the masks, convert with --format masks." in done.output
+
+
 @pytest.mark.parametrize("more", [(), ("--dry-run",), ("--color", "rgb", "--dry-run"), ("--layout", "zarr")])
 def test_a_size_that_fits_nowhere_is_refused_before_an_image_is_decoded(
     photos: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]

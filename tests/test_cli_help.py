@@ -3,11 +3,14 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import get_origin
 
 import click
@@ -75,9 +78,8 @@ def test_every_command_and_option_is_in_the_docs(name: str) -> None:
 def test_the_tables_of_the_docs_are_what_help_says() -> None:
     text = PAGE.read_text("utf-8")
     assert text == with_tables(text), "run: python tests/command_tables.py"
-    assert "| `--quality` | Quality of --encoding jpeg: higher is better and takes more space. Default: 90. |" in table(
-        "convert"
-    )
+    row = "| `--quality` | Quality of `--encoding` jpeg: higher is better and takes more space. Default: 90. |"
+    assert row in table("convert")
 
 
 # --- messages name options as the caller wrote them ---------------------------------------------------------------
@@ -121,6 +123,12 @@ def test_every_option_that_an_error_names_is_one_of_a_command_or_of_a_class() ->
     assert len(raised) > 40
     named = {n for node in raised for text in literals(node) for n in re.findall(r"`([a-z_]+)(?:=|`)", text)}
     assert {"size", "max_pixels", "encoding"} <= named <= known
+
+
+def test_a_message_quotes_words_as_python_does() -> None:
+    texts = {text for _, tree in library() for text in literals(tree)}
+    bare = {text for text in texts if re.search(r"(?<!`)`(?!split=)[a-z_]+=(?!True|False|None)[A-Za-z]", text)}
+    assert not bare and sum('`on_error="skip"`' in text for text in texts) == 2
 
 
 def test_a_message_becomes_flags() -> None:
@@ -279,3 +287,19 @@ def test_json_is_one_document() -> None:
     done = tsds("verify", INVALID / "box-range--nan.tsds", "--json")
     assert done.exit_code == 1
     assert "error" not in json.loads(done.stdout)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="it is bash that is asked")
+def test_bash_completes_commands_options_and_values(tmp_path: Path) -> None:
+    program = tmp_path / "tsds"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tsds_cli "$@"\n')
+    program.chmod(0o700)
+    script = """
+        eval "$(_TSDS_COMPLETE=bash_source tsds)"
+        for line in "ver" "convert --fi" "convert --fit c"; do
+            COMP_WORDS=(tsds $line); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=(); _tsds_completion tsds
+            echo "${COMPREPLY[*]}"
+        done"""
+    found = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], env=found, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["verify", "--fit", "crop"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tensorstore_ds
 from small_stores import INVALID, VALID, image_field, label_field, tsds, write_store
 
 IMAGES = np.zeros((3, 4, 4, 1), np.uint8)
@@ -88,6 +89,7 @@ def test_statistics_of_another_form_are_passed_over(command: str, statistics: ob
     write_store(tmp_path / "s", fields, ("train", 3, arrays), statistics=statistics, provenance=provenance)
     done = tsds(command, tmp_path / "s")
     assert done.exit_code == 0
+    assert tensorstore_ds.open(tmp_path / "s")["train"].class_counts == {}
     assert "█" not in re.sub(r"train/.*", "", done.stdout)
 
 

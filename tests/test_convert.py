@@ -246,7 +246,9 @@ def test_paths_in_errors_are_tidy_but_behind_a_link(tmp_path, monkeypatch):
 def test_bad_boxes_stop_or_are_dropped_and_named(tmp_path):
     samples = detections(4)
     samples[2]["boxes"][1] = [5, 5, 5, 9]
-    with pytest.raises(tsds.SourceError, match=r"train/00002: object 2 of 2: the box .* has no area.*`on_error=skip`"):
+    with pytest.raises(
+        tsds.SourceError, match=r'train/00002: object 2 of 2: the box .* has no area.*`on_error="skip"`'
+    ):
         store_of(tmp_path / "s.tsds", samples, ["a", "b"])
     store = store_of(tmp_path / "s.tsds", samples, ["a", "b"], on_error="skip")
     assert len(store["train"]) == 4

@@ -79,7 +79,7 @@ def test_a_store_that_is_larger_than_its_limit(tmp_path):
 def test_images_that_are_decoded(tmp_path):
     samples = noise(24, (64, 64, 3))
     found, verdicts = found_in(store_of(tmp_path / "s.tsds", samples, ["ant", "bee"], encoding="jpeg").path)
-    assert "`encoding=raw`" in verdicts["decode-bound"].change
+    assert '`encoding="raw"`' in verdicts["decode-bound"].change
     assert verdicts["decode-bound"].evidence["decode"] > 0
     assert found.measured.encoding == "jpeg"
 
@@ -176,6 +176,7 @@ def test_more_threads_of_torch_than_cores(digits):
         torch.set_num_threads(1)
     assert "torch.set_num_threads(1)" in verdicts["too-many-torch-threads"].change
     assert (found.measured.model.threads, found.measured.model.fewer_threads) == (32, 1)
+    assert found.code.splitlines()[0] == "torch.set_num_threads(1)"
 
 
 def test_a_step_of_ones_own(photos):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,20 @@ from PIL import Image
 
 from benchmarks import figures
 from benchmarks.__main__ import MEASUREMENTS, main
-from benchmarks.figures import CHART, END, PAGE, README, draw, load_results, page, readme_with, short_table
+from benchmarks.figures import (
+    CHART,
+    END,
+    HEADLINE,
+    INDEX,
+    PAGE,
+    README,
+    draw,
+    headline,
+    load_results,
+    page,
+    short_table,
+    text_with,
+)
 from benchmarks.measure import Settings
 
 RESULTS = load_results()
@@ -22,8 +36,15 @@ def test_the_page_is_made_of_the_results() -> None:
 
 def test_the_table_of_the_readme_is_made_of_them_too() -> None:
     text = README.read_text()
-    assert text == readme_with(text, short_table(RESULTS["loading"])) and text.count(END) == 1
+    assert text == text_with(text, short_table(RESULTS["loading"])) and text.count(END) == 1
     assert len(short_table(RESULTS["loading"]).splitlines()) == 2 + 5 + 2
+
+
+def test_so_is_the_figure_of_the_first_page() -> None:
+    text = INDEX.read_text()
+    assert text == text_with(text, headline(RESULTS["loading"]), *HEADLINE)
+    (rate,) = re.findall(r"\*\*([\d,]+) images per second\*\*", text)
+    assert f"**tensorstore-ds** | **{rate}** |" in README.read_text()
 
 
 def test_every_result_is_of_a_measurement_and_says_its_machine_and_date() -> None:

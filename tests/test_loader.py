@@ -448,13 +448,13 @@ def test_kept_on_the_device(path, objects, how):
 
 
 def test_what_cannot_be_kept_on_a_device(path, monkeypatch):
-    with pytest.raises(ValueError, match=r"`residency=device`: expected a device .* Pass `device`"):
+    with pytest.raises(ValueError, match=r'`residency="device"`: expected a device .* Pass `device`'):
         DataLoader(StoreDataset(path), 10, residency="device")
     with pytest.raises(ValueError, match="transform batches on the device"):
         DataLoader(StoreDataset(path, transform=lambda s: s), 10, residency="device", device="cpu")
     monkeypatch.setattr("tensorstore_ds.loading.resident.free_nbytes", lambda _: 1000)
     with pytest.raises(
-        ResidencyError, match=r"expected 15,656 bytes free on cpu, found 1,000.* `residency=page-cache`"
+        ResidencyError, match=r'expected 15,656 bytes free on cpu, found 1,000.* `residency="page-cache"`'
     ):
         list(DataLoader(StoreDataset(path), 10, residency="device", device="cpu"))
 

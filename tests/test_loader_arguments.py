@@ -54,6 +54,16 @@ def test_the_class_is_generic_as_torchs_is(labelled: Path) -> None:
     assert tsds.DataLoader[int] and isinstance(loader, data.DataLoader)
 
 
+def test_a_loader_says_what_it_does(labelled: Path) -> None:
+    dataset = tsds.StoreDataset(labelled)
+    loader = tsds.DataLoader(dataset, 5, shuffle=True, num_threads=3, device="cpu")
+    assert repr(loader) == f"<DataLoader, 3 batches of 5 to cpu, ShuffleSampler, 3 threads, of {dataset!r}>"
+    assert "12 samples, SequentialSampler, 2 workers" in repr(tsds.DataLoader(dataset, None, num_workers=2))
+    assert "2 batches, SequentialSampler" in repr(
+        tsds.DataLoader(dataset, batch_sampler=data.BatchSampler(data.SequentialSampler(dataset), 6, False))
+    )
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_options_that_torch_has_added(labelled: Path, workers: int) -> None:
     loader = tsds.DataLoader(tsds.StoreDataset(labelled), 4, num_workers=workers, in_order=False, pin_memory_device="")
@@ -208,7 +218,7 @@ def test_objects_move_along_or_are_refused(objects: Path, return_as: Any, collat
     plain = tsds.DataLoader(dataset, 4, collate=collate)
     loader = tsds.DataLoader(dataset, 4, collate=collate, batch_transform=flip)
     if collate != "packed":
-        with pytest.raises(ValueError, match="Load with `collate=packed`"):
+        with pytest.raises(ValueError, match='Load with `collate="packed"`'):
             list(loader)
         return
     for moved, still in zip(loader, plain, strict=True):

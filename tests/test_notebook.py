@@ -12,7 +12,9 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
+from small_stores import VALID
 from stores import store_of
+from tensorstore_ds import words
 
 CLASSES = ["<b>ant</b>", "bee"]
 
@@ -35,6 +37,54 @@ def test_facts_and_a_sheet(path: Path) -> None:
         assert ("uint8 6 x 5 x 3" in html and "20 samples" in html) or "2 samples" in html
         assert "&lt;b&gt;ant&lt;/b&gt; 16, bee 4" in html and "<b>ant" not in html
         assert picture(html).width > 100
+
+
+def test_classes_are_counted_by_name(path: Path) -> None:
+    assert tsds.open(path)["train"].class_counts == {"label": {"<b>ant</b>": 16, "bee": 4}}
+    counts = {name: tsds.open(VALID / name)["train"].class_counts for name in ("detection.tsds", "masks.tsds")}
+    assert counts["detection.tsds"]["objects"]["cat"] == 2
+    masks = tsds.open(VALID / "masks.tsds")["train"].column("mask")[:]
+    assert list(counts["masks.tsds"]["mask"].values())[1] == np.count_nonzero(masks == 1) > 0
+
+
+def test_progress_is_shown(path: Path, tmp_path: Path) -> None:
+    """In a real kernel, as a browser would get it."""
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    cells = [
+        "import numpy as np, tensorstore_ds as tsds",
+        f"tsds.verify({str(path)!r})",
+        f"tsds.warm(tsds.open({str(path)!r}))",
+        "samples = ({'image': np.zeros((2, 2, 3), np.uint8)} for _ in range(7))",
+        f"made = tsds.convert(samples, {str(tmp_path / 'made.tsds')!r})",
+        f"repacked = tsds.repack({str(path)!r}, {str(tmp_path / 'repacked.tsds')!r}, layout='zarr')",
+        f"told = []; made = tsds.verify({str(path)!r}, progress=lambda *given: told.append(given)); len(told) > 0",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(notebook, timeout=60).execute()
+    shown = [[dict(output.get("data", {})) for output in cell.outputs] for cell in notebook.cells]
+    size = words.size(tsds.open(path).nbytes)
+    last = [outputs[0]["text/plain"] if outputs else "" for outputs in shown]
+    assert last[1].startswith("Checking") and last[1].count(size) == 2
+    assert last[2].startswith("Warming")
+    assert last[4].startswith("Converting 7/7 · ")
+    assert last[5] == "Repacking 20/20"
+    assert [output["text/plain"] for output in shown[6]] == ["True"]  # who gives a function draws alone
+    assert re.fullmatch(r'<progress max="7" value="7"></progress> Converting 7/7 · .*', shown[4][0]["text/html"])
+
+
+def test_elsewhere_nothing_is_shown(path: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tsds.verify(path)
+    tsds.repack(path, tmp_path / "r.tsds", layout="zarr")
+    tsds.convert(({"image": np.zeros((2, 2, 3), np.uint8)} for _ in range(3)), tmp_path / "s.tsds")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_events_can_be_printed(path: Path, tmp_path: Path) -> None:
+    seen: list[tsds.Progress] = []
+    tsds.repack(path, tmp_path / "r.tsds", layout="zarr", progress=seen.append)
+    assert str(seen[-1]) == "Repacking 20/20"
+    assert str(tsds.Progress("convert", 1200, 60_000, 3_700_000)) == "Converting 1,200/60,000 · 3.7 MB"
 
 
 def test_without_pictures_the_facts_are_shown(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

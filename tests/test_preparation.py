@@ -9,7 +9,7 @@ from stores import Samples, class_folders, png_bytes
 from tensorstore_ds.conversion.options import ConvertOptions
 
 IN_SHARDS = ConvertOptions(workers=0, shard_nbytes=60)  # two gray images of 6x5, or one in color, at least
-NOTE = "15 gray and 1 color images: all are stored as RGB. Pass `color=gray` or `color=rgb` to choose."
+NOTE = '15 gray and 1 color images: all are stored as RGB. Pass `color="gray"` or `color="rgb"` to choose.'
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_gray_among_color_becomes_rgb_and_the_user_is_told(mixed, tmp_path, work
 def test_files_kept_as_they_are_stay_gray_and_color(mixed, tmp_path):
     note = (
         "images keep their channels, 15 with 1 and 1 with 3: no batch of both is one tensor. Bring them to one in a "
-        "`transform`, or pass `encoding=jpeg` and `color=rgb`."
+        '`transform`, or pass `encoding="jpeg"` and `color="rgb"`.'
     )
     options = ConvertOptions(encoding="source", workers=0)
     assert tsds.estimate(mixed, options).notes == (note,)
@@ -111,8 +111,8 @@ def test_all_that_differs_is_said_at_once(mixed, tmp_path):
         tsds.convert(mixed, tmp_path / "s.tsds", IN_SHARDS)
     assert str(caught.value) == (
         f"{mixed}: images are of differing sizes (height x width): 6x5 (15), 9x9 (1); and of differing colors: "
-        "gray (15), color (1) (stored as RGB). Pass one `size` with `fit=pad`, `fit=crop` or `fit=stretch`, or keep "
-        "sizes with `encoding=jpeg`, or all as it is with `encoding=source`."
+        'gray (15), color (1) (stored as RGB). Pass one `size` with `fit="pad"`, `fit="crop"` or `fit="stretch"`, or '
+        'keep sizes with `encoding="jpeg"`, or all as it is with `encoding="source"`.'
     )
     for options in ({"size": (8, 8)}, {"encoding": "jpeg"}, {"encoding": "source"}):
         tsds.convert(mixed, tmp_path / f"{len(list(tmp_path.iterdir()))}.tsds", ConvertOptions(workers=0, **options))
@@ -131,7 +131,7 @@ def test_16_bit_images_among_others(mixed, tmp_path):
 
 def test_arrays_with_and_without_alpha(tmp_path):
     samples = Samples([np.zeros((4, 5, 3), np.uint8), np.zeros((4, 5, 4), np.uint8), np.zeros((3, 5, 4), np.uint8)])
-    with pytest.raises(tsds.SourceError, match=r"color \(1\).*Pass one `size` and `color=rgb` with"):
+    with pytest.raises(tsds.SourceError, match=r'color \(1\).*Pass one `size` and `color="rgb"` with'):
         tsds.convert(samples, tmp_path / "s.tsds", ConvertOptions(workers=0))
     assert tsds.convert(samples, tmp_path / "s.tsds", ConvertOptions(workers=0, size=(8, 8), color="rgb")).notes == ()
 

@@ -131,6 +131,22 @@ def test_boxes_have_the_color_of_their_class(tmp_path: Path) -> None:
         np.testing.assert_array_equal(pixels[(y1 + y2) // 2, (x1 + x2) // 2], BACK)  # nothing hides what is inside
 
 
+def test_in_a_crowd_lines_are_thin_and_each_class_is_named_once(tmp_path: Path) -> None:
+    boxes = [[x, y, x + 40, y + 40] for y in (30, 110, 190) for x in (20, 120, 220)]
+    red, blue = map(ImageColor.getrgb, ("#ff4b4b", "#2f9bff"))
+    drawn = {}
+    for count in (8, 9):
+        sheet = preview(detection(tmp_path / str(count), boxes[:count], [0, 1] * 4 + [0] * (count - 8)), [0])
+        origin = extent(sheet, BACK)
+        assert origin is not None
+        pixels = np.asarray(sheet).astype(int)[origin[1] : origin[3], origin[0] : origin[2]]
+        of_class = [np.abs(pixels - color).max(2) < 60 for color in (red, blue)]
+        names = [sum(bool(found[y - 10, x + 1]) for x, y, *_ in boxes) for found in of_class]
+        lines = int(of_class[0][45, 18:30].sum())  # across the left side of the first box
+        drawn[count] = (names, lines)
+    assert drawn == {8: ([4, 4], 2), 9: ([1, 1], 1)}
+
+
 def test_landmarks_are_dots_and_absent_ones_are_not_drawn(tmp_path: Path) -> None:
     points = [[[50, 60], [np.nan, np.nan], [150, 160]]]
     sheet = preview(detection(tmp_path, [[10, 10, 310, 310]], [0], points), [0])

@@ -56,8 +56,8 @@ def test_what_a_store_is_good_for(tmp_path: Path, names: tuple[str, ...], chosen
             continue
         with pytest.raises(OptionError) as error:
             task_of(split, name)  # type: ignore[arg-type]
-        assert f"for `task={name}`, found image (image)" in one_line(error.value)
-        assert f"Use {' or '.join(f'`task={name}`' for name in possible)}." in str(error.value)
+        assert f'for `task="{name}"`, found image (image)' in one_line(error.value)
+        assert "Use " + " or ".join(f'`task="{name}"`' for name in possible) + "." in str(error.value)
 
 
 def labels_and_objects(path: Path) -> tsds.Store:
@@ -117,7 +117,7 @@ def test_one_class_and_keypoints(tmp_path: Path) -> None:
     with pytest.raises(OptionError) as error:
         task_of(split, "classification+keypoints")
     assert one_line(error.value).endswith(
-        "found one, 'face'. Convert samples of other classes, too, or use `task=keypoints`."
+        "found one, 'face'. Convert samples of other classes, too, or use `task=\"keypoints\"`."
     )
 
 

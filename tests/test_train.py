@@ -299,7 +299,7 @@ def refused(store: Path, out: Path, **changes: Any) -> str:
         ({"batch_size": 61}, "`batch_size`: expected at most 60, the samples of the split train, found 61."),
         ({"train_split": "val"}, "`train_split`: expected one of train, test, found val."),
         ({"eval_split": "val"}, "`eval_split`: expected one of train, test, found val."),
-        ({"task": "keypoints"}, "train: expected objects with keypoints for `task=keypoints`, found"),
+        ({"task": "keypoints"}, 'train: expected objects with keypoints for `task="keypoints"`, found'),
         ({"balance": "repeat"}, "`balance`: expected inverse or effective for classification, found repeat."),
         ({"device": "nonsense"}, "`device`: expected one that this machine has, found nonsense"),
         ({"precision": "tf32"}, "`precision`: expected fp32, bf16 or fp16 on cpu, found tf32"),
@@ -314,7 +314,7 @@ def test_options_that_cannot_be(store: Path, tmp_path: Path, changes: Any, messa
 def test_no_gpu_where_one_was_asked_for(store: Path, tmp_path: Path) -> None:
     message = refused(store, tmp_path / "run", device="cuda")
     assert message.startswith("`device`: expected one that this machine has, found cuda")
-    assert message.endswith("Use `device=cpu`.")
+    assert message.endswith('Use `device="cpu"`.')
 
 
 def test_a_store_without_labels(tmp_path: Path) -> None:

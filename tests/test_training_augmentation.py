@@ -147,7 +147,7 @@ def test_gray_and_color_images_in_one_split(tmp_path: Path) -> None:
     split = tsds.open(tmp_path / "s.tsds")["train"]
     with pytest.raises(OptionError) as error:
         train_transform(split, options(), vit((4, 4), 1))
-    assert "Convert with `color=gray` or `color=rgb`." in one_line(error.value)
+    assert 'Convert with `color="gray"` or `color="rgb"`.' in one_line(error.value)
 
 
 def test_statistics_of_a_stranger(tmp_path: Path) -> None:

@@ -281,7 +281,8 @@ def test_an_iterator_is_converted(tmp_path, out):
         (sample for sample in digits()), out, tsds.ConvertOptions(classes=tuple(CLASSES)), progress=events.append
     )
     assert summary.rows == {"train": 9}
-    assert [event.done for event in events] == list(range(1, 10))
+    assert [event.done for event in events] == [*range(1, 10), 9]
+    assert events[-1].total == 9  # known in the end
     assert contents(out) == fresh(tmp_path, digits(), shard_nbytes=2**32)
 
 

@@ -46,9 +46,7 @@ def bench(store: Path, options: BenchOptions, out: Path | None, as_json: bool) -
         comparison = tsds.bench(
             store,
             options,
-            progress=lambda event: bar.show(
-                "Measuring", event.done, event.total, f"{event.done}/{event.total} · {event.doing}", wide=False
-            ),
+            progress=lambda event: bar.show("Measuring", event.done, event.total, str(event), wide=False),
         )
     written = comparison.write(folder)
     drawn = tsds.draw_comparison(comparison, folder / "bench.png")

@@ -11,13 +11,14 @@ import click
 from tensorstore_ds import words
 from tsds_cli import text
 from tsds_cli.options import json_option, path_argument, sha256_option
-from tsds_cli.stats import class_bar, class_counts, object_counts
+from tsds_cli.stats import class_bar, object_counts
 from tsds_cli.warm import shown_share
 
 if TYPE_CHECKING:
     from tensorstore_ds import Residency, Store
 
 _CLASSES = 24  # classes shown; `tsds stats` shows all
+_NOUNS = {"label": "samples", "objects": "objects"}  # what is counted, by kind of field
 _SPLIT_COLUMNS = 4  # beside the sum, no more splits than these get a column of their own
 
 
@@ -48,12 +49,10 @@ def info(store: Path, sha256: str | None, as_json: bool) -> None:
     fields = opened.manifest.fields.items()
     text.echo_table([(name, field.kind if field.kind != name else "", field.describe()) for name, field in fields])
     _show_splits(opened)
-    counted: dict[str, tuple[str, Sequence[str], dict[str, list[int]]]] = {}
-    for split in opened:
-        for name, noun, classes, counts in class_counts(opened[split]):
-            counted.setdefault(name, (noun, classes, {}))[2][split] = counts
-    for table in counted.values():
-        _show_classes(*table)
+    for name, field in opened.manifest.fields.items():
+        counted = {split: counts[name] for split in opened if name in (counts := opened[split].class_counts)}
+        if counted and field.kind in _NOUNS:
+            _show_classes(_NOUNS[field.kind], field.classes, counted)
     text.head("in memory (page cache)")
     columns = [(name, words.size(column.nbytes), *shown_share(column)) for name, column in resident.items()]
     text.echo_table(columns, right=[1, 2])
@@ -117,15 +116,15 @@ def _show_splits(store: Store) -> None:
     text.echo_table(rows, right=[1, 3, 4])
 
 
-def _show_classes(noun: str, classes: Sequence[str], counts: Mapping[str, list[int]]) -> None:
+def _show_classes(noun: str, classes: Sequence[str], counts: Mapping[str, Mapping[str, int]]) -> None:
     """Classes with bars: all in their order, or if there are many those that occur most."""
-    totals = [sum(row) for row in zip(*counts.values(), strict=True)]
+    totals = [sum(split[name] for split in counts.values()) for name in classes]
     most_first = sorted(range(len(classes)), key=lambda i: -totals[i])
     splits = list(counts) if 1 < len(counts) <= _SPLIT_COLUMNS else []
     text.head(f"classes, by {noun}")
     rows: list[list[text.Text]] = [["#", "class", *splits, "all" if splits else "", ""]]
     for i in sorted(most_first[:_CLASSES]):
-        columns = [f"{counts[split][i]:,}" for split in splits]
+        columns = [f"{counts[split][classes[i]]:,}" for split in splits]
         rows.append([str(i), classes[i], *columns, f"{totals[i]:,}", class_bar(totals[i], totals)])
     text.echo_table(rows, right=[0, *range(2, len(splits) + 3)])
     rest = [totals[i] for i in most_first[_CLASSES:]]

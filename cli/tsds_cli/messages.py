@@ -88,12 +88,12 @@ def with_flags(message: str, parameters: Mapping[str, click.Parameter]) -> str:
     """A message with the flags of these parameters.
 
     >>> flags = {"on_error": click.Option(["--on-error"]), "train": click.Option(["--train/--no-train"])}
-    >>> with_flags("Pass `on_error=skip` or `train=False`, `other`.", flags)
+    >>> with_flags('Pass `on_error="skip"` or `train=False`, `other`.', flags)
     'Pass --on-error skip or --no-train, `other`.'
     """
 
     def flag(match: re.Match[str]) -> str:
-        parameter, value = parameters.get(match[1]), match[2]
+        parameter, value = parameters.get(match[1]), match[2] and match[2].strip('"')
         if parameter is None:
             return match[0]
         if isinstance(parameter, click.Argument):

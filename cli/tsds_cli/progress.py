@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from tensorstore_ds import Progress, TrainProgress
 
-_LABELS = {"scan": "Scanning", "convert": "Converting", "compress": "Repacking", "checksum": "Checking"}
 _SECONDS = 0.1  # between two drawings
 
 
@@ -44,7 +43,7 @@ class ProgressBar:
         if event.note:
             self.clear()
             text.echo(text.Styled(f"note: {spelled(event.note)}", fg="yellow"), err=True)
-        label = _LABELS.get(event.stage, event.stage)
+        label = event.doing
         if event.stage == "checksum":
             self.update_bytes(label, event.done, event.total)
             return
@@ -59,13 +58,7 @@ class ProgressBar:
 
     def update_training(self, event: TrainProgress) -> None:
         """Show where a training run is."""
-        metrics = " ".join(f"{name} {value:.3f}" for name, value in event.metrics.items())
-        memory = "" if event.device_memory is None else f" · {words.size(event.device_memory)}"
-        detail = (
-            f"{event.batch:,}/{event.batches:,} · {metrics} · {event.samples_per_second:,.0f}/s"
-            f" · waited {event.wait_share:.0%}{memory} · {words.duration(event.seconds_left)} left"
-        )
-        self.show(f"Epoch {event.epoch}/{event.epochs}", event.batch, event.batches, detail, wide=False)
+        self.show(f"Epoch {event.epoch}/{event.epochs}", event.batch, event.batches, str(event), wide=False)
 
     def show(
         self,

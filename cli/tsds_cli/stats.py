@@ -6,9 +6,9 @@ statistics is taken for absent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import click
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tensorstore_ds import Split, Store
 
 _BAR = 28  # columns of the longest bar
-#: By kind of field: the statistic that counts its classes, and what is counted.
-_COUNTS = {"label": ("class_counts", "samples"), "objects": ("object_counts", "objects")}
 
 
 @click.command()
@@ -63,24 +61,24 @@ def split_of(store: Store, name: str) -> Split:
 def _show(split: Split) -> None:
     text.echo(text.Styled(split.name, bold=True), f"  {text.count(len(split), 'sample')}")
     text.echo_table([*_channels(split), *_objects(split), *_sizes(split)])
-    for name, _, classes, counts in class_counts(split):
-        _show_classes(name, classes, counts)
-    for name, classes, counts, ignored in _masks(split):
-        _show_classes(f"{name}, by pixels", classes, counts)
-        text.echo(f"    {ignored:,} pixels are ignored")
+    for name, counts in split.class_counts.items():
+        _show_classes(name, split.fields[name].kind, counts)
+        ignored = _ignored(split, name)
+        if ignored is not None:
+            text.echo(f"    {ignored:,} pixels are ignored")
 
 
-def _show_classes(title: str, classes: Sequence[str], counts: Sequence[int]) -> None:
-    total = sum(counts) or 1
-    text.echo(f"  classes of {title}")
+def _show_classes(name: str, kind: str, counts: Mapping[str, int]) -> None:
+    total = sum(counts.values()) or 1
+    text.echo(f"  classes of {name}{', by pixels' if kind == 'mask' else ''}")
     rows: list[list[text.Text]] = [
-        [str(i), label, f"{n:,}", f"{100 * n / total:.1f} %", class_bar(n, counts)]
-        for i, (label, n) in enumerate(zip(classes, counts, strict=True))
+        [str(i), label, f"{n:,}", f"{100 * n / total:.1f} %", class_bar(n, counts.values())]
+        for i, (label, n) in enumerate(counts.items())
     ]
     text.echo_table(rows, right=[0, 2, 3], indent="    ")
 
 
-def class_bar(count: int, counts: Sequence[int]) -> text.Styled:
+def class_bar(count: int, counts: Collection[int]) -> text.Styled:
     """A bar for one of the counts, which is as long as it can be for the largest."""
     return text.Styled(text.bar(count / (max(counts) or 1), _BAR), fg="cyan")
 
@@ -119,30 +117,17 @@ def _sizes(split: Split) -> Iterator[tuple[str, str]]:
 # --- statistics of the expected form ----------------------------------------------------------------------------
 
 
-def class_counts(split: Split) -> Iterator[tuple[str, str, tuple[str, ...], list[int]]]:
-    """Of each field whose classes are counted: its name, what is counted, the classes and the counts."""
-    for name, field in split.fields.items():
-        if field.classes and field.kind in _COUNTS:
-            key, noun = _COUNTS[field.kind]
-            counts = _counts(split.statistics.get(key), len(field.classes))
-            if counts is not None:
-                yield name, noun, field.classes, counts
-
-
 def object_counts(split: Split) -> Mapping[str, Any] | None:
     """``total``, ``min``, ``max`` and ``mean`` of the objects per image."""
     return _range(split.statistics.get("objects"), "total", "min", "max")
 
 
-def _masks(split: Split) -> Iterator[tuple[str, tuple[str, ...], list[int], int]]:
-    """Of each field of masks: its name, classes, pixels of each class, and how many pixels are ignored."""
-    found = split.statistics.get("masks")
-    for name, field in split.fields.items():
-        entry = found.get(name) if isinstance(found, Mapping) else None
-        if isinstance(entry, Mapping) and _is_count(entry.get("ignored")):
-            pixels = _counts(entry.get("pixels"), len(field.classes))
-            if pixels is not None:
-                yield name, field.classes, pixels, entry["ignored"]
+def _ignored(split: Split, name: str) -> int | None:
+    """Pixels that are ignored, of a field of masks."""
+    masks = split.statistics.get("masks")
+    entry = masks.get(name) if isinstance(masks, Mapping) else None
+    found = entry.get("ignored") if isinstance(entry, Mapping) else None
+    return found if _is_count(found) else None
 
 
 def _range(value: object, *counts: str) -> Mapping[str, Any] | None:
@@ -151,9 +136,5 @@ def _range(value: object, *counts: str) -> Mapping[str, Any] | None:
     return value if all(_is_count(value.get(name)) for name in counts) else None
 
 
-def _counts(value: object, length: int) -> list[int] | None:
-    return value if isinstance(value, list) and len(value) == length and all(map(_is_count, value)) else None
-
-
-def _is_count(value: object) -> bool:
+def _is_count(value: object) -> TypeGuard[int]:
     return type(value) is int

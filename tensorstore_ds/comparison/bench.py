@@ -26,6 +26,7 @@ from tensorstore_ds.format.kinds import RawImageField
 from tensorstore_ds.format.kinds.base import ArrayField
 from tensorstore_ds.machine import memory_limit, usable_cores
 from tensorstore_ds.options import of_class
+from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.reading.store import Store, open as open_store
 
 #: Each cell is measured in so many rounds, forwards and backwards: what else the machine does falls on all ways.
@@ -53,6 +54,9 @@ class BenchProgress:
     done: int
     total: int
 
+    def __str__(self) -> str:
+        return f"{self.done}/{self.total} · {self.doing}"
+
 
 def bench(
     store: str | os.PathLike[str],
@@ -64,7 +68,8 @@ def bench(
 
     Nothing is written, but for links and logs in the system's temporary folder while it runs. The split and the source
     are dropped from the page cache and read again. All of it happens in processes of their own: this one's random
-    generators and threads stay as they are. `progress` is called before each measurement.
+    generators and threads stay as they are. `progress` is called before each measurement;
+    None: a notebook shows a bar.
 
     Returns:
         What was measured. After Ctrl-C, what was measured until then: `interrupted` is true.
@@ -79,7 +84,8 @@ def bench(
         raise OptionError(f"`split`: expected one of {', '.join(opened.splits)}, found {options.split}.")
     if not len(opened[options.split]) or "image" not in opened.manifest.fields:
         raise OptionError(f"{opened.path.name}, {options.split}: expected samples with a field image, found none.")
-    run = _Run(opened, options, progress or (lambda _: None))
+    draw = notebook_bar()
+    run = _Run(opened, options, progress or (lambda event: draw(f"Measuring {event}", event.done, event.total)))
     try:
         with tempfile.TemporaryDirectory(prefix="tsds-bench-") as scratch, ExitStack() as stack:
             run.measure(stack, Path(scratch))

@@ -209,7 +209,7 @@ def fields_of(split: tsds.Split) -> tuple[dict[str, str], str]:
     fields = {"image": "image", "label": task.label_field, "objects": task.objects_field}
     image, reason = split.fields["image"], ""
     if isinstance(image, EncodedImageField):
-        reason = f"images are kept as {image.encoding}, training needs pixels. Convert with `encoding=raw`."
+        reason = f'images are kept as {image.encoding}, training needs pixels. Convert with `encoding="raw"`.'
     return {kind: name for kind, name in fields.items() if name}, reason
 
 

@@ -31,7 +31,7 @@ OWN_FIELDS = ("image", "size", "key")
 #: An image is not of the shape that the first one had; never skipped, because it may be most of them.
 SHAPES_DIFFER = "shapes-differ"
 #: What to do about a sample that is bad.
-SKIP = "Correct it, or leave such samples out with `on_error=skip`."
+SKIP = 'Correct it, or leave such samples out with `on_error="skip"`.'
 _NO_PIXELS = np.empty((0, 0, 0), np.uint8)
 
 
@@ -92,8 +92,8 @@ def check_fields(fields: Mapping[str, Field], image: ImageOptions, where: str) -
         raise SourceError(Problem(where, "array-shape", f"a field of its own is named {taken[0]}. Rename it."))
     if image.encoding != "raw" and image.size is None and of_kind(fields, MaskField):
         raise OptionError(
-            "masks are stored as pixels of one size: give `size`, with `encoding=raw` or `encoding=jpeg`, "
-            f"found `encoding={image.encoding}` without it."
+            'masks are stored as pixels of one size: give `size`, with `encoding="raw"` or `encoding="jpeg"`, '
+            f'found `encoding="{image.encoding}"` without it.'
         )
 
 
@@ -157,7 +157,7 @@ class BlockRows:
         self._check_shape(encoded)
         bad = faults(encoded.problems)
         if bad and self.format.on_error == "fail":
-            raise SourceError(bad, "Correct the annotation, or leave out such boxes with `on_error=skip`.")
+            raise SourceError(bad, 'Correct the annotation, or leave out such boxes with `on_error="skip"`.')
         if encoded.image is not None:  # only the bytes are stored: a block of them can hold very many pixels
             self._statistics.add_pixels(encoded.pixels)
             self._statistics.add({"images_of": {str(encoded.pixels.shape[2]): 1}})

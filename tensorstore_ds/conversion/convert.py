@@ -18,7 +18,14 @@ from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, Job, faults, identit
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import Block, Selection, ShardName, block_rows, plan_blocks, plan_shards
 from tensorstore_ds.conversion.preparation import AnySource, Prepared, check_room, open_any, prepare, survey
-from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, commit, one_line_for_failures
+from tensorstore_ds.conversion.result import (
+    OnProgress,
+    Progress,
+    Summary,
+    commit,
+    in_notebook,
+    one_line_for_failures,
+)
 from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
 from tensorstore_ds.conversion.workers import WORKER_NAME, run_blocks
 from tensorstore_ds.conversion.workspace import Workspace
@@ -57,7 +64,7 @@ def convert(
             `workers` has no meaning: see `Writer`, which also says when it goes on after an interruption.
         out: path of the new store; must not exist.
         options: all the rest.
-        progress: called now and then, from this thread.
+        progress: called now and then, from this thread. None: a notebook shows a bar.
 
     Raises:
         SourceError: the source, or with ``on_error="fail"`` a sample of it, cannot be converted.
@@ -69,7 +76,7 @@ def convert(
     if process.name.startswith(WORKER_NAME) and getattr(process, "_inheriting", False):
         # A worker runs the user's script again, to find what is defined there. Its parent notices, and goes on alone.
         raise SystemExit(1)
-    options, notify = of_class(options, ConvertOptions), progress or (lambda _: None)
+    options, notify = of_class(options, ConvertOptions), progress or in_notebook()
     target = tidied(out)
     if streams := _streams(source):
         classes = own_classes(_splits(source).values()) if options.classes is None else None
@@ -78,7 +85,10 @@ def convert(
             for done, (split, sample) in enumerate(samples, 1):
                 writer.append(split, sample)
                 notify(Progress("convert", done, 0))
-        return cast(Summary, writer.summary)
+        summary = cast(Summary, writer.summary)
+        total = sum(summary.rows.values())
+        notify(Progress("convert", total, total, summary.nbytes))
+        return summary
     opened = open_any(cast(AnySource, source), options)
     if isinstance(source, str | os.PathLike):
         _check_apart(opened.path, target)

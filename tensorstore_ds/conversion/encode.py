@@ -168,7 +168,9 @@ def _encode(key: str, source: Any, pixels: NDArray[Any], options: ImageOptions) 
         return None
     if options.encoding == "source":
         if not isinstance(source, bytes):
-            raise OptionError(f"{key}: this source has no image files to keep. Use `encoding=raw` or `encoding=jpeg`.")
+            raise OptionError(
+                f'{key}: this source has no image files to keep. Use `encoding="raw"` or `encoding="jpeg"`.'
+            )
         return source
     if pixels.dtype != np.uint8 or pixels.shape[2] not in (1, 3):
         message = f"JPEG keeps 8-bit gray or RGB, this image is {pixels.dtype} with {pixels.shape[2]} channels."

@@ -28,7 +28,7 @@ class ImageOptions:
         default="raw",
     )
     quality: int = option(
-        "Quality of `encoding=jpeg`: higher is better and takes more space.", default=90, at_least=1, at_most=95
+        'Quality of `encoding="jpeg"`: higher is better and takes more space.', default=90, at_least=1, at_most=95
     )
     size: tuple[int, int] | None = option(
         "Resize every image to this (height, width) in pixels, together with its boxes, keypoints and masks.",
@@ -57,10 +57,10 @@ class ImageOptions:
         check(self)
         if self.encoding == "source" and (self.size is not None or self.color != "auto"):
             raise OptionError(
-                "`encoding=source` keeps files as they are: leave out `size` and `color`, or use `encoding=jpeg`."
+                '`encoding="source"` keeps files as they are: leave out `size` and `color`, or use `encoding="jpeg"`.'
             )
         if self.encoding == "jpeg" and self.color == "rgba":
-            raise OptionError("JPEG has no alpha: use `encoding=raw` with `color=rgba`.")
+            raise OptionError('JPEG has no alpha: use `encoding="raw"` with `color="rgba"`.')
         if self.size is not None and math.prod(self.size) > self.max_pixels:
             found = f"{self.size[0]}x{self.size[1]}"
             raise refusal("size", f"at most `max_pixels`, {self.max_pixels:,} pixels", found)

@@ -23,7 +23,7 @@ from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, SKIP, RowFormat, che
 from tensorstore_ds.conversion.encode import encode_sample, fitted_objects, with_path
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Selection, plan_splits
-from tensorstore_ds.errors import ConversionError, Problem, SourceError
+from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.schema import EncodedSample
@@ -48,12 +48,17 @@ NAMED = 5
 
 
 def open_any(source: AnySource, options: ConvertOptions) -> Source:
-    """The source at a path, or around a sequence; an `OptionError` where there is no folder of its images."""
+    """The source at a path, or around a sequence; an `OptionError` where a folder of its images makes no sense."""
     if options.images is not None and not options.images.is_dir():
         raise refusal("images", "a folder", options.images)
     if isinstance(source, str | os.PathLike):
-        return open_source(tidied(source), options.format, options)
-    return SequenceSource(source, options)
+        opened = open_source(tidied(source), options.format, options)
+    else:
+        opened = SequenceSource(source, options)
+    if options.images is not None and opened.images != options.images:
+        expected = "expected annotations, whose images may be elsewhere"
+        raise OptionError(f"`images`: {expected}, found the format {opened.name}. Leave it out.")
+    return opened
 
 
 @dataclass(frozen=True)
@@ -255,7 +260,7 @@ def _note_of_mixed_colors(surveyed: Survey, options: ImageOptions) -> str:
     if {kind.channels for kind in kinds} != {1, 3}:
         return ""
     counts = " and ".join(f"{surveyed.kinds[kind]:,} {kind}" for kind in sorted(kinds))
-    return f"{counts} images: all are stored as RGB. Pass `color=gray` or `color=rgb` to choose."
+    return f'{counts} images: all are stored as RGB. Pass `color="gray"` or `color="rgb"` to choose.'
 
 
 def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> Problem | None:
@@ -267,16 +272,16 @@ def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool)
     what = [f"sizes (height x width): {_named(surveyed.sizes)}"] if sizes_differ else []
     if len(kinds) > 1:
         what.append(f"colors: {_named(surveyed.kinds)}{' (stored as RGB)' if surveyed.note else ''}")
-    color = " and `color=rgb`" if colors_differ else ""
+    color = ' and `color="rgb"`' if colors_differ else ""
     if len({kind.dtype for kind in kinds}) > 1:
-        advice = "Keep each as it is with `encoding=source`, or bring all to one depth first."
+        advice = 'Keep each as it is with `encoding="source"`, or bring all to one depth first.'
     elif sizes_differ:
-        advice = f"Pass one `size`{color} with `fit=pad`, `fit=crop` or `fit=stretch`"
+        advice = f'Pass one `size`{color} with `fit="pad"`, `fit="crop"` or `fit="stretch"`'
         if not masks:  # they are stored as pixels of one size
-            advice += f", or keep sizes with `encoding=jpeg`{color}, or all as it is with `encoding=source`"
+            advice += f', or keep sizes with `encoding="jpeg"`{color}, or all as it is with `encoding="source"`'
         advice += "."
     else:
-        advice = "Pass `color=rgb`, or keep each as it is with `encoding=source`."
+        advice = 'Pass `color="rgb"`, or keep each as it is with `encoding="source"`.'
     return Problem(where, SHAPES_DIFFER, f"images are of differing {'; and of differing '.join(what)}. {advice}")
 
 

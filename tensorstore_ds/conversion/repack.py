@@ -9,7 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from tensorstore_ds.conversion.blocks import raw_path
-from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, one_line_for_failures, summarize
+from tensorstore_ds.conversion.result import (
+    OnProgress,
+    Progress,
+    Summary,
+    in_notebook,
+    one_line_for_failures,
+    summarize,
+)
 from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.durable import sync
@@ -31,7 +38,7 @@ def repack(
 ) -> Summary:
     """Write the store at `path` again at `out`, in another layout; every value, statistic and name stays.
 
-    The store is verified first, so that damage is not given a fresh checksum.
+    `progress` is as of `convert`. The store is verified first, so that damage is not given a fresh checksum.
 
     Raises:
         FormatError: the store is damaged.
@@ -40,7 +47,7 @@ def repack(
         ConversionError: the disk is full.
     """
     began = time.monotonic()
-    notify = progress or (lambda _: None)
+    notify = progress or in_notebook()
     store = open_store(path)
     target = tidied(out)
     if store.layout == layout:

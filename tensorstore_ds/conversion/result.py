@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tensorstore_ds import words
 from tensorstore_ds.conversion.blocks import OWN_FIELDS
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard
@@ -21,16 +22,19 @@ from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import Manifest, SplitEntry
 from tensorstore_ds.format.statistics import Statistics
+from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.version import __version__
+
+_DOING = {"scan": "Scanning", "convert": "Converting", "compress": "Repacking", "checksum": "Checking"}
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a conversion is.
+    """How far a conversion is; as text ``Converting 1,200/60,000 · 3.7 MB``.
 
     Attributes:
-        stage: ``scan``, ``convert``.
-        done, total: samples; of an iterator the total is not known, and 0.
+        stage: ``scan``, ``convert``; of `repack` ``checksum``, ``compress``.
+        done, total: samples; of ``checksum`` bytes. Of an iterator the total is not known, and 0.
         nbytes: bytes of the store written so far, before compression.
         note: a line that the user should see now; empty but for the event that brings it.
     """
@@ -41,8 +45,30 @@ class Progress:
     nbytes: int = 0
     note: str = ""
 
+    @property
+    def doing(self) -> str:
+        """The stage in words: ``Converting``."""
+        return _DOING.get(self.stage, self.stage)
+
+    def __str__(self) -> str:
+        size = words.size if self.stage == "checksum" else "{:,}".format
+        counted = f"{size(self.done)}/{size(self.total)}" if self.total else size(self.done)
+        return f"{self.doing} {counted}" + (f" · {words.size(self.nbytes)}" if self.nbytes else "")
+
 
 OnProgress = Callable[[Progress], None]
+
+
+def in_notebook() -> OnProgress:
+    """Shows events in a notebook, notes on lines of their own; elsewhere it does nothing."""
+    draw = notebook_bar()
+
+    def show(event: Progress) -> None:
+        if event.note:
+            notebook_bar()(f"note: {event.note}", 0, 0)
+        draw(str(event), event.done, event.total)
+
+    return show
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +173,7 @@ def note_of_channels(images_of: Mapping[str, int]) -> list[str]:
         return []
     counts = " and ".join(f"{images_of[channels]:,} with {channels}" for channels in sorted(images_of))
     what = f"images keep their channels, {counts}: no batch of both is one tensor"
-    return [f"{what}. Bring them to one in a `transform`, or pass `encoding=jpeg` and `color=rgb`."]
+    return [f'{what}. Bring them to one in a `transform`, or pass `encoding="jpeg"` and `color="rgb"`.']
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from tensorstore_ds.diagnosis.verdicts import judge, starved
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.options import of_class
+from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.training.process import random_state_kept, ranks
 
@@ -52,7 +53,7 @@ def diagnose(
         transform: of samples, as `StoreDataset` takes it.
         step: one whole step of a training of your own, called with every batch on its device, in place of
             `options.model`.
-        progress: told what is measured next.
+        progress: told what is measured next. None: a notebook shows it.
 
     Returns:
         The numbers, the verdicts, and the settings to use. What could not be measured is in `not_measured`.
@@ -62,17 +63,20 @@ def diagnose(
         FormatError: the store is damaged.
     """
     options = of_class(options, DiagnoseOptions)
-    began = time.perf_counter()
+    began, draw = time.perf_counter(), notebook_bar()
     dataset = dataset_of(store, options.split, transform)
     with ranks(options.device) as own:
         device = own.device
-        examination = Examination(dataset, options, device, step, progress or (lambda _: None))
+        told = progress or (lambda stage: draw(f"Measuring {stage}", 0, 0))
+        examination = Examination(dataset, options, device, step, told)
         measured = examination.measure()
         used, wanted = measured.current.settings, recommend(measured)
         gain = examination.gain(used, wanted)
     if wanted != used and (gain >= GAIN or wanted.block_rows):
         measured = replace(measured, wanted=wanted, gain=gain)
     recommended, batch_size = measured.wanted or used, examination.batch_size
+    verdicts = judge(measured)
+    threads = next((int(v.evidence["fewer_threads"]) for v in verdicts if v.code == "too-many-torch-threads"), None)
     path = None if isinstance(store, StoreDataset) else str(store.path if isinstance(store, Store) else store)
     return Diagnosis(
         path=str(dataset.path),
@@ -82,9 +86,9 @@ def diagnose(
         device=f"{device}, {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device),
         seconds=time.perf_counter() - began,
         measured=measured,
-        verdicts=judge(measured),
+        verdicts=verdicts,
         recommended=recommended,
-        code=code_of(dataset, path, recommended, batch_size=batch_size, device=str(device)),
+        code=code_of(dataset, path, recommended, batch_size=batch_size, device=str(device), torch_threads=threads),
         gain=measured.gain,
         not_measured=tuple(examination.notes),
     )
@@ -133,9 +137,20 @@ def dataset_of(
     return dataset
 
 
-def code_of(dataset: StoreDataset, path: str | None, settings: Settings, *, batch_size: int, device: str) -> str:
-    """Python that makes the loader, and the data set of the store at `path`; None: the user has it."""
-    lines = []
+def code_of(
+    dataset: StoreDataset,
+    path: str | None,
+    settings: Settings,
+    *,
+    batch_size: int,
+    device: str,
+    torch_threads: int | None = None,
+) -> str:
+    """Python that makes the loader, and the data set of the store at `path`; None: the user has it.
+
+    Torch's threads are set where another number of them is better.
+    """
+    lines = [] if torch_threads is None else [f"torch.set_num_threads({torch_threads})"]
     if path is not None:
         transform = "" if dataset.transform is None else ", transform=transform"
         lines.append(f"dataset = tsds.StoreDataset({path!r}, {dataset.split_name!r}{transform})")

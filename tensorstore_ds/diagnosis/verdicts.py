@@ -48,7 +48,7 @@ def starved(m: Measured) -> bool:
 def storage_and_memory(m: Measured) -> Iterator[Verdict]:
     """Training waits for storage; or an epoch is larger than the memory for it."""
     first, memory = m.first_epoch, m.memory
-    options = "a smaller `size` or `encoding=jpeg`" if m.encoding == "raw" else "a smaller `size`"
+    options = 'a smaller `size` or `encoding="jpeg"`' if m.encoding == "raw" else "a smaller `size`"
     smaller = f"Shuffle by blocks, as below (BlockShuffleSampler); convert with {options}; or allow more memory."
     from_memory = not first.major_faults if memory.resident is None else memory.resident > RESIDENT
     enough = m.model is not None and first.rate >= m.model.rate
@@ -111,11 +111,11 @@ def store_and_threads(m: Measured) -> Iterator[Verdict]:
         yield Verdict("transform-holds-gil", line, change, _rates(t))
     if m.layout == "zarr" and starved(m):
         line = f"The store is compressed (layout zarr): {_best(m)}."
-        change = "Train from a copy that is not: repack the store with `layout=memmap`."
+        change = 'Train from a copy that is not: repack the store with `layout="memmap"`.'
         yield Verdict("compressed", line, change, rates | {"gather": m.best.gather})
     if d is not None and starved(m):
         line = f"Images are kept as files and decoded in every epoch: {duration(d.decode)} each, {_best(m)}."
-        change = "Convert with `encoding=raw`, if the pixels fit (`dry_run` says so), or with a smaller `size`."
+        change = 'Convert with `encoding="raw"`, if the pixels fit (`dry_run` says so), or with a smaller `size`.'
         yield Verdict("decode-bound", line, change, rates | {"decode": d.decode, "read": d.read})
     used, wanted = m.current.settings, m.wanted
     if wanted is None or wanted.num_workers or m.gain < QUICKER:

@@ -7,7 +7,7 @@ does not depend on how the work was divided.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -113,6 +113,18 @@ def channel_moments(statistics: Mapping[str, Any]) -> tuple[list[float], list[fl
     if not all(type(n) in (int, float) and abs(n) < _LARGEST for n in (*mean, *std, scale)) or min(std, default=0) < 0:
         return None
     return mean, std, scale
+
+
+def class_counts(statistics: Mapping[str, Any], name: str, kind: str, classes: Sequence[str]) -> dict[str, int]:
+    """How often each class of a field occurs, by its name; empty where the statistics do not say it, in good form."""
+    masks = statistics.get("masks")
+    mask = masks.get(name) if isinstance(masks, Mapping) else None
+    pixels = mask.get("pixels") if isinstance(mask, Mapping) else None
+    kinds = {"label": statistics.get("class_counts"), "objects": statistics.get("object_counts"), "mask": pixels}
+    counts = kinds.get(kind)
+    if not isinstance(counts, list) or len(counts) != len(classes) or not all(type(n) is int for n in counts):
+        return {}
+    return dict(zip(classes, counts, strict=True))
 
 
 def _line_sums(lines: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

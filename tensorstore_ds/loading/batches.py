@@ -108,7 +108,7 @@ def collate_samples(samples: Sequence[Any], how: Collate) -> Any:
             channels = ", ".join(str(len(sample)) for sample in samples[:10])
             raise ValueError(
                 f"images: expected as many channels in all of a batch, found {channels}. Convert them all "
-                "to one in the `transform`, or the data set with `color=rgb`."
+                'to one in the `transform`, or the data set with `color="rgb"`.'
             )
         return list(samples)
     if isinstance(first, str):

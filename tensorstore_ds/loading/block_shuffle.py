@@ -61,7 +61,8 @@ class BlockShuffleSampler(RowSampler):
     shuffle_quality     0.32  0.61  0.84  0.96  0.99  1.00
     ==================  ====  ====  ====  ====  ====  =====================
 
-    >>> BlockShuffleSampler(16, block_rows=2, window_blocks=2, rank=1, num_replicas=2).rows().tolist()
+    >>> second = {"rank": 1, "num_replicas": 2}
+    >>> BlockShuffleSampler(16, block_rows=2, window_blocks=2, **second).rows().tolist()
     [8, 4, 9, 5, 12, 15, 14, 13]
 
     Args:

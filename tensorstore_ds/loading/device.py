@@ -27,7 +27,7 @@ def checked_device(device: torch.device | str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].partition(": ")[0].rstrip(".")
         raise OptionError(
-            f"`device`: expected one that this machine has, found {device} ({reason}). Use `device=cpu`."
+            f'`device`: expected one that this machine has, found {device} ({reason}). Use `device="cpu"`.'
         ) from error
     return found
 

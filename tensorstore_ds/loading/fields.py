@@ -97,7 +97,7 @@ def decode_images(files: list[bytes], keys: list[str], *, stack: bool) -> torch.
     for key, array in zip(keys, arrays, strict=True):
         if (array.shape, array.dtype) != (arrays[0].shape, arrays[0].dtype):
             expected, found = (f"{a.shape[0]} x {a.shape[1]} x {a.shape[2]} {a.dtype}" for a in (arrays[0], array))
-            advice = "Bring all to one with a `transform`, or convert again with `color=rgb` and `encoding=jpeg`."
+            advice = 'Bring all to one with a `transform`, or convert again with `color="rgb"` and `encoding="jpeg"`.'
             problem = Problem(key, "shapes-differ", f"expected {expected}, as {keys[0]} has it, found {found}.")
             raise SourceError(problem, advice)
     return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)

@@ -242,6 +242,15 @@ class DataLoader(data.DataLoader[Batches]):
         """Where the time went since the loader was made: a copy, to be asked for by the thread that iterates."""
         return replace(self._stats, copy=self._copies.seconds())
 
+    def __repr__(self) -> str:
+        """Batches, sampler, and who gathers; then the data set with its fields."""
+        setting = self._setting()
+        counted = "" if setting["batches"] is None else f"{setting['batches']:,} "
+        batches = f"batches of {self.batch_size}" if self.batch_size else "batches" if self.batch_sampler else "samples"
+        by = f"{self.num_workers} workers" if self.num_workers else f"{self._width} threads"
+        device = "" if self.device is None else f" to {self.device}"
+        return f"<DataLoader, {counted}{batches}{device}, {setting['sampler']}, {by}, of {self.dataset!r}>"
+
     def _setting(self) -> dict[str, Any]:
         """What must be the same where a state is loaded."""
         iterable = isinstance(self.dataset, IterableDataset)  # torch wants to know who asks for its length
@@ -304,8 +313,12 @@ class DataLoader(data.DataLoader[Batches]):
 
         groups = grouped(self._batches(position), dataset)
         groups = advise(groups, dataset, self._dealt, position.batch * (self.batch_size or 1))
-        width = self.num_threads or min(8, usable_cores())
-        return ahead(make, groups, self._stats, width=width, depth=width * self._prefetch)
+        return ahead(make, groups, self._stats, width=self._width, depth=self._width * self._prefetch)
+
+    @property
+    def _width(self) -> int:
+        """Threads that gather."""
+        return self.num_threads or min(8, usable_cores())
 
     def _by_torch(self, position: Position) -> Iterator[Any]:
         """torch's own iteration. Its workers bring each batch's rows along, if a batch transform wants them."""

@@ -35,7 +35,7 @@ def choose(wanted: ResidencyChoice, dataset: StoreDataset, device: torch.device 
         raise refusal("residency", f"one of {', '.join(CHOICES)}", repr(wanted))
     obstacle = _obstacle(dataset, device)
     if wanted == "device" and obstacle is not None:
-        raise OptionError(f"`residency=device`: {obstacle}")
+        raise OptionError(f'`residency="device"`: {obstacle}')
     if wanted != "auto":
         return wanted
     needed = dataset.nbytes
@@ -71,7 +71,7 @@ class DeviceSplit:
         if needed > free:
             raise ResidencyError(
                 f"{dataset.path.name}, {dataset.split_name}: expected {needed:,} bytes free on {device}, "
-                f"found {free:,}. Choose fewer fields, or `residency=page-cache`."
+                f'found {free:,}. Choose fewer fields, or `residency="page-cache"`.'
             )
         self._dataset = dataset
         self._device = device

@@ -166,10 +166,10 @@ class ShuffleSampler(RowSampler):
         ShuffleSampler(10, seed=0)
         order    4  9  8  7  5  3  0  1  2  6
 
-        2 ranks, 5 rows each          3 ranks, 4 rows each          3 ranks, drop_last=True
-        rank 0   4  8  5  0  2        rank 0   4  7  0  6           rank 0   4  7  0
-        rank 1   9  7  3  1  6        rank 1   9  5  1 (4)          rank 1   9  5  1
-                                      rank 2   8  3  2 (9)          rank 2   8  3  2    6 is left out this time
+        2 ranks, 5 rows each      3 ranks, 4 rows each    3 ranks, drop_last=True
+        rank 0   4  8  5  0  2    rank 0   4  7  0  6     rank 0   4  7  0
+        rank 1   9  7  3  1  6    rank 1   9  5  1 (4)    rank 1   9  5  1
+                                  rank 2   8  3  2 (9)    rank 2   8  3  2    without 6, this time
 
     >>> ShuffleSampler(10, rank=1, num_replicas=3).rows().tolist()
     [9, 5, 1, 4]
@@ -200,7 +200,8 @@ class SubsetSampler(ShuffleSampler):
         order   10 11 12 13 14                                  rank 0   10 12 14
                                                                 rank 1   11 13 (10)
 
-    >>> SubsetSampler([10, 11, 12, 13, 14], shuffle=False, rank=1, num_replicas=2).rows().tolist()
+    >>> sampler = SubsetSampler([10, 11, 12, 13, 14], shuffle=False, rank=1, num_replicas=2)
+    >>> sampler.rows().tolist()
     [11, 13, 10]
 
     Args:

@@ -18,6 +18,7 @@ from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.page_cache.residency import DataFile, Names, data_files, requirement, select_columns
 from tensorstore_ds.page_cache.system_calls import resident_nbytes
+from tensorstore_ds.progress import notebook_bytes
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import open_file
 
@@ -55,6 +56,7 @@ def warm(
             `splits`. None for as many as this process may use (`memory_limit`).
         threads: that read.
         progress: called with (bytes done, bytes in all) from these threads, one at a time; done never falls.
+            None: a notebook shows a bar.
 
     Returns:
         Bytes read, in whole pieces of 8 MiB; 0 if all was there.
@@ -63,7 +65,8 @@ def warm(
         OptionError: no such split or field, a negative budget, no thread.
         FormatError: a file is gone, shorter than the manifest says, or cannot be read.
     """
-    warming = warm_in_background(store, splits=splits, fields=fields, budget=budget, threads=threads, progress=progress)
+    told = progress or notebook_bytes("Warming")
+    warming = warm_in_background(store, splits=splits, fields=fields, budget=budget, threads=threads, progress=told)
     with warming:
         warming.wait()
     return warming.nbytes_read
@@ -80,8 +83,8 @@ def warm_in_background(
 ) -> Warming:
     """Begin to `warm` a store, and return at once. Arguments and errors are those of `warm`.
 
-    >>> with tsds.warm_in_background(store) as warming:     # doctest: +SKIP
-    ...     train()                                         # leaving the block stops what is still being read
+    >>> with tsds.warm_in_background(store) as warming:  # doctest: +SKIP
+    ...     train()  # leaving the block stops what is still being read
 
     Returns:
         A handle. An error of the threads is raised by its `wait`, and at the end of its ``with`` block.

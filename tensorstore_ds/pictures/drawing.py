@@ -20,6 +20,7 @@ COLORS = (
 )  # fmt: skip
 _DOT = "#fff04d"
 _SMOOTH = 4  # boxes and dots are drawn this much larger, and reduced
+_CROWD = 8  # with more boxes on a picture their lines are thinner, and each class is named once
 _MASK_ALPHA = 110  # of 255
 _IGNORED = (255, 255, 255)
 _GOLDEN = 0.618034  # multiples of it, modulo 1, lie as far apart as can be
@@ -34,13 +35,14 @@ def draw_objects(
     boxes = objects["boxes"] * scale if "boxes" in objects else np.empty((0, 4))
     layer = Image.new("RGBA", (picture.width * _SMOOTH, picture.height * _SMOOTH))
     draw = ImageDraw.Draw(layer)
+    line = _SMOOTH * (1 if len(boxes) > _CROWD else 2)
     for i, box in enumerate(boxes):
         if np.isfinite(box).all() and (box[:2] <= box[2:]).all():
             corners = [float(v) * _SMOOTH for v in box]
-            draw.rectangle(corners, outline="#000000a0", width=4 * _SMOOTH)
+            draw.rectangle(corners, outline="#000000a0", width=2 * line)
             inner = [corners[0] + _SMOOTH, corners[1] + _SMOOTH, corners[2] - _SMOOTH, corners[3] - _SMOOTH]
             if inner[0] < inner[2] and inner[1] < inner[3]:
-                draw.rectangle(inner, outline=_color_of(labels, i), width=2 * _SMOOTH)
+                draw.rectangle(inner, outline=_color_of(labels, i), width=line)
     for keypoints in objects.get("keypoints", ()):
         present = keypoints[np.isfinite(keypoints).all(axis=1)] * scale
         # Dots are smaller where they lie close together.
@@ -55,11 +57,15 @@ def draw_objects(
 
 
 def _draw_names(picture: Image.Image, boxes: NDArray[Any], labels: NDArray[np.int64], classes: Sequence[str]) -> None:
-    """A class name on each box, above it or inside; none on top of another, the legend has them all."""
+    """A class name on each box, above it or inside; none on top of another, the legend has them all.
+
+    In a crowd, names would hide what the boxes show: there each class is named once.
+    """
     draw = ImageDraw.Draw(picture)
     taken: list[tuple[float, float, float, float]] = []
+    named: set[int] = set()
     for i, box in enumerate(boxes):
-        if not np.isfinite(box).all():
+        if not np.isfinite(box).all() or (len(boxes) > _CROWD and int(labels[i]) in named):
             continue
         name, font = lettering(class_name(classes, int(labels[i])), 11)
         width, height = font.getlength(name) + 6, 14
@@ -69,6 +75,7 @@ def _draw_names(picture: Image.Image, boxes: NDArray[Any], labels: NDArray[np.in
         if any(place[0] < t[2] and t[0] < place[2] and place[1] < t[3] and t[1] < place[3] for t in taken):
             continue
         taken.append(place)
+        named.add(int(labels[i]))
         draw.rectangle(place, fill=_color_of(labels, i))
         draw.text((left + 3, top + height / 2), name, fill="#10131a", font=font, anchor="lm")
 

@@ -10,7 +10,6 @@ from typing import Any, Protocol, cast
 
 import tensorstore_ds  # the package's face: pictures are drawn some floors above
 from tensorstore_ds.errors import TsdsError, one_line
-from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field
 
 #: Samples of a sheet, and classes that are counted one by one.
@@ -22,7 +21,9 @@ class ShownSplit(Protocol):
 
     name: str
     fields: Mapping[str, Field]
-    statistics: Mapping[str, Any]
+
+    @property
+    def class_counts(self) -> Mapping[str, Mapping[str, int]]: ...  # noqa: D102  # as of `Split`
 
 
 def as_html(title: str, facts: Mapping[str, str], split: ShownSplit | None, rows: Sequence[int] | None = None) -> str:
@@ -35,20 +36,11 @@ def facts_of(split: ShownSplit, fields: Iterable[str]) -> dict[str, str]:
     """What a field holds, by its name, and how often each class occurs."""
     facts = {name: split.fields[name].describe() for name in fields}
     for name in fields:
-        if counts := _class_counts(split, split.fields[name]):
+        if counts := split.class_counts.get(name):
             most = sorted(counts.items(), key=lambda item: -item[1])
             rest = f" and {len(most) - _CLASSES:,} more" if len(most) > _CLASSES else ""
             facts[f"classes of {name}"] = ", ".join(f"{c} {n:,}" for c, n in most[:_CLASSES]) + rest
     return facts
-
-
-def _class_counts(split: ShownSplit, field: Field) -> dict[str, int]:
-    """By class name, as the statistics have it; these may come from anybody."""
-    kinds = {LabelField: "class_counts", ObjectsField: "object_counts"}
-    counts: Any = next((split.statistics.get(name) for kind, name in kinds.items() if isinstance(field, kind)), None)
-    if not isinstance(counts, list) or len(counts) != len(field.classes) or not all(type(n) is int for n in counts):
-        return {}
-    return dict(zip(field.classes, counts, strict=True))
 
 
 def _sheet(split: ShownSplit, rows: Sequence[int] | None) -> str:

@@ -22,7 +22,7 @@ from tensorstore_ds.format.kinds import EncodedImageField, RawImageField
 from tensorstore_ds.format.kinds.base import Field, TableField, of_kind
 from tensorstore_ds.format.manifest import Manifest, Shard, shard_path
 from tensorstore_ds.format.schema import Layout
-from tensorstore_ds.format.statistics import channel_moments
+from tensorstore_ds.format.statistics import channel_moments, class_counts
 from tensorstore_ds.reading.checks import check_listing, check_metadata, check_sizes
 from tensorstore_ds.reading.columns import Column, Part, RaggedColumn
 from tensorstore_ds.reading.store_files import StoreFiles
@@ -124,7 +124,7 @@ class Split:
     Attributes:
         name: the split's name.
         fields: kind, dtype and shape of every field, by name.
-        statistics: class counts, channel mean and standard deviation, and more, as the manifest has them.
+        statistics: as the manifest has them, by class index; `class_counts` and `channel_moments` are for reading.
     """
 
     def __init__(self, files: StoreFiles, name: str) -> None:
@@ -200,6 +200,15 @@ class Split:
     def channel_moments(self) -> tuple[list[float], list[float], float] | None:
         """Mean and standard deviation of each channel, of values divided by the third; None if none are stored."""
         return channel_moments(self.statistics)
+
+    @property
+    def class_counts(self) -> dict[str, dict[str, int]]:
+        """How often each class occurs, by field and class name: samples of a label, objects, or pixels of a mask.
+
+        They were counted by the conversion; nothing is read. A field without counts is left out.
+        """
+        counts = {n: class_counts(self.statistics, n, field.kind, field.classes) for n, field in self.fields.items()}
+        return {name: found for name, found in counts.items() if found}
 
     def __repr__(self) -> str:
         return f"<Split {self.name!r}, {len(self)} rows of {', '.join(self.fields)}>"

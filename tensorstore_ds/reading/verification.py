@@ -20,6 +20,7 @@ from tensorstore_ds.format.kinds import EncodedImageField, RawImageField
 from tensorstore_ds.format.kinds.base import ArrayField, TableField
 from tensorstore_ds.format.manifest import File, Manifest, shard_path
 from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.progress import notebook_bytes
 from tensorstore_ds.reading.checks import check_group, check_listing, check_sizes
 from tensorstore_ds.reading.columns import array_columns
 from tensorstore_ds.reading.store import Split, Store
@@ -47,7 +48,8 @@ def verify(
         path: of the store.
         sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
         threads: that read and hash; None for one a core.
-        progress: called with (bytes read, bytes in all), from these threads, one at a time.
+        progress: called with (bytes read, bytes in all), from these threads, one at a time. None: a notebook shows a
+            bar.
 
     Returns:
         Every problem found; none for a good store. What cannot be opened is a problem too, not an exception.
@@ -61,7 +63,7 @@ def verify(
     problems = check_listing(manifest) + check_sizes(root, manifest) + list(_unlisted(root, manifest))
     if problems:
         return problems
-    damaged = _check_digests(files, threads, progress)
+    damaged = _check_digests(files, threads, progress or notebook_bytes("Checking"))
     # Bytes that are not the writer's need no further judgement; what the writer itself got wrong is found here.
     return damaged or [*_check_groups(files), *_check_chunks(files, threads), *_check_values(Store(files))]
 
@@ -77,9 +79,7 @@ def _unlisted(root: Path, manifest: Manifest) -> Iterator[Problem]:
                 yield Problem(path, "unlisted-file", "this file is not listed in the manifest. Remove it.")
 
 
-def _check_digests(
-    files: StoreFiles, threads: int | None, progress: Callable[[int, int], None] | None
-) -> list[Problem]:
+def _check_digests(files: StoreFiles, threads: int | None, progress: Callable[[int, int], None]) -> list[Problem]:
     listed = files.manifest.all_files()
     total = sum(file.size for file in listed.values())
     done = 0
@@ -89,8 +89,7 @@ def _check_digests(
         nonlocal done
         with lock:
             done += nbytes
-            if progress is not None:
-                progress(done, total)
+            progress(done, total)
 
     def check(item: tuple[str, File]) -> Problem | None:
         path, file = item

@@ -96,7 +96,7 @@ def normalize(split: Split) -> Normalize:
     if channels is None:  # the store keeps none of images with different numbers of channels
         raise OptionError(
             f"{split.name}: expected images of one number of channels, found none in the statistics. "
-            "Convert with `color=gray` or `color=rgb`."
+            'Convert with `color="gray"` or `color="rgb"`.'
         )
     mean, std, _ = channels
     return Normalize(mean, [deviation or 1.0 for deviation in std])

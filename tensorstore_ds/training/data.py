@@ -72,14 +72,14 @@ def task_of(split: Split, task: TaskName = "auto", *, eval_split: Split | None =
             f"{advice}"
         )
     if task != "auto" and task not in possible:
-        others = " or ".join(f"`task={name}`" for name in possible)
+        others = " or ".join(f'`task="{name}"`' for name in possible)
         raise OptionError(
-            f"{split.name}: expected {TASKS[task].needs} for `task={task}`, found {_kinds(split)}. Use {others}."
+            f'{split.name}: expected {TASKS[task].needs} for `task="{task}"`, found {_kinds(split)}. Use {others}.'
         )
     chosen = next(iter(possible.values())) if task == "auto" else possible[task]
     if len(chosen.classes) < 2 and not isinstance(chosen, Keypoints):
         names = f"one, {chosen.classes[0]!r}" if chosen.classes else "none"
-        other = ", or use `task=keypoints`" if "keypoints" in possible else ""
+        other = ', or use `task="keypoints"`' if "keypoints" in possible else ""
         raise OptionError(
             f"{split.name}: expected two classes or more to tell apart, found {names}. "
             f"Convert samples of other classes, too{other}."

@@ -15,12 +15,14 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
+from tensorstore_ds import words
 from tensorstore_ds.durable import replacing, sync, unwritable, write_all
 from tensorstore_ds.errors import OptionError
+from tensorstore_ds.progress import notebook_bar
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +53,27 @@ class TrainProgress:
     seconds_left: float  #: Of training, to the end of the run.
     device_memory: int | None  #: Bytes of a GPU's memory that were taken at most; None elsewhere.
 
+    def __str__(self) -> str:
+        metrics = " ".join(f"{name} {value:.3f}" for name, value in self.metrics.items())
+        memory = "" if self.device_memory is None else f" · {words.size(self.device_memory)}"
+        return (
+            f"{self.batch:,}/{self.batches:,} · {metrics} · {self.samples_per_second:,.0f}/s"
+            f" · waited {self.wait_share:.0%}{memory} · {words.duration(self.seconds_left)} left"
+        )
+
+
+def _in_notebook() -> Callable[[TrainProgress], None]:
+    draw = notebook_bar()
+    return lambda event: draw(f"Epoch {event.epoch}/{event.epochs} · {event}", event.batch, event.batches)
+
 
 @dataclass(frozen=True)
 class Listeners:
     """Who is told how a run goes: functions of one argument, called on the first rank only."""
 
     note: Callable[[str], None] = lambda _: None  #: A line, before the first epoch.
-    progress: Callable[[TrainProgress], None] = lambda _: None  #: About twice a second.
+    #: About twice a second. Left out, a notebook shows a bar.
+    progress: Callable[[TrainProgress], None] = field(default_factory=_in_notebook)
     epoch: Callable[[EpochRecord], None] = lambda _: None  #: After each epoch.
 
 

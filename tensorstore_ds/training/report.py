@@ -92,7 +92,7 @@ class Reports:
             raise TrainingError(
                 f"epoch {position.epoch + 1}: expected a loss that is a number, found {metrics['loss']} after "
                 f"{position.batch:,} batches. Try `learning_rate={run.options.learning_rate / 10:g}` or less, `clip=1` "
-                "or `precision=fp32`; the checkpoint of the epoch before is kept."
+                'or `precision="fp32"`; the checkpoint of the epoch before is kept.'
             )
         if not run.ranks.first:
             return

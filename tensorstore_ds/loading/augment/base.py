@@ -152,9 +152,10 @@ class Compose(OfBatches):
     Each gets other rows, made of (seed, place in the list, row), so that two of one kind draw different numbers.
 
     >>> import tensorstore_ds as tsds
-    >>> steps = [tsds.RandomCrop(28, padding=2), tsds.RandomHorizontalFlip(), tsds.Normalize([0.5], [0.25])]
-    >>> batch = {"image": torch.zeros(2, 1, 28, 28, dtype=torch.uint8), "label": torch.tensor([3, 7])}
-    >>> Compose(steps, seed=1)(batch, rows=torch.tensor([40, 41]), epoch=0)["image"].dtype
+    >>> crop, flip = tsds.RandomCrop(28, padding=2), tsds.RandomHorizontalFlip()
+    >>> augment = Compose([crop, flip, tsds.Normalize([0.5], [0.25])], seed=1)
+    >>> batch = {"image": torch.zeros(2, 1, 28, 28, dtype=torch.uint8)}
+    >>> augment(batch, rows=torch.tensor([40, 41]), epoch=0)["image"].dtype
     torch.float32
 
     Args:
@@ -220,8 +221,8 @@ def _packed(objects: Any, samples: int) -> PackedObjects | None:
         objects = PackedObjects(objects["offsets"], {name: v for name, v in objects.items() if name != "offsets"})
     if not isinstance(objects, PackedObjects):
         raise ValueError(
-            f"batch['objects']: expected PackedObjects, found {type(objects).__name__}. Load with `collate=packed`, "
-            "and use collate_objects after the batch transforms."
+            f"batch['objects']: expected PackedObjects, found {type(objects).__name__}. "
+            'Load with `collate="packed"`, and use collate_objects after the batch transforms.'
         )
     if len(objects) != samples:
         expected = f"expected objects of {samples} samples, as of images"

@@ -41,6 +41,7 @@ class ListSource(Source):
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
+        self.images = options.images or (path if path.is_dir() else path.parent)
         self._columns = Columns(1)
         self._notes: list[str] = []
         self._labels: dict[str, int] = {}  # the text in the list -> class index
@@ -56,7 +57,6 @@ class ListSource(Source):
 
     def scan(self) -> Contents:
         """Read all lines; no image is opened or looked for."""
-        self.images = self.options.images or (self.path if self.path.is_dir() else self.path.parent)
         splits = self._lists()
         tables = [open_table(file, file.name) for file in splits]
         self._columns = self._agreed_columns(tables)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.sources import masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
 from tensorstore_ds.sources.objects import ObjectTable
@@ -23,6 +24,7 @@ from tensorstore_ds.sources.xml import folder_roots
 
 _NO_IMAGE = -1
 _MASKS = ("SegmentationClass", "SegmentationObject")
+_MASKS_TOO = 'There are masks, too, which are not stored: boxes are. For the masks, convert with `format="masks"`.'
 
 
 class VocSource(Source):
@@ -61,7 +63,8 @@ class VocSource(Source):
             raise SourceError(splits.problems)
         field = self._table.field(self.options, str(self.path), labelled=True)
         problems, left_out = tuple(splits.problems), tuple(splits.left_out)
-        return Contents({"objects": field}, references, None, problems, left_out, splits.notes)
+        notes = (*splits.notes, *([_MASKS_TOO] if masks.find(self.path) else []))
+        return Contents({"objects": field}, references, None, problems, left_out, notes)
 
     def read(self, split: str, reference: Reference) -> Sample:
         image, _, xml = str(reference).partition("\0")

@@ -1,0 +1,46 @@
+"""Progress in a notebook: a bar and a line below the cell. Elsewhere nothing is shown that nobody asked for."""
+
+from __future__ import annotations
+
+import html
+import sys
+import time
+from collections.abc import Callable
+
+from tensorstore_ds import words
+
+_SECONDS = 0.2  # between two drawings
+
+
+def notebook_bar() -> Callable[[str, float, float], None]:
+    """What draws (text, done, total) in the notebook that this process works for, each time in the same place.
+
+    Of a total of 0 only the text is drawn. In every other process it does nothing.
+    """
+    ipython = sys.modules.get("IPython")  # who runs a notebook has imported it
+    if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):
+        return lambda text, done, total: None
+    from IPython.display import display
+
+    handle, next_drawing = None, 0.0
+
+    def draw(text: str, done: float, total: float) -> None:
+        nonlocal handle, next_drawing
+        now = time.monotonic()
+        if now < next_drawing and done != total:
+            return
+        next_drawing = now + _SECONDS
+        bar = f'<progress max="{total}" value="{done}"></progress> ' if total else ""
+        shown = {"text/plain": text, "text/html": f"{bar}{html.escape(text)}"}
+        if handle is None:
+            handle = display(shown, raw=True, display_id=True)
+        else:
+            handle.update(shown, raw=True)
+
+    return draw
+
+
+def notebook_bytes(doing: str) -> Callable[[int, int], None]:
+    """The same for (bytes done, bytes in all) of what is being done: ``Checking``."""
+    draw = notebook_bar()
+    return lambda done, total: draw(f"{doing} {words.size(done)}/{words.size(total)}", done, total)
