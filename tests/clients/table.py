@@ -55,7 +55,7 @@ def table(works: Mapping[str, Sequence[str]], limits: Mapping[str, Sequence[str]
     for name, (distribution, example) in FRAMEWORKS.items():
         lines = marked_lines((EXAMPLES / example).read_text("utf-8"))
         shown, not_shown = ("; ".join(each.get(name, ())) for each in (works, limits))
-        rows.append(f"| {name}: `{example}` | {version(distribution)} | {shown} | {lines} | {not_shown} |")
+        rows.append(f"| {name}: `{Path(example).name}` | {version(distribution)} | {shown} | {lines} | {not_shown} |")
     return "".join(f"{row}\n" for row in rows)
 
 
