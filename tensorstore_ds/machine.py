@@ -31,6 +31,20 @@ def memory_limits() -> dict[str, int]:
     return limits
 
 
+def address_limits() -> dict[str, int]:
+    """Bytes that this process may still give addresses to, by who limits them; files that it has mapped count, too."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        return {}
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return {}
+    import psutil
+
+    return {"ulimit -v": max(0, limit - psutil.Process().memory_info().vms)}
+
+
 def check_fits(where: str, nbytes: int) -> None:
     """Refuse what a store claims to hold, before memory is taken for it that this process may not use.
 

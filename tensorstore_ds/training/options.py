@@ -79,6 +79,10 @@ def _of_vit(name: str) -> Any:
     return changed(declarations(ViTOptions)[name], default=None, shown="that of `model`")
 
 
+#: Options of `TrainOptions` that are chosen where nobody gives them: None until then.
+CHOSEN = ("batch_size",)
+
+
 @declared
 class TrainOptions:
     """What a run is to do; an `OptionError` where a value is out of its range."""
@@ -113,8 +117,11 @@ class TrainOptions:
     mlp_width: int | None = _of_vit("mlp_width")
     dropout: float | None = _of_vit("dropout")
     epochs: int = option("Passes over the training split.", default=20, at_least=1)
-    batch_size: int = option(
-        "Samples per step and per rank. Larger batches use a GPU better and take more memory.", default=128, at_least=1
+    batch_size: int = option(  # None where it is to be chosen; `Run` puts a number in its place
+        "Samples per step and per rank. Larger batches use a GPU better and take more memory.",
+        default=None,
+        at_least=1,
+        shown="128, or less if the split is smaller or, on a CPU, if they do not fit in memory",
     )
     accumulate: int = option(
         "Number of batches whose gradients are added up for one update of the weights, which has the effect of a "
