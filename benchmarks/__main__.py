@@ -21,6 +21,7 @@ from benchmarks import (
     soak,
     startup,
     take,
+    training,
 )
 from benchmarks.measure import RESULTS, Settings, say, write_result
 from benchmarks.samples import write_digits
@@ -37,9 +38,10 @@ MEASUREMENTS: Mapping[str, Callable[[Settings], Mapping[str, Any]]] = {
     "memory": memory.measure,
     "startup": startup.measure,
     "soak": soak.measure,
+    "training": training.measure,
 }
-#: Those that say little for the minutes that they take.
-ONLY_IF_NAMED = ("bench_mnist_train",)
+#: Those that take long for what they say.
+ONLY_IF_NAMED = ("bench_mnist_train", "training")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -208,8 +208,9 @@ def test_no_room_in_memory(tmp_path: Path) -> None:
     words = ("train", store, "--out", tmp_path / "run", "--epochs", 1, *FLAGS, "--width", 128, "--mlp-width", 512)
     error = one_error(started(*words, "--batch-size", 4096, before=before))
     found = re.search(
-        r"expected memory for batches of 4,096, [\d.]+ [MG]B, found [\d.]+ MB \(90% of what the limit of ulimit -v leaves\)"
-        r"\. --batch-size (\d+) with --accumulate (\d+) fits; --grad-checkpointing needs less",
+        r"expected memory for batches of 4,096, [\d.]+ [MG]B, found [\d.]+ MB "
+        r"\(90% of what the limit of ulimit -v leaves\)\. "
+        r"--batch-size (\d+) with --accumulate (\d+) fits; --grad-checkpointing needs less",
         error,
     )
     assert found is not None, error

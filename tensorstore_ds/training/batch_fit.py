@@ -17,7 +17,7 @@ from tensorstore_ds.loading.batches import StoreCollate
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import move
 from tensorstore_ds.loading.loader import PREFETCH_FACTOR
-from tensorstore_ds.machine import address_limits, memory_limits, usable_cores
+from tensorstore_ds.machine import address_limits, memory_limits, return_freed_memory, usable_cores
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.training.augmentation import train_transform
 from tensorstore_ds.training.data import image_shape, split_of, task_of
@@ -25,12 +25,13 @@ from tensorstore_ds.training.footprint import Footprint
 from tensorstore_ds.training.learner import Learner, precision_of
 from tensorstore_ds.training.options import TrainOptions, ViTOptions
 from tensorstore_ds.training.process import Ranks
+from tensorstore_ds.training.recipe import BATCH_SIZE, completed
 from tensorstore_ds.training.tasks import Task
 
-#: Samples per step where nobody asks for a number, and the split and the memory have room for them.
-BATCH_SIZE = 128
 #: Of the memory that may be used on a CPU, the share that is planned with.
 PLANNED = 0.9
+#: From this share on, memory that is free is not kept by the C library, which may keep twice as much as is used.
+TIGHT = 0.25
 
 #: What errors of torch on a CPU, of C++, of oneDNN and of CUDA's libraries say.
 _FULL = (
@@ -72,13 +73,15 @@ def batch_size_of(
         precision_of(options.precision, ranks.device),
         waiting=PREFETCH_FACTOR * (options.num_threads or min(8, usable_cores())) + 1,
         dataset=dataset,
-        transform=train_transform(split, options, vit),
+        transform=train_transform(split, completed(options, vit), vit),
     )
     needed, least = footprint.nbytes(wanted), footprint.nbytes(1)
     who, left = min((memory_limits() | address_limits()).items(), key=lambda limit: limit[1])
     room = int(PLANNED * left / int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     most = wanted if needed <= room else 1 + (room - least) * (wanted - 1) // max(1, needed - least)
     size = -ranks.any(-_halved(wanted, most))
+    if needed > TIGHT * room:
+        return_freed_memory()
     if size == wanted:
         return wanted, ""
     found = f"{words.size(room)} ({PLANNED:.0%} of what the limit of {who} leaves)"

@@ -25,6 +25,7 @@ from tensorstore_ds.training.history import EpochRecord, dump_record, plain
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.process import Ranks, Stop, Tally
+from tensorstore_ds.training.recipe import completed
 
 
 @dataclass
@@ -78,7 +79,7 @@ class Run:
         moments = normalize(self.split)
         self.card = checkpoint.ModelCard(self.vit, self.task, moments.mean, moments.std, (height, width), *fits)
         batch_size, self.batch_note = batch_size_of(store, self.split, self.task, self.vit, options, ranks)
-        self.options = options = replace(options, batch_size=batch_size)
+        self.options = options = completed(replace(options, batch_size=batch_size), self.vit, ranks=ranks.size)
         transform = train_transform(self.split, options, self.vit)
         self.loader, self.order = train_loader(store, self.task, options, transform, ranks)
         steps = math.ceil(len(self.loader) / options.accumulate) * options.epochs
