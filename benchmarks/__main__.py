@@ -22,6 +22,7 @@ from benchmarks import (
     soak,
     startup,
     take,
+    training,
     whole_job,
 )
 from benchmarks.measure import RESULTS, Settings, say, write_result
@@ -41,9 +42,10 @@ MEASUREMENTS: Mapping[str, Callable[[Settings], Mapping[str, Any]]] = {
     "soak": soak.measure,
     "batch_transforms": batch_transforms.measure,
     "whole_job": whole_job.measure,
+    "training": training.measure,
 }
-#: Those that say little for the minutes that they take.
-ONLY_IF_NAMED = ("bench_mnist_train",)
+#: Those that take long for what they say.
+ONLY_IF_NAMED = ("bench_mnist_train", "training")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

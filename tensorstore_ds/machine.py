@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from tensorstore_ds.errors import FormatError, Problem
 
 #: So much is taken without a look at how much there is.
 _UNASKED_NBYTES = 256 * 1024**2
+#: Of glibc's malloc.h: from which size on a piece of memory is mapped for itself.
+_M_MMAP_THRESHOLD = -3
 
 
 def memory_limit() -> int:
@@ -29,6 +32,32 @@ def memory_limits() -> dict[str, int]:
     limits = {"machine": psutil.virtual_memory().available}
     limits |= {str(group): left for group in _control_groups("memory") if (left := _nbytes_left(group)) is not None}
     return limits
+
+
+def address_limits() -> dict[str, int]:
+    """Bytes that this process may still give addresses to, by who limits them; files that it has mapped count, too."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        return {}
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return {}
+    import psutil
+
+    return {"ulimit -v": max(0, limit - psutil.Process().memory_info().vms)}
+
+
+def return_freed_memory() -> None:
+    """Let the C library give large pieces back to the system when they are freed, from now on in this process.
+
+    glibc keeps pieces of up to 32 MiB for later: training on a CPU then takes up to three times the memory that it
+    uses. To map each piece anew takes time: some percent of a training step. Elsewhere nothing changes.
+    """
+    import ctypes
+
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, 1024**2)
 
 
 def check_fits(where: str, nbytes: int) -> None:

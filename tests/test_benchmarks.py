@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks import loading
+from benchmarks import loading, training
 from benchmarks.loading import Data, Entry, Result, against, entries_of, large_figures, objects_figures, race
 from benchmarks.measure import FIGURE_HEAD, Figure, as_result, figures_of, table, write_result
 from benchmarks.peers import ALL, FFCV, MEMCPY, OURS, PEERS, Peer, runner, store as ours
@@ -21,6 +21,7 @@ from benchmarks.samples import Arrays, make_digits, make_noise, open_arrays
 from stores import detections, store_of
 from tensorstore_ds.comparison.delivery import agree, marks_of, marks_of_split
 from tensorstore_ds.comparison.lane import answered
+from training_stores import labelled
 
 SAMPLES, SHAPE = 21, (8, 6, 3)
 
@@ -149,3 +150,9 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert {"cpu", "libc", "torch", "numpy", "date"} <= result["machine"].keys()
     assert table(FIGURE_HEAD, [figures[0].row])[-1] == "| speed | at least 1.00 x | 2.00 x, met |  |"
     assert "ffcv" not in sys.modules  # peers are imported in processes of their own
+
+
+def test_a_run_of_a_batch_size_has_the_rate_that_it_took(tmp_path: Path) -> None:
+    run = training.trained(labelled(tmp_path), tmp_path / "run", 32, 2)
+    assert run["learning_rate"] == 0.001 and len(run["curve"]) == 2
+    assert run["accuracy"] == run["curve"][-1]["accuracy"] and run["seconds"] > 0

@@ -214,6 +214,13 @@ def test_an_image_that_cannot_be_read(tmp_path: Path, checkpoint: Path, content:
     assert said.path == good
 
 
+def test_the_users_own_folder(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = files(tmp_path / "images")[0]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (said,) = predict(checkpoint, [f"~/{good.relative_to(tmp_path)}"])
+    assert said.path == good
+
+
 def test_a_folder_is_no_image(tmp_path: Path, checkpoint: Path) -> None:
     with pytest.raises(SourceError) as error:
         list(predict(checkpoint, [tmp_path]))

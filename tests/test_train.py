@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.modules.module import register_module_forward_hook
+from torchvision.models.vision_transformer import EncoderBlock
 
 import tensorstore_ds as tsds
 from global_state import global_state
@@ -108,8 +111,9 @@ def test_listeners(store: Path, tmp_path: Path) -> None:
     records: list[tsds.EpochRecord] = []
     listeners = tsds.Listeners(notes.append, events.append, records.append)
     tsds.train(store, small(epochs=2), out=tmp_path / "run", listeners=listeners)
-    assert "60 samples of train, shuffled, rows from the page cache" in notes[0] and "21 of test" in notes[0]
-    assert "3x3 patches of 4 pixels" in notes[1] and "fp32 on cpu" in notes[1]
+    assert notes[0] == "task: classification, because the store has labels"
+    assert "60 samples of train, shuffled, rows from the page cache" in notes[1] and "21 of test" in notes[1]
+    assert "3x3 patches of 4 pixels" in notes[2] and "fp32 on cpu" in notes[2]
     assert [(e.epoch, e.batch) for e in events if e.batch == e.batches] == [(1, 8), (2, 8)]
     assert all(0 <= e.wait_share <= 1 and e.samples_per_second > 0 for e in events)
     assert events[-1].seconds_left == 0
@@ -135,7 +139,7 @@ BUSY: dict[str, Any] = {
 
 
 class Stop:
-    """Sends this process a signal after an epoch: the next one ends after a step."""
+    """Sends this process a signal after an epoch."""
 
     def __init__(self, epoch: int, number: int = signal.SIGTERM) -> None:
         self.epoch, self.number = epoch, number
@@ -145,6 +149,28 @@ class Stop:
             os.kill(os.getpid(), self.number)
 
 
+@contextmanager
+def signal_in_pass(number: int, *, passes: int, backward: bool) -> Iterator[None]:
+    """Send this process a signal in a block of the model, in the pass of that number, forward or backward."""
+    seen = 0
+
+    def after(block: Any, inputs: Any, outputs: torch.Tensor) -> None:
+        nonlocal seen
+        if not isinstance(block, EncoderBlock) or not block.training or type(outputs) is not torch.Tensor:
+            return  # an evaluation, or tensors without content, by which memory is reckoned
+        seen += 1
+        if seen == 2 * passes and backward:
+            outputs.register_hook(lambda _: os.kill(os.getpid(), number))
+        elif seen == 2 * passes - 1 and not backward:
+            os.kill(os.getpid(), number)
+
+    handle = register_module_forward_hook(after)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "whole"
@@ -152,17 +178,29 @@ def uninterrupted(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return out
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stopped_run_goes_on_to_the_same_bits(store: Path, tmp_path: Path, uninterrupted: Path, number: int) -> None:
-    out = tmp_path / "run"
-    listeners = tsds.Listeners(epoch=Stop(1, number))
-    with pytest.raises(TrainingStopped, match=r"stopped in epoch 2 after 3 of 8 batches.*`resume`") as stopped:
-        tsds.train(store, small(**BUSY), out=out, listeners=listeners)
+@pytest.mark.parametrize(
+    ("number", "passes", "backward", "epoch", "batch"),
+    [
+        (signal.SIGTERM, 1, False, 1, 0),  # in the very first step
+        (signal.SIGTERM, 6, False, 1, 3),  # in the last batch of a step of three: the step is begun again
+        (signal.SIGINT, 6, True, 1, 3),
+        (signal.SIGINT, 12, True, 2, 3),  # in the first batch of a step
+        (signal.SIGTERM, 16, True, 2, 6),  # in the last batch of an epoch
+    ],
+)
+def test_a_stopped_run_goes_on_to_the_same_bits(
+    store: Path, tmp_path: Path, uninterrupted: Path, number: int, passes: int, backward: bool, epoch: int, batch: int
+) -> None:
+    """A signal in a pass through the model ends it there: the checkpoint is that of the last finished step."""
+    out, place = tmp_path / "run", f"in epoch {epoch} after {batch} of 8 batches"
+    stopping = pytest.raises(TrainingStopped, match=rf"stopped {place}.*`resume`")
+    with signal_in_pass(number, passes=passes, backward=backward), stopping as stopped:
+        tsds.train(store, small(**BUSY), out=out)
     assert stopped.value.signal == number
-    assert state(out)["batch"] == 3
+    assert state(out)["batch"] == batch
     notes: list[str] = []
     tsds.train(store, small(**BUSY, num_threads=2), out=out, resume=True, listeners=tsds.Listeners(notes.append))
-    assert notes[-1] == "goes on in epoch 2 after 3 of 8 batches"
+    assert notes[-1] == f"goes on {place}"
     ended, whole = state(out), state(uninterrupted)
     for name in ("weights", "learner", "tally"):
         assert equal(ended[name], whole[name]), name

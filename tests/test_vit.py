@@ -102,7 +102,7 @@ def test_it_begins_as_torchvisions_does() -> None:
     assert not model(images(options)).any()  # every class is as likely as the others
     assert model.conv_proj.weight.std().item() == pytest.approx(1 / math.sqrt(5 * 16**2), rel=0.02)
     assert not model.conv_proj.bias.any()
-    assert model.encoder.pos_embedding.std().item() == pytest.approx(0.02, rel=0.05)
+    assert model.encoder.pos_embedding.std().item() == pytest.approx(0.5, rel=0.05)
 
 
 # --- shapes of images

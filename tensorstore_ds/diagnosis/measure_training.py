@@ -21,6 +21,7 @@ from tensorstore_ds.training.augmentation import train_transform
 from tensorstore_ds.training.data import image_shape, task_of
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import TrainOptions
+from tensorstore_ds.training.recipe import completed
 
 #: A batch is tried so many times as large as the one before, until a step takes too long.
 GROWTH = 4
@@ -59,6 +60,7 @@ def student_of(store: Store, split: Split, options: TrainOptions, device: torch.
     task = task_of(split)
     height, width, channels = image_shape(store, split)
     vit = options.vit((height, width), channels)
+    options = completed(options, vit)
     transform = train_transform(split, options, vit)
     learner = Learner(vit, task, options, device=device, steps=10**6)  # the learning rate does not matter here
     return Student(options.model, learner.train_batch, task.fields, transform)

@@ -32,7 +32,10 @@ class DiagnoseOptions:
         shown="that of the loader",
     )
     prefetch_factor: int | None = option(
-        "The prefetch_factor of the loader that you use now.", default=None, at_least=1, shown="that of the loader"
+        "Batches that wait ready for each thread of the loader that you use now: its prefetch_factor.",
+        default=None,
+        at_least=1,
+        shown="2, as the loader's",
     )
     pin_memory: bool | None = option(
         "Whether you use pin_memory in the loader now.", default=None, shown="that of the loader"

@@ -1,25 +1,37 @@
-"""When a step does not fit in memory: which batch size does, found by trying."""
+"""Which batch size fits in memory: reckoned before a run on the CPU, found by trying where a step has failed."""
 
 from __future__ import annotations
 
 import gc
 import math
+import os
 from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from tensorstore_ds.errors import TsdsError
+from tensorstore_ds import words
+from tensorstore_ds.errors import TrainingError, TsdsError
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.batches import StoreCollate
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import move
-from tensorstore_ds.reading.store import Store
+from tensorstore_ds.loading.loader import PREFETCH_FACTOR
+from tensorstore_ds.machine import address_limits, memory_limits, return_freed_memory, usable_cores
+from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.training.augmentation import train_transform
 from tensorstore_ds.training.data import image_shape, split_of, task_of
-from tensorstore_ds.training.learner import Learner
-from tensorstore_ds.training.options import TrainOptions
+from tensorstore_ds.training.footprint import Footprint
+from tensorstore_ds.training.learner import Learner, precision_of
+from tensorstore_ds.training.options import TrainOptions, ViTOptions
 from tensorstore_ds.training.process import Ranks
+from tensorstore_ds.training.recipe import BATCH_SIZE, completed
+from tensorstore_ds.training.tasks import Task
+
+#: Of the memory that may be used on a CPU, the share that is planned with.
+PLANNED = 0.9
+#: From this share on, memory that is free is not kept by the C library, which may keep twice as much as is used.
+TIGHT = 0.25
 
 #: What errors of torch on a CPU, of C++, of oneDNN and of CUDA's libraries say.
 _FULL = (
@@ -36,9 +48,72 @@ def is_out_of_memory(error: BaseException) -> bool:
     return foreign and any(text in str(error) for text in _FULL)
 
 
+def batch_size_of(
+    store: Store, split: Split, task: Task, vit: ViTOptions, options: TrainOptions, ranks: Ranks
+) -> tuple[int, str]:
+    """The batch size of a run: the one that was asked for, else the usual one, or what the split or the memory holds.
+
+    On a CPU, the system ends a process that takes too much memory, and torch gets no chance to say so: there it is
+    reckoned. All ranks take the smallest of their sizes.
+
+    Returns:
+        The size, and a note where memory made it smaller.
+
+    Raises:
+        TrainingError: the size that was asked for does not fit into the memory of this machine, or not even 1 does.
+    """
+    wanted = options.batch_size or max(1, min(BATCH_SIZE, len(split) // ranks.size))
+    if ranks.device.type != "cpu":
+        return wanted, ""
+    dataset = StoreDataset(store.path, split.name, fields=task.fields)
+    footprint = Footprint(
+        vit,
+        task.outputs,
+        options,
+        precision_of(options.precision, ranks.device),
+        waiting=PREFETCH_FACTOR * (options.num_threads or min(8, usable_cores())) + 1,
+        dataset=dataset,
+        transform=train_transform(split, completed(options, vit), vit),
+    )
+    needed, least = footprint.nbytes(wanted), footprint.nbytes(1)
+    who, left = min((memory_limits() | address_limits()).items(), key=lambda limit: limit[1])
+    room = int(PLANNED * left / int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    most = wanted if needed <= room else 1 + (room - least) * (wanted - 1) // max(1, needed - least)
+    size = -ranks.any(-_halved(wanted, most))
+    if needed > TIGHT * room:
+        return_freed_memory()
+    if size == wanted:
+        return wanted, ""
+    found = f"{words.size(room)} ({PLANNED:.0%} of what the limit of {who} leaves)"
+    if size and options.batch_size is None:
+        return size, f"batches of {size}: {wanted} would take {words.size(needed)} of memory, and there are {found}"
+    raise TrainingError(_advice(ranks.device, options, wanted, size, f", {words.size(needed)}, found {found}"))
+
+
+def _halved(size: int, most: int) -> int:
+    """The largest half, quarter, ... of a size that is at most that; 0 if there is none.
+
+    >>> _halved(128, 128), _halved(128, 100), _halved(100, 13), _halved(100, 0)
+    (128, 64, 12, 0)
+    """
+    while size > max(most, 0):
+        size //= 2
+    return size
+
+
+def _advice(device: torch.device, options: TrainOptions, wanted: int, fitting: int, found: str) -> str:
+    """What to say about a batch size that does not fit, with one that does."""
+    way = "Use a smaller `image_size` or `model`"
+    if fitting:
+        accumulate = options.accumulate * math.ceil(wanted / fitting)
+        way = f"`batch_size={fitting}` with `accumulate={accumulate}` fits"
+    less = "" if options.grad_checkpointing else "; `grad_checkpointing` needs less"
+    return f"{device}: expected memory for batches of {wanted:,}{found}. {way}{less}."
+
+
 def memory_advice(store: Store, options: TrainOptions, ranks: Ranks) -> str:
     """What to say about a full memory, with a batch size that fits, if one does."""
-    way = "Use a smaller `batch_size` or `model`"
+    fitting, wanted = 0, options.batch_size or BATCH_SIZE
     if ranks.size == 1:  # ranks would wait for each other
         split = split_of(store, options.train_split, "train_split")
         task = task_of(split, options.task)
@@ -49,15 +124,9 @@ def memory_advice(store: Store, options: TrainOptions, ranks: Ranks) -> str:
             StoreDataset(store.path, split.name, fields=task.fields),
             train_transform(split, options, vit),
             ranks.device,
-            too_large=options.batch_size,
+            too_large=wanted,
         )
-        if fitting:
-            accumulate = options.accumulate * math.ceil(options.batch_size / fitting)
-            way = f"`batch_size={fitting}` with `accumulate={accumulate}` fits"
-    return (
-        f"{ranks.device}: expected memory for batches of {options.batch_size:,}, found too little. {way}; "
-        "`grad_checkpointing` needs less."
-    )
+    return _advice(ranks.device, options, wanted, fitting, ", found too little")
 
 
 def fitting_batch_size(

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from tensorstore_ds.durable import replacing
-from tensorstore_ds.errors import TrainingError, one_line
+from tensorstore_ds.errors import OptionError, TrainingError, one_line
 from tensorstore_ds.imaging import MAX_PIXELS
 from tensorstore_ds.imaging.placement import FITS, Fit
-from tensorstore_ds.options import deciding, user_path
+from tensorstore_ds.options import deciding, user_path, with_changes
 from tensorstore_ds.training.history import plain
-from tensorstore_ds.training.options import TrainOptions, ViTOptions
+from tensorstore_ds.training.options import CHOSEN, TrainOptions, ViTOptions
 from tensorstore_ds.training.tasks import Task, task_from_data
 from tensorstore_ds.training.vit import ViT
 
@@ -116,21 +116,42 @@ def _check_sums(file: BinaryIO) -> None:
     file.seek(0)
 
 
-def load_state(path: Path, card: ModelCard, options: TrainOptions, *, ranks: int) -> dict[str, Any]:
-    """The state in a checkpoint, for a run of this model, options and number of processes to go on with."""
-    found_card, state = load(path)
+@dataclass(frozen=True)
+class LoadedState:
+    """The state of a run in a checkpoint."""
+
+    path: Path  #: Of the checkpoint.
+    card: ModelCard  #: Of its model.
+    state: Mapping[str, Any]  #: All that the run goes on with.
+
+    def completed(self, options: TrainOptions) -> TrainOptions:
+        """The options with the run's own values where it chose them; a `TrainingError` where those are none."""
+        chosen = {name: self.state["options"].get(name) for name in CHOSEN if getattr(options, name) is None}
+        try:
+            return with_changes(options, chosen)
+        except OptionError as error:
+            raise unusable(self.path, error) from error
+
+    def check(self, card: ModelCard, options: TrainOptions, *, ranks: int) -> None:
+        """Raise a `TrainingError` unless a run of this model, options and number of processes can go on with it."""
+        found = self.state["options"]
+        difference = _difference(self.card.as_data(), card.as_data()) or _difference(found, deciding(options))
+        if difference:
+            raise TrainingError(f"{self.path}: {difference}. Use the same store and options, or another `out`.")
+        if self.state["batch"] and self.state["ranks"] != ranks:
+            raise TrainingError(
+                f"{self.path}: expected {self.state['ranks']} ranks to go on within an epoch, found {ranks}. "
+                "Another number is possible between two epochs."
+            )
+
+
+def load_state(path: Path) -> LoadedState:
+    """The state in a checkpoint; a `TrainingError` where there is none."""
+    card, state = load(path)
     wrong = [name for name, kinds in _STATE.items() if type(state.get(name)) not in kinds]
     if wrong or not all(map(_is_plain, state["options"].values())):
         raise unusable(path, ValueError(f"no state of a run: {wrong[0] if wrong else 'options'}"))
-    difference = _difference(found_card.as_data(), card.as_data()) or _difference(state["options"], deciding(options))
-    if difference:
-        raise TrainingError(f"{path}: {difference}. Use the same store and options, or another `out`.")
-    if state["batch"] and state["ranks"] != ranks:
-        raise TrainingError(
-            f"{path}: expected {state['ranks']} ranks to go on within an epoch, found {ranks}. "
-            "Another number is possible between two epochs."
-        )
-    return state
+    return LoadedState(path, card, state)
 
 
 def load_model(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> tuple[ViT, ModelCard]:

@@ -90,6 +90,18 @@ def task_of(split: Split, task: TaskName = "auto", *, eval_split: Split | None =
     return chosen
 
 
+def reason_for(split: Split, task: Task, asked: TaskName) -> str:
+    """Why a run learns a task, in words, and how to choose another where there is one."""
+    if asked != "auto":
+        return "as asked for"
+    has = "labels"
+    if not task.label_field:
+        has = "keypoints" if task.keypoints else "objects with classes, and neither labels nor keypoints"
+    others = [name for name in _possible_tasks(split.fields) if name != task.name]
+    choice = f"; choose {' or '.join(others)} with `task`" if others else ""
+    return f"because the store has {has}{choice}"
+
+
 def _possible_tasks(fields: Mapping[str, Field]) -> dict[str, Task]:
     """The tasks that fields are good for, by name; the first one is that of ``auto``."""
     label = next(iter(of_kind(fields, LabelField)), "")

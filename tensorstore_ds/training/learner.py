@@ -15,6 +15,7 @@ from torchvision.transforms import v2
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.training.options import Precision, TrainOptions, ViTOptions
+from tensorstore_ds.training.recipe import completed
 from tensorstore_ds.training.tasks import Batch, Sums, Task
 from tensorstore_ds.training.vit import ViT
 
@@ -30,7 +31,7 @@ class Learner:
     Args:
         vit: the model's shape.
         task: what it learns.
-        options: of the run.
+        options: of the run; what they leave open is chosen for one rank.
         device: where it learns.
         steps: of the whole run: what the learning rate is scheduled over.
         distributed: average gradients over the ranks of `torch.distributed`.
@@ -46,7 +47,8 @@ class Learner:
         steps: int,
         distributed: bool = False,
     ) -> None:
-        self.task, self.options, self.steps = task, options, steps
+        self.task, self.steps = task, steps
+        self.options = options = completed(options, vit)
         self.device = torch.device(device)
         self.precision = precision_of(options.precision, self.device)
         torch.manual_seed(options.seed)

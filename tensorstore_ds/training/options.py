@@ -79,6 +79,10 @@ def _of_vit(name: str) -> Any:
     return changed(declarations(ViTOptions)[name], default=None, shown="that of `model`")
 
 
+#: Options of `TrainOptions` that are chosen where nobody gives them: None until then.
+CHOSEN = ("batch_size", "learning_rate", "augment")
+
+
 @declared
 class TrainOptions:
     """What a run is to do; an `OptionError` where a value is out of its range."""
@@ -113,8 +117,11 @@ class TrainOptions:
     mlp_width: int | None = _of_vit("mlp_width")
     dropout: float | None = _of_vit("dropout")
     epochs: int = option("Passes over the training split.", default=20, at_least=1)
-    batch_size: int = option(
-        "Samples per step and per rank. Larger batches use a GPU better and take more memory.", default=128, at_least=1
+    batch_size: int = option(  # None where it is to be chosen, as those in `CHOSEN`: `recipe.py` puts a value there
+        "Samples per step and per rank. Larger batches use a GPU better and take more memory.",
+        default=None,
+        at_least=1,
+        shown="128, or less if the split is smaller or, on a CPU, if they do not fit in memory",
     )
     accumulate: int = option(
         "Number of batches whose gradients are added up for one update of the weights, which has the effect of a "
@@ -125,11 +132,12 @@ class TrainOptions:
     learning_rate: float = option(
         "The highest learning rate, after the warm-up; it falls to 0 along half a cosine. Lower it if the loss jumps "
         "or becomes NaN.",
-        default=1e-3,
+        default=None,
         above=0,
+        shown="by batch size and width: 0.002 for 128 samples per step and a width of 64, 0.01 at most",
     )
     warmup: float = option(
-        "Fraction of the run in which the learning rate rises from 0.", default=0.05, at_least=0, below=1
+        "Fraction of the run in which the learning rate rises from 0.", default=0.1, at_least=0, below=1
     )
     weight_decay: float = option(
         "Weight decay of AdamW. It applies to matrices, not to biases, norms, the class token and positions.",
@@ -147,7 +155,8 @@ class TrainOptions:
     augment: Augment = option(
         "Random changes of the images, on the device: ``light`` shifts them and changes brightness and contrast; "
         "``strong`` enlarges random parts and changes colors more.",
-        default="light",
+        default=None,
+        shown="light, or none for fewer than 10 epochs",
     )
     flip: bool = option(
         "Mirror images left to right at random, with their boxes and keypoints. Not for digits, text or arrows.",

@@ -18,6 +18,7 @@ from tensorstore_ds.imaging.placement import Placement, place
 from tensorstore_ds.imaging.resizing import resize
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.augment.color import Normalize
+from tensorstore_ds.options import user_path
 from tensorstore_ds.regular_files import read_file
 from tensorstore_ds.training.augmentation import Resize
 from tensorstore_ds.training.checkpoint import ModelCard, load_model
@@ -63,7 +64,7 @@ def predict(
     place_of = device_of(device)
     model, card = load_model(checkpoint, device=place_of)
     prepare = Compose([Resize(card.vit.image_size), Normalize(card.mean, card.std)])
-    paths = [Path(path) for path in images]
+    paths = [user_path(path) for path in images]
     for first in range(0, len(paths), BATCH):
         part = paths[first : first + BATCH]
         read = [_read(path, card) for path in part]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from tensorstore_ds.loading.device import checked_device
 from tensorstore_ds.training.options import Precision
@@ -123,16 +123,48 @@ class Tally:
         return Tally({name: value.cpu() for name, value in sums.items()})
 
 
+class Interrupted(Exception):
+    """A signal has ended a pass through a model before its end."""
+
+
 @dataclass
 class Stop:
     """The number of the last signal that asked the run to stop, 0 so far."""
 
     received: int = 0
 
+    def check(self) -> None:
+        """Raise `Interrupted` where a signal was received."""
+        if self.received:
+            raise Interrupted
+
+    @contextlib.contextmanager
+    def between_layers(self, *models: nn.Module) -> Iterator[None]:
+        """`check` after each layer of some models, forward and backward, while the block lasts.
+
+        Python runs its signal handlers only between two operators of torch, and a whole backward pass is one call.
+        """
+
+        def after_backward(gradient: Tensor) -> None:
+            self.check()
+
+        def after_forward(layer: nn.Module, inputs: Any, outputs: Any) -> None:
+            self.check()
+            if isinstance(outputs, Tensor) and outputs.requires_grad:
+                outputs.register_hook(after_backward)  # type: ignore[no-untyped-call]
+
+        layers = [layer for model in models for layer in model.modules() if not list(layer.children())]
+        hooks = [layer.register_forward_hook(after_forward) for layer in layers]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Stop]:
-    """SIGTERM (a preempted machine) and SIGINT (Ctrl-C) are kept while the block lasts: a run stops between two steps.
+    """SIGTERM (a preempted machine) and SIGINT (Ctrl-C) are kept while the block lasts: a run looks for them.
 
     A second Ctrl-C ends at once.
     """

@@ -17,7 +17,7 @@ from torch import Tensor
 from tensorstore_ds.durable import replacing
 from tensorstore_ds.errors import TrainingError
 from tensorstore_ds.training import checkpoint
-from tensorstore_ds.training.data import crowded_samples, unseen_classes
+from tensorstore_ds.training.data import crowded_samples, reason_for, unseen_classes
 from tensorstore_ds.training.history import (
     EpochRecord,
     History,
@@ -188,8 +188,9 @@ def _draw(folder: Path, records: Sequence[EpochRecord], task: Task, sums: Mappin
 
 def _notes(run: Run) -> Iterator[str]:
     evaluated = f"evaluated on {len(run.eval_split):,} of {run.eval_split.name}" if run.eval_split else "no evaluation"
+    yield f"task: {run.task.name}, {reason_for(run.split, run.task, run.options.task)}"
     yield (
-        f"{run.task.name}: {len(run.split):,} samples of {run.split.name}, {run.order}, rows from the "
+        f"{len(run.split):,} samples of {run.split.name}, {run.order}, rows from the "
         f"{run.loader.residency.replace('-', ' ')}; {evaluated}"
     )
     vit, ranks = run.vit, f", {run.ranks.size} ranks" if run.ranks.size > 1 else ""
@@ -198,6 +199,8 @@ def _notes(run: Run) -> Iterator[str]:
         f"{vit.patch_size} pixels, images of {'x'.join(map(str, vit.image_size))}; {run.learner.precision} on "
         f"{run.ranks.device.type}{ranks}"
     )
+    if run.batch_note:
+        yield run.batch_note
     if crowded := crowded_samples(run.task, run.split):
         yield f"{crowded:,} samples have several objects: the keypoints of the one with the largest box are learned"
     if run.eval_split is None:

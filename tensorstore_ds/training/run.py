@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,13 @@ from tensorstore_ds.imaging.placement import FITS, Fit
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.training import checkpoint
 from tensorstore_ds.training.augmentation import normalize, train_transform
-from tensorstore_ds.training.batch_fit import is_out_of_memory
+from tensorstore_ds.training.batch_fit import batch_size_of, is_out_of_memory
 from tensorstore_ds.training.data import eval_split_of, image_shape, split_of, task_of, train_loader
 from tensorstore_ds.training.history import EpochRecord, dump_record, plain
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import TrainOptions
-from tensorstore_ds.training.process import Ranks, Tally
+from tensorstore_ds.training.process import Ranks, Stop, Tally
+from tensorstore_ds.training.recipe import completed
 
 
 @dataclass
@@ -35,6 +38,10 @@ class Position:
     wait: float = 0.0  # of these, spent on waiting for data
     tally: Tally = field(default_factory=Tally)  # their sums
 
+    def copy(self) -> Position:
+        """One that stays here when this one goes on."""
+        return replace(self, tally=Tally(self.tally.sums))
+
     @property
     def wait_share(self) -> float:
         """Of the time, the share that was spent on waiting for data."""
@@ -42,12 +49,24 @@ class Position:
 
 
 class Run:
-    """What a run works with on this rank. To make one checks its options against each other and the store."""
+    """What a run works with on this rank. To make one checks its options against each other and the store.
 
-    def __init__(self, store: Store, options: TrainOptions, ranks: Ranks, out: Path) -> None:
-        self.store, self.options, self.ranks, self.out = store, options, ranks, out
+    `options` are those that were given, with a value for each that is chosen: that of the checkpoint where the run
+    resumes, else the one that fits.
+    """
+
+    def __init__(self, store: Store, options: TrainOptions, ranks: Ranks, out: Path, *, resume: bool) -> None:
+        self.store, self.ranks, self.out = store, ranks, out
         self.last = out / "last.pt"  # the state after the last step before it was written, to go on with
         self.best = out / "best.pt"  # the model of the best epoch
+        self.resumed = self.last.exists()
+        if self.resumed and not resume:
+            raise OptionError(
+                f"{out}: expected a new folder, found a run. Go on with `resume`, or choose another `out`."
+            )
+        self._loaded = checkpoint.load_state(self.last) if self.resumed else None
+        if self._loaded is not None:
+            options = self._loaded.completed(options)
         self.split = split_of(store, options.train_split, "train_split")
         self.eval_split = eval_split_of(store, options)
         self.task = task_of(self.split, options.task, eval_split=self.eval_split)
@@ -59,6 +78,8 @@ class Run:
         fits: list[Fit] = [known for known in FITS if known == fit]  # a manifest may say anything there
         moments = normalize(self.split)
         self.card = checkpoint.ModelCard(self.vit, self.task, moments.mean, moments.std, (height, width), *fits)
+        batch_size, self.batch_note = batch_size_of(store, self.split, self.task, self.vit, options, ranks)
+        self.options = options = completed(replace(options, batch_size=batch_size), self.vit, ranks=ranks.size)
         transform = train_transform(self.split, options, self.vit)
         self.loader, self.order = train_loader(store, self.task, options, transform, ranks)
         steps = math.ceil(len(self.loader) / options.accumulate) * options.epochs
@@ -67,23 +88,18 @@ class Run:
         )
         self.position = Position()
 
-    def begin(self, *, resume: bool) -> None:
-        """Take up the last checkpoint, if there is one and it was asked for."""
-        self.resumed = self.last.exists()
-        if self.resumed and not resume:
-            raise OptionError(
-                f"{self.out}: expected a new folder, found a run. Go on with `resume`, or choose another `out`."
-            )
+    def begin(self) -> None:
+        """Take up the last checkpoint, if there is one."""
         for path in (self.last, self.best):
             partial_of(path).unlink(missing_ok=True)  # what a run that was killed had half written
-        state = None
-        if self.resumed:
-            state = checkpoint.load_state(self.last, self.card, self.options, ranks=self.ranks.size)
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            loaded.check(self.card, self.options, ranks=self.ranks.size)
         self.ranks.wait()  # no rank writes before all have looked
-        if state is None:
+        if loaded is None:
             return
         try:
-            self._load_state(state)
+            self._load_state(loaded.state)
         except Exception as error:  # whatever a state makes torch stumble over
             if is_out_of_memory(error):
                 raise
@@ -154,7 +170,10 @@ class Run:
         state = {name: getattr(position, name) for name in ("epoch", "batch", "seconds", "wait")}
         state |= {"tally": position.tally.over_ranks(self.ranks).sums, "ranks": self.ranks.size}
         if self.ranks.first:
-            state |= {"loader": self.loader.state_dict(), "options": plain(self.options.as_data())}
+            loader = self.loader.state_dict()
+            if position.batch < len(self.loader):  # it may have handed out batches of a step that was not finished
+                loader |= {"epoch": position.epoch, "batch": position.batch}
+            state |= {"loader": loader, "options": plain(self.options.as_data())}
             state |= {"learner": self.learner.state_dict(), "weights": self.learner.best_weights.state_dict()}
             checkpoint.save(self.last, self.card, state)
 
@@ -163,6 +182,16 @@ class Run:
         sums = {} if evaluation is None else evaluation.sums
         content = {"weights": self.learner.best_weights.state_dict(), "record": dump_record(record), "sums": sums}
         checkpoint.save(self.best, self.card, content)
+
+    def interruptible(self, stop: Stop) -> AbstractContextManager[None]:
+        """Let a signal end a pass through the model before its end, where passes are long and no rank waits for this.
+
+        What is compiled has no place between two layers.
+        """
+        if self.ranks.device.type != "cpu" or self.ranks.size > 1 or self.options.compile:
+            return contextlib.nullcontext()
+        average = self.learner.average
+        return stop.between_layers(self.learner.module, *([] if average is None else [average]))
 
     def stopped(self, signal: int) -> TrainingStopped:
         """What to raise where a signal asked the run to stop."""

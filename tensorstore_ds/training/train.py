@@ -17,7 +17,15 @@ from tensorstore_ds.training.batch_fit import is_out_of_memory, memory_advice
 from tensorstore_ds.training.data import eval_loader
 from tensorstore_ds.training.history import Listeners
 from tensorstore_ds.training.options import TrainOptions
-from tensorstore_ds.training.process import Stop, Tally, random_state_kept, ranks, stop_signals, torch_settings
+from tensorstore_ds.training.process import (
+    Interrupted,
+    Stop,
+    Tally,
+    random_state_kept,
+    ranks,
+    stop_signals,
+    torch_settings,
+)
 from tensorstore_ds.training.report import Reports, TrainReport, reporting
 from tensorstore_ds.training.run import Position, Run
 
@@ -37,8 +45,9 @@ def train(
     writes. In the folder `out`: `last.pt`, all that a run goes on with, and `best.pt`, the best epoch's model;
     `history.jsonl`, `report.json`, with matplotlib `curves.png` and `confusion.png`, with tensorboard its files.
 
-    SIGTERM and Ctrl-C end the run between two steps, with a checkpoint. The run seeds torch's global generators, and
-    leaves all random generators as it found them.
+    SIGTERM and Ctrl-C end the run with a checkpoint of the last finished step. On a CPU, the step that is under way is
+    dropped, and begins again where the run goes on; on a GPU, with `compile` or with several ranks it is finished. The
+    run seeds torch's global generators, and leaves all random generators as it found them.
 
     Args:
         store: its path.
@@ -57,47 +66,58 @@ def train(
         OutputError: a file cannot be written, because the disk is full.
         TrainingStopped: a signal asked for it.
     """
-    options = of_class(options, TrainOptions)
+    given = of_class(options, TrainOptions)
     opened = open_store(store)
-    with ranks(options.device) as group, stop_signals() as stop:
+    with ranks(given.device) as group, stop_signals() as stop:
         try:
-            run = Run(opened, options, group, user_path(out))
-            run.begin(resume=resume)
-            settings = torch_settings(run.learner.precision, options.torch_threads)
+            run = Run(opened, given, group, user_path(out), resume=resume)
+            given = run.options
+            run.begin()
+            settings = torch_settings(run.learner.precision, given.torch_threads)
             with settings, reporting(run, listeners or Listeners()) as reports:
                 run_epochs(run, stop, reports)
                 return reports.finish()
+        except Interrupted:
+            raise run.stopped(stop.received) from None
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
         run = reports = None  # type: ignore[assignment]  # what they held has to be free before others are tried
-        raise TrainingError(memory_advice(opened, options, group))
+        raise TrainingError(memory_advice(opened, given, group))
 
 
 def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
     """Train from where the run is to its end. Every rank goes through this loop; only the first one reports."""
     options, learner, loader = run.options, run.learner, run.loader
-    while run.position.epoch < options.epochs:
-        position = run.position
-        began, waited = time.perf_counter() - position.seconds, loader.stats().wait - position.wait
-        for batch in loader if position.batch < len(loader) else ():  # a checkpoint may be that of its last batch
-            torch.manual_seed(torch_seeds(options.seed, position.epoch, position.batch, run.ranks.rank)[0])
-            share, last = run.share_of_step(position.batch)
-            loss, sums = learner.backward(batch, share=share, last=last)
-            if last:
-                learner.update()
-            position.tally.add(loss, len(batch["image"]), sums)
-            position.batch += 1
-            position.seconds = time.perf_counter() - began
-            position.wait = loader.stats().wait - waited
-            if last and position.batch < len(loader) and (signal := run.ranks.any(stop.received)):
-                run.save()
-                raise run.stopped(signal)
-            reports.progress()
-        run.save()  # before the evaluation: a run that goes on evaluates again, and no write waits for another
-        evaluation = evaluate(run, stop)
-        reports.epoch(run.record(evaluation), evaluation)
-        run.position = Position(position.epoch + 1)
+    with run.interruptible(stop):
+        while run.position.epoch < options.epochs:
+            position = finished = run.position
+            began, waited = time.perf_counter() - position.seconds, loader.stats().wait - position.wait
+            for batch in loader if position.batch < len(loader) else ():  # a checkpoint may be that of its last batch
+                torch.manual_seed(torch_seeds(options.seed, position.epoch, position.batch, run.ranks.rank)[0])
+                share, last = run.share_of_step(position.batch)
+                if position.batch % options.accumulate == 0:
+                    finished = position.copy()
+                try:
+                    loss, sums = learner.backward(batch, share=share, last=last)
+                except Interrupted:
+                    run.position = finished
+                    run.save()
+                    raise
+                if last:
+                    learner.update()
+                position.tally.add(loss, len(batch["image"]), sums)
+                position.batch += 1
+                position.seconds = time.perf_counter() - began
+                position.wait = loader.stats().wait - waited
+                if last and position.batch < len(loader) and (signal := run.ranks.any(stop.received)):
+                    run.save()
+                    raise run.stopped(signal)
+                reports.progress()
+            run.save()  # before the evaluation: a run that goes on evaluates again, and no write waits for another
+            evaluation = evaluate(run, stop)
+            reports.epoch(run.record(evaluation), evaluation)
+            run.position = Position(position.epoch + 1)
 
 
 def evaluate(run: Run, stop: Stop) -> Tally | None:
@@ -110,8 +130,7 @@ def evaluate(run: Run, stop: Stop) -> Tally | None:
     loader, weight = eval_loader(dataset, run.options, run.ranks, transform=transform)
     with run.learner.evaluating() as model:
         for batch in loader:
-            if stop.received:  # the checkpoint is that of this epoch's last batch
-                raise run.stopped(stop.received)
+            stop.check()  # the checkpoint is that of this epoch's last batch
             targets = run.task.targets(batch)
             outputs = model(batch["image"])
             loss = run.task.loss(outputs, targets)

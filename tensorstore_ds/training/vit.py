@@ -45,7 +45,9 @@ class ViT(VisionTransformer):  # type: ignore[misc]  # torchvision has no types
         nn.init.trunc_normal_(self.conv_proj.weight, std=math.sqrt(1 / (options.channels * side**2)))
         nn.init.zeros_(self.conv_proj.bias)  # type: ignore[arg-type]  # there is one
         self.seq_length = math.prod(options.grid) + 1
-        self.encoder.pos_embedding = nn.Parameter(torch.empty(1, self.seq_length, options.width).normal_(std=0.02))
+        # About as large as the patches, whose deviation is 1: with torchvision's 0.02, it takes many steps to learn
+        # where a patch is. MNIST, 120 steps of 500: accuracy 0.94 instead of 0.83.
+        self.encoder.pos_embedding = nn.Parameter(torch.empty(1, self.seq_length, options.width).normal_(std=0.5))
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) floating-point images of `options.image_size` to (B, outputs).
