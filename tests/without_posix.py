@@ -9,6 +9,7 @@ import errno
 import os
 import runpy
 import sys
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,6 +58,8 @@ def main(arguments: Sequence[str]) -> None:
 
     for name in filter(None, os.environ.get("BEFORE", "").split(",")):
         __import__(name)
+    if "threadpoolctl" in sys.modules:  # it asks for the system at every call, and looks for libraries of that system
+        sys.modules["threadpoolctl"].sys = types.SimpleNamespace(**vars(sys))  # type: ignore[attr-defined]
     take_away(system)
     sys.platform = system
     sys.argv = [script, *rest]
