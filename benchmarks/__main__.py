@@ -42,6 +42,7 @@ MEASUREMENTS: Mapping[str, Callable[[Settings], Mapping[str, Any]]] = {
     "soak": soak.measure,
     "batch_transforms": batch_transforms.measure,
     "whole_job": whole_job.measure,
+    "first_batch": whole_job.measure_first_batch,
     "training": training.measure,
 }
 #: Those that take long for what they say.

@@ -77,7 +77,7 @@ def page(results: Mapping[str, Result]) -> str:
             parts += [f"## `tsds bench` on {title}", *([_TRAIN] if name.endswith("train") else [])]
             parts += _comparison(results[name])
     if "whole_job" in results:
-        parts += [_JOB, *_figures(results, "whole_job")]
+        parts += [_JOB, *_figures(results, "whole_job", "first_batch")]
     if "batch_transforms" in results:
         parts += [_TRANSFORMS, *_transforms(results["batch_transforms"]), *_figures(results, "batch_transforms")]
     parts += [_LEARNING, "## Converting and opening"]

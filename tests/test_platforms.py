@@ -83,7 +83,9 @@ def test_a_store_is_read(system: str, store: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("system", ["win32", "darwin"])
 def test_batches_are_loaded(system: str, store: Path, tmp_path: Path) -> None:
-    printed = without(system, LOAD, tmp_path, store, before="numpy,psutil,threadpoolctl,torch,torchvision.transforms.v2")
+    printed = without(
+        system, LOAD, tmp_path, store, before="numpy,psutil,threadpoolctl,torch,torchvision.transforms.v2"
+    )
     assert printed == "10 page-cache\n"
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torchvision import tv_tensors
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, LabelField, MaskField, ObjectsField
@@ -120,6 +119,8 @@ def as_sample(
     ``torchvision.transforms.v2`` moves them together. With `as_pil`, the image becomes a PIL image.
     """
     objects = next((name for name in sample if isinstance(fields[name], ObjectsField)), None)
+    if wrap or (objects is not None and return_as != "dict"):
+        from torchvision import tv_tensors  # here, because it takes seconds that the first batch can do without
     if objects is not None and (wrap or return_as != "dict"):
         canvas = tuple(sample["image"].shape[-2:]) if "image" in sample else (0, 0)
         wrapped = sample[objects] = dict(sample[objects])
