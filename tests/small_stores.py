@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +21,17 @@ VALID = ROOT / "formats" / "v1" / "conformance" / "valid"
 INVALID = VALID.with_name("invalid")
 
 sys.path.append(str(VALID.parent))
-from plain_store import Shard, Store, contents, dump_json, manifest, root, sealed  # noqa: E402
+from plain_store import (  # noqa: E402
+    CHUNK_SIZE,
+    Shard,
+    Store,
+    contents,
+    dump_json,
+    manifest,
+    root,
+    sealed,
+    shard_groups,
+)
 
 
 def tsds(*arguments: object) -> Result:
@@ -29,18 +42,43 @@ def tsds(*arguments: object) -> Result:
 def write_store(path: Path, fields: dict[str, Any], *splits: tuple[str, int, dict[str, Any]], **extra: Any) -> Path:
     """Write a store with the conformance stores' own writer: (split, rows, arrays by path) each.
 
-    `statistics` of every split is a keyword of its own; other keywords become members of the manifest.
+    `statistics` of every split and `chunk_size` are keywords of their own; others become members of the manifest.
     """
     statistics = {name: extra.get("statistics", {}) for name, _, _ in splits}
     extra.pop("statistics", None)
+    chunk_size = extra.pop("chunk_size", CHUNK_SIZE)
     shards = {name: [Shard(rows, arrays)] for name, rows, arrays in splits}
-    store = Store(fields, shards, statistics=statistics, extra=extra)
+    store = Store(fields, shards, statistics=statistics, extra=extra, chunk_size=chunk_size)
     files = contents(store)
+    files |= shard_groups(store, files)
     files["zarr.json"] = sealed(dump_json(root(manifest(store, files))))
     for name, data in files.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(data)
     return path
+
+
+def relist(store: Path, path: str) -> None:
+    """Let a store list the bytes that one of its files has now, as one who forges a store would."""
+    document = json.loads((store / "zarr.json").read_bytes())
+    listing = document["attributes"]["tsds"]
+    data = (store / path).read_bytes()
+    entry = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    if path.count("/") < 2:
+        listing["files"][path] = entry
+    else:
+        split, number, name = path.split("/", 2)
+        shard, group = listing["splits"][split]["shards"][int(number)], store / split / number / "zarr.json"
+        if name != "zarr.json":
+            own = json.loads(group.read_bytes())
+            own["attributes"]["tsds"]["files"][name] = entry
+            group.write_bytes(dump_json(own))
+        text = group.read_bytes()
+        with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):  # damaged, as a test wants it
+            files = json.loads(text)["attributes"]["tsds"]["files"]
+            shard["nbytes"] = len(text) + sum(file["size"] for file in files.values())
+        shard["sha256"] = hashlib.sha256(text).hexdigest()
+    (store / "zarr.json").write_bytes(sealed(dump_json(root(listing))))
 
 
 def image_field(images: np.ndarray[Any, Any]) -> dict[str, Any]:

@@ -38,8 +38,8 @@ def test_shares_before_and_after(store: tensorstore_ds.Store) -> None:
 def test_what_stays_is_said(store: tensorstore_ds.Store) -> None:
     with lock(store, splits="val", fields="label"):
         shown = tsds("evict", store.path).stdout
-    assert re.search(r"^  val/label +212 B +100 % +100 %  █{10}$", shown, re.MULTILINE)
-    assert shown.endswith("212 B stay: a process has them mapped or locked; end it and evict again\n")
+    assert re.search(r"^  val/label +216 B +100 % +100 %  █{10}$", shown, re.MULTILINE)
+    assert shown.endswith("216 B stay: a process has them mapped or locked; end it and evict again\n")
 
 
 @linux

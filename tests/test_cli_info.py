@@ -24,7 +24,7 @@ def test_every_valid_store_is_shown(store: str) -> None:
 
 def test_what_is_shown() -> None:
     shown = tsds("info", VALID / "classification.tsds").stdout
-    assert "  6 samples · 5.4 kB · memmap · format 1.0\n" in shown
+    assert "  6 samples · 6.9 kB · memmap · format 1.0\n" in shown
     assert re.search(r"from +pets \(folders\), by make_conformance.py 1, 2025-01-02T03:04:05Z\n", shown)
     assert re.search(r"skipped +truncated-image 1\n", shown)
     assert re.search(r"license +CC0-1.0\n", shown)
@@ -102,7 +102,7 @@ def test_json_has_it_all() -> None:
     assert found["splits"]["train"]["statistics"]["class_counts"] == [2, 2, 2]
     assert found["license"] == "CC0-1.0"
     assert found["provenance"]["source"] == "pets"
-    assert found["residency"]["train/image"]["nbytes"] == 6 * 8 * 8 * 3 + 20
+    assert found["residency"]["train/image"]["nbytes"] == 6 * 8 * 8 * 3 + 24
 
 
 def test_residency_that_is_not_known_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

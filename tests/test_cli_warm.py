@@ -40,7 +40,7 @@ def test_a_split_and_a_budget(store: tensorstore_ds.Store) -> None:
     shown = tsds("warm", store.path, "--split", "val", "--budget", "2MB").stdout
     assert "train" not in shown
     assert re.search(r"^  val/image +4\.7 MB +0 % +42 %", shown, re.MULTILINE)
-    assert re.search(r"^  val/label +212 B +0 % +100 %", shown, re.MULTILINE)
+    assert re.search(r"^  val/label +216 B +0 % +100 %", shown, re.MULTILINE)
     assert shown.endswith("warmed the first 2.0 MB of 4.7 MB: that is the budget\n")
 
 

@@ -1,7 +1,7 @@
 """A bit flipped anywhere in a store is found.
 
 Three small stores hold every kind of file. `verify` is asked after a flip of one bit, drawn at random, in each byte of
-all their metadata files, 8,895 in all, and in 500 bytes of data of each: it finds every one. After each flip in the
+all their metadata files, 9,866 in all, and in 500 bytes of data of each: it finds every one. After each flip in the
 root's ``zarr.json``, `open` raises FormatError; with the digest made anew, as whoever forges a store can, `open` and
 reading every column raise nothing but FormatError.
 """
@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from valid_stores import encoded_image, image_table
 
 import tensorstore_ds as tsds
-from small_stores import VALID, Shard, Store, contents, dump_json, image_field, manifest, root, sealed
+from small_stores import VALID, Shard, Store, contents, dump_json, image_field, manifest, root, sealed, shard_groups
 
-_TABLE = VALID / "encoded-jpeg.tsds/train/00000/image/bytes/c/0"
-JPEG = _TABLE.read_bytes()[:-20]
+JPEG = np.array(tsds.open(VALID / "encoded-jpeg.tsds")["train"]["image"]["bytes"]).tobytes()  # three, as if one
 DATA_FLIPS = 500
 SKIPPED = {"skipped.jsonl": b'{"where": "b.png", "reason": "not-an-image", "message": "expected an image."}\n'}
 #: Bytes of metadata of each store: one is flipped at a time. Their sum is what the documents say.
-METADATA_NBYTES = {"raw-memmap": 2506, "raw-zarr": 2618, "jpeg-memmap": 3771}
+METADATA_NBYTES = {"raw-memmap": 2445, "raw-zarr": 2557, "jpeg-memmap": 4864}
 
 
 def store_of(name: str) -> Store:
@@ -33,9 +33,8 @@ def store_of(name: str) -> Store:
     if encoding == "raw":
         images = np.random.default_rng(0).integers(0, 256, (3, 8, 6, 1), np.uint8)
         return Store({"image": image_field(images)}, {"train": [Shard(3, {"image": images})]}, layout, top=SKIPPED)
-    arrays = {"image/offsets": np.array([0, len(JPEG)]), "image/bytes": np.frombuffer(JPEG, np.uint8)}
-    field = {"kind": "image", "encoding": "jpeg", "values": {"bytes": {"dtype": "uint8", "shape": []}}}
-    return Store({"image": field}, {"train": [Shard(1, arrays)]}, layout, top=SKIPPED)
+    shard = Shard(1, image_table([JPEG], [(8, 16, 1)]))
+    return Store({"image": encoded_image("jpeg", 1024)}, {"train": [shard]}, layout, top=SKIPPED)
 
 
 @pytest.fixture(scope="module", params=METADATA_NBYTES)
@@ -43,6 +42,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     path = Path(tmp_path_factory.mktemp("flips"), f"{request.param}.tsds")
     made = store_of(request.param)
     files = contents(made)
+    files |= shard_groups(made, files)
     for name, data in {**files, "zarr.json": sealed(dump_json(root(manifest(made, files))))}.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,15 @@ import zarr
 from hypothesis import example, given, settings, strategies as st
 
 from tensorstore_ds.format import arrays as layout
-from tensorstore_ds.format.arrays import ArrayGeometry, decode_index, encode_index, shard_arrays, shard_files
+from tensorstore_ds.format.arrays import (
+    CHUNK_SIZE,
+    ArrayGeometry,
+    decode_index,
+    encode_index,
+    shard_arrays,
+    shard_files,
+)
+from tensorstore_ds.format.chunks import seal_array
 from tensorstore_ds.format.kinds import KeyField, ObjectsField, RawImageField, SizeField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.schema import DTYPES, ArraySpec, Layout
@@ -31,13 +40,14 @@ def array_of(dtype: str, rows: int, row: tuple[int, ...], seed: int) -> np.ndarr
     return array
 
 
-def geometry_of(array: np.ndarray[Any, Any]) -> ArrayGeometry:
-    return ArrayGeometry(ArraySpec(array.dtype.name, array.shape[1:]), len(array))
+def geometry_of(array: np.ndarray[Any, Any], how: Layout = "memmap", chunk_size: int = CHUNK_SIZE) -> ArrayGeometry:
+    return ArrayGeometry(ArraySpec(array.dtype.name, array.shape[1:]), len(array), how, chunk_size)
 
 
 def file_of(array: np.ndarray[Any, Any], geometry: ArrayGeometry) -> bytes:
-    """The data file of the layout `memmap`, as a reader expects it."""
-    return array.tobytes().ljust(geometry.file_nbytes - geometry.index_nbytes, b"\0") + geometry.index()
+    """The data file of the layout `memmap`, as a reader expects it, with wrong checksums."""
+    chunks = array.tobytes().ljust(geometry.chunks * geometry.chunk_nbytes, b"\0")
+    return chunks + bytes(4 * geometry.chunks) + geometry.index()
 
 
 # --- against zarr-python ----------------------------------------------------------------------------------------
@@ -46,13 +56,12 @@ def file_of(array: np.ndarray[Any, Any], geometry: ArrayGeometry) -> bytes:
 @settings(max_examples=60, deadline=None)
 @given(ARRAYS, st.sampled_from([1, 16, 64, 512 * 1024]))
 @example(("uint8", 40, (4,), 0), 16)  # all zeros: zarr leaves such chunks out, unless it is told not to
-def test_a_file_has_the_bytes_that_zarr_writes(
-    values: tuple[str, int, tuple[int, ...], int], chunk_nbytes: int
+def test_a_file_has_the_bytes_that_zarr_writes_and_checksums_before_the_index(
+    values: tuple[str, int, tuple[int, ...], int], chunk_size: int
 ) -> None:
     array = array_of(*values)
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(layout, "CHUNK_NBYTES", chunk_nbytes)  # so that small arrays have many chunks
-        geometry = geometry_of(array)
+    with tempfile.TemporaryDirectory() as folder:
+        geometry = geometry_of(array, chunk_size=chunk_size)
         written = zarr.create_array(
             folder,
             shape=array.shape,
@@ -64,10 +73,16 @@ def test_a_file_has_the_bytes_that_zarr_writes(
             config={"write_empty_chunks": True},
         )
         written[...] = array
-        assert (Path(folder) / geometry.data_path).read_bytes() == file_of(array, geometry)
-        assert geometry.file_nbytes == (Path(folder) / geometry.data_path).stat().st_size
+        zarrs = (Path(folder) / geometry.data_path).read_bytes()
+        chunks, index = zarrs[: -geometry.index_nbytes], zarrs[-geometry.index_nbytes :]
+        ours = Path(folder) / "ours"
+        ours.write_bytes(array.tobytes())
+        seal_array(ours, geometry)
+        crcs = [crc32c(chunks[i : i + geometry.chunk_nbytes]) for i in range(0, len(chunks), geometry.chunk_nbytes)]
+        assert ours.read_bytes() == chunks + np.array(crcs, "<u4").tobytes() + index
+        assert geometry.file_nbytes == (ours.stat().st_size,) * 2
         theirs = json.loads((Path(folder) / "zarr.json").read_bytes())
-        assert {name: theirs[name] for name in geometry.metadata("memmap")} == geometry.metadata("memmap")
+        assert {name: theirs[name] for name in geometry.metadata()} == geometry.metadata()
 
 
 @pytest.mark.parametrize("how", ["memmap", "zarr"])
@@ -75,9 +90,9 @@ def test_a_file_has_the_bytes_that_zarr_writes(
 @given(ARRAYS)
 def test_zarr_accepts_the_metadata(how: Layout, values: tuple[str, int, tuple[int, ...], int]) -> None:
     array = array_of(*values)
-    geometry = geometry_of(array)
+    geometry = geometry_of(array, how)
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "zarr.json").write_bytes(layout.dump_json(geometry.metadata(how)))
+        (Path(folder) / "zarr.json").write_bytes(layout.dump_json(geometry.metadata()))
         opened = zarr.open_array(folder, mode="r+", zarr_format=3)
         assert (opened.shape, opened.dtype) == (array.shape, array.dtype)
         assert opened.chunks == (geometry.chunk_rows, *array.shape[1:])
@@ -96,13 +111,13 @@ def test_zarr_accepts_the_metadata(how: Layout, values: tuple[str, int, tuple[in
 @pytest.mark.parametrize(
     ("spec", "rows", "chunk_rows", "chunks", "file_nbytes"),
     [
-        (ArraySpec("uint8"), 786431, 786431, 1, 786431 + 20),  # just below one and a half chunks
-        (ArraySpec("uint8"), 786432, 393216, 2, 786432 + 36),  # a half goes to the even number: two
-        (ArraySpec("uint8"), 1310720, 655360, 2, 1310720 + 36),  # two and a half: two again
-        (ArraySpec("uint8"), 1310721, 436907, 3, 1310721 + 52),
-        (ArraySpec("uint8", (256, 256, 1)), 13, 7, 2, 14 * 65536 + 36),  # the last chunk is filled up
-        (ArraySpec("uint8", (1024, 1024, 3)), 2, 1, 2, 2 * 3 * 1024**2 + 36),  # never less than a row
-        (ArraySpec("float64"), 1, 1, 1, 8 + 20),
+        (ArraySpec("uint8"), 786431, 786431, 1, 786431 + 24),  # just below one and a half chunks
+        (ArraySpec("uint8"), 786432, 393216, 2, 786432 + 44),  # a half is rounded up: two
+        (ArraySpec("uint8"), 1310719, 655360, 2, 1310720 + 44),
+        (ArraySpec("uint8"), 1310720, 436907, 3, 1310721 + 64),  # two and a half: three
+        (ArraySpec("uint8", (256, 256, 1)), 13, 7, 2, 14 * 65536 + 44),  # the last chunk is filled up
+        (ArraySpec("uint8", (1024, 1024, 3)), 2, 1, 2, 2 * 3 * 1024**2 + 44),  # never less than a row
+        (ArraySpec("float64"), 1, 1, 1, 8 + 24),
         (ArraySpec("float64", (2,)), 0, 1, 0, 0),  # no rows, no file
         (ArraySpec("uint8", (256, 256, 3)), 2**38, 3, -(-(2**38) // 3), None),  # 54 PB: nothing is narrowed
     ],
@@ -110,17 +125,31 @@ def test_zarr_accepts_the_metadata(how: Layout, values: tuple[str, int, tuple[in
 def test_chunks_are_those_of_the_specification(
     spec: ArraySpec, rows: int, chunk_rows: int, chunks: int, file_nbytes: int | None
 ) -> None:
-    geometry = ArrayGeometry(spec, rows)
+    geometry = ArrayGeometry(spec, rows, "memmap")
     assert (geometry.chunk_rows, geometry.chunks) == (chunk_rows, chunks)
     if file_nbytes is not None:
-        assert geometry.file_nbytes == file_nbytes
+        assert geometry.file_nbytes == (file_nbytes, file_nbytes)
 
 
-@given(st.integers(1, 2**44), st.integers(1, 2**20))
-def test_chunks_hold_all_rows_and_none_is_empty(rows: int, row_nbytes: int) -> None:
-    geometry = ArrayGeometry(ArraySpec("uint8", (row_nbytes,)), rows)
+@given(st.integers(1, 2**44), st.integers(1, 2**20), st.integers(1, 2**22))
+def test_chunks_hold_all_rows_and_none_is_empty(rows: int, row_nbytes: int, chunk_size: int) -> None:
+    geometry = ArrayGeometry(ArraySpec("uint8", (row_nbytes,)), rows, "memmap", chunk_size)
     assert (geometry.chunks - 1) * geometry.chunk_rows < rows <= geometry.chunks * geometry.chunk_rows
-    assert geometry.chunk_rows == 1 or geometry.chunk_nbytes < 1.6 * layout.CHUNK_NBYTES + row_nbytes
+    assert geometry.chunk_rows == 1 or geometry.chunk_nbytes < 1.6 * chunk_size + row_nbytes
+
+
+def test_the_numbers_of_the_specification() -> None:
+    """The table of worked examples."""
+    text = (Path(__file__).parents[1] / "formats/v1/spec.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d+) \| \(([\d, ]*)\) (u?int\d+|float64) \| (.*) \|$", text, re.MULTILINE)
+    assert len(rows) == 6
+    for n, shape, dtype, numbers in rows:
+        found = [cell.split(" ")[0].rstrip(",").replace(",", "") for cell in numbers.split(" | ")]
+        spec = ArraySpec(dtype, tuple(int(side) for side in shape.split(",") if side))
+        geometry = ArrayGeometry(spec, int(n), "memmap")
+        own = [geometry.nbytes, geometry.chunk_rows, geometry.chunks, geometry.chunk_nbytes]
+        assert [found[0], *found[2:5]] == list(map(str, own))
+        assert found[5] == (str(geometry.file_nbytes[0]) if geometry.rows else "no")
 
 
 def test_the_files_of_a_shard() -> None:
@@ -130,27 +159,27 @@ def test_the_files_of_a_shard() -> None:
         "objects": ObjectsField.of("boxes"),
         "key": KeyField(),
     }
-    files = shard_files(fields, 2, {"objects": 0, "key": 9})
-    assert {path: None if array is None else array.file_nbytes for path, array in files.items()} == {
-        "zarr.json": None,
+    files = shard_files(fields, shard_arrays(fields, 2, {"objects": 0, "key": 9}, "memmap", CHUNK_SIZE))
+    assert {path: None if array is None else array.file_nbytes[0] for path, array in files.items()} == {
         "image/zarr.json": None,
-        "image/c/0/0/0/0": 2 * 6 + 20,
+        "image/c/0/0/0/0": 2 * 6 + 24,
         "size/zarr.json": None,
-        "size/c/0/0": 2 * 8 + 20,
+        "size/c/0/0": 2 * 8 + 24,
         "objects/zarr.json": None,
         "objects/offsets/zarr.json": None,
-        "objects/offsets/c/0": 3 * 8 + 20,
+        "objects/offsets/c/0": 3 * 8 + 24,
         "objects/boxes/zarr.json": None,  # no objects: no data file
         "key/zarr.json": None,
         "key/offsets/zarr.json": None,
-        "key/offsets/c/0": 3 * 8 + 20,
+        "key/offsets/c/0": 3 * 8 + 24,
         "key/bytes/zarr.json": None,
-        "key/bytes/c/0": 9 + 20,
+        "key/bytes/c/0": 9 + 24,
     }
 
 
 def test_a_shard_without_rows_has_only_offsets() -> None:
-    arrays = shard_arrays({"image": RawImageField(ArraySpec("uint8", (2, 3, 1))), "key": KeyField()}, 0, {"key": 0})
+    fields: dict[str, Field] = {"image": RawImageField(ArraySpec("uint8", (2, 3, 1))), "key": KeyField()}
+    arrays = shard_arrays(fields, 0, {"key": 0}, "memmap", CHUNK_SIZE)
     assert {path: geometry.rows for path, geometry in arrays.items()} == {"image": 0, "key/offsets": 1, "key/bytes": 0}
 
 
@@ -175,8 +204,12 @@ ENTRIES = st.lists(st.tuples(*[st.integers(0, 2**64 - 1)] * 2), max_size=8).map(
 def test_an_index_byte_by_byte() -> None:
     assert crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C
     expected = bytes(8) + (393216).to_bytes(8, "little") + (393216).to_bytes(8, "little") * 2
-    assert ArrayGeometry(ArraySpec("uint8"), 786432).index() == expected + crc32c(expected).to_bytes(4, "little")
-    assert ArrayGeometry(ArraySpec("int64"), 3).index().hex() == "00000000000000001800000000000000" + "84973d84"
+    assert ArrayGeometry(ArraySpec("uint8"), 786432, "memmap").index() == expected + crc32c(expected).to_bytes(
+        4, "little"
+    )
+    assert (
+        ArrayGeometry(ArraySpec("int64"), 3, "memmap").index().hex() == "00000000000000001800000000000000" + "84973d84"
+    )
 
 
 @given(ENTRIES)

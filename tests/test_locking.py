@@ -47,7 +47,7 @@ def test_it_reads_what_it_locks(store: tsds.Store) -> None:
     events: list[tuple[int, int]] = []
     with lock(store, splits="val", fields=["label"], progress=lambda *event: events.append(event)):
         assert residency(store)["val/label"].share == 1
-    assert events[-1] == (24 * 8 + 20,) * 2
+    assert events[-1] == (24 * 8 + 24,) * 2
 
 
 def test_a_lock_that_is_forgotten_is_released(store: tsds.Store) -> None:

@@ -78,8 +78,8 @@ def test_columns_of_a_store() -> None:
             path.read_bytes()
     found = residency(store)
     assert list(found) == [f"{s}/{f}" for s in ("train", "val", "test-0") for f in ("image", "label", "objects", "key")]
-    # train/objects: in two shards offsets, in the first one boxes and labels of 3 objects; a file ends with 20 bytes.
-    assert found["train/objects"].nbytes == (4 + 3) * 8 + 3 * 16 + 3 * 8 + 4 * 20
+    # train/objects: in two shards offsets, in the first one boxes and labels of 3 objects; a file ends with 24 bytes.
+    assert found["train/objects"].nbytes == (4 + 3) * 8 + 3 * 16 + 3 * 8 + 4 * 24
     assert found["val/image"] == Residency(0, 0)
     assert {r.share for r in found.values()} == {1.0}
 
@@ -87,7 +87,7 @@ def test_columns_of_a_store() -> None:
 def test_other_systems_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     found = residency(tsds.open(VALID / "minimal.tsds"))["train/image"]
-    assert found == Residency(2 * 16 + 20, None, "not available on darwin")
+    assert found == Residency(2 * 16 + 24, None, "not available on darwin")
 
 
 def test_several_columns_as_one() -> None:

@@ -26,7 +26,7 @@ def test_a_store_with_a_huge_image_is_verified_shown_and_loaded(tmp_path: Path) 
     height, width = 9000, 10000
     assert height * width > MAX_PIXELS
     sample = {"image": np.zeros((height, width, 1), np.uint8), "boxes": np.array([[0, 0, width, height]])}
-    path = store_of(tmp_path / "s.tsds", [sample], encoding="jpeg").path
+    path = store_of(tmp_path / "s.tsds", [sample], encoding="jpeg", max_pixels=10**8).path
     assert tsds.verify(path) == []
     assert StoreDataset(path)[0]["image"].shape == (1, height, width)
     shown = command("preview", path, "--out", tmp_path / "sheet.png")

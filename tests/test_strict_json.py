@@ -13,7 +13,11 @@ from tensorstore_ds.format.strict_json import MAX_DEPTH, MAX_VALUES, load_object
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)) | st.sampled_from('\\"[]{},:'), max_size=12)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    st.none()
+    | st.booleans()
+    | st.integers(1 - 2**53, 2**53 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
     max_leaves=12,
 )
@@ -40,6 +44,8 @@ def test_any_bytes_are_an_object_that_json_reads_too_or_a_value_error(data: byte
         (b'{"a": {"b": 1, "\\u0062": 2}}', "the name 'b' twice"),
         (b'{"a": NaN}', "NaN is not JSON"),
         (b'{"a": [-Infinity]}', "-Infinity is not JSON"),
+        (b'{"a": 9007199254740992}', "beyond 2"),
+        (b'{"a": -9007199254740992}', "beyond 2"),
         (b'{"a": 1e999}', "too long or too large"),
         (b'{"a": ' + b"1" * 65 + b"}", "65 digits"),
         (b'{"a": 0.' + b"1" * 65 + b"}", "too long or too large"),
@@ -66,7 +72,8 @@ def test_what_is_just_allowed() -> None:
     deep = b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1)
     assert load_object(b'{"a": ' + deep + b"}")
     assert load_object(b'{"a": "' + b"[{," * MAX_VALUES + b'"}')  # text, not structure
-    assert load_object(b'{"a": ' + b"9" * 64 + b"}") == {"a": int("9" * 64)}
+    assert load_object(b'{"a": [9007199254740991, -9007199254740991]}') == {"a": [2**53 - 1, 1 - 2**53]}
+    assert load_object(b'{"a": ' + b"9" * 62 + b".0}") == {"a": float("9" * 62)}
 
 
 @pytest.mark.parametrize("item", [b"[],", b"{},", b'"",', b"1,", b"]", b'"a":{"a":[', b'"\\"",'])

@@ -13,7 +13,6 @@ from hypothesis import given, settings, strategies as st
 from numcodecs import zstd
 
 from small_stores import INVALID
-from tensorstore_ds.format import arrays as layout
 from tensorstore_ds.format.arrays import ArrayGeometry
 from tensorstore_ds.format.chunks import compress_array, decompress_chunk, frame_problem
 from tensorstore_ds.format.schema import ArraySpec
@@ -61,15 +60,13 @@ def test_any_bytes_are_unpacked_or_a_value_error(content: bytes, data: st.DataOb
 @pytest.fixture(scope="module")
 def part(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A part of 40 rows in chunks of 3, and the array that it holds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout, "CHUNK_NBYTES", 20)
-        folder = tmp_path_factory.mktemp("part")
-        array = np.arange(40 * 4, dtype=np.int16).reshape(40, 2, 2)
-        geometry = ArrayGeometry(ArraySpec("int16", (2, 2)), 40)
-        assert (geometry.chunk_rows, geometry.chunks) == (3, 14)
-        (folder / "raw").write_bytes(array.tobytes())
-        compress_array(folder / "raw", folder / "data", geometry)
-        yield ZarrPart("data", geometry, lambda: (folder / "data").open("rb")), array
+    folder = tmp_path_factory.mktemp("part")
+    array = np.arange(40 * 4, dtype=np.int16).reshape(40, 2, 2)
+    geometry = ArrayGeometry(ArraySpec("int16", (2, 2)), 40, "zarr", chunk_size=20)
+    assert (geometry.chunk_rows, geometry.chunks) == (3, 14)
+    (folder / "raw").write_bytes(array.tobytes())
+    compress_array(folder / "raw", folder / "data", geometry)
+    return ZarrPart("data", geometry, lambda: (folder / "data").open("rb")), array
 
 
 @settings(deadline=None)
@@ -112,7 +109,7 @@ def test_a_bomb_takes_no_memory() -> None:
 
 def test_the_least_that_a_chunk_can_take_is_what_zstandard_reaches() -> None:
     for nbytes in (1, 24, 458_752):
-        least, most = ArrayGeometry(ArraySpec("uint8", (nbytes,)), 1).compressed_nbytes
+        least, most = ArrayGeometry(ArraySpec("uint8", (nbytes,)), 1, "zarr").stored_nbytes
         assert least <= len(zstd.compress(bytes(nbytes), 19)) <= most
         noise = np.random.default_rng(0).bytes(nbytes)
         assert least <= len(zstd.compress(noise, 19, True)) <= most

@@ -84,7 +84,7 @@ def _as_data(store: Store, resident: Mapping[str, Residency]) -> dict[str, Any]:
 
 
 def _split_nbytes(store: Store, name: str) -> int:
-    return sum(file.size for shard in store.manifest.splits[name].shards for file in shard.files.values())
+    return sum(shard.nbytes for shard in store.manifest.splits[name].shards)
 
 
 def _show_head(store: Store, path: Path) -> None:

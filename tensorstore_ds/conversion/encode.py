@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -71,11 +72,16 @@ def _encode_sample(
         message = "expected finite numbers as pixels, found NaN or infinity"
         resized = ", or numbers too large to be resized" if pixels is not original else ""
         raise bad_image(sample.key, "pixel-nan", f"{message}{resized}.")
+    encoded = _encode(sample.key, source, pixels, options)
+    if encoded is not None and math.prod(pixels.shape[:2]) > options.max_pixels:  # of an array, which may have more
+        message = f"this image has {pixels.shape[1]}x{pixels.shape[0]} pixels, the limit is {options.max_pixels}."
+        raise SourceError(Problem(sample.key, "too-many-pixels", message), "Raise the limit with `max_pixels`.")
     return EncodedSample(
         key=sample.key,
         pixels=pixels,
-        image=_encode(sample.key, source, pixels, options),
+        image=encoded,
         size=(height, width),
+        shape=pixels.shape,
         label=sample.label,
         objects=objects,
         masks={

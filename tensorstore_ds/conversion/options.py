@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any, Literal
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.schema import Encoding, Layout
+from tensorstore_ds.format.schema import LIMIT, Encoding, Layout
 from tensorstore_ds.imaging import MAX_PIXELS, Color
 from tensorstore_ds.imaging.placement import Fit
 from tensorstore_ds.options import check, deciding, declarations, declared, option, refusal
@@ -51,6 +51,7 @@ class ImageOptions:
         "into memory.",
         default=MAX_PIXELS,
         at_least=1,
+        at_most=LIMIT - 1,
     )
 
     def __post_init__(self) -> None:
@@ -91,13 +92,14 @@ class ConvertOptions(ImageOptions, SourceOptions):
         shown="the splits of the source",
     )
     seed: int = option(
-        "Seed of `split`: the same seed always gives the same division.", default=0, at_least=0, at_most=2**63 - 1
+        "Seed of `split`: the same seed always gives the same division.", default=0, at_least=0, at_most=LIMIT - 1
     )
     shard_nbytes: int = option(
         "Approximate size of a shard, a folder of files in the store. An interrupted conversion continues after the "
         "last complete shard: choose less to repeat less, or more to have fewer files.",
         default=4 * 1024**3,
         at_least=1,
+        at_most=LIMIT - 1,
         unit="bytes",
         shown="4GiB",
     )

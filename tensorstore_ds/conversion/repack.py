@@ -84,7 +84,8 @@ def _repack_shard(store: Store, name: str, index: int, root: Path, layout: Layou
             with path.open("wb") as file:
                 for start in range(0, part.shape[0], step):
                     file.write(part[start : min(start + step, part.shape[0])].tobytes())
-    whole = complete_shard(directory, split.fields, shard.rows, shard.lengths, layout)
+    chunk_size = store.manifest.chunk_size
+    whole = complete_shard(directory, split.fields, shard.rows, shard.lengths, layout, chunk_size)
     sync(directory.parent)
     return whole
 

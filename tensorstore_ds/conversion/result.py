@@ -18,6 +18,7 @@ from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, Problem, SourceError, StoreExistsError
+from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import Manifest, SplitEntry
@@ -98,8 +99,7 @@ class Summary:
 def summarize(out: Path, manifest: Manifest, began: float, *others: Any) -> Summary:
     """The summary of a store that was written, from its manifest; the work began then by ``time.monotonic()``."""
     rows = {name: split.rows for name, split in manifest.splits.items()}
-    nbytes = sum(file.size for file in manifest.all_files().values())
-    return Summary(out, rows, nbytes, time.monotonic() - began, *others)
+    return Summary(out, rows, manifest.nbytes, time.monotonic() - began, *others)
 
 
 def commit(
@@ -148,7 +148,7 @@ def commit(
         "skipped": counts,
         "left_out": dict(Counter(problem.reason for problem in left_out)),
     }
-    manifest = Manifest(options.layout, fields, splits, {}, provenance, options.license, options.citation)
+    manifest = Manifest(options.layout, CHUNK_SIZE, fields, splits, {}, provenance, options.license, options.citation)
     manifest = workspace.commit(manifest, [*skipped, *left_out], check_keys=check_keys)
     return summarize(workspace.out, manifest, workspace.began, counts, left_out, resumed, tuple(workspace.notes))
 

@@ -7,7 +7,6 @@ fixed fields are written at their place by whoever converts a block; values of t
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +19,11 @@ import numpy as np
 from tensorstore_ds.conversion.blocks import BlockResult, raw_path
 from tensorstore_ds.durable import sync, write_all
 from tensorstore_ds.errors import Problem
-from tensorstore_ds.format.arrays import GROUP, ArrayGeometry, array_paths, dump_json, shard_arrays
-from tensorstore_ds.format.chunks import compress_array
+from tensorstore_ds.format.arrays import CHUNK_SIZE, GROUP, ArrayGeometry, array_paths, dump_json, shard_arrays
+from tensorstore_ds.format.chunks import compress_array, seal_array
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
 from tensorstore_ds.format.manifest import File, Shard
+from tensorstore_ds.format.root import dump_listing
 from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.machine import usable_cores
@@ -102,7 +102,8 @@ class ShardWriter:
         self.__exit__()
         for name, field in of_kind(self.fields, ArrayField).items():
             self._close_gaps(raw_path(self.partial, name), field.spec.row_nbytes)
-        shard = complete_shard(self.partial, self.fields, sum(n for _, n in self._runs), self._lengths, layout)
+        rows = sum(n for _, n in self._runs)
+        shard = complete_shard(self.partial, self.fields, rows, self._lengths, layout, CHUNK_SIZE)
         if self.directory.exists():
             shutil.rmtree(self.directory)
         self.partial.rename(self.directory)
@@ -126,33 +127,41 @@ class ShardWriter:
 
 
 def complete_shard(
-    directory: Path, fields: Mapping[str, Field], rows: int, lengths: Mapping[str, int], layout: Layout
+    directory: Path,
+    fields: Mapping[str, Field],
+    rows: int,
+    lengths: Mapping[str, int],
+    layout: Layout,
+    chunk_size: int,
 ) -> Shard:
     """Make a shard of a directory that holds the bytes of all arrays, and sync it."""
-    for group in ("", *lengths):
-        (directory / group / "zarr.json").write_bytes(dump_json(GROUP))
-    for array, geometry in shard_arrays(fields, rows, lengths).items():
-        (directory / array / "zarr.json").write_bytes(dump_json(geometry.metadata(layout)))
-        seal_array(raw_path(directory, array), directory / array, geometry, layout)
-    return Shard(rows, dict(lengths), check_in(directory))
+    for name, field in fields.items():
+        for group in field.groups(name):
+            (directory / group / "zarr.json").write_bytes(dump_json(GROUP))
+    for array, geometry in shard_arrays(fields, rows, lengths, layout, chunk_size).items():
+        (directory / array / "zarr.json").write_bytes(dump_json(geometry.metadata()))
+        _put_in_place(raw_path(directory, array), directory / array, geometry)
+    files = check_in(directory)
+    listing = directory / "zarr.json"
+    listing.write_bytes(dump_listing(files))
+    own = check_in_file(listing)
+    sync(directory)
+    return Shard(rows, dict(lengths), own.size + sum(file.size for file in files.values()), own.sha256)
 
 
-def seal_array(raw: Path, directory: Path, geometry: ArrayGeometry, layout: Layout) -> None:
-    """Turn the file of an array's bytes into the array's data file, with its index; an array without rows has none."""
+def _put_in_place(raw: Path, directory: Path, geometry: ArrayGeometry) -> None:
+    """Turn the file of an array's bytes into the array's data file; an array without rows has none."""
     if geometry.rows == 0:
         raw.unlink()
         return
     target = directory / geometry.data_path
     target.parent.mkdir(parents=True, exist_ok=True)
-    if layout == "zarr":
+    if geometry.layout == "zarr":
         compress_array(raw, target, geometry)
         raw.unlink()
-        return
-    with raw.open("r+b") as file:
-        file.truncate(geometry.chunks * geometry.chunk_nbytes)  # fills up the last chunk with zeros
-        file.seek(0, os.SEEK_END)
-        file.write(geometry.index())
-    raw.rename(target)
+    else:
+        seal_array(raw, geometry)
+        raw.rename(target)
 
 
 # --- on disk for good -------------------------------------------------------------------------------------------

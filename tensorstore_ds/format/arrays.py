@@ -1,14 +1,13 @@
 """Where bytes lie: the arrays of a shard, their chunks, their metadata and their index. No input or output.
 
 ``formats/v1/spec.md`` sections 3 and 5 describe what is computed here. An array is one file: inner chunks of
-whole rows back to back from byte 0, so that the file begins with the C-order array, then the index of Zarr's
-``sharding_indexed`` codec.
+whole rows back to back from byte 0, so that the file begins with the C-order array, then a checksum of each, then the
+index of Zarr's ``sharding_indexed`` codec.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.format.kinds.base import Field, TableField
+from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.schema import ArraySpec, Layout
 
-#: Aim for the size of an inner chunk: small enough to fetch a few rows from afar, large enough to compress.
-CHUNK_NBYTES = 512 * 1024
-#: The index ends with the CRC-32C of its other bytes.
+#: Usual size of an inner chunk: small enough to fetch a few rows from afar, large enough to compress.
+CHUNK_SIZE = 512 * 1024
+#: Of a CRC-32C: one for each chunk, and the index ends with that of its other bytes.
 CRC_NBYTES = 4
 ZSTD_LEVEL = 3
+#: Members that stand on one line of JSON, at most.
+_LINE = 8
 #: A Zstandard frame has at least so many bytes, and as many again for each block of 128 KiB that it unpacks to.
 _FRAME_NBYTES, _BLOCK_NBYTES, _BLOCK = 6, 4, 128 * 1024
 
@@ -37,10 +38,14 @@ class ArrayGeometry:
     Attributes:
         spec: dtype and shape of one row.
         rows: length of axis 0.
+        layout: of its file.
+        chunk_size: about as many bytes a chunk is to have.
     """
 
     spec: ArraySpec
     rows: int
+    layout: Layout
+    chunk_size: int = CHUNK_SIZE
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -56,20 +61,20 @@ class ArrayGeometry:
     def chunk_rows(self) -> int:
         """Rows of an inner chunk: as even a division as whole rows allow.
 
-        >>> ArrayGeometry(ArraySpec("uint8", (256, 256, 3)), 5000).chunk_rows
+        >>> ArrayGeometry(ArraySpec("uint8", (256, 256, 3)), 5000, "memmap").chunk_rows
         3
-        >>> ArrayGeometry(ArraySpec("int64"), 70).chunk_rows
+        >>> ArrayGeometry(ArraySpec("int64"), 70, "memmap").chunk_rows
         70
         """
         if self.rows == 0:
             return 1
-        chunks = max(1, round(self.nbytes / CHUNK_NBYTES))
-        return math.ceil(self.rows / min(chunks, self.rows))
+        chunks = max(1, (self.nbytes + self.chunk_size // 2) // self.chunk_size)
+        return -(-self.rows // min(chunks, self.rows))
 
     @property
     def chunks(self) -> int:
         """Number of inner chunks."""
-        return math.ceil(self.rows / self.chunk_rows)
+        return -(-self.rows // self.chunk_rows)
 
     @property
     def chunk_nbytes(self) -> int:
@@ -82,25 +87,28 @@ class ArrayGeometry:
         return self.chunks * 16 + CRC_NBYTES
 
     @property
-    def file_nbytes(self) -> int:
-        """Bytes of the file in the layout `memmap`. An array without rows has no file: 0."""
-        return self.chunks * self.chunk_nbytes + self.index_nbytes if self.rows else 0
+    def tail_nbytes(self) -> int:
+        """Bytes behind the chunks: the checksums of the chunks, and the index."""
+        return self.chunks * CRC_NBYTES + self.index_nbytes
 
     @property
-    def compressed_nbytes(self) -> tuple[int, int]:
-        """Least and most bytes of an inner chunk in the layout `zarr`.
+    def stored_nbytes(self) -> tuple[int, int]:
+        """Least and most bytes of an inner chunk as it lies in the file.
 
         The least is all that Zstandard can do: 32,768 to 1. A file that is smaller cannot hold what it claims.
         """
+        if self.layout == "memmap":
+            return self.chunk_nbytes, self.chunk_nbytes
         least = _FRAME_NBYTES + _BLOCK_NBYTES * -(-self.chunk_nbytes // _BLOCK)
         return least, self.chunk_nbytes + self.chunk_nbytes // 128 + 1024
 
-    def file_nbytes_in(self, layout: Layout) -> tuple[int, int]:
-        """Least and most bytes of the data file."""
-        if layout == "memmap" or self.rows == 0:
-            return self.file_nbytes, self.file_nbytes
-        least, most = self.compressed_nbytes
-        return self.chunks * least + self.index_nbytes, self.chunks * most + self.index_nbytes
+    @property
+    def file_nbytes(self) -> tuple[int, int]:
+        """Least and most bytes of the data file; alike in the layout `memmap`, and 0 where there is none."""
+        if self.rows == 0:
+            return 0, 0
+        least, most = self.stored_nbytes
+        return self.chunks * least + self.tail_nbytes, self.chunks * most + self.tail_nbytes
 
     @property
     def data_path(self) -> str:
@@ -114,13 +122,13 @@ class ArrayGeometry:
         entries[:, 1] = self.chunk_nbytes
         return encode_index(entries)
 
-    def metadata(self, layout: Layout) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The array's ``zarr.json``."""
         item = np.dtype(self.spec.dtype).itemsize
         codecs: list[dict[str, Any]] = [
             {"name": "bytes", "configuration": {"endian": "little"}} if item > 1 else {"name": "bytes"}
         ]
-        if layout == "zarr":
+        if self.layout == "zarr":
             codecs.append({"name": "zstd", "configuration": {"level": ZSTD_LEVEL, "checksum": False}})
         index_codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
         outer_rows = max(1, self.chunks) * self.chunk_rows
@@ -160,25 +168,25 @@ def array_paths(name: str, field: Field) -> dict[str, ArraySpec]:
     return {f"{name}/{value}" if value else name: spec for value, spec in field.arrays.items()}
 
 
-def shard_arrays(fields: Mapping[str, Field], rows: int, lengths: Mapping[str, int]) -> dict[str, ArrayGeometry]:
+def shard_arrays(
+    fields: Mapping[str, Field], rows: int, lengths: Mapping[str, int], layout: Layout, chunk_size: int
+) -> dict[str, ArrayGeometry]:
     """All arrays of a shard with `rows` samples and tables of the given lengths, by path relative to the shard."""
-    arrays = {}
-    for name, field in fields.items():
-        for path, spec in array_paths(name, field).items():
-            n = rows
-            if isinstance(field, TableField):
-                n = rows + 1 if path == f"{name}/offsets" else lengths[name]
-            arrays[path] = ArrayGeometry(spec, n)
-    return arrays
+    return {
+        f"{name}/{path}" if path else name: ArrayGeometry(
+            spec, field.array_rows(name, path, rows, lengths), spec.layout or layout, chunk_size
+        )
+        for name, field in fields.items()
+        for path, spec in field.arrays.items()
+    }
 
 
-def shard_files(fields: Mapping[str, Field], rows: int, lengths: Mapping[str, int]) -> dict[str, ArrayGeometry | None]:
-    """Every file of a shard, by path relative to it: data files with their arrays, metadata with None."""
-    files: dict[str, ArrayGeometry | None] = {"zarr.json": None}
-    for name, field in fields.items():
-        if isinstance(field, TableField):
-            files[f"{name}/zarr.json"] = None
-    for path, geometry in shard_arrays(fields, rows, lengths).items():
+def shard_files(fields: Mapping[str, Field], arrays: Mapping[str, ArrayGeometry]) -> dict[str, ArrayGeometry | None]:
+    """The files that a shard lists, by path relative to it: data files with their arrays, metadata with None."""
+    files: dict[str, ArrayGeometry | None] = {
+        f"{group}/zarr.json": None for name, field in fields.items() for group in field.groups(name)
+    }
+    for path, geometry in arrays.items():
         files[f"{path}/zarr.json"] = None
         if geometry.rows:
             files[f"{path}/{geometry.data_path}"] = geometry
@@ -204,5 +212,27 @@ def decode_index(data: bytes) -> NDArray[np.uint64] | None:
 
 
 def dump_json(value: Mapping[str, Any]) -> bytes:
-    """Metadata as the bytes of a file: UTF-8, indented, one newline at the end."""
-    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    """Metadata as the bytes of a file: UTF-8, indented, one newline at the end; what is short stays on one line."""
+    return (_lines(value, "\n") + "\n").encode()
+
+
+def _lines(value: Any, newline: str) -> str:
+    if not isinstance(value, Mapping | list | tuple) or not value or _is_short(value):
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    deeper = newline + " "
+    if isinstance(value, Mapping):
+        members = (f"{json.dumps(name, ensure_ascii=False)}: {_lines(each, deeper)}" for name, each in value.items())
+        return "{" + deeper + f",{deeper}".join(members) + newline + "}"
+    return "[" + deeper + f",{deeper}".join(_lines(each, deeper) for each in value) + newline + "]"
+
+
+def _is_short(value: Any) -> bool:
+    """Whether it has few members that hold no others: a shape, a file, or a shard with its lengths."""
+    members = list(value.values()) if isinstance(value, Mapping) else value
+    inner = [each for each in members if isinstance(each, Mapping | list | tuple)]
+    return len(members) <= _LINE and all(len(each) <= _LINE and _is_flat(each) for each in inner)
+
+
+def _is_flat(value: Any) -> bool:
+    members = value.values() if isinstance(value, Mapping) else value
+    return not any(isinstance(each, Mapping | list | tuple) for each in members)

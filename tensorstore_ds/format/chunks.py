@@ -1,33 +1,61 @@
-"""From an array's bytes to the compressed layout and back: Zstandard chunks, back to back, and their index."""
+"""From an array's bytes to a data file and back: chunks, back to back, a checksum of each, and their index."""
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.format.arrays import ZSTD_LEVEL, ArrayGeometry, encode_index
+from tensorstore_ds.format.arrays import CRC_NBYTES, ZSTD_LEVEL, ArrayGeometry, encode_index
 from tensorstore_ds.machine import usable_cores
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+#: Bytes summed up together.
+_READ_NBYTES = 8 * 1024**2
 _MAGIC = b"\x28\xb5\x2f\xfd"
 _SINGLE_SEGMENT, _RESERVED, _CHECKSUM, _DICTIONARY = 0x20, 0x08, 0x04, 0x03
 _RAW, _RLE, _COMPRESSED = range(3)
 
 
+def seal_array(path: Path, geometry: ArrayGeometry) -> None:
+    """Turn a file of an array's bytes into a data file of the layout `memmap`, in place."""
+    with path.open("r+b") as file:
+        file.truncate(geometry.chunks * geometry.chunk_nbytes)  # fills up the last chunk with zeros
+        tail = chunk_crcs(file, itertools.repeat(geometry.chunk_nbytes, geometry.chunks)) + geometry.index()
+        file.seek(0, os.SEEK_END)
+        file.write(tail)
+
+
+def chunk_crcs(file: IO[bytes], sizes: Iterable[int]) -> bytes:
+    """The CRC-32C of each of the chunks that lie back to back from where the file stands, 4 bytes each."""
+    import google_crc32c  # here, because reading a store never needs it
+
+    crcs = bytearray()
+    for size in sizes:
+        crc = 0
+        for left in range(size, 0, -_READ_NBYTES):
+            crc = google_crc32c.extend(crc, file.read(min(left, _READ_NBYTES)))
+        crcs += crc.to_bytes(CRC_NBYTES, "little")
+    return bytes(crcs)
+
+
 def compress_array(source: Path, target: Path, geometry: ArrayGeometry) -> None:
     """Compress an array's bytes, at the beginning of `source`, into a data file of the layout `zarr`."""
+    import google_crc32c
     from numcodecs.zstd import Zstd  # here, because most readers never need it
 
     codec = Zstd(level=ZSTD_LEVEL)
     entries = np.empty((geometry.chunks, 2), "<u8")
+    crcs = bytearray()
     offset = 0
     with source.open("rb") as file, target.open("wb") as out:
 
@@ -42,8 +70,9 @@ def compress_array(source: Path, target: Path, geometry: ArrayGeometry) -> None:
 
         for i, compressed in enumerate(_map_in_threads(codec.encode, chunks())):
             entries[i] = offset, len(compressed)
+            crcs += int(google_crc32c.value(compressed)).to_bytes(CRC_NBYTES, "little")
             offset += out.write(compressed)
-        out.write(encode_index(entries))
+        out.write(bytes(crcs) + encode_index(entries))
 
 
 def decompress_chunk(data: bytes, out: NDArray[np.uint8]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tensorstore_ds.format.arrays import ArrayGeometry, shard_arrays
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.schema import Layout
 
@@ -37,13 +38,15 @@ class Shard:
 
     Attributes:
         rows: samples in it.
-        lengths: for each table, the number of its values in this shard (M).
-        files: every file of the shard, by its path relative to the shard's directory.
+        lengths: for each table, the number of its values in this shard (M); for each ragged value, that of its items.
+        nbytes: of all its files.
+        sha256: of its ``zarr.json``, which lists the others.
     """
 
     rows: int
     lengths: Mapping[str, int]
-    files: Mapping[str, File]
+    nbytes: int
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class Manifest:
     """All that a store says of itself."""
 
     layout: Layout
+    chunk_size: int
     fields: Mapping[str, Field]
     splits: Mapping[str, SplitEntry]
     files: Mapping[str, File] = field(default_factory=dict)
@@ -78,13 +82,15 @@ class Manifest:
         recorded = self.provenance.get("options")
         return recorded if isinstance(recorded, Mapping) else {}
 
-    def all_files(self) -> dict[str, File]:
-        """Every file but the root's ``zarr.json``, by its path relative to the store."""
-        files = dict(self.files)
-        for name, split in self.splits.items():
-            for i, shard in enumerate(split.shards):
-                files.update({f"{shard_path(name, i)}/{path}": file for path, file in shard.files.items()})
-        return files
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files of the store but the root's ``zarr.json``."""
+        shards = sum(shard.nbytes for split in self.splits.values() for shard in split.shards)
+        return shards + sum(file.size for file in self.files.values())
+
+    def arrays(self, shard: Shard) -> dict[str, ArrayGeometry]:
+        """All arrays of a shard, by path relative to it."""
+        return shard_arrays(self.fields, shard.rows, shard.lengths, self.layout, self.chunk_size)
 
 
 def shard_path(split: str, index: int) -> str:
@@ -104,11 +110,12 @@ def dump(manifest: Manifest) -> dict[str, Any]:
     data: dict[str, Any] = {
         "format_version": manifest.version,
         "layout": manifest.layout,
+        "chunk_size": manifest.chunk_size,
         "fields": {name: field.dump() for name, field in manifest.fields.items()},
         "splits": {
             name: {
                 "rows": split.rows,
-                "shards": [{"path": shard_path(name, i), **asdict(s)} for i, s in enumerate(split.shards)],
+                "shards": [asdict(shard) for shard in split.shards],
                 "statistics": dict(split.statistics),
             }
             for name, split in manifest.splits.items()

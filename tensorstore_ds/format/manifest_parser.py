@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from tensorstore_ds.errors import FormatError
-from tensorstore_ds.format.kinds import KINDS
-from tensorstore_ds.format.kinds.base import Field, TableField, of_kind
-from tensorstore_ds.format.manifest import FORMAT_VERSION, File, Manifest, Shard, SplitEntry, shard_path
+from tensorstore_ds.format.kinds import KINDS, UnknownField
+from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.manifest import FORMAT_VERSION, File, Manifest, Shard, SplitEntry
 from tensorstore_ds.format.manifest_values import ManifestValues, brief
 from tensorstore_ds.format.schema import LAYOUTS, Layout
 
@@ -34,6 +34,11 @@ def parse(data: object) -> Manifest:
 def parse_shard(data: object) -> Shard:
     """Read one shard as `dump` writes it, its path aside; raises `FormatError`."""
     return _parsed(lambda parser: parser.shard(parser.object_at("shard", data), "shard"))
+
+
+def parse_files(data: object, where: str) -> dict[str, File]:
+    """Read the files of a shard from the attribute ``tsds`` of its ``zarr.json``; raises `FormatError`."""
+    return _parsed(lambda parser: parser.files(f"{where}.files", parser.object_at(where, data).get("files")))
 
 
 def parse_fields(data: object) -> dict[str, Field]:
@@ -73,6 +78,7 @@ class _Parser(ManifestValues):
                 splits[name] = self.split(name, self.object_at(f"splits.{name}", entry), fields)
         return Manifest(
             layout=cast(Layout, self.choice("layout", data.get("layout"), LAYOUTS)),
+            chunk_size=self.chunk_size(data),
             fields=fields,
             splits=splits,
             files=self.files("files", data.get("files")),
@@ -82,28 +88,30 @@ class _Parser(ManifestValues):
             version=version,
         )
 
+    def chunk_size(self, data: dict[str, Any]) -> int:
+        size = self.integer("chunk_size", data.get("chunk_size"))
+        if size == 0:
+            self.wrong("chunk_size", "expected at least 1, found 0.")
+        return max(1, size)
+
     def fields(self, data: dict[str, Any]) -> dict[str, Field]:
         fields = {}
         for name, value in data.items():
             where = f"fields.{name}"
             if self.is_name(where, name):
                 entry = self.object_at(where, value)
-                kind = KINDS[self.choice(f"{where}.kind", entry.get("kind"), tuple(KINDS))]
+                kind = KINDS.get(self.text(f"{where}.kind", entry.get("kind")), UnknownField)
                 fields[name] = kind.parse(self, where, entry)
         return fields
 
     def split(self, name: str, data: dict[str, Any], fields: Mapping[str, Field]) -> SplitEntry:
         where = f"splits.{name}"
+        tables = {group for field_name, field in fields.items() for group in field.groups(field_name)}
         shards = []
         for i, item in enumerate(self.list_at(f"{where}.shards", data.get("shards"))):
             place = f"{where}.shards[{i}]"
-            entry = self.object_at(place, item)
-            if entry.get("path") != shard_path(name, i):
-                found = brief(entry.get("path"))
-                self.wrong(f"{place}.path", f"expected {shard_path(name, i)}, found {found}.", "unsafe-path")
-            shards.append(self.shard(entry, place))
-            tables = set(of_kind(fields, TableField))
-            if set(shards[-1].lengths) != tables:
+            shards.append(self.shard(self.object_at(place, item), place))
+            if shards[-1].lengths.keys() != tables:
                 self.wrong(f"{place}.lengths", f"expected {sorted(tables)}, found {sorted(shards[-1].lengths)}.")
         entry_ = SplitEntry(tuple(shards), self.object_at(f"{where}.statistics", data.get("statistics", {})))
         if self.integer(f"{where}.rows", data.get("rows")) != entry_.rows:
@@ -115,8 +123,15 @@ class _Parser(ManifestValues):
         return Shard(
             rows=self.integer(f"{where}.rows", data.get("rows")),
             lengths={n: self.integer(f"{where}.lengths.{n}", v) for n, v in lengths.items()},
-            files=self.files(f"{where}.files", data.get("files")),
+            nbytes=self.integer(f"{where}.nbytes", data.get("nbytes")),
+            sha256=self.sha256(where, data),
         )
+
+    def sha256(self, where: str, data: dict[str, Any]) -> str:
+        sha256 = self.text(f"{where}.sha256", data.get("sha256"))
+        if not _SHA256.fullmatch(sha256):
+            self.wrong(f"{where}.sha256", f"expected 64 hexadecimal digits, found {brief(sha256)}.")
+        return sha256
 
     def files(self, where: str, value: object) -> dict[str, File]:
         files = {}
@@ -124,9 +139,7 @@ class _Parser(ManifestValues):
             if not _FILE.fullmatch(path):
                 self.wrong(where, f"expected a path inside the store, found {brief(path)}.", "unsafe-path")
                 continue
-            entry = self.object_at(f"{where}[{path}]", item)
-            sha256 = self.text(f"{where}[{path}].sha256", entry.get("sha256"))
-            if not _SHA256.fullmatch(sha256):
-                self.wrong(f"{where}[{path}].sha256", f"expected 64 hexadecimal digits, found {brief(sha256)}.")
-            files[path] = File(self.integer(f"{where}[{path}].size", entry.get("size")), sha256)
+            place = f"{where}[{path}]"
+            entry = self.object_at(place, item)
+            files[path] = File(self.integer(f"{place}.size", entry.get("size")), self.sha256(place, entry))
         return files

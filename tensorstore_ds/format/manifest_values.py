@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from tensorstore_ds.errors import Problem
-from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
+from tensorstore_ds.format.schema import DTYPES, LAYOUTS, LIMIT, NAME, ArraySpec, Layout
 
-#: Integers, and bytes of a row, stay below.
-_LIMIT = 2**63
 #: Dimensions of a row.
 MOST_DIMENSIONS = 31
 
@@ -39,9 +37,9 @@ class ManifestValues:
         return []
 
     def integer(self, where: str, value: object) -> int:
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LIMIT:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LIMIT:
             return value
-        self.wrong(where, f"expected an integer in [0, 2^63), found {brief(value)}.")
+        self.wrong(where, f"expected an integer in [0, 2^53), found {brief(value)}.")
         return 0
 
     def text(self, where: str, value: object) -> str:
@@ -68,7 +66,7 @@ class ManifestValues:
         self.wrong(where, f"expected a name of a-z, 0-9, _ and -, found {brief(value)}.", "unsafe-path")
         return False
 
-    def spec(self, where: str, data: dict[str, Any]) -> ArraySpec:
+    def spec(self, where: str, data: dict[str, Any], *, may_be_ragged: bool = False) -> ArraySpec:
         shape = tuple(
             self.integer(f"{where}.shape[{i}]", n)
             for i, n in enumerate(self.list_at(f"{where}.shape", data.get("shape")))
@@ -78,27 +76,41 @@ class ManifestValues:
             self.wrong(f"{where}.shape", f"expected {expected}, found {list(shape)}.")
             shape = ()
         dtype = self.choice(f"{where}.dtype", data.get("dtype"), DTYPES)
-        if ArraySpec(dtype, shape).row_nbytes >= _LIMIT:
-            self.wrong(f"{where}.shape", f"expected rows of less than 2^63 bytes, found {list(shape)} of {dtype}.")
+        if ArraySpec(dtype, shape).row_nbytes >= LIMIT:
+            self.wrong(f"{where}.shape", f"expected rows of less than 2^53 bytes, found {list(shape)} of {dtype}.")
             shape = ()
-        return ArraySpec(dtype, shape)
+        layout = self.choice(f"{where}.layout", data["layout"], LAYOUTS) if "layout" in data else None
+        ragged = data.get("ragged", False) if may_be_ragged else False
+        if not isinstance(ragged, bool):
+            self.wrong(f"{where}.ragged", f"expected true or false, found {brief(ragged)}.")
+        return ArraySpec(dtype, shape, cast(Layout | None, layout), ragged is True)
 
     def expect_spec(self, where: str, data: dict[str, Any], expected: ArraySpec, what: str) -> None:
         spec = self.spec(where, data)
-        if spec != expected:
+        if (spec.dtype, spec.shape) != (expected.dtype, expected.shape):
             wanted, found = (f"{each.dtype} and shape {list(each.shape)}" for each in (expected, spec))
             self.wrong(where, f"expected {wanted} of a {what}, found {found}.")
 
-    def specs(self, where: str, value: object) -> dict[str, ArraySpec]:
+    def table(self, where: str, data: dict[str, Any]) -> tuple[dict[str, ArraySpec], dict[str, ArraySpec]]:
+        """The arrays of a table: ``values``, and those ``per_row``."""
+        values, per_row = (
+            self._specs(f"{where}.{member}", data.get(member, {} if member == "per_row" else None))
+            for member in ("values", "per_row")
+        )
+        if "offsets" in values or "offsets" in per_row:
+            self.wrong(where, "expected values beside offsets, found a value named offsets.")
+        if not values:
+            self.wrong(where, "expected at least one array of values, found none.")
+        for name in sorted(values.keys() & per_row.keys()):
+            self.wrong(where, f"expected names that differ in values and per_row, found {name} in both.")
+        return values, per_row
+
+    def _specs(self, where: str, value: object) -> dict[str, ArraySpec]:
         specs = {}
         for name, spec in self.object_at(where, value).items():
             place = f"{where}.{name}"
             if self.is_name(place, name):
-                specs[name] = self.spec(place, self.object_at(place, spec))
-        if "offsets" in specs:
-            self.wrong(where.rpartition(".")[0], "expected values beside offsets, found a value named offsets.")
-        if not specs:
-            self.wrong(where.rpartition(".")[0], "expected at least one array of values, found none.")
+                specs[name] = self.spec(place, self.object_at(place, spec), may_be_ragged=True)
         return specs
 
 

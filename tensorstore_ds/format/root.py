@@ -1,6 +1,6 @@
-"""The root's ``zarr.json``: the manifest, and the digest by which a store is known. No input or output.
+"""What tsds keeps in metadata of Zarr groups: the manifest in the root's, the list of its files in a shard's.
 
-The digest is a member of the file that it is made of: it is the SHA-256 of the file with 64 zeros in its place.
+No input or output. The digest by which a store is known is a member of the file that it is made of: it is the SHA-256 of the file with 64 zeros in its place.
 ``formats/v1/spec.md`` section 4 describes it.
 """
 
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.arrays import GROUP, dump_json
-from tensorstore_ds.format.manifest import CONVENTION, Manifest, dump
-from tensorstore_ds.format.manifest_parser import parse
+from tensorstore_ds.format.manifest import CONVENTION, File, Manifest, Shard, dump
+from tensorstore_ds.format.manifest_parser import parse, parse_files
 from tensorstore_ds.format.strict_json import load_object
 
 _ZEROS = "0" * 64
@@ -58,6 +60,39 @@ def parse_root(data: bytes) -> tuple[Manifest, str]:
         problem = Problem("zarr.json", "manifest", "expected the attribute tsds_sha256, found none.")
         raise FormatError(problem, _DAMAGED)
     return manifest, digest
+
+
+def dump_listing(files: Mapping[str, File]) -> bytes:
+    """The bytes of a shard's ``zarr.json``, of its other files."""
+    listed = {path: asdict(file) for path, file in files.items()}
+    return dump_json({**GROUP, "attributes": {"tsds": {"files": listed}}})
+
+
+def parse_listing(data: bytes, where: str, shard: Shard) -> dict[str, File]:
+    """The files in the bytes of a shard's ``zarr.json``, by path relative to the shard.
+
+    Args:
+        where: the path of the file in the store.
+        shard: as the manifest has it.
+
+    Raises:
+        FormatError: `checksum`: they are not the bytes that the manifest says. `manifest`: they list no files, or not
+            of as many bytes as the manifest says; `unsafe-path`.
+    """
+    found = hashlib.sha256(data).hexdigest()
+    if found != shard.sha256:
+        message = f"expected SHA-256 {shard.sha256[:12]}..., found {found[:12]}...."
+        raise FormatError(Problem(where, "checksum", message), _DAMAGED)
+    try:
+        group = load_object(data)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(Problem(where, "manifest", f"expected JSON, found other text ({error}).")) from error
+    attributes = group.get("attributes")
+    files = parse_files(attributes.get("tsds") if isinstance(attributes, dict) else None, where)
+    nbytes = len(data) + sum(file.size for file in files.values())
+    if nbytes != shard.nbytes:
+        raise FormatError(Problem(where, "manifest", f"expected files of {shard.nbytes} bytes, found {nbytes}."))
+    return files
 
 
 def _check_digest(data: bytes, digest: Any) -> None:

@@ -21,6 +21,8 @@ Layout = Literal["memmap", "zarr"]
 ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
+#: Integers in metadata, and bytes of an array, stay below: a parser that has only float64 keeps them exactly.
+LIMIT = 2**53
 #: Names of fields, table values and splits. None of them can leave the store's directory.
 NAME = re.compile(r"[a-z0-9_-]{1,64}")
 #: The data types of Zarr v3 that a column may have; the names are NumPy's too.
@@ -29,19 +31,29 @@ DTYPES = (*(f"{t}{b}" for t in ("uint", "int") for b in (8, 16, 32, 64)), "float
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """One row of an array: its dtype and shape."""
+    """One row of an array.
+
+    Attributes:
+        layout: of this array, where it is not that of the store.
+        is_ragged: each row is a list of any length, of elements of this dtype and shape; `offsets` divide them.
+    """
 
     dtype: str
     shape: tuple[int, ...] = ()
+    layout: Layout | None = None
+    is_ragged: bool = False
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes of one row."""
+        """Bytes of one row, or of one element of a list."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def dump(self) -> dict[str, Any]:
         """As a JSON object."""
-        return {"dtype": self.dtype, "shape": list(self.shape)}
+        data: dict[str, Any] = {"dtype": self.dtype, "shape": list(self.shape)}
+        if self.layout is not None:
+            data["layout"] = self.layout
+        return {**data, "ragged": True} if self.is_ragged else data
 
     def __str__(self) -> str:
         return f"{self.dtype} {' x '.join(map(str, self.shape))}".strip()
@@ -53,7 +65,8 @@ class EncodedSample:
 
     Attributes:
         key: what the sample is called in its source.
-        pixels: (H, W, C) of the stored image.
+        pixels: (H, W, C) of the stored image; empty once they are no longer needed.
+        shape: (H, W, C).
         image: the stored bytes, or None where the pixels themselves are stored.
         size: (height, width) of the image before it was resized.
         label: class index.
@@ -67,6 +80,7 @@ class EncodedSample:
     pixels: NDArray[Any]
     image: bytes | None
     size: tuple[int, int]
+    shape: tuple[int, ...]
     label: int | None = None
     objects: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     masks: Mapping[str, NDArray[Any]] = field(default_factory=dict)

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from tensorstore_ds.format.schema import LIMIT
+
 #: An object or list of more values than these, in all its depth, is refused; so is one that is nested deeper.
 MAX_VALUES = 2**21
 MAX_DEPTH = 64
@@ -25,8 +27,8 @@ def load_object(text: bytes) -> dict[str, Any]:
     """Read a JSON object in UTF-8.
 
     Refused beyond what JSON itself refuses: a name twice in an object, NaN and Infinity (also as ``1e999``), lone
-    surrogates, a byte order mark, numbers of more than `MAX_NUMBER` characters, more than `MAX_VALUES` values, and
-    nesting deeper than `MAX_DEPTH`. The last two are counted on the bytes: a few MiB of ``[],`` would become hundreds
+    surrogates, a byte order mark, numbers of more than `MAX_NUMBER` characters, integers that are not within `LIMIT`, more
+    than `MAX_VALUES` values, and nesting deeper than `MAX_DEPTH`. The last two are counted on the bytes: a few MiB of ``[],`` would become hundreds
     of MiB of lists.
 
     Raises:
@@ -88,7 +90,10 @@ def _object(members: list[tuple[str, Any]]) -> Mapping[str, Any]:
 def _integer(digits: str) -> int:
     if len(digits) > MAX_NUMBER:
         raise ValueError(f"a number has {len(digits)} digits")
-    return int(digits)
+    value = int(digits)
+    if abs(value) >= LIMIT:
+        raise ValueError(f"an integer is beyond 2^53 - 1: {digits}")
+    return value
 
 
 def _float(digits: str) -> float:

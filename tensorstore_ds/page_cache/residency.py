@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tensorstore_ds.errors import OptionError, ResidencyError
-from tensorstore_ds.format.arrays import array_paths, shard_arrays
+from tensorstore_ds.format.arrays import array_paths
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.machine import memory_limit, memory_limits
 from tensorstore_ds.page_cache.system_calls import resident_nbytes
@@ -185,12 +185,13 @@ def select_columns(store: Store, splits: Names, fields: Names) -> list[tuple[str
 
 def data_files(store: Store, split: str, name: str) -> list[DataFile]:
     """The files with a field's bytes, shard by shard."""
-    fields = store.manifest.fields
+    manifest = store.manifest
     files = []
-    for i, shard in enumerate(store.manifest.splits[split].shards):
-        arrays = shard_arrays(fields, shard.rows, shard.lengths)
-        for array in array_paths(name, fields[name]):
+    for i, shard in enumerate(manifest.splits[split].shards):
+        arrays = manifest.arrays(shard)
+        for array in array_paths(name, manifest.fields[name]):
             if arrays[array].rows:
-                path = f"{array}/{arrays[array].data_path}"
-                files.append(DataFile(f"{shard_path(split, i)}/{path}", shard.files[path].size))
+                path = f"{shard_path(split, i)}/{array}/{arrays[array].data_path}"
+                with open_file(store.path, path) as file:
+                    files.append(DataFile(path, os.fstat(file.fileno()).st_size))
     return files

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.arrays import GROUP, ZSTD_LEVEL, ArrayGeometry, shard_files
-from tensorstore_ds.format.manifest import Manifest, shard_path
-from tensorstore_ds.format.schema import Layout
+from tensorstore_ds.format.manifest import CONVENTION, File, Manifest, shard_path
 from tensorstore_ds.format.strict_json import load_object, same_json
 from tensorstore_ds.reading.store_files import StoreFiles
 
@@ -30,58 +29,75 @@ _OFFSETS = 1_000_000
 _ZSTD_LEVELS = range(1, 23)
 
 
-def check_listing(manifest: Manifest) -> list[Problem]:
-    """Whether the manifest lists just the files that its splits, rows and lengths imply, each of a right size."""
-    problems = []
+def check_root_files(manifest: Manifest) -> list[Problem]:
+    """Whether the manifest lists just the files that lie above its shards."""
     groups = {f"{name}/zarr.json" for name in manifest.splits}
-    for path in sorted(groups - manifest.files.keys()):
-        problems.append(Problem(path, "manifest", "this file is not listed in the manifest."))
+    problems = [
+        Problem(path, "manifest", "this file is not listed in the manifest.")
+        for path in sorted(groups - manifest.files.keys())
+    ]
     for path in sorted(manifest.files.keys() - groups):
         if "/" in path or path == "zarr.json":
             problems.append(Problem(path, "manifest", "this file is listed but does not belong to the root."))
-    for name, split in manifest.splits.items():
-        for i, shard in enumerate(split.shards):
-            where = shard_path(name, i)
-            expected = shard_files(manifest.fields, shard.rows, shard.lengths)
-            for path in sorted(expected.keys() ^ shard.files.keys()):
-                what = "is not listed" if path in expected else "is listed but does not belong to this shard"
-                problems.append(Problem(f"{where}/{path}", "manifest", f"this file {what} in the manifest."))
-            for path in expected.keys() & shard.files.keys():
-                geometry, size = expected[path], shard.files[path].size
-                message = None if geometry is None else _size_problem(geometry, manifest.layout, size)
-                if message is not None:
-                    problems.append(Problem(f"{where}/{path}", "file-size", message))
     return problems
 
 
-def _size_problem(geometry: ArrayGeometry, layout: Layout, size: int) -> str | None:
-    least, most = geometry.file_nbytes_in(layout)
-    if least <= size <= most:
-        return None
-    wanted = str(least) if least == most else f"{least} to {most} (by what Zstandard can do)"
-    return f"expected a listed size of {wanted}, found {size}."
-
-
-def check_sizes(root: Path, manifest: Manifest) -> list[Problem]:
-    """Whether every listed file is a regular file of the listed size, with no symlink on the way to it."""
+def check_data_files(root: Path, manifest: Manifest) -> list[Problem]:
+    """Whether every data file is there, of a size that its array can have: what a copy lacks that was cut short."""
     problems = []
-    files = manifest.all_files()
+    for name, split in manifest.splits.items():
+        for i, shard in enumerate(split.shards):
+            for array, geometry in manifest.arrays(shard).items():
+                if geometry.rows:
+                    path = f"{shard_path(name, i)}/{array}/{geometry.data_path}"
+                    problems += _problems_on_disk(root, path, *geometry.file_nbytes)
+    return problems
+
+
+def check_shard(root: Path, manifest: Manifest, split: str, index: int, listing: Mapping[str, File]) -> list[Problem]:
+    """Whether a shard lists just the files that follow from the manifest, and has them in the size that is listed."""
+    directory, shard = shard_path(split, index), manifest.splits[split].shards[index]
+    expected = shard_files(manifest.fields, manifest.arrays(shard))
+    problems = []
+    for path in sorted(expected.keys() ^ listing.keys()):
+        what = "is not listed" if path in expected else "is listed but does not belong to this shard"
+        problems.append(Problem(f"{directory}/{path}", "manifest", f"this file {what} in {directory}/zarr.json."))
+    for path in expected.keys() & listing.keys():
+        geometry, size = expected[path], listing[path].size
+        least, most = (0, size) if geometry is None else geometry.file_nbytes
+        if not least <= size <= most:
+            wanted = str(least) if least == most else f"{least} to {most} (by what Zstandard can do)"
+            message = f"expected a listed size of {wanted}, found {size}."
+            problems.append(Problem(f"{directory}/{path}", "file-size", message))
+    listed = {f"{directory}/{path}": file.size for path, file in listing.items()}
+    return problems or check_sizes(root, listed)
+
+
+def check_sizes(root: Path, files: Mapping[str, int]) -> list[Problem]:
+    """Whether every file is a regular file of its size, with no symlink on the way to it."""
+    problems = []
     for directory in sorted(_directories(files)):
         if os.path.islink(f"{root}/{directory}"):  # noqa: PTH114  # a Path would take longer than the system
             problems.append(Problem(directory, "symlink", "expected a directory, found a symbolic link."))
-    for path, file in files.items():
-        try:
-            status = os.lstat(f"{root}/{path}")
-        except OSError as error:
-            problems.append(Problem(path, "missing-file", f"this file cannot be found ({error.strerror})."))
-            continue
-        if stat.S_ISLNK(status.st_mode):
-            problems.append(Problem(path, "symlink", "expected a file, found a symbolic link."))
-        elif not stat.S_ISREG(status.st_mode):
-            problems.append(Problem(path, "missing-file", "expected a file, found something else."))
-        elif status.st_size != file.size:
-            problems.append(Problem(path, "file-size", f"expected {file.size} bytes, found {status.st_size}."))
+    for path, size in files.items():
+        problems += _problems_on_disk(root, path, size, size)
     return problems
+
+
+def _problems_on_disk(root: Path, path: str, least: int, most: int) -> list[Problem]:
+    """What is wrong with a file that should have so many bytes, as far as can be seen without opening it."""
+    try:
+        status = os.lstat(f"{root}/{path}")
+    except OSError as error:
+        return [Problem(path, "missing-file", f"this file cannot be found ({error.strerror}).")]
+    if stat.S_ISLNK(status.st_mode):
+        return [Problem(path, "symlink", "expected a file, found a symbolic link.")]
+    if not stat.S_ISREG(status.st_mode):
+        return [Problem(path, "missing-file", "expected a file, found something else.")]
+    if not least <= status.st_size <= most:
+        wanted = f"{least}" if least == most else f"{least} to {most}"
+        return [Problem(path, "file-size", f"expected {wanted} bytes, found {status.st_size}.")]
+    return []
 
 
 def _directories(paths: Iterable[str]) -> set[str]:
@@ -93,11 +109,11 @@ def _directories(paths: Iterable[str]) -> set[str]:
     return found
 
 
-def check_metadata(files: StoreFiles, directory: str, geometry: ArrayGeometry, layout: Layout) -> None:
+def check_metadata(files: StoreFiles, directory: str, geometry: ArrayGeometry) -> None:
     """Whether an array's ``zarr.json`` says what the manifest implies; raises `FormatError`."""
     name = f"{directory}/zarr.json"
     found = _with_our_level(_load_metadata(files, name, "array-metadata"))
-    expected = geometry.metadata(layout)
+    expected = geometry.metadata()
     if expected["fill_value"] == 0 and same_json(found.get("fill_value"), 0):
         expected["fill_value"] = 0  # for 0.0
     _compare(name, "array-metadata", found, expected)
@@ -107,6 +123,17 @@ def check_group(files: StoreFiles, directory: str) -> None:
     """Whether a group's ``zarr.json`` is one; raises `FormatError`."""
     name = f"{directory}/zarr.json"
     _compare(name, "group-metadata", _load_metadata(files, name, "group-metadata"), GROUP)
+
+
+def check_root_group(files: StoreFiles) -> None:
+    """Whether the root's ``zarr.json`` is a group that names the convention; raises `FormatError`."""
+    with files.open("zarr.json") as file:
+        found = load_object(file.read())
+    _compare("zarr.json", "group-metadata", found, GROUP)
+    conventions = found["attributes"].get("zarr_conventions")
+    if not isinstance(conventions, list) or CONVENTION not in conventions:
+        message = f"expected {CONVENTION['name']} among zarr_conventions, found other conventions or none."
+        raise FormatError(Problem("zarr.json", "group-metadata", message))
 
 
 def offsets_problem(offsets: NDArray[np.int64], length: int) -> str | None:

@@ -7,13 +7,14 @@ import math
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from tensorstore_ds.errors import FormatError, Problem
-from tensorstore_ds.format.kinds.base import TableField
+from tensorstore_ds.format.kinds.base import ListField, TableField
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.machine import check_fits
 from tensorstore_ds.reading.checks import offsets_problem
@@ -188,13 +189,39 @@ class RaggedColumn:
         field: kind, class names, keypoint names and flip pairs.
         offset_column: the offsets as they are stored, those of each shard from 0; unchecked.
         values: the value columns, each of all samples back to back.
+        lists: the values that are lists of any length, such as the texts of captions: a list an element.
+        per_row: the columns that have a row a sample, such as the shapes of image files.
     """
 
-    def __init__(self, name: str, field: TableField, offsets: Column, values: Mapping[str, Column]) -> None:
+    def __init__(
+        self,
+        name: str,
+        field: TableField,
+        offsets: Column,
+        values: Mapping[str, Column],
+        lists: Mapping[str, RaggedColumn] = MappingProxyType({}),
+        per_row: Mapping[str, Column | RaggedColumn] = MappingProxyType({}),
+    ) -> None:
         self.field = field
         self._name = name
         self.offset_column = offsets
         self.values = values
+        self.lists = lists
+        self.per_row = per_row
+
+    @classmethod
+    def of(cls, name: str, field: TableField, arrays: Mapping[str, Column]) -> RaggedColumn:
+        """The table that these arrays make, by their paths below the field."""
+
+        lists = {
+            value: cls(
+                f"{name}/{value}", ListField({}), arrays[f"{value}/offsets"], {"items": arrays[f"{value}/items"]}
+            )
+            for value in field.ragged
+        }
+        values = {value: arrays[value] for value in field.values if value not in lists}
+        per_row = {value: lists.pop(value) if value in lists else arrays[value] for value in field.per_row}
+        return cls(name, field, arrays["offsets"], values, lists, per_row)
 
     @functools.cached_property
     def offsets(self) -> NDArray[np.int64]:
@@ -203,7 +230,7 @@ class RaggedColumn:
         Raises:
             FormatError: a shard's offsets do not begin at 0, fall, or do not end at the number of values.
         """
-        lengths = next(iter(self.values.values()))._starts
+        lengths = self._value_starts
         if self.offset_column.shards > 1:
             check_fits(self._name, 2 * self.offset_column.nbytes)
         parts = []
@@ -220,9 +247,17 @@ class RaggedColumn:
         return joined
 
     @property
+    def _value_starts(self) -> NDArray[np.int64]:
+        """Where the values of each shard begin, and the last end."""
+        if self.values:
+            return next(iter(self.values.values()))._starts
+        offsets = next(iter(self.lists.values())).offset_column
+        return offsets._starts - np.arange(offsets.shards + 1)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all values and offsets, uncompressed."""
-        return self.offset_column.nbytes + sum(column.nbytes for column in self.values.values())
+        return sum(column.nbytes for column in array_columns("", self).values())
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -237,7 +272,10 @@ class RaggedColumn:
     @overload
     def __getitem__(self, item: slice) -> list[Any]: ...
     def __getitem__(self, item: Any) -> Any:
-        """A value column by name; or of row i a dict of (m, ...) arrays, `bytes` or `str`. A slice lists these."""
+        """A value column by name; or of row i a dict of (m, ...) arrays, `bytes` or `str`. A slice lists these.
+
+        The dict has `lists` as lists of arrays, and nothing of what is `per_row`.
+        """
         if isinstance(item, str):
             return self.values[item]
         if isinstance(item, slice):
@@ -246,10 +284,11 @@ class RaggedColumn:
         start, stop = int(self.offsets[row]), int(self.offsets[row + 1])
         self._check_fits(stop - start)
         values = {name: column[start:stop] for name, column in self.values.items()}
-        return self.field.value(values)
+        lists = {name: column[start:stop] for name, column in self.lists.items()}
+        return self.field.value({**values, **lists})
 
     def take(self, rows: ArrayLike) -> Ragged:
-        """Copy the values of some rows, (n,), in any order and any number of times.
+        """Copy the values of some rows, (n,), in any order and any number of times; `lists` are left out.
 
         Raises:
             IndexError: a row is outside.
@@ -277,8 +316,10 @@ def array_columns(name: str, column: Column | RaggedColumn) -> dict[str, Column]
     """The columns of a field's arrays, by the arrays' paths."""
     if isinstance(column, Column):
         return {name: column}
-    values = {f"{name}/{value}": each for value, each in column.values.items()}
-    return {f"{name}/offsets": column.offset_column, **values}
+    columns = {f"{name}/offsets": column.offset_column}
+    for value, each in {**column.values, **column.lists, **column.per_row}.items():
+        columns |= array_columns(f"{name}/{value}", each)
+    return columns
 
 
 Part = NDArray[Any] | ZarrPart

@@ -17,13 +17,12 @@ import numpy as np
 
 from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, Problem
-from tensorstore_ds.format.arrays import ArrayGeometry, array_paths, shard_arrays
 from tensorstore_ds.format.kinds import EncodedImageField, RawImageField
 from tensorstore_ds.format.kinds.base import Field, TableField, of_kind
-from tensorstore_ds.format.manifest import Manifest, Shard, shard_path
+from tensorstore_ds.format.manifest import Manifest, shard_path
 from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.statistics import channel_moments, class_counts
-from tensorstore_ds.reading.checks import check_listing, check_metadata, check_sizes
+from tensorstore_ds.reading.checks import check_data_files, check_metadata, check_root_files, check_shard
 from tensorstore_ds.reading.columns import Column, Part, RaggedColumn
 from tensorstore_ds.reading.store_files import StoreFiles
 from tensorstore_ds.reading.zarr_part import ZarrPart
@@ -33,7 +32,7 @@ from tensorstore_ds.regular_files import tidied
 def open(path: str | os.PathLike[str], *, sha256: str | None = None) -> Store:
     """Open the store at `path`.
 
-    Reads the manifest and checks its digest, and compares the size of every file with it. No data is read.
+    Reads the manifest and checks its digest, and compares the size of every data file with it. No data is read.
 
     Args:
         path: of the store.
@@ -44,7 +43,7 @@ def open(path: str | os.PathLike[str], *, sha256: str | None = None) -> Store:
     """
     root = tidied(path)
     files = StoreFiles(root, sha256)
-    problems = check_listing(files.manifest) or check_sizes(root, files.manifest)
+    problems = check_root_files(files.manifest) or check_data_files(root, files.manifest)
     if problems:
         raise FormatError(problems, f"Check the copy with: tsds verify {shlex.quote(str(root))}")
     return Store(files)
@@ -79,7 +78,7 @@ class Store:
     @property
     def nbytes(self) -> int:
         """Size of all its files but the root's metadata, in bytes."""
-        return sum(file.size for file in self.manifest.all_files().values())
+        return self.manifest.nbytes
 
     def __getitem__(self, split: str) -> Split:
         try:
@@ -133,8 +132,8 @@ class Split:
         self.fields: Mapping[str, Field] = manifest.fields
         self.statistics: Mapping[str, Any] = manifest.splits[name].statistics
         self._files = files
-        self._layout = manifest.layout
         self._shards = manifest.splits[name].shards
+        self._sizes: dict[int, Mapping[str, int]] = {}  # of the files of shards in use, by path relative to the shard
         self._columns: dict[str, Column | RaggedColumn] = {}
 
     @property
@@ -224,34 +223,32 @@ class Split:
 
     def _column(self, name: str) -> Column | RaggedColumn:
         field = self.fields[name]
-        columns = {
-            path: Column(
-                f"{self.name}/{path}",
-                spec,
-                [self._geometry(shard, path).rows for shard in self._shards],
-                functools.partial(self._part, path),
-            )
-            for path, spec in array_paths(name, field).items()
-        }
-        if not isinstance(field, TableField):
-            return columns[name]
-        values = {path.removeprefix(f"{name}/"): column for path, column in columns.items()}
-        return RaggedColumn(f"{self.name}/{name}", field, values.pop("offsets"), values)
-
-    def _geometry(self, shard: Shard, path: str) -> ArrayGeometry:
-        return shard_arrays(self.fields, shard.rows, shard.lengths)[path]
+        columns = {}
+        for path, spec in field.arrays.items():
+            array = f"{name}/{path}" if path else name
+            lengths = [field.array_rows(name, path, shard.rows, shard.lengths) for shard in self._shards]
+            columns[path] = Column(f"{self.name}/{array}", spec, lengths, functools.partial(self._part, array))
+        return RaggedColumn.of(f"{self.name}/{name}", field, columns) if isinstance(field, TableField) else columns[""]
 
     def _part(self, path: str, index: int) -> Part:
         """One shard's part of an array: mapped, or read through its index."""
         shard = self._shards[index]
+        if index not in self._sizes:
+            files = self._files
+            listing = files.listing(self.name, index)
+            problems = check_shard(files.path, files.manifest, self.name, index, listing)
+            if problems:
+                raise FormatError(problems)
+            self._sizes[index] = {path: file.size for path, file in listing.items()}
         directory = f"{shard_path(self.name, index)}/{path}"
-        geometry = self._geometry(shard, path)
-        check_metadata(self._files, directory, geometry, self._layout)
+        geometry = self._files.manifest.arrays(shard)[path]
+        check_metadata(self._files, directory, geometry)
         if not geometry.rows:
             return np.empty(geometry.shape, geometry.spec.dtype)
         name = f"{directory}/{geometry.data_path}"
-        open_data = functools.partial(_open_data, self._files, name, shard.files[f"{path}/{geometry.data_path}"].size)
-        if self._layout == "zarr":
+        size = self._sizes[index][f"{path}/{geometry.data_path}"]
+        open_data = functools.partial(_open_data, self._files, name, size)
+        if geometry.layout == "zarr":
             return ZarrPart(name, geometry, open_data)
         with open_data() as file:  # the descriptor is closed, the map stays
             # np.memmap's own indexing is several times slower than that of the plain array behind it.

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import IO
 
 from tensorstore_ds.errors import FormatError, Problem
-from tensorstore_ds.format.manifest import Manifest
-from tensorstore_ds.format.root import parse_root
+from tensorstore_ds.format.manifest import File, Manifest, shard_path
+from tensorstore_ds.format.root import parse_listing, parse_root
 
 #: Refuse a root ``zarr.json`` larger than this before reading it.
 MANIFEST_MAX_NBYTES = 64 * 1024**2
@@ -53,6 +53,17 @@ class StoreFiles:
             file.close()
             raise
         return file
+
+    def listing(self, split: str, index: int) -> dict[str, File]:
+        """The files of a shard, by path relative to it, as its ``zarr.json`` lists them.
+
+        Raises:
+            FormatError: that is missing, or not as the manifest says.
+        """
+        name = f"{shard_path(split, index)}/zarr.json"
+        with self.open(name) as file:
+            data = file.read(MANIFEST_MAX_NBYTES + 1)
+        return parse_listing(data, name, self.manifest.splits[split].shards[index])
 
     def _check_identity(self) -> None:
         """Asked after a file was opened: what was not replaced then had not been before."""

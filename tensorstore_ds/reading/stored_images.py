@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.imaging import MAX_PIXELS
-from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size, own_pixel_limit
+from tensorstore_ds.imaging.codecs import bad_image, color_of, decode_image, open_image, oriented_size, own_pixel_limit
 from tensorstore_ds.machine import memory_limit
 
 #: Memory that decoding takes for each pixel, at most about: Pillow's own 4 bytes, the array, and the image turned.
@@ -43,5 +43,21 @@ def decode_stored(data: bytes, *, key: str) -> NDArray[Any]:
 
 def stored_size(data: bytes, *, key: str) -> tuple[int, int]:
     """(height, width) of a stored image file as it is shown, from its header; raises `SourceError`."""
+    height, width, _ = stored_shape(data, key=key)
+    return height, width
+
+
+def stored_shape(data: bytes, *, key: str) -> tuple[int, int, int]:
+    """(height, width, channels) of a stored image file as it is decoded, from its header; raises `SourceError`."""
     with own_pixel_limit(), open_image(data, max_pixels=_ANY_NUMBER, key=key) as image:
-        return oriented_size(image, key)
+        return (*oriented_size(image, key), 3 if color_of(image.mode) == "color" else 1)
+
+
+def check_jpeg(data: bytes, *, key: str) -> None:
+    """Raise `SourceError` for a file that the encoding ``jpeg`` may not hold."""
+    with own_pixel_limit(), open_image(data, max_pixels=_ANY_NUMBER, key=key) as image:
+        if image.format != "JPEG":
+            raise bad_image(key, "not-an-image", f"expected a JPEG file, found {image.format}.")
+        orientation = image.getexif().get(0x0112, 1)
+        if orientation != 1:
+            raise bad_image(key, "image-shape", f"expected a JPEG file without orientation, found {orientation}.")

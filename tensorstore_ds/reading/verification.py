@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import FormatError, Problem, SourceError
-from tensorstore_ds.format.arrays import ArrayGeometry, decode_index, shard_arrays
+from tensorstore_ds.format.arrays import CRC_NBYTES, ArrayGeometry
+from tensorstore_ds.format.chunks import chunk_crcs
 from tensorstore_ds.format.kinds import EncodedImageField, RawImageField
-from tensorstore_ds.format.kinds.base import ArrayField, TableField
-from tensorstore_ds.format.manifest import File, Manifest, shard_path
+from tensorstore_ds.format.kinds.base import ArrayField, Finding, TableField, pieces
+from tensorstore_ds.format.manifest import File, shard_path
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.progress import notebook_bytes
-from tensorstore_ds.reading.checks import check_group, check_listing, check_sizes
-from tensorstore_ds.reading.columns import array_columns
+from tensorstore_ds.reading.checks import check_group, check_root_files, check_root_group, check_shard, check_sizes
+from tensorstore_ds.reading.columns import Column, RaggedColumn, array_columns
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.store_files import StoreFiles
-from tensorstore_ds.reading.zarr_part import ZarrPart
+from tensorstore_ds.reading.zarr_part import ZarrPart, read_index
 from tensorstore_ds.regular_files import tidied
 
 T = TypeVar("T")
@@ -60,16 +62,31 @@ def verify(
     except FormatError as error:
         return list(error.problems)
     manifest = files.manifest
-    problems = check_listing(manifest) + check_sizes(root, manifest) + list(_unlisted(root, manifest))
+    problems = check_root_files(manifest) + check_sizes(root, {n: file.size for n, file in manifest.files.items()})
+    listed, skipped = dict(manifest.files), []
+    for name, split in manifest.splits.items():
+        for i, shard in enumerate(split.shards):
+            directory = shard_path(name, i)
+            try:
+                listing = files.listing(name, i)
+            except FormatError as error:
+                problems += error.problems
+                skipped.append(f"{directory}/")  # which files belong to it is not known
+                continue
+            problems += check_shard(root, manifest, name, i, listing)
+            listed |= {f"{directory}/{path}": file for path, file in listing.items()}
+            rest = shard.nbytes - sum(file.size for file in listing.values())
+            listed[f"{directory}/zarr.json"] = File(rest, shard.sha256)
+    unlisted = _unlisted(root, {*listed, "zarr.json"})
+    problems += [problem for problem in unlisted if not problem.where.startswith(tuple(skipped))]
     if problems:
         return problems
-    damaged = _check_digests(files, threads, progress or notebook_bytes("Checking"))
+    damaged = _check_digests(files, listed, threads, progress or notebook_bytes("Checking"))
     # Bytes that are not the writer's need no further judgement; what the writer itself got wrong is found here.
     return damaged or [*_check_groups(files), *_check_chunks(files, threads), *_check_values(Store(files))]
 
 
-def _unlisted(root: Path, manifest: Manifest) -> Iterator[Problem]:
-    listed = {*manifest.all_files(), "zarr.json"}
+def _unlisted(root: Path, listed: Set[str]) -> Iterator[Problem]:
     for directory, folders, names in os.walk(root):
         place = "" if directory == str(root) else Path(directory).relative_to(root).as_posix() + "/"
         links = [name for name in folders if os.path.islink(f"{directory}/{name}")]  # noqa: PTH114  # a Path takes longer
@@ -79,8 +96,9 @@ def _unlisted(root: Path, manifest: Manifest) -> Iterator[Problem]:
                 yield Problem(path, "unlisted-file", "this file is not listed in the manifest. Remove it.")
 
 
-def _check_digests(files: StoreFiles, threads: int | None, progress: Callable[[int, int], None]) -> list[Problem]:
-    listed = files.manifest.all_files()
+def _check_digests(
+    files: StoreFiles, listed: Mapping[str, File], threads: int | None, progress: Callable[[int, int], None]
+) -> list[Problem]:
     total = sum(file.size for file in listed.values())
     done = 0
     lock = Lock()
@@ -126,10 +144,18 @@ def _problems(check: Callable[[T], Problem | None], items: Iterable[T], threads:
 
 def _check_groups(files: StoreFiles) -> Iterator[Problem]:
     manifest = files.manifest
+    try:
+        check_root_group(files)
+    except FormatError as error:
+        yield from error.problems
     for name, split in manifest.splits.items():
         groups = [name]
-        for i, shard in enumerate(split.shards):
-            groups += [shard_path(name, i), *(f"{shard_path(name, i)}/{table}" for table in shard.lengths)]
+        shards = [shard_path(name, i) for i in range(len(split.shards))]
+        groups = [
+            name,
+            *shards,
+            *(f"{shard}/{table}" for shard, each in zip(shards, split.shards) for table in each.lengths),
+        ]
         for group in groups:
             try:
                 check_group(files, group)
@@ -147,60 +173,41 @@ def _check_chunks(files: StoreFiles, threads: int | None) -> list[Problem]:
         (f"{shard_path(name, i)}/{array}/{geometry.data_path}", geometry)
         for name, split in manifest.splits.items()
         for i, shard in enumerate(split.shards)
-        for array, geometry in shard_arrays(manifest.fields, shard.rows, shard.lengths).items()
+        for array, geometry in manifest.arrays(shard).items()
         if geometry.rows
     ]
-    check = _memmap_problem if manifest.layout == "memmap" else _zarr_problem
-    return _problems(lambda item: check(files, *item), arrays, threads)
+    return _problems(lambda item: _chunk_problem(files, *item), arrays, threads)
 
 
-def _memmap_problem(files: StoreFiles, name: str, geometry: ArrayGeometry) -> Problem | None:
+def _chunk_problem(files: StoreFiles, name: str, geometry: ArrayGeometry) -> Problem | None:
+    """What is wrong with a data file: its index, the checksums, or the chunks, which are unpacked one at a time."""
     try:
         with files.open(name) as file:
-            file.seek(geometry.file_nbytes - geometry.index_nbytes)
-            message = index_problem(file.read(), geometry)
-            file.seek(geometry.nbytes)
-            left = geometry.file_nbytes - geometry.index_nbytes - geometry.nbytes
-            while message is None and left > 0:
-                data = file.read(min(left, _READ_NBYTES))
-                left -= len(data) or left
-                if data.strip(b"\0"):
-                    message = _NOT_ZERO
-    except FormatError as error:
-        return error.problems[0]
-    return None if message is None else Problem(name, "shard-index", message)
-
-
-def index_problem(index: bytes, geometry: ArrayGeometry) -> str | None:
-    """What is wrong with the index of a data file of the layout `memmap`, if anything is."""
-    entries = decode_index(index)
-    if entries is None:
-        return "the index does not agree with its checksum."
-    expected = np.arange(geometry.chunks, dtype=np.uint64) * np.uint64(geometry.chunk_nbytes)
-    if len(entries) != geometry.chunks or (entries[:, 0] != expected).any():
-        return "expected chunks back to back from byte 0 to the index, found others."
-    if (entries[:, 1] != geometry.chunk_nbytes).any():
-        return f"expected chunks of {geometry.chunk_nbytes} bytes, found others."
-    return None
-
-
-def _zarr_problem(files: StoreFiles, name: str, geometry: ArrayGeometry) -> Problem | None:
-    """Unpack every chunk, one at a time."""
-    try:
-        part = ZarrPart(name, geometry, lambda: files.open(name))
-        with files.open(name) as file:
-            offsets, lengths = part.entries.T
+            entries = read_index(file, name, geometry)
+            offsets, lengths = entries.T
             ends = np.cumsum(lengths)
-            end = os.fstat(file.fileno()).st_size - geometry.index_nbytes
+            end = os.fstat(file.fileno()).st_size - geometry.tail_nbytes
             if (offsets != ends - lengths).any() or int(ends[-1]) != end:
-                message = "expected chunks back to back from byte 0 to the index, found others."
+                message = "expected chunks back to back from byte 0 to their checksums, found others."
                 return Problem(name, "shard-index", message)
-            for i in range(geometry.chunks):
-                chunk = part.chunk(file, i)
-        rows = geometry.rows - (geometry.chunks - 1) * geometry.chunk_rows
-        return Problem(name, "shard-index", _NOT_ZERO) if chunk[rows:].any() else None
+            file.seek(end)
+            stored = file.read(geometry.chunks * CRC_NBYTES)
+            file.seek(0)
+            if chunk_crcs(file, lengths.tolist()) != stored:
+                return Problem(name, "shard-index", "the chunks do not agree with their checksums.")
+            if geometry.layout == "memmap":
+                file.seek(geometry.nbytes)
+                pieces = range(end - geometry.nbytes, 0, -_READ_NBYTES)
+                is_filled = not any(file.read(min(left, _READ_NBYTES)).strip(b"\0") for left in pieces)
+            else:
+                part = ZarrPart(name, geometry, lambda: files.open(name))
+                for i in range(geometry.chunks):
+                    chunk = part.chunk(file, i)
+                rows = geometry.rows - (geometry.chunks - 1) * geometry.chunk_rows
+                is_filled = not chunk[rows:].any()
     except FormatError as error:
         return error.problems[0]
+    return None if is_filled else Problem(name, "shard-index", _NOT_ZERO)
 
 
 # --- values -----------------------------------------------------------------------------------------------------
@@ -215,8 +222,12 @@ def _check_values(store: Store) -> Iterator[Problem]:
                 if isinstance(field, ArrayField):
                     findings = field.check(split.column(field_name))
                 elif isinstance(field, TableField):
-                    _ = split.table(field_name).offsets
-                    findings = field.check(split.table(field_name), functools.partial(_image_sizes, split))
+                    table = split.table(field_name)
+                    for each in (table, *table.lists.values(), *table.per_row.values()):
+                        _ = each.offsets if isinstance(each, RaggedColumn) else None
+                    findings = field.check(table, functools.partial(_image_sizes, split))
+                    if isinstance(field, EncodedImageField):
+                        findings = itertools.chain(findings, _check_files(split, field_name, field))
                 for column in array_columns(field_name, split[field_name]).values():
                     for part in range(column.shards):
                         column.part(part)  # compares the metadata; values are looked at when findings are asked for
@@ -232,7 +243,22 @@ def _image_sizes(split: Split, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.tile(np.array(image.spec.shape[:2], np.float64), (len(rows), 1))
     if not isinstance(image, EncodedImageField):
         return np.full((len(rows), 2), np.inf)
-    from tensorstore_ds.reading.stored_images import stored_size  # Pillow, only for stores of encoded images
+    shapes = cast(Column, split.table("image").per_row["shape"])
+    return shapes.take(rows)[:, :2].astype(np.float64)
 
-    sizes = [stored_size(split["image"][int(row)], key=f"{split.name}/image {row}") for row in rows]
-    return np.array(sizes, np.float64).reshape(-1, 2)
+
+def _check_files(split: Split, name: str, field: EncodedImageField) -> Iterator[Finding]:
+    """Whether the headers of stored image files say what is stored of them."""
+    from tensorstore_ds.reading.stored_images import check_jpeg, stored_shape  # Pillow, only where it is needed
+
+    table = split.table(name)
+    for start, shapes in pieces(cast(Column, table.per_row["shape"])):
+        for row, stored in enumerate(shapes.tolist(), start):
+            data, key = table[row], f"{split.name}/{name} {row}"
+            if field.encoding == "jpeg":
+                check_jpeg(data, key=key)
+            found = stored_shape(data, key=key)
+            if stored != list(found) or stored[0] * stored[1] > field.max_pixels:
+                limit = f" of at most {field.max_pixels} pixels"
+                yield "image-shape", f"expected {found} in the file of row {row}{limit}, found {tuple(stored)}."
+                return

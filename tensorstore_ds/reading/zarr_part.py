@@ -99,13 +99,13 @@ def read_index(file: IO[bytes], name: str, geometry: ArrayGeometry) -> NDArray[n
         FormatError: `shard-index`: it is damaged, leads out of the file, or to a chunk of a size that cannot be.
     """
     size = os.fstat(file.fileno()).st_size
-    end = size - geometry.index_nbytes
-    least, most = geometry.compressed_nbytes
+    end = size - geometry.tail_nbytes
+    least, most = geometry.stored_nbytes
     check_fits(name, geometry.index_nbytes)
     if end < 0:
-        message = f"expected an index of {geometry.index_nbytes} bytes, found a file of {size}."
+        message = f"expected checksums and an index of {geometry.tail_nbytes} bytes, found a file of {size}."
         raise FormatError(Problem(name, "shard-index", message))
-    file.seek(end)
+    file.seek(size - geometry.index_nbytes)
     entries = decode_index(file.read(geometry.index_nbytes))
     if entries is None:
         raise FormatError(Problem(name, "shard-index", "the index does not agree with its checksum."))

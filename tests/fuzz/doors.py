@@ -22,6 +22,8 @@ DOORS: Mapping[str, Callable[[Path], Door]] = {
     "manifest": partial(Manifest, store=_MEMMAP),
     "manifest-zarr": partial(Manifest, store=_ZARR),
     "manifest-source": partial(Manifest, store=_SOURCE),
+    "manifest-lists": partial(Manifest, store="unknown-kinds.tsds"),
+    "listing": partial(StoreFile, store=_MEMMAP, path="train/00000/zarr.json", mutate=mutate_json),
     "array-metadata": partial(StoreFile, store=_MEMMAP, path=f"{_IMAGE}/zarr.json", mutate=mutate_json),
     "array-metadata-zarr": partial(StoreFile, store=_ZARR, path=f"{_OFFSETS}/zarr.json", mutate=mutate_json),
     "group-metadata": partial(StoreFile, store=_MEMMAP, path="train/zarr.json", mutate=mutate_json),

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import json
+import io
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 
 import tensorstore_ds as tsds
 from fuzz.door import Door, check_output, run_program
 from fuzz.mutations import mutate_bytes, mutate_json
-from small_stores import VALID
+from small_stores import VALID, relist
 from tensorstore_ds.errors import FormatError
 from tensorstore_ds.format.arrays import CRC_NBYTES, encode_index
+from tensorstore_ds.format.chunks import chunk_crcs
 from tensorstore_ds.reading.columns import RaggedColumn
 
 _ZEROS = b"0" * 64
@@ -88,7 +87,6 @@ class StoreFile(Door):
         super().__init__(folder, [file.read_bytes() if file.exists() else _SKIPPED])
         self._root = folder / "store.tsds"
         shutil.copytree(VALID / store, self._root)
-        self._manifest = json.loads((self._root / "zarr.json").read_bytes())
         self._path = path
         self._mutate = mutate
 
@@ -97,7 +95,7 @@ class StoreFile(Door):
 
     def enter(self, data: bytes) -> None:
         (self._root / self._path).write_bytes(data)
-        (self._root / "zarr.json").write_bytes(listing(self._manifest, self._path, data))
+        relist(self._root, self._path)
         if self._path == "skipped.jsonl":
             shutil.rmtree(self.folder / "repacked.tsds", ignore_errors=True)
             tsds.repack(self._root, self.folder / "repacked.tsds", layout="zarr")
@@ -108,17 +106,6 @@ _SKIPPED = (
     b'{"where": "train/a.png", "reason": "truncated-image", "message": "this image is damaged."}\n'
     b'{"where": "b.png", "reason": "box-range", "message": "expected x1 < x2, found 3 and 3."}\n'
 )
-
-
-def listing(manifest: Mapping[str, Any], path: str, data: bytes) -> bytes:
-    """A store's ``zarr.json`` that lists other bytes for one of its files."""
-    changed = copy.deepcopy(dict(manifest))
-    root = changed["attributes"]["tsds"]
-    shards = [shard for split in root["splits"].values() for shard in split["shards"]]
-    shard = next((shard for shard in shards if path.startswith(f"{shard['path']}/")), None)
-    files, name = (root["files"], path) if shard is None else (shard["files"], path.removeprefix(f"{shard['path']}/"))
-    files[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    return sealed(_DIGEST.sub(_ZEROS, json.dumps(changed).encode()))
 
 
 def sealed(data: bytes) -> bytes:
@@ -145,16 +132,20 @@ def mutate_values(random: Random, data: bytes) -> bytes:
 
 
 def mutate_shard(random: Random, data: bytes) -> bytes:
-    """A data file of one chunk of a compressed array: chunk or index changed, the index often with a right checksum."""
+    """A data file of one chunk of a compressed array: chunk or index changed, often with right checksums."""
     way = random.random()
     if way < 0.2:
         return mutate_bytes(random, data)
-    chunk, index = data[: -16 - CRC_NBYTES], data[-16 - CRC_NBYTES : -CRC_NBYTES]
+    chunk, index = data[: -16 - 2 * CRC_NBYTES], data[-16 - CRC_NBYTES : -CRC_NBYTES]
     if way < 0.6:
         chunk = mutate_bytes(random, chunk, (b"\x28\xb5\x2f\xfd", b"\xff" * 8, b"\0\0\0\0"))
-        return chunk + encode_index(np.array([[0, len(chunk)]], np.uint64))
+        return _with_crc(chunk) + encode_index(np.array([[0, len(chunk)]], np.uint64))
     entry = np.frombuffer(index, "<u8").copy()
     for _ in range(random.choice((1, 2))):
         near = (0, 1, len(data), len(chunk) - 1, len(chunk) + 1, 2**31, 2**32, 2**40, 2**62, 2**63, 2**64 - 1)
         entry[random.randrange(2)] = random.choice(near)
-    return chunk + encode_index(entry.reshape(1, 2))
+    return _with_crc(chunk) + encode_index(entry.reshape(1, 2))
+
+
+def _with_crc(chunk: bytes) -> bytes:
+    return chunk + chunk_crcs(io.BytesIO(chunk), [len(chunk)])

@@ -1,7 +1,7 @@
 """The invalid conformance stores: each is a valid one with one thing wrong, and says which.
 
-A change is made to the `files` before the manifest lists them (sizes and hashes then agree), to the `manifest`, or
-`after`wards, to the files as they lie on the disk, the root's ``zarr.json`` among them.
+A change is made to the `files` before they are listed (sizes and hashes then agree), to a `shard`'s list of them, to
+the `manifest`, or `after`wards, to the files as they lie on the disk, the root's ``zarr.json`` among them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from plain_store import Files, Json, Link, Shard, Store, dump_json, index, index_of, root, sealed, zstd_frame
-from valid_stores import KEY, bytes_table, chunks, encoded_source, image, label, masks, minimal, objects, pattern, table
+from plain_store import Files, Json, Link, Shard, Store, data_file, dump_json, index_of, root, sealed, zstd_frame
+from valid_stores import (
+    JPEG_8X8,
+    KEY,
+    bytes_table,
+    captions,
+    chunks,
+    encoded_jpeg,
+    encoded_source,
+    image,
+    label,
+    masks,
+    minimal,
+    objects,
+    pattern,
+    png,
+    restarts,
+    table,
+    turned,
+)
 
 SHARD = "train/00000"
 LABEL = f"{SHARD}/label/c/0"
@@ -38,6 +56,7 @@ class Case:
     why: str
     store: Store
     files: Callable[[Files], Any] = lambda files: None
+    shard: Callable[[Files], Any] = lambda files: None
     manifest: Callable[[Json], Any] = lambda manifest: None
     after: Callable[[Files], Any] = lambda files: None
 
@@ -182,6 +201,11 @@ def shard_of(manifest: Json) -> Json:
     return shard
 
 
+def listed_by_shard(change: Callable[[Json], Any]) -> Callable[[Files], None]:
+    """Change the files that the first shard lists."""
+    return metadata(SHARD, lambda group: change(group["attributes"]["tsds"]["files"]))
+
+
 def renamed(place: str, old: str, new: str) -> Callable[[Json], None]:
     """Rename a member of an object in the manifest."""
     return lambda manifest: manifest[place].update({new: manifest[place].pop(old)})
@@ -203,8 +227,7 @@ SECOND = bytes(7 * 65536)
 
 def second_chunk(data: bytes) -> Callable[[Files], None]:
     """Put other bytes in the place of the second compressed chunk, with an index that agrees."""
-    frames = [zstd_frame(FIRST), data]
-    return lambda files: files.update({IMAGE: b"".join(frames) + index([len(frame) for frame in frames])})
+    return lambda files: files.update({IMAGE: data_file([zstd_frame(FIRST), data])})
 
 
 def unsized_frame(data: bytes) -> bytes:
@@ -271,6 +294,8 @@ def root_cases() -> list[Case]:
              after=resealed(b'"provenance": {}', b'"provenance": {"x": -Infinity}')),
         Case("manifest-json--large-number", "open", "A number that no float64 can hold, in the provenance.", s,
              after=resealed(b'"provenance": {}', b'"provenance": {"x": 1e999}')),
+        Case("manifest-json--large-integer", "open", "The integer 2^53, in the provenance.", s,
+             after=resealed(b'"provenance": {}', b'"provenance": {"x": 9007199254740992}')),
         Case("manifest-json--depth", "open", "65 lists within each other, in the provenance.", s,
              after=resealed(b'"provenance": {}', b'"provenance": {"x": ' + b"[" * 65 + b"]" * 65 + b"}")),
         Case("manifest--no-digest", "open", "The attribute tsds_sha256 is missing.", s, after=without_digest),
@@ -285,7 +310,7 @@ def root_cases() -> list[Case]:
 
 def manifest_cases() -> list[Case]:
     """The manifest breaks a rule."""
-    s, o = labels_store(), objects_store()
+    s, o, e = labels_store(), objects_store(), encoded_jpeg()
     return [
         Case("unknown-version--2.0", "open", "The major version is 2.", s,
              manifest=lambda m: m.update(format_version="2.0")),
@@ -312,11 +337,48 @@ def manifest_cases() -> list[Case]:
         Case("manifest--dtype", "open", "A data type that the format does not have.", minimal(),
              manifest=lambda m: m["fields"]["image"].update(dtype="complex64")),
         Case("manifest--row-size", "open", "A row of 2^64 + 16 bytes: 16, where 64-bit numbers wrap.", minimal(),
-             manifest=lambda m: m["fields"]["image"].update(shape=[2**60 + 1, 4, 4])),
-        Case("manifest--file-missing", "open", "A shard does not list one of its files.", s,
-             manifest=lambda m: shard_of(m)["files"].pop("label/c/0")),
-        Case("manifest--file-added", "open", "A shard lists a file that does not belong to it.", s,
+             manifest=lambda m: m["fields"]["image"].update(shape=[2**20 + 1, 2**40 - 2**20 + 1, 16])),
+        Case("manifest--file-missing", "map", "A shard does not list one of its files.", s,
+             files=lambda f: f.pop(LABEL)),
+        Case("manifest--file-added", "map", "A shard lists a file that does not belong to it.", s,
              files=lambda f: f.update({f"{SHARD}/label/c/1": b"1"})),
+        Case("manifest--listing", "map", "A shard's zarr.json lists no files.", s,
+             shard=metadata(SHARD, lambda group: group.update(attributes={}))),
+        Case("manifest--listing-json", "map", "A shard's zarr.json is no JSON.", s,
+             shard=patch(f"{SHARD}/zarr.json", lambda data: data[:-9])),
+        Case("manifest--nbytes", "map", "A shard has other bytes than the manifest says.", s,
+             manifest=lambda m: shard_of(m).update(nbytes=4096)),
+        Case("manifest--chunk-size", "open", "Chunks of 0 bytes.", s, manifest=lambda m: m.update(chunk_size=0)),
+        Case("manifest--no-chunk-size", "open", "The member chunk_size is missing.", s,
+             manifest=lambda m: m.pop("chunk_size")),
+        Case("manifest--layout", "open", "A field has a layout that the format does not have.", s,
+             manifest=lambda m: m["fields"]["label"].update(layout="tar")),
+        Case("manifest--image-layout", "open", "The bytes of images are compressed again.", e,
+             manifest=lambda m: m["fields"]["image"]["values"]["bytes"].pop("layout")),
+        Case("manifest--image-shape", "open", "The shapes of encoded images are missing.", e,
+             manifest=lambda m: m["fields"]["image"].pop("per_row")),
+        Case("manifest--image-pixels", "open", "The most pixels that an encoded image may have are missing.", e,
+             manifest=lambda m: m["fields"]["image"].pop("max_pixels")),
+        Case("manifest--image-bytes", "open", "An encoded image has two values.", e,
+             manifest=lambda m: m["fields"]["image"]["values"].update(more={"dtype": "uint8", "shape": []})),
+        Case("manifest--channels", "open", "An image of one channel has two names for them.", minimal(),
+             manifest=lambda m: m["fields"]["image"].update(channels=["near", "far"])),
+        Case("manifest--range", "open", "White is not above black.", minimal(),
+             manifest=lambda m: m["fields"]["image"].update(range=[1.0, 1.0])),
+        Case("manifest--offsets", "open", "A value is named offsets.", o,
+             manifest=lambda m: m["fields"]["objects"]["values"].update(offsets={"dtype": "int64", "shape": []})),
+        Case("manifest--no-values", "open", "A table has no values.", o,
+             manifest=lambda m: m["fields"]["objects"].update(values={})),
+        Case("manifest--both", "open", "A name is that of a value and of an array per row.", o,
+             manifest=lambda m: m["fields"]["objects"].update(per_row={"labels": {"dtype": "int64", "shape": []}})),
+        Case("manifest--ragged", "open", "The member ragged is 1.", captions(),
+             manifest=lambda m: m["fields"]["captions"]["values"]["text"].update(ragged=1)),
+        Case("manifest--ragged-length", "open", "The number of items of a ragged value is missing.", captions(),
+             manifest=lambda m: shard_of(m)["lengths"].pop("captions/text")),
+        Case("manifest--no-kind", "open", "A field has no kind.", s,
+             manifest=lambda m: m["fields"]["label"].pop("kind")),
+        Case("manifest--no-arrays", "open", "A field of an unknown kind says neither dtype and shape nor values.", s,
+             manifest=lambda m: m["fields"].update(graph={"kind": "graph"})),
         Case("manifest--fraction", "open", "The rows of a shard are 3.0.", s,
              manifest=lambda m: shard_of(m).update(rows=3.0)),
         Case("manifest--group", "open", "The metadata of a split are not listed.", s,
@@ -332,18 +394,18 @@ def path_cases() -> list[Case]:
     """A path leaves the store, or a link stands in a path."""
     s, entry = labels_store(), {"size": 4, "sha256": "0" * 64}
     return [
-        Case("unsafe-path--shard", "open", "A shard's path leaves the store.", s,
-             manifest=lambda m: shard_of(m).update(path="../00000")),
         Case("unsafe-path--split", "open", "A split's name has dots and a slash.", s,
              manifest=renamed("splits", "train", "../a")),
         Case("unsafe-path--field", "open", "A field's name is two dots.", s, manifest=renamed("fields", "label", "..")),
-        Case("unsafe-path--file", "open", "A shard lists a file outside of the store.", s,
-             manifest=lambda m: shard_of(m)["files"].update({"../../../passwd": entry})),
+        Case("unsafe-path--value", "open", "A value's name has a slash.", objects_store(),
+             manifest=lambda m: m["fields"]["objects"]["values"].update({"a/b": {"dtype": "int64", "shape": []}})),
+        Case("unsafe-path--file", "map", "A shard lists a file outside of the store.", s,
+             shard=listed_by_shard(lambda files: files.update({"../../../passwd": entry}))),
         Case("unsafe-path--absolute", "open", "The store lists a file by an absolute path.", s,
              manifest=lambda m: m["files"].update({"/etc/passwd": entry})),
-        Case("symlink--file", "open", "A data file is a link to another of the store.", twin_store(),
+        Case("symlink--file", "map", "A data file is a link to another of the store.", twin_store(),
              after=lambda f: f.update({f"{SHARD}/twin/c/0": Link("../../label/c/0")})),
-        Case("symlink--directory", "open", "A directory is a link to another of the store.", twin_store(),
+        Case("symlink--directory", "map", "A directory is a link to another of the store.", twin_store(),
              after=linked_directory),
         Case("symlink--root", "open", "The root's zarr.json is a link that leaves the store.", minimal(),
              after=lambda f: f.update({"zarr.json": Link("../../valid/minimal.tsds/zarr.json")})),
@@ -354,18 +416,20 @@ def file_cases() -> list[Case]:
     """A file is not there, or not of the size that it must have."""
     s, o = labels_store(), objects_store()
     return [
-        Case("missing-file--data", "open", "A data file is missing.", s, after=lambda f: f.pop(LABEL)),
-        Case("missing-file--metadata", "open", "The metadata of an array are missing.", s,
+        Case("missing-file--data", "map", "A data file is missing.", s, after=lambda f: f.pop(LABEL)),
+        Case("missing-file--shard", "map", "A shard is missing.", s,
+             after=lambda f: [f.pop(path) for path in list(f) if path.startswith(SHARD)]),
+        Case("missing-file--metadata", "map", "The metadata of an array are missing.", s,
              after=lambda f: f.pop(f"{SHARD}/label/zarr.json")),
-        Case("file-size--short", "open", "A data file is cut in half.", minimal(),
+        Case("file-size--short", "map", "A data file is cut in half.", minimal(),
              after=patch(IMAGE, lambda data: data[: len(data) // 2])),
-        Case("file-size--long", "open", "A data file is 8 bytes too long.", minimal(),
+        Case("file-size--long", "map", "A data file is 8 bytes too long.", minimal(),
              after=patch(IMAGE, lambda data: data + bytes(8))),
-        Case("file-size--listed", "open", "A data file and the manifest agree on a size that the shape denies.",
+        Case("file-size--listed", "map", "A data file and the manifest agree on a size that the shape denies.",
              minimal(), files=patch(IMAGE, lambda data: data[:16])),
-        Case("file-size--length", "open", "A table has one value less than its length says.", o,
+        Case("file-size--length", "map", "A table has one value less than its length says.", o,
              manifest=lambda m: shard_of(m)["lengths"].update(objects=4)),
-        Case("file-size--claim", "open", "10^9 rows in a compressed file of 57 bytes.", labels_store(layout="zarr"),
+        Case("file-size--claim", "map", "10^9 rows in a compressed file of 61 bytes.", labels_store(layout="zarr"),
              manifest=claim),
     ]
 
@@ -407,6 +471,7 @@ def map_cases() -> list[Case]:
         Case("offsets--negative", "map", "An offset is negative.", objects_store((0, -1, 2, 3))),
         Case("offsets--start", "map", "The offsets begin at 1.", objects_store((1, 2, 2, 3))),
         Case("offsets--beyond", "map", "The offsets end beyond the table.", objects_store((0, 2, 2, 4))),
+        Case("offsets--ragged", "map", "The offsets of a ragged value fall.", captions((0, 5, 3, 9))),
         Case("offsets--short", "map", "The offsets end before the table does.", objects_store((0, 2, 2, 2))),
     ]
 
@@ -447,9 +512,15 @@ def verify_cases() -> list[Case]:
         Case("checksum--data", "verify", "A bit of a data file is flipped.", minimal(),
              after=patch(IMAGE, lambda data: flip(data, 9))),
         Case("checksum--metadata", "verify", "A group's zarr.json has other white space.", s,
+             after=patch("train/zarr.json", lambda data: data.replace(b"\n", b" "))),
+        Case("checksum--shard", "map", "A shard's zarr.json has other white space.", s,
              after=patch(f"{SHARD}/zarr.json", lambda data: data.replace(b"\n", b" "))),
-        Case("checksum--listed", "verify", "The manifest has a wrong hash.", s,
-             manifest=lambda m: shard_of(m)["files"]["label/c/0"].update(sha256="0" * 64)),
+        Case("checksum--listed", "verify", "A shard lists a wrong hash.", s,
+             shard=listed_by_shard(lambda files: files["label/c/0"].update(sha256="0" * 64))),
+        Case("shard-index--chunk-crc", "verify", "The checksum of a chunk is wrong.", s,
+             files=patch(LABEL, lambda data: flip(data, len(data) - 21))),
+        Case("shard-index--zarr-chunk-crc", "verify", "The checksum of a compressed chunk is wrong.", chunks("zarr"),
+             files=patch(IMAGE, lambda data: flip(data, len(data) - 37))),
         Case("shard-index--entry", "verify", "The index says that a chunk begins at byte 8.", s,
              files=patch(LABEL, lambda data: data[:-20] + index_of(np.array([[8, 24]])))),
         Case("shard-index--crc", "verify", "The checksum of the index is wrong.", s,
@@ -459,11 +530,19 @@ def verify_cases() -> list[Case]:
         Case("unlisted-file--added", "verify", "A file that the manifest does not list.", s,
              after=lambda f: f.update({f"{SHARD}/notes": b"hello\n"})),
         Case("shard-index--fill", "verify", "The last chunk is filled up with a one.", chunks("memmap"),
-             files=patch(IMAGE, lambda data: flip(data, 14 * 65536 - 1))),
+             files=lambda f: f.update({IMAGE: data_file([FIRST, SECOND[:-1] + b"\x01"])})),
         Case("shard-index--zarr-fill", "verify", "The last compressed chunk is filled up with a one.",
              chunks("zarr"), files=second_chunk(zstd_frame(SECOND[:-1] + b"\x01"))),
         Case("group-metadata--json", "verify", "A group's zarr.json is no JSON.", s,
-             files=patch(f"{SHARD}/zarr.json", lambda data: data[:-9])),
+             files=patch("train/zarr.json", lambda data: data[:-9])),
+        Case("group-metadata--table", "verify", "The zarr.json of a table has attributes that are no object.",
+             objects_store(), files=metadata(f"{SHARD}/objects", lambda group: group.update(attributes=3))),
+        Case("group-metadata--shard", "verify", "A shard's zarr.json has consolidated metadata.", s,
+             shard=metadata(SHARD, lambda group: group.update(consolidated_metadata=None))),
+        Case("group-metadata--root", "verify", "The root has consolidated metadata.", s,
+             after=resealed(b'"node_type": "group",', b'"node_type": "group", "consolidated_metadata": null,')),
+        Case("group-metadata--convention", "verify", "The root does not name the convention.", s,
+             after=resealed(b'"name": "tsds"', b'"name": "tsd"')),
         Case("group-metadata--node", "verify", "A group's zarr.json is that of an array.", s,
              files=patch("train/zarr.json", lambda data: data.replace(b"group", b"array"))),
         Case("group-metadata--member", "verify", "A group has consolidated metadata.", s,
@@ -475,7 +554,8 @@ def value_cases() -> list[Case]:
     """Values that a field of this kind cannot have."""
     return [
         Case("label-range--above", "verify", "The label 3 of three classes.", labels_store((0, 3, 1))),
-        Case("label-range--negative", "verify", "The label -1.", labels_store((0, -1, 1))),
+        Case("label-range--negative", "verify", "The label -2.", labels_store((0, -2, 1))),
+        Case("label-range--object-negative", "verify", "An object's label -1.", objects_store(labels=(0, -1, 0))),
         Case("label-range--object", "verify", "An object's label 2 of two classes.", objects_store(labels=(0, 2, 0))),
         Case("box-range--outside", "verify", "A box ends half a pixel outside.", boxes_store(1, 0, 6.5, 3)),
         Case("box-range--negative", "verify", "A box begins at -1.", boxes_store(-1, 0, 6, 3)),
@@ -492,6 +572,24 @@ def value_cases() -> list[Case]:
         Case("key-text--utf-8", "verify", "A key is not UTF-8.", keys_store(b"a.png", b"b\xff.png")),
         Case("key-text--cut", "verify", "A character begins in one key and ends in the next.",
              keys_store(b"a\xc3", b"\xa9b")),
+        Case("image-shape--height", "verify", "An image file is not as high as is said.",
+             encoded_jpeg(shapes=((8, 16, 1), (9, 8, 1), (8, 16, 1)))),
+        Case("image-shape--channels", "verify", "A gray image file is said to have three channels.",
+             encoded_jpeg(shapes=((8, 16, 3), (8, 8, 1), (8, 16, 1)))),
+        Case("image-shape--pixels", "verify", "An image file has more pixels than the field allows.",
+             encoded_jpeg(max_pixels=127)),
+        Case("image-shape--turned", "verify", "An image of the encoding jpeg asks to be turned.",
+             encoded_jpeg([turned(JPEG_8X8)], [(8, 8, 1)])),
+        Case("image-restarts--place", "verify", "A restart marker is not where it is said to be.",
+             restarts([22])),
+        Case("not-an-image--jpeg", "verify", "An image of the encoding jpeg is a PNG file.",
+             encoded_jpeg([png(pattern((3, 5), "uint8"))], [(3, 5, 1)])),
+        Case("not-an-image--source", "verify", "An image of the encoding source is a text.",
+             encoded_source((0, 0, 6, 1), files=[b"hello\n", JPEG_8X8], shapes=[(1, 6, 1), (8, 8, 1)])),
+        Case("truncated-image--header", "verify", "An image file ends in its header.",
+             encoded_jpeg([JPEG_8X8[:100]], [(8, 8, 1)])),
+        Case("key-text--shards", "verify", "Samples in two shards of a split have the same key.",
+             Store({"key": KEY}, {"train": [Shard(1, bytes_table("key", [b"a.png"]))] * 2})),
         Case("key-text--twice", "verify", "Two samples of a split have the same key.",
              keys_store(b"a.png", b"a.png", name="path")),
     ]

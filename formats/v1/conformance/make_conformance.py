@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 from invalid_stores import Case, cases
-from plain_store import Files, Json, Link, Store, contents, dump_json, manifest, root, sealed
+from plain_store import Files, Json, Link, Store, contents, dump_json, manifest, root, sealed, shard_groups
 from valid_stores import add_members, stores
 
 
 def valid_files(store: Store) -> Files:
     """All files of a valid store."""
     files = contents(store)
+    files |= shard_groups(store, files)
     listing = manifest(store, files)
     if listing["format_version"] != "1.0":
         add_members(listing)
@@ -26,11 +27,18 @@ def invalid_files(case: Case) -> Files:
     """All files of an invalid store."""
     files: Files = {**contents(case.store)}
     case.files(files)
-    listing = manifest(case.store, {path: data for path, data in files.items() if isinstance(data, bytes)})
+    files |= shard_groups(case.store, plain(files))
+    case.shard(files)
+    listing = manifest(case.store, plain(files))
     case.manifest(listing)
     files["zarr.json"] = sealed(dump_json(root(listing)))
     case.after(files)
     return files
+
+
+def plain(files: Files) -> dict[str, bytes]:
+    """Those that are no links."""
+    return {path: data for path, data in files.items() if isinstance(data, bytes)}
 
 
 def write(directory: Path, files: Files) -> None:

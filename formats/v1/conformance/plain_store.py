@@ -20,7 +20,7 @@ Json = dict[str, Any]
 #: The files of a store by path; a `Link` stands for a symbolic link.
 Files = dict[str, "bytes | Link"]
 
-CHUNK_NBYTES = 512 * 1024
+CHUNK_SIZE = 512 * 1024
 CONVENTION = {
     "uuid": "6f0f2d0c-3a55-4a8c-9d55-7a1d4b1f52e6",
     "name": "tsds",
@@ -41,7 +41,10 @@ class Link:
 
 @dataclass(frozen=True)
 class Shard:
-    """The arrays of a shard, by path relative to it (``image``, ``objects/offsets``), and its number of samples."""
+    """The arrays of a shard, by path relative to it (``image``, ``objects/offsets``), and its number of samples.
+
+    Lists of lists are two arrays: ``captions/text/offsets`` and ``captions/text/items``.
+    """
 
     rows: int
     arrays: Mapping[str, NDArray[Any]]
@@ -59,6 +62,7 @@ class Store:
         extra: further members of the manifest; they replace members of the same name.
         top: further files in the root directory, listed in the manifest.
         zstd_level: what the arrays' metadata says of the compression, in the layout ``zarr``.
+        chunk_size: about as many bytes a chunk is to have.
     """
 
     fields: Mapping[str, Json]
@@ -68,30 +72,37 @@ class Store:
     extra: Mapping[str, Any] = field(default_factory=dict)
     top: Mapping[str, bytes] = field(default_factory=dict)
     zstd_level: int = 3
+    chunk_size: int = CHUNK_SIZE
+
+    def layout_of(self, path: str) -> str:
+        """The layout of an array of a shard: its own, if the manifest says one, or the store's."""
+        name, _, rest = path.partition("/")
+        entry = self.fields[name]
+        value = rest.removesuffix("/items")
+        own = {"": entry, **entry.get("values", {}), **entry.get("per_row", {})}.get(value, {})
+        return str(own.get("layout", self.layout))
 
 
 # --- arrays (spec.md, section 5) --------------------------------------------------------------------------------
 
 
-def chunking(rows: int, row_nbytes: int) -> tuple[int, int]:
+def chunking(rows: int, row_nbytes: int, chunk_size: int) -> tuple[int, int]:
     """(rows of a chunk, number of chunks)."""
     if rows == 0:
         return 1, 0
-    whole, rest = divmod(rows * row_nbytes, CHUNK_NBYTES)
-    half = CHUNK_NBYTES // 2
-    wanted = whole + (1 if rest > half or (rest == half and whole % 2) else 0)  # nearest; a tie goes to the even one
-    chunk_rows = -(-rows // min(max(1, wanted), rows))
+    wanted = max(1, (rows * row_nbytes + chunk_size // 2) // chunk_size)
+    chunk_rows = -(-rows // min(wanted, rows))
     return chunk_rows, -(-rows // chunk_rows)
 
 
-def array_metadata(array: NDArray[Any], store: Store) -> Json:
+def array_metadata(path: str, array: NDArray[Any], store: Store) -> Json:
     """The ``zarr.json`` of an array of the store."""
     dtype = array.dtype
     row = list(array.shape[1:])
-    chunk_rows, chunks = chunking(len(array), math.prod(row) * dtype.itemsize)
+    chunk_rows, chunks = chunking(len(array), math.prod(row) * dtype.itemsize, store.chunk_size)
     little: Json = {"name": "bytes", "configuration": {"endian": "little"}}
     codecs: list[Json] = [little if dtype.itemsize > 1 else {"name": "bytes"}]
-    if store.layout == "zarr":
+    if store.layout_of(path) == "zarr":
         codecs.append({"name": "zstd", "configuration": {"level": store.zstd_level, "checksum": False}})
     sharding = {
         "chunk_shape": [chunk_rows, *row],
@@ -112,16 +123,22 @@ def array_metadata(array: NDArray[Any], store: Store) -> Json:
     }
 
 
-def array_data(array: NDArray[Any], layout: str) -> bytes:
-    """The data file of an array that has rows: its chunks back to back, then their index."""
+def array_data(array: NDArray[Any], layout: str, chunk_size: int = CHUNK_SIZE) -> bytes:
+    """The data file of an array that has rows: its chunks back to back, their checksums, and their index."""
     raw = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
     row_nbytes = len(raw) // len(array)
-    chunk_rows, chunks = chunking(len(array), row_nbytes)
+    chunk_rows, chunks = chunking(len(array), row_nbytes, chunk_size)
     nbytes = chunk_rows * row_nbytes
     parts = [raw[i * nbytes : (i + 1) * nbytes].ljust(nbytes, b"\0") for i in range(chunks)]
     if layout == "zarr":
         parts = [zstd_frame(part) for part in parts]
-    return b"".join(parts) + index([len(part) for part in parts])
+    return data_file(parts)
+
+
+def data_file(chunks: Sequence[bytes]) -> bytes:
+    """The data file of these chunks, as they are to lie in it."""
+    crcs = b"".join(crc32c(chunk).to_bytes(4, "little") for chunk in chunks)
+    return b"".join(chunks) + crcs + index([len(chunk) for chunk in chunks])
 
 
 def index(sizes: Sequence[int]) -> bytes:
@@ -188,14 +205,19 @@ def group() -> bytes:
 
 def shard_files(shard: Shard, store: Store) -> dict[str, bytes]:
     """The files of a shard, by path relative to it."""
-    files = {"zarr.json": group()}
+    files = {}
     for path, array in shard.arrays.items():
-        if "/" in path:
-            files[path.split("/", maxsplit=1)[0] + "/zarr.json"] = group()
-        files[f"{path}/zarr.json"] = dump_json(array_metadata(array, store))
+        parts = path.split("/")
+        files |= {"/".join([*parts[:n], "zarr.json"]): group() for n in range(1, len(parts))}
+        files[f"{path}/zarr.json"] = dump_json(array_metadata(path, array, store))
         if len(array):
-            files[f"{path}/{data_path(array)}"] = array_data(array, store.layout)
+            files[f"{path}/{data_path(array)}"] = array_data(array, store.layout_of(path), store.chunk_size)
     return files
+
+
+def shard_group(files: Mapping[str, bytes]) -> bytes:
+    """The ``zarr.json`` of a shard whose other files are `files`, by path relative to it."""
+    return dump_json({"zarr_format": 3, "node_type": "group", "attributes": {"tsds": {"files": listed(files)}}})
 
 
 def listed(files: Mapping[str, bytes]) -> Json:
@@ -205,17 +227,21 @@ def listed(files: Mapping[str, bytes]) -> Json:
     }
 
 
-def lengths(shard: Shard) -> Json:
-    """The number of values of each table of a shard."""
-    return {
-        path.split("/")[0]: len(array)
-        for path, array in shard.arrays.items()
-        if "/" in path and not path.endswith("/offsets")
-    }
+def lengths(shard: Shard, fields: Mapping[str, Json]) -> Json:
+    """The number of values of each table of a shard, and of items of each ragged value."""
+    found = {}
+    for name, entry in fields.items():
+        for value in entry.get("values", {}):
+            path = f"{name}/{value}"
+            found[name] = len(shard.arrays[path] if path in shard.arrays else shard.arrays[f"{path}/offsets"][1:])
+        for value in {**entry.get("values", {}), **entry.get("per_row", {})}:
+            if f"{name}/{value}/items" in shard.arrays:
+                found[f"{name}/{value}"] = len(shard.arrays[f"{name}/{value}/items"])
+    return found
 
 
 def contents(store: Store) -> dict[str, bytes]:
-    """All files of a store but the root's ``zarr.json``."""
+    """All files of a store but the ``zarr.json`` of the root and of the shards, which list the others."""
     files = dict(store.top)
     for name, shards in store.splits.items():
         files[f"{name}/zarr.json"] = group()
@@ -224,21 +250,35 @@ def contents(store: Store) -> dict[str, bytes]:
     return files
 
 
+def shard_groups(store: Store, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The ``zarr.json`` of each shard of a store whose other files are `files`."""
+    groups = {}
+    for name, shards in store.splits.items():
+        for path in (f"{name}/{i:05d}/" for i in range(len(shards))):
+            own = {p.removeprefix(path): data for p, data in files.items() if p.startswith(path)}
+            groups[f"{path}zarr.json"] = shard_group(own)
+    return groups
+
+
 def manifest(store: Store, files: Mapping[str, bytes]) -> Json:
     """The manifest of a store whose files, apart from the root's ``zarr.json``, are `files`."""
     splits: Json = {}
     for name, shards in store.splits.items():
         entries = []
         for i, shard in enumerate(shards):
-            path = f"{name}/{i:05d}"
-            own = {p.removeprefix(f"{path}/"): data for p, data in files.items() if p.startswith(f"{path}/")}
-            entries.append({"path": path, "rows": shard.rows, "lengths": lengths(shard), "files": listed(own)})
+            path = f"{name}/{i:05d}/"
+            nbytes = sum(len(data) for p, data in files.items() if p.startswith(path))
+            digest = hashlib.sha256(files[f"{path}zarr.json"]).hexdigest()
+            entries.append(
+                {"rows": shard.rows, "lengths": lengths(shard, store.fields), "nbytes": nbytes, "sha256": digest}
+            )
         rows = sum(shard.rows for shard in shards)
         splits[name] = {"rows": rows, "shards": entries, "statistics": dict(store.statistics.get(name, {}))}
     top = {path: data for path, data in files.items() if path.count("/") < 2}
     return {
         "format_version": "1.0",
         "layout": store.layout,
+        "chunk_size": store.chunk_size,
         "fields": dict(store.fields),
         "splits": splits,
         "files": listed(top),

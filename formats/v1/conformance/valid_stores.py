@@ -26,6 +26,13 @@ JPEG_8X8 = base64.b64decode(
     "lnN+gXz/wAALCAAIAAgBAREA/8QAFAABAAAAAAAAAAAAAAAAAAAABf/EABcQAAMBAAAAAAAAAAAAAAAAAAADBTH/2gAIAQEAAD8AKnqw/9k="
 )
 
+#: As the first, of 16 x 8 pixels, with a restart marker behind the first 8 x 8.
+JPEG_RESTART = base64.b64decode(
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDABALDA4MChAODQ4SERATGCgaGBYWGDEjJR0oOjM9PDkzODdASFxOQERXRTc4UG1RV19iZ2hnPk1xeXBk"
+    "eFxlZ2P/wAALCAAIABABAREA/8QAFQABAQAAAAAAAAAAAAAAAAAAAAP/xAAeEAADAAIDAAMAAAAAAAAAAAABAgMRIhIhMRNhkf/dAAQAAf/aAAgB"
+    "AQAAPwCQQQhwKqsKDAAUyQ9AdKAaONtgcfnn/9BQfEhjSXNDtORXiH2yMTXtl16LEYPv3//Z"
+)
+
 
 def stores() -> dict[str, Store]:
     """Every valid store by its name."""
@@ -44,6 +51,13 @@ def stores() -> dict[str, Store]:
         "zarr-detection": detection("zarr"),
         "zarr-chunks": chunks("zarr"),
         "zarr-tie": tie(),
+        "zarr-encoded": encoded_jpeg(layout="zarr"),
+        "chunk-size": odd_chunks(),
+        "channels": named_channels(),
+        "restarts": restarts(),
+        "captions": captions(),
+        "unknown-kinds": unknown_kinds(),
+        "unlabelled": unlabelled(),
     }
 
 
@@ -172,7 +186,7 @@ def chunks(layout: str) -> Store:
 
 
 def tie() -> Store:
-    """5 rows of 256 KiB: two and a half times a chunk, rounded to the even 2, so that a chunk has 3 rows."""
+    """5 rows of 256 KiB: two and a half times a chunk, a half is rounded up to 3, so that a chunk has 2 rows."""
     values = np.arange(1, 6, dtype=np.uint8)
     array = np.ascontiguousarray(np.broadcast_to(values[:, None], (5, 262144)))
     fields = {"constant": {"kind": "array", "dtype": "uint8", "shape": [262144]}}
@@ -194,23 +208,107 @@ def masks(values: Sequence[int] = (0, 1, 2, 255)) -> Store:
     return Store(fields, {"train": [shard]}, statistics={"train": {"channels": channels(images), "masks": counts}})
 
 
-def encoded_jpeg() -> Store:
+def encoded_jpeg(
+    files: Sequence[bytes] = (JPEG_16X8, JPEG_8X8, JPEG_16X8),
+    shapes: Sequence[tuple[int, int, int]] = ((8, 16, 1), (8, 8, 1), (8, 16, 1)),
+    max_pixels: int = 1024,
+    layout: str = "memmap",
+) -> Store:
     """Images kept as JPEG files, with labels."""
-    arrays = {"label": np.array([1, 0, 0]), **bytes_table("image", [JPEG_16X8, JPEG_8X8, JPEG_16X8])}
-    fields = {"image": {"kind": "image", "encoding": "jpeg", "values": BYTES}, "label": label("off", "on")}
+    arrays = {"label": np.array([1, 0, 0])[: len(files)], **image_table(files, shapes)}
+    fields = {"image": encoded_image("jpeg", max_pixels), "label": label("off", "on")}
+    return Store(fields, {"train": [Shard(len(files), arrays)]}, layout)
+
+
+def encoded_source(
+    first_box: Sequence[float] = (0, 0, 8, 16),
+    files: Sequence[bytes] = (),
+    shapes: Sequence[tuple[int, int, int]] = ((16, 8, 1), (3, 5, 1)),
+) -> Store:
+    """Source files unchanged: a JPEG that is to be turned (8 x 16 pixels once it is), a PNG of 5 x 3 pixels."""
+    values: dict[str, Array] = {"boxes": np.array([first_box, [1, 1, 5, 3]], np.float32), "labels": np.array([0, 0])}
+    arrays = image_table(files or [turned(JPEG_16X8), png(pattern((3, 5), "uint8"))], shapes)
+    arrays |= table("objects", [1, 1], values)
+    fields = {"image": encoded_image("source", 1024), "objects": objects(values, ["thing"])}
+    return Store(fields, {"train": [Shard(2, arrays)]})
+
+
+def restarts(positions: Sequence[int] | None = None) -> Store:
+    """Two JPEG files, one with a restart marker behind its first 8 x 8 pixels; the places of the markers are stored."""
+    places = [JPEG_RESTART.index(b"\xff\xd0") + 2] if positions is None else positions
+    files = [JPEG_RESTART, JPEG_8X8]
+    arrays = image_table(files, [(8, 16, 1), (8, 8, 1)])
+    arrays |= {
+        "image/restarts/offsets": np.array([0, len(places), len(places)]),
+        "image/restarts/items": np.array(places, np.uint32),
+    }
+    field = encoded_image("jpeg", 1024)
+    field["per_row"]["restarts"] = {"dtype": "uint32", "shape": [], "ragged": True}
+    return Store({"image": field}, {"train": [Shard(2, arrays)]})
+
+
+def odd_chunks() -> Store:
+    """Chunks of about 1,000 bytes: 7 rows of 300 bytes are 2.1 of them, so that a chunk has 4 rows."""
+    array = pattern((7, 300), "uint8")
+    fields = {"numbers": {"kind": "array", "dtype": "uint8", "shape": [300]}}
+    return Store(fields, {"train": [Shard(7, {"numbers": array})]}, chunk_size=1000)
+
+
+def named_channels() -> Store:
+    """Images of two channels with names; depth in meters, whose white is 10."""
+    pair, depth = pattern((2, 3, 4, 2), "uint8"), pattern((2, 3, 4, 1), "float32")
+    fields = {
+        "image": {**image(pair), "channels": ["red", "near infrared"]},
+        "depth": {**image(depth), "channels": ["depth in m"], "range": [0, 10.5]},
+    }
+    return Store(fields, {"train": [Shard(2, {"image": pair, "depth": depth})]})
+
+
+def captions(ends: Sequence[int] = (0, 5, 5, 14)) -> Store:
+    """Any number of texts a sample: a table whose one value is ragged, of a kind that 1.0 does not know."""
+    text = np.frombuffer(b"a catdwa koty" + b"!", np.uint8)
+    arrays = {
+        "captions/offsets": np.array([0, 2, 2, 3]),
+        "captions/text/offsets": np.array(ends),
+        "captions/text/items": text,
+    }
+    fields = {"captions": {"kind": "captions", "values": {"text": {**BYTES["bytes"], "ragged": True}}}}
     return Store(fields, {"train": [Shard(3, arrays)]})
 
 
-def encoded_source(first_box: Sequence[float] = (0, 0, 8, 16)) -> Store:
-    """Source files unchanged: a JPEG that is to be turned (8 x 16 pixels once it is), a PNG of 5 x 3 pixels."""
-    values: dict[str, Array] = {"boxes": np.array([first_box, [1, 1, 5, 3]], np.float32), "labels": np.array([0, 0])}
-    arrays = {**bytes_table("image", [turned(JPEG_16X8), png(pattern((3, 5), "uint8"))])}
-    arrays |= table("objects", [1, 1], values)
-    fields = {
-        "image": {"kind": "image", "encoding": "source", "values": BYTES},
-        "objects": objects(values, ["thing"]),
+def unknown_kinds() -> Store:
+    """Fields of kinds and of an encoding that 1.0 does not know, beside one that it knows: their files follow all the
+    same. Polygons are a list of points for each, and there is an array with a row a sample."""
+    points = pattern((5, 2), "float32")
+    arrays: dict[str, Array] = {
+        "label": np.array([1, 0]),
+        "pose": pattern((2, 4, 4), "float64"),
+        "polygons/offsets": np.array([0, 2, 3]),
+        "polygons/object": np.array([0, 0, 1]),
+        "polygons/points/offsets": np.array([0, 3, 3, 5]),
+        "polygons/points/items": points,
+        "polygons/area": np.array([2.5, 1], np.float32),
+        **bytes_table("image", [b"not a JPEG", b"file"]),
     }
-    return Store(fields, {"train": [Shard(2, arrays)]})
+    lists = {"dtype": "float32", "shape": [2], "ragged": True}
+    fields = {
+        "label": label("a", "b"),
+        "pose": {"kind": "pose", "dtype": "float64", "shape": [4, 4], "unit": "m"},
+        "polygons": {
+            "kind": "polygons",
+            "values": {"object": {"dtype": "int64", "shape": []}, "points": lists},
+            "per_row": {"area": {"dtype": "float32", "shape": []}},
+        },
+        "image": {"kind": "image", "encoding": "avif", "values": BYTES},
+    }
+    return Store(fields, {"train": [Shard(2, arrays)]}, "zarr", extra={"format_version": "1.1"})
+
+
+def unlabelled() -> Store:
+    """Labels of which some are not known: -1."""
+    labels = {"train": np.array([1, -1, 0]), "test": np.array([-1, -1])}
+    splits = {name: [Shard(len(values), {"label": values})] for name, values in labels.items()}
+    return Store({"label": label("a", "b")}, splits, statistics={"train": {"class_counts": [1, 1]}})
 
 
 def array_fields() -> Store:
@@ -250,8 +348,6 @@ def add_members(manifest: Json) -> None:
         split["weight"] = 0.5
         for shard in split["shards"]:
             shard["machine"] = {"name": "m1"}
-            for file in shard["files"].values():
-                file["crc32c"] = 0
 
 
 # --- fields, as the manifest has them ---------------------------------------------------------------------------
@@ -259,6 +355,13 @@ def add_members(manifest: Json) -> None:
 BYTES: Json = {"bytes": {"dtype": "uint8", "shape": []}}
 KEY: Json = {"kind": "key", "values": BYTES}
 SIZE: Json = {"kind": "size", "dtype": "int32", "shape": [2]}
+
+
+def encoded_image(encoding: str, max_pixels: int) -> Json:
+    """A field of images kept as files of at most so many pixels."""
+    values = {"bytes": {**BYTES["bytes"], "layout": "memmap"}}
+    per_row = {"shape": {"dtype": "int32", "shape": [3]}}
+    return {"kind": "image", "encoding": encoding, "values": values, "per_row": per_row, "max_pixels": max_pixels}
 
 
 def image(images: Array) -> Json:
@@ -302,6 +405,11 @@ def bytes_table(name: str, items: Sequence[bytes]) -> dict[str, Array]:
     """The arrays of a table of bytes."""
     data = np.frombuffer(b"".join(items), np.uint8)
     return table(name, [len(item) for item in items], {"bytes": data})
+
+
+def image_table(files: Sequence[bytes], shapes: Sequence[tuple[int, int, int]]) -> dict[str, Array]:
+    """The arrays of images that are kept as files."""
+    return {**bytes_table("image", files), "image/shape": np.array(shapes, np.int32).reshape(-1, 3)}
 
 
 def text_table(name: str, items: Sequence[str]) -> dict[str, Array]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tensorstore_ds.format.kinds.base import ArrayField, Field
+from tensorstore_ds.format.kinds.base import ArrayField, Field, UnknownField
 from tensorstore_ds.format.kinds.image import EncodedImageField, ImageField, RawImageField, SizeField
 from tensorstore_ds.format.kinds.key import KeyField
 from tensorstore_ds.format.kinds.label import LabelField
@@ -22,6 +22,7 @@ __all__ = [
     "ObjectsField",
     "RawImageField",
     "SizeField",
+    "UnknownField",
 ]
 
 #: By name in the manifest.

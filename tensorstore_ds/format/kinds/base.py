@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.errors import one_line
 from tensorstore_ds.format.manifest_values import ManifestValues
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
 from tensorstore_ds.format.statistics import Statistics
@@ -17,6 +18,10 @@ from tensorstore_ds.format.statistics import Statistics
 Finding = tuple[str, str]
 #: (n, 2) height and width of the stored images of some rows, (n,) int64; infinite where there are none.
 ImageSizes = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+
+_OFFSETS = ArraySpec("int64")
+#: The one value of a table of bytes.
+BYTES = ArraySpec("uint8")
 
 #: Rows, and bytes, that a check looks at together.
 _ROWS = 100_000
@@ -41,6 +46,10 @@ class StoredTable(Protocol):
     def offsets(self) -> NDArray[np.int64]:
         """(n + 1,): the values of row i are ``[offsets[i], offsets[i + 1])``."""
 
+    @property
+    def per_row(self) -> Mapping[str, Any]:
+        """Arrays that have a row a sample, and tables that do."""
+
     def __len__(self) -> int: ...
     def __getitem__(self, name: str, /) -> StoredRows: ...
 
@@ -63,6 +72,14 @@ class Field:
     def arrays(self) -> dict[str, ArraySpec]:
         """The arrays that hold the field, by their path below the field's name."""
         raise NotImplementedError
+
+    def array_rows(self, name: str, path: str, rows: int, lengths: Mapping[str, int]) -> int:
+        """Rows of one of the `arrays` in a shard of `rows` samples with tables of these lengths."""
+        return rows
+
+    def groups(self, name: str) -> list[str]:
+        """Paths of the groups that the arrays lie in, in a shard."""
+        return []
 
     def dump(self) -> dict[str, Any]:
         """The field as the manifest has it."""
@@ -134,25 +151,52 @@ class TableField(Field):
 
     Attributes:
         values: dtype and shape of one element of each value array.
+        per_row: the same of arrays that have a row a sample.
     """
 
     values: Mapping[str, ArraySpec]
+    per_row: Mapping[str, ArraySpec] = field(default_factory=dict, kw_only=True)
 
     @property
     def arrays(self) -> dict[str, ArraySpec]:
-        """`offsets`, then each value array."""
-        return {"offsets": ArraySpec("int64"), **self.values}
+        """`offsets`, then each value array; of a ragged one its own ``offsets``, and ``items``."""
+        arrays = {"offsets": _OFFSETS}
+        for name, spec in {**self.values, **self.per_row}.items():
+            if spec.is_ragged:
+                arrays |= {f"{name}/offsets": _OFFSETS, f"{name}/items": replace(spec, is_ragged=False)}
+            else:
+                arrays[name] = spec
+        return arrays
+
+    @property
+    def ragged(self) -> list[str]:
+        """Names of the ragged values."""
+        return [name for name, spec in {**self.values, **self.per_row}.items() if spec.is_ragged]
+
+    def array_rows(self, name: str, path: str, rows: int, lengths: Mapping[str, int]) -> int:
+        """As `Field.array_rows`."""
+        value, _, part = path.rpartition("/")
+        if part == "items":
+            return lengths[f"{name}/{value}"]
+        if part == "offsets":
+            return (lengths[name] if value in self.values else rows) + 1
+        return rows if part in self.per_row else lengths[name]
+
+    def groups(self, name: str) -> list[str]:
+        """That of the table, and one for each ragged value: these have `lengths` in a shard."""
+        return [name, *(f"{name}/{value}" for value in self.ragged)]
 
     def dump(self) -> dict[str, Any]:
-        """Kind, and dtype and shape of each value array."""
-        return {"kind": self.kind, "values": {name: spec.dump() for name, spec in self.values.items()}}
+        """Kind, and dtype and shape of each array."""
+        data = {"kind": self.kind, "values": {name: spec.dump() for name, spec in self.values.items()}}
+        return {**data, "per_row": {n: s.dump() for n, s in self.per_row.items()}} if self.per_row else data
 
     def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
-        """(n,) number of values of each sample, and the values of all, back to back."""
+        """(n,) number of values of each sample; and the values of all, back to back, and the arrays `per_row`."""
         raise NotImplementedError
 
-    def value(self, values: Mapping[str, NDArray[Any]]) -> Any:
-        """What a reader is given of one sample."""
+    def value(self, values: Mapping[str, Any]) -> Any:
+        """What a reader is given of one sample: of arrays (m, ...), and lists of m arrays."""
         return values
 
     def add_statistics(
@@ -166,10 +210,21 @@ class TableField(Field):
 
 
 @dataclass(frozen=True)
+class ListField(TableField):
+    """What the lists of a ragged value are: a table in a table, of ``items``. It has no entry in a manifest."""
+
+    kind: ClassVar[str] = "list"
+
+    def value(self, values: Mapping[str, Any]) -> Any:
+        """The items."""
+        return values["items"]
+
+
+@dataclass(frozen=True)
 class BytesField(TableField):
     """A table of bytes: a text, or a file, a sample."""
 
-    values: Mapping[str, ArraySpec] = field(default_factory=lambda: {"bytes": ArraySpec("uint8")})
+    values: Mapping[str, ArraySpec] = field(default_factory=lambda: {"bytes": BYTES})
 
     def data(self, sample: EncodedSample) -> bytes:
         """What is stored of one sample."""
@@ -180,15 +235,67 @@ class BytesField(TableField):
         items = [self.data(sample) for sample in samples]
         return np.array([len(item) for item in items], np.int64), {"bytes": np.frombuffer(b"".join(items), np.uint8)}
 
-    def value(self, values: Mapping[str, NDArray[Any]]) -> Any:
+    def value(self, values: Mapping[str, Any]) -> Any:
         """The `bytes` of one sample."""
         return values["bytes"].tobytes()
 
-    def check_values(self, values: ManifestValues, where: str, data: dict[str, Any]) -> None:
-        """Note in `values` whatever is not the one value `bytes`."""
-        specs = values.specs(f"{where}.values", data.get("values"))
-        if specs != dict(self.values):
+    @staticmethod
+    def parse_arrays(
+        values: ManifestValues, where: str, data: dict[str, Any]
+    ) -> tuple[dict[str, ArraySpec], dict[str, ArraySpec]]:
+        """As `ManifestValues.table`; whatever is not the one value `bytes` is noted in `values`."""
+        specs, per_row = values.table(where, data)
+        if set(specs) != {"bytes"} or replace(specs["bytes"], layout=None) != BYTES:
             values.wrong(where, f"expected the one value bytes (uint8, []), found {sorted(specs)}.")
+            specs = {"bytes": BYTES}
+        return specs, per_row
+
+
+class UnknownField(Field):
+    """A field of a kind that came after this version: its arrays can be read, and nothing more is known of them."""
+
+    @staticmethod
+    def parse(values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
+        """As `Field.parse`: what follows from its arrays alone."""
+        if "values" in data:
+            specs, per_row = values.table(where, data)
+            return UnknownTableField(specs, data, per_row=per_row)
+        return UnknownArrayField(values.spec(where, data), data)
+
+
+@dataclass(frozen=True)
+class UnknownArrayField(UnknownField, ArrayField):
+    """One of fixed shape."""
+
+    entry: Mapping[str, Any]  #: as the manifest has it
+
+    def dump(self) -> dict[str, Any]:
+        """As it came."""
+        return dict(self.entry)
+
+    def describe(self) -> str:
+        """Its arrays, and its kind."""
+        return f"{super().describe()} · of an unknown kind, {_shown(self.entry)}"
+
+
+@dataclass(frozen=True)
+class UnknownTableField(UnknownField, TableField):
+    """A table."""
+
+    kind: ClassVar[str] = "table"
+    entry: Mapping[str, Any]  #: as the manifest has it
+
+    def dump(self) -> dict[str, Any]:
+        """As it came."""
+        return dict(self.entry)
+
+    def describe(self) -> str:
+        """Its arrays, and its kind."""
+        return f"{', '.join([*self.values, *self.per_row])} · of an unknown kind, {_shown(self.entry)}"
+
+
+def _shown(entry: Mapping[str, Any]) -> str:
+    return one_line(str(entry.get("kind")))[:64]
 
 
 F = TypeVar("F", bound=Field)

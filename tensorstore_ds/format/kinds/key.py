@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tensorstore_ds.errors import one_line
 from tensorstore_ds.format.kinds.base import BytesField, Field, Finding, ImageSizes, StoredTable
@@ -29,9 +28,8 @@ class KeyField(BytesField):
 
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
-        field = cls()
-        field.check_values(values, where, data)
-        return field
+        specs, per_row = cls.parse_arrays(values, where, data)
+        return cls(specs, per_row=per_row)
 
     def describe(self) -> str:
         return "text"
@@ -39,8 +37,9 @@ class KeyField(BytesField):
     def data(self, sample: EncodedSample) -> bytes:
         return sample.key.encode()
 
-    def value(self, values: Mapping[str, NDArray[Any]]) -> str:
-        return values["bytes"].tobytes().decode("utf-8", "backslashreplace")
+    def value(self, values: Mapping[str, Any]) -> str:
+        data: bytes = values["bytes"].tobytes()
+        return data.decode("utf-8", "backslashreplace")
 
     def check(self, table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
         check_fits(self.kind, 64 * len(table))

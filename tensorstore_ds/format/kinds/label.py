@@ -1,4 +1,4 @@
-"""Labels: a class index a sample."""
+"""Labels: a class index a sample, or none."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from tensorstore_ds.format.schema import ArraySpec, EncodedSample
 from tensorstore_ds.format.statistics import Statistics
 
 _LABEL = ArraySpec("int64")
+#: The label of a sample whose class is not known.
+UNLABELLED = -1
 
 
 @dataclass(frozen=True)
 class LabelField(ArrayField):
-    """A class index a sample.
+    """A class index a sample, or `UNLABELLED`.
 
     Attributes:
         classes: the class names; a label is an index into them.
@@ -44,16 +46,16 @@ class LabelField(ArrayField):
         statistics.add_labels(rows, len(self.classes))
 
     def check(self, column: StoredRows) -> Iterator[Finding]:
-        return check_labels(column, len(self.classes))
+        return check_labels(column, len(self.classes), least=UNLABELLED)
 
 
-def check_labels(labels: StoredRows, classes: int) -> Iterator[Finding]:
-    """Whether all labels are in [0, classes)."""
+def check_labels(labels: StoredRows, classes: int, *, least: int = 0) -> Iterator[Finding]:
+    """Whether all labels are in [least, classes)."""
     first, count = "", 0
     for start, rows in pieces(labels):
-        wrong = np.flatnonzero((rows < 0) | (rows >= classes))
+        wrong = np.flatnonzero((rows < least) | (rows >= classes))
         if wrong.size and not count:
             first = f"{int(rows[wrong[0]])} at {start + int(wrong[0])}"
         count += wrong.size
     if count:
-        yield "label-range", f"expected labels in [0, {classes}), found {first} ({count} in all)."
+        yield "label-range", f"expected labels in [{least}, {classes}), found {first} ({count} in all)."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -74,15 +74,16 @@ class ObjectsField(TableField):
 
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
-        specs = values.specs(f"{where}.values", data.get("values"))
+        specs, per_row = values.table(where, data)
         classes = values.names(f"{where}.classes", data.get("classes"))
         keypoints = values.names(f"{where}.keypoints", data.get("keypoints"))
         for name in specs.keys() & OBJECT_VALUES.keys():
             expected, spec = _spec(name, len(keypoints)), specs[name]
-            if spec != expected:
-                found = f"{spec.dtype} {list(spec.shape)}"
+            if replace(spec, layout=None) != expected:
+                found = f"{'lists of ' if spec.is_ragged else ''}{spec.dtype} {list(spec.shape)}"
                 values.wrong(where, f"{name}: expected {expected.dtype} {list(expected.shape)}, found {found}.")
-        return cls(specs, classes, keypoints, _flip_pairs(values, f"{where}.flip_pairs", data, len(keypoints)))
+        pairs = _flip_pairs(values, f"{where}.flip_pairs", data, len(keypoints))
+        return cls(specs, classes, keypoints, pairs, per_row=per_row)
 
     def describe(self) -> str:
         named = (self.classes, "class", "es"), (self.keypoints, "keypoint", "s")
