@@ -1,7 +1,7 @@
 """What tsds keeps in metadata of Zarr groups: the manifest in the root's, the list of its files in a shard's.
 
-No input or output. The digest by which a store is known is a member of the file that it is made of: it is the SHA-256 of the file with 64 zeros in its place.
-``formats/v1/spec.md`` section 4 describes it.
+The digest by which a store is known is a member of the file that it is made of: it is the SHA-256 of the root's
+``zarr.json`` with 64 zeros in its place. ``formats/v1/spec.md`` section 4 describes all of it. No input or output.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ def load_object(text: bytes) -> dict[str, Any]:
     """Read a JSON object in UTF-8.
 
     Refused beyond what JSON itself refuses: a name twice in an object, NaN and Infinity (also as ``1e999``), lone
-    surrogates, a byte order mark, numbers of more than `MAX_NUMBER` characters, integers that are not within `LIMIT`, more
-    than `MAX_VALUES` values, and nesting deeper than `MAX_DEPTH`. The last two are counted on the bytes: a few MiB of ``[],`` would become hundreds
-    of MiB of lists.
+    surrogates, a byte order mark, numbers of more than `MAX_NUMBER` characters, integers of `LIMIT` and more or below
+    its negative, more than `MAX_VALUES` values, and nesting deeper than `MAX_DEPTH`. The last two are counted on the
+    bytes: a few MiB of ``[],`` would become hundreds of MiB of lists.
 
     Raises:
         ValueError: with what is wrong, as the end of a sentence.

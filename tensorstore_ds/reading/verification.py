@@ -154,7 +154,7 @@ def _check_groups(files: StoreFiles) -> Iterator[Problem]:
         groups = [
             name,
             *shards,
-            *(f"{shard}/{table}" for shard, each in zip(shards, split.shards) for table in each.lengths),
+            *(f"{shard}/{table}" for shard, each in zip(shards, split.shards, strict=True) for table in each.lengths),
         ]
         for group in groups:
             try:
