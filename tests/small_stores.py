@@ -32,6 +32,7 @@ from plain_store import (  # noqa: E402
     sealed,
     shard_groups,
 )
+from valid_stores import JPEG_8X8, encoded_image, image_table  # noqa: E402, F401
 
 
 def tsds(*arguments: object) -> Result:

@@ -16,10 +16,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from valid_stores import encoded_image, image_table
 
 import tensorstore_ds as tsds
-from small_stores import VALID, Shard, Store, contents, dump_json, image_field, manifest, root, sealed, shard_groups
+from small_stores import (
+    VALID,
+    Shard,
+    Store,
+    contents,
+    dump_json,
+    encoded_image,
+    image_field,
+    image_table,
+    manifest,
+    root,
+    sealed,
+    shard_groups,
+)
 
 JPEG = np.array(tsds.open(VALID / "encoded-jpeg.tsds")["train"]["image"]["bytes"]).tobytes()  # three, as if one
 DATA_FLIPS = 500

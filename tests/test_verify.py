@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
-from valid_stores import JPEG_8X8, encoded_image, image_table
 
 import tensorstore_ds as tsds
-from small_stores import relist, write_store
+from small_stores import JPEG_8X8, encoded_image, image_table, relist, write_store
 from stores import detections, png_bytes, store_of
 from tensorstore_ds.format.arrays import ArrayGeometry, encode_index
 from tensorstore_ds.format.schema import ArraySpec
