@@ -45,12 +45,19 @@ def check_root_files(manifest: Manifest) -> list[Problem]:
 def check_data_files(root: Path, manifest: Manifest) -> list[Problem]:
     """Whether every data file is there, of a size that its array can have: what a copy lacks that was cut short."""
     problems = []
-    for name, split in manifest.splits.items():
-        for i, shard in enumerate(split.shards):
-            for array, geometry in manifest.arrays(shard).items():
-                if geometry.rows:
-                    path = f"{shard_path(name, i)}/{array}/{geometry.data_path}"
-                    problems += _problems_on_disk(root, path, *geometry.file_nbytes)
+    known: dict[tuple[str, int], tuple[str, int, int]] = {}  # most of thousands of shards have as many rows
+    arrays = [(n, f, path, f"{n}/{path}" if path else n) for n, f in manifest.fields.items() for path in f.arrays]
+    for split, entry in manifest.splits.items():
+        for i, shard in enumerate(entry.shards):
+            directory = shard_path(split, i)
+            for name, field, path, array in arrays:
+                rows = field.array_rows(name, path, shard.rows, shard.lengths)
+                if (array, rows) not in known:
+                    geometry = manifest.arrays(shard)[array]
+                    known[array, rows] = f"{array}/{geometry.data_path}", *geometry.file_nbytes
+                file, least, most = known[array, rows]
+                if most:
+                    problems += _problems_on_disk(root, f"{directory}/{file}", least, most)
     return problems
 
 
