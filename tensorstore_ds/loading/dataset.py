@@ -13,7 +13,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
-from tensorstore_ds.format.kinds import LabelField, ObjectsField
+from tensorstore_ds.format.kinds import LabelField, ObjectsField, UnknownField
+from tensorstore_ds.format.kinds.base import UnknownTableField
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of, gather_field, key_of, view_field
@@ -93,7 +94,8 @@ class StoreDataset(Dataset[Sample]):
     Args:
         path: of the store; or the store, opened, of which the path is kept.
         split: its name.
-        fields: names of the fields to load; None for all but `size` and `key`.
+        fields: names of the fields to load; None for all but `size`, `key`, and those of kinds that came after this
+            version.
         transform: called with every sample, in whatever thread or process makes it. If it takes a keyword `generator`,
             it gets a `torch.Generator` that follows from (seed, epoch, row) alone: what it draws does not depend
             on the number of threads or on the batch. torch's global generator is one for all threads.
@@ -137,10 +139,14 @@ class StoreDataset(Dataset[Sample]):
         if isinstance(fields, str):
             raise refusal("fields", "a list of names", repr(fields))
         known = self.split.fields
-        self.fields = tuple(name for name in known if name not in ("size", "key")) if fields is None else tuple(fields)
+        usual = [n for n, field in known.items() if n not in ("size", "key") and not isinstance(field, UnknownField)]
+        self.fields = tuple(usual if fields is None else fields)
         unknown = [name for name in self.fields if name not in known]
         if unknown:
             raise KeyError(f"split {split!r} has no field {unknown[0]!r}, it has {', '.join(known)}")
+        for name in self.fields:
+            if isinstance(known[name], UnknownTableField):
+                raise refusal("fields", "fields of kinds that this version knows", f"{name}: {known[name].describe()}")
         if return_as not in get_args(ReturnAs):
             raise refusal("return_as", f"one of {', '.join(get_args(ReturnAs))}", repr(return_as))
         if transform_of not in get_args(TransformOf):

@@ -471,7 +471,7 @@ def map_cases() -> list[Case]:
         Case("offsets--negative", "map", "An offset is negative.", objects_store((0, -1, 2, 3))),
         Case("offsets--start", "map", "The offsets begin at 1.", objects_store((1, 2, 2, 3))),
         Case("offsets--beyond", "map", "The offsets end beyond the table.", objects_store((0, 2, 2, 4))),
-        Case("offsets--ragged", "map", "The offsets of a ragged value fall.", captions((0, 5, 3, 9))),
+        Case("offsets--ragged", "map", "The offsets of a ragged value fall.", captions((0, 5, 3, 13))),
         Case("offsets--short", "map", "The offsets end before the table does.", objects_store((0, 2, 2, 2))),
     ]
 

@@ -275,7 +275,7 @@ class UnknownArrayField(UnknownField, ArrayField):
 
     def describe(self) -> str:
         """Its arrays, and its kind."""
-        return f"{super().describe()} · of an unknown kind, {_shown(self.entry)}"
+        return f"{super().describe()} · {_shown(self.entry)}"
 
 
 @dataclass(frozen=True)
@@ -291,11 +291,12 @@ class UnknownTableField(UnknownField, TableField):
 
     def describe(self) -> str:
         """Its arrays, and its kind."""
-        return f"{', '.join([*self.values, *self.per_row])} · of an unknown kind, {_shown(self.entry)}"
+        return f"{', '.join([*self.values, *self.per_row])} · {_shown(self.entry)}"
 
 
 def _shown(entry: Mapping[str, Any]) -> str:
-    return one_line(str(entry.get("kind")))[:64]
+    kind = "".join(f", {name} {one_line(str(entry[name]))[:64]}" for name in ("kind", "encoding") if name in entry)
+    return f"not known to this version{kind}"
 
 
 F = TypeVar("F", bound=Field)
