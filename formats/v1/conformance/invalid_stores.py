@@ -18,6 +18,7 @@ from plain_store import Files, Json, Link, Shard, Store, data_file, dump_json, i
 from valid_stores import (
     JPEG_8X8,
     KEY,
+    SIZE,
     bytes_table,
     captions,
     chunks,
@@ -112,6 +113,11 @@ def points_store(x: float, y: float) -> Store:
 def keys_store(*keys: bytes, name: str = "key") -> Store:
     """Keys and nothing else."""
     return Store({name: KEY}, {"train": [Shard(len(keys), bytes_table(name, keys))]})
+
+
+def sizes_store() -> Store:
+    """Original sizes and nothing else."""
+    return Store({"size": SIZE}, {"train": [Shard(1, {"size": np.array([[4, 6]], np.int32)})]})
 
 
 # --- changes ----------------------------------------------------------------------------------------------------
@@ -339,7 +345,7 @@ def manifest_cases() -> list[Case]:
         Case("manifest--row-size", "open", "A row of 2^64 + 16 bytes: 16, where 64-bit numbers wrap.", minimal(),
              manifest=lambda m: m["fields"]["image"].update(shape=[2**20 + 1, 2**40 - 2**20 + 1, 16])),
         Case("manifest--file-missing", "map", "A shard does not list one of its files.", s,
-             files=lambda f: f.pop(LABEL)),
+             shard=listed_by_shard(lambda files: files.pop("label/c/0"))),
         Case("manifest--file-added", "map", "A shard lists a file that does not belong to it.", s,
              files=lambda f: f.update({f"{SHARD}/label/c/1": b"1"})),
         Case("manifest--listing", "map", "A shard's zarr.json lists no files.", s,
@@ -379,6 +385,33 @@ def manifest_cases() -> list[Case]:
              manifest=lambda m: m["fields"]["label"].pop("kind")),
         Case("manifest--no-arrays", "open", "A field of an unknown kind says neither dtype and shape nor values.", s,
              manifest=lambda m: m["fields"].update(graph={"kind": "graph"})),
+        Case("manifest--label-dtype", "open", "Labels of 32 bits.", s,
+             manifest=lambda m: m["fields"]["label"].update(dtype="int32")),
+        Case("manifest--keypoints", "open", "A keypoint's name appears twice.", o,
+             manifest=lambda m: m["fields"]["objects"].update(keypoints=["left", "left"])),
+        Case("manifest--boxes", "open", "Boxes of five numbers.", boxes_store(1, 0, 6, 3),
+             manifest=lambda m: m["fields"]["objects"]["values"]["boxes"].update(shape=[5])),
+        Case("manifest--mask-classes", "open", "A mask of 8 bits with 257 classes.", masks(),
+             manifest=lambda m: m["fields"]["mask"].update(classes=[f"c{i}" for i in range(257)])),
+        Case("manifest--key", "open", "Keys of 16 bits.", keys_store(b"a.png"),
+             manifest=lambda m: m["fields"]["key"]["values"]["bytes"].update(dtype="uint16")),
+        Case("manifest--size", "open", "Original sizes of three numbers.", sizes_store(),
+             manifest=lambda m: m["fields"]["size"].update(shape=[3])),
+        Case("manifest--image-dimensions", "open", "Images of two dimensions.", minimal(),
+             manifest=lambda m: m["fields"]["image"].update(shape=[4, 4])),
+        Case("manifest--digest-capital", "open", "A shard's hash has capital letters.", s,
+             manifest=lambda m: shard_of(m).update(sha256=shard_of(m)["sha256"].upper().replace("1", "A"))),
+        Case("manifest--length", "open", "A table has -1 values.", o,
+             manifest=lambda m: shard_of(m)["lengths"].update(objects=-1)),
+        Case("manifest--large-integer", "open", "A file of 2^53 bytes, written as a number with a point.", s,
+             manifest=lambda m: m["files"]["train/zarr.json"].update(size=float(2**53))),
+        Case("manifest--statistics", "open", "The statistics are a list.", s,
+             manifest=lambda m: m["splits"]["train"].update(statistics=[])),
+        Case("manifest--provenance", "open", "The provenance is a string.", s,
+             manifest=lambda m: m.update(provenance="here")),
+        Case("manifest--license", "open", "The license is a number.", s, manifest=lambda m: m.update(license=4)),
+        Case("manifest--files-root", "open", "The root's zarr.json is listed.", s,
+             manifest=lambda m: m["files"].update({"zarr.json": {"size": 3, "sha256": "0" * 64}})),
         Case("manifest--fraction", "open", "The rows of a shard are 3.0.", s,
              manifest=lambda m: shard_of(m).update(rows=3.0)),
         Case("manifest--group", "open", "The metadata of a split are not listed.", s,
@@ -465,6 +498,22 @@ def map_cases() -> list[Case]:
              files=patch(f"{path}/zarr.json", lambda data: data.replace(b"{", b'{"zarr_format": 3, ', 1))),
         Case("array-metadata--level", "map", "An array was compressed at level 23.",
              labels_store(layout="zarr", level=23)),
+        Case("array-metadata--format", "map", "An array has the Zarr format 2.", s,
+             files=metadata(path, lambda a: a.update(zarr_format=2))),
+        Case("array-metadata--node", "map", "An array's zarr.json is that of a group.", s,
+             files=metadata(path, lambda a: a.update(node_type="group"))),
+        Case("array-metadata--grid", "map", "The outer grid has another shape.", s,
+             files=metadata(path, lambda a: a["chunk_grid"]["configuration"].update(chunk_shape=[6]))),
+        Case("array-metadata--keys", "map", "Chunks have keys with dots.", s,
+             files=metadata(path, lambda a: a["chunk_key_encoding"]["configuration"].update(separator="."))),
+        Case("array-metadata--index-location", "map", "The index stands before the chunks.", s,
+             files=metadata(path, lambda a: sharding(a).update(index_location="start"))),
+        Case("array-metadata--index-codecs", "map", "The index has no checksum.", s,
+             files=metadata(path, lambda a: sharding(a)["index_codecs"].pop())),
+        Case("array-metadata--zstd-checksum", "map", "Frames have checksums, it says.", labels_store(layout="zarr"),
+             files=metadata(path, lambda a: sharding(a)["codecs"][1]["configuration"].update(checksum=True))),
+        Case("array-metadata--large", "map", "An array's zarr.json has more than 1 MiB.", s,
+             files=patch(f"{path}/zarr.json", lambda data: data + b" " * 2**20)),
         Case("array-metadata--json", "map", "An array's zarr.json is no JSON.", s,
              files=patch(f"{path}/zarr.json", lambda data: data[:-9])),
         Case("offsets--fall", "map", "The offsets fall.", objects_store((0, 2, 1, 3))),

@@ -5,6 +5,7 @@ Standard library and NumPy only; the same bytes on every machine.
 
 from __future__ import annotations
 
+import copy
 import sys
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def invalid_files(case: Case) -> Files:
     case.files(files)
     files |= shard_groups(case.store, plain(files))
     case.shard(files)
-    listing = manifest(case.store, plain(files))
+    listing = copy.deepcopy(manifest(case.store, plain(files)))  # cases share stores
     case.manifest(listing)
     files["zarr.json"] = sealed(dump_json(root(listing)))
     case.after(files)
