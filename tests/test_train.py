@@ -254,6 +254,12 @@ def test_a_file_is_no_folder_of_a_run(store: Path, tmp_path: Path) -> None:
     one_line(error.value)
 
 
+def test_images_that_the_model_has_smaller(store: Path, tmp_path: Path) -> None:
+    notes: list[str] = []
+    tsds.train(store, small(epochs=1, image_size=(8, 8)), out=tmp_path / "run", listeners=tsds.Listeners(notes.append))
+    assert "images of 8x8, resized from 12x12; " in notes[2]
+
+
 def test_a_run_is_not_overwritten(store: Path, tmp_path: Path) -> None:
     tsds.train(store, small(epochs=1), out=tmp_path / "run")
     before = (tmp_path / "run" / "last.pt").read_bytes()
