@@ -81,6 +81,7 @@ def test_no_images(run: Path) -> None:
 def test_the_folder_of_a_run_is_no_checkpoint(tmp_path: Path) -> None:
     done = tsds("predict", tmp_path, tmp_path / "x.png")
     assert done.exit_code == 1
-    assert done.stderr.endswith(
-        f"expected a checkpoint, found a folder. Name {tmp_path / 'best.pt'}, or another file.\n"
-    )
+    assert done.stderr.endswith("expected a checkpoint, found a folder. Name the file best.pt of a run.\n")
+    (tmp_path / "best.pt").touch()
+    done = tsds("predict", tmp_path, tmp_path / "x.png")
+    assert done.stderr.endswith(f"expected a checkpoint, found a folder. Name {tmp_path / 'best.pt'}.\n")

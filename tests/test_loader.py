@@ -1,5 +1,6 @@
 """`DataLoader`: every sample, in order, once; held batches stay; nothing is left behind."""
 
+import functools
 import gc
 import mmap
 import subprocess
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from torch.utils import data
 from torch.utils.data import BatchSampler, RandomSampler, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
@@ -148,6 +150,24 @@ def test_a_collate_fn_gets_a_list_of_samples(path):
 def test_samplers_of_all_kinds(path, sampler):
     expected = list(sampler(ROWS))
     assert rows(DataLoader(StoreDataset(path), 10, sampler=sampler(ROWS), num_threads=2)) == expected
+
+
+@pytest.mark.parametrize("residency", ["page-cache", "device"])
+@pytest.mark.parametrize(
+    "drawing",
+    [
+        lambda: {"shuffle": True, "generator": torch.Generator().manual_seed(3)},
+        lambda: {"sampler": RandomSampler(range(ROWS), generator=torch.Generator().manual_seed(3))},
+        lambda: {"sampler": WeightedRandomSampler([1.0] * ROWS, 50)},
+    ],
+)
+def test_what_torch_draws_is_drawn_in_its_order(path, drawing, residency):
+    orders = []
+    for loader in (data.DataLoader, functools.partial(DataLoader, residency=residency, device="cpu")):
+        torch.manual_seed(5)
+        made = loader(StoreDataset(path), 10, **drawing())
+        orders.append([rows(made), rows(made), int(torch.randint(0, 2**20, ()))])
+    assert orders[0] == orders[1]
 
 
 def test_a_batch_sampler(path):

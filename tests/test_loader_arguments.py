@@ -190,6 +190,36 @@ def test_transforms_of_others_run_in_the_scripts_thread(labelled: Path) -> None:
     assert set(threads) == {threading.current_thread()}
 
 
+class Counting(tsds.RandomHorizontalFlip):
+    """A user's own, which has state."""
+
+    calls = 0
+
+    def forward(self, batch: Any, rows: Any = None, epoch: int | None = None) -> Any:
+        assert threading.current_thread() is threading.main_thread()
+        self.calls += 1
+        return super().forward(batch, rows, epoch)
+
+
+@pytest.mark.parametrize("composed", [False, True])
+def test_a_subclass_is_called_once_a_batch(labelled: Path, composed: bool) -> None:
+    flip = Counting()
+    loader = tsds.DataLoader(tsds.StoreDataset(labelled), 4, batch_transform=tsds.Compose([flip]) if composed else flip)
+    list(loader)
+    assert flip.calls == len(loader)
+
+
+@pytest.mark.parametrize("composed", [False, True])
+def test_hooks_are_called_once_a_batch(labelled: Path, composed: bool) -> None:
+    flip = tsds.RandomHorizontalFlip()
+    calls: list[str] = []
+    flip.register_forward_pre_hook(lambda *arguments: calls.append("before"))
+    flip.register_forward_hook(lambda *arguments: calls.append("after"))
+    loader = tsds.DataLoader(tsds.StoreDataset(labelled), 4, batch_transform=tsds.Compose([flip]) if composed else flip)
+    list(loader)
+    assert calls == ["before", "after"] * len(loader)
+
+
 def test_threads_compute_alone(labelled: Path) -> None:
     counts = []
 

@@ -247,6 +247,19 @@ def test_resume_without_a_run_begins_one(store: Path, tmp_path: Path) -> None:
     assert tsds.train(store, small(epochs=1), out=tmp_path / "run", resume=True) is not None
 
 
+def test_a_file_is_no_folder_of_a_run(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").touch()
+    with pytest.raises(OptionError, match=r"run: expected a folder, found a file. Choose another `out`.") as error:
+        tsds.train(store, small(epochs=1), out=tmp_path / "run")
+    one_line(error.value)
+
+
+def test_images_that_the_model_has_smaller(store: Path, tmp_path: Path) -> None:
+    notes: list[str] = []
+    tsds.train(store, small(epochs=1, image_size=(8, 8)), out=tmp_path / "run", listeners=tsds.Listeners(notes.append))
+    assert "images of 8x8, resized from 12x12; " in notes[2]
+
+
 def test_a_run_is_not_overwritten(store: Path, tmp_path: Path) -> None:
     tsds.train(store, small(epochs=1), out=tmp_path / "run")
     before = (tmp_path / "run" / "last.pt").read_bytes()

@@ -289,14 +289,21 @@ class DataLoader(data.DataLoader[Batches]):
         if not isinstance(dataset, StoreDataset) or self.num_workers or self.batch_sampler is None:
             batches = self._by_torch(position)
         elif self.residency == "device":
+            self._draw_as_torch(position)
             if not isinstance(self._resident, DeviceSplit):
                 self._resident = DeviceSplit(dataset, self.device or torch.device("cpu"))
             return position, (self._collated(self._resident.gather(rows)) for rows in self._batches(position))
         else:
+            self._draw_as_torch(position)
             batches = self._by_threads(dataset, position)
         if self.device is not None:
             batches = iter(DevicePrefetcher(batches, self.device, timer=self._copies))
         return position, batches
+
+    def _draw_as_torch(self, position: Position) -> None:
+        """Draw what torch's iterators draw before the order, a seed for workers: so both loaders have one order."""
+        if generator_of(self._ordering) is not None and position.drawn is None:
+            torch.empty((), dtype=torch.int64).random_(generator=self.generator)
 
     def _by_threads(self, dataset: StoreDataset, position: Position) -> Iterator[Any]:
         draw = (self.seed, position.epoch)

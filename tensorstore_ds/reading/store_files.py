@@ -100,7 +100,7 @@ def open_file(root: Path, name: str) -> IO[bytes]:
 def _read_root(path: Path) -> tuple[bytes, _Identity]:
     if not os.path.lexists(path / "zarr.json"):
         what = "this is not a store (it has no zarr.json)" if path.exists() else "there is no such store"
-        raise FormatError(Problem(str(path), "not-a-store", f"{what}."))
+        raise FormatError(Problem(str(path), "not-a-store", f"{what}. Correct the path, or run tsds convert."))
     try:
         with open_file(path, "zarr.json") as file:
             status = os.fstat(file.fileno())

@@ -163,7 +163,9 @@ def load_model(path: str | os.PathLike[str], *, device: torch.device | str = "cp
     """
     path = user_path(path)
     if path.is_dir():
-        raise TrainingError(f"{path}: expected a checkpoint, found a folder. Name {path / 'best.pt'}, or another file.")
+        best = path / "best.pt"
+        name = best if best.exists() else "the file best.pt of a run"
+        raise TrainingError(f"{path}: expected a checkpoint, found a folder. Name {name}.")
     card, content = load(path)
     try:
         _check_weights(card, content["weights"], path.stat().st_size)

@@ -194,9 +194,10 @@ def _notes(run: Run) -> Iterator[str]:
         f"{run.loader.residency.replace('-', ' ')}; {evaluated}"
     )
     vit, ranks = run.vit, f", {run.ranks.size} ranks" if run.ranks.size > 1 else ""
+    resized = "" if vit.image_size == run.card.stored else f", resized from {'x'.join(map(str, run.card.stored))}"
     yield (
         f"ViT of {_parameters(run) / 1e6:.2f} million weights, {'x'.join(map(str, vit.grid))} patches of "
-        f"{vit.patch_size} pixels, images of {'x'.join(map(str, vit.image_size))}; {run.learner.precision} on "
+        f"{vit.patch_size} pixels, images of {'x'.join(map(str, vit.image_size))}{resized}; {run.learner.precision} on "
         f"{run.ranks.device.type}{ranks}"
     )
     if run.batch_note:

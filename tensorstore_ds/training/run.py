@@ -57,6 +57,8 @@ class Run:
 
     def __init__(self, store: Store, options: TrainOptions, ranks: Ranks, out: Path, *, resume: bool) -> None:
         self.store, self.ranks, self.out = store, ranks, out
+        if out.exists() and not out.is_dir():
+            raise OptionError(f"{out}: expected a folder, found a file. Choose another `out`.")
         self.last = out / "last.pt"  # the state after the last step before it was written, to go on with
         self.best = out / "best.pt"  # the model of the best epoch
         self.resumed = self.last.exists()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -30,8 +30,12 @@ class OfBatches(nn.Module):
 
     @property
     def has_no_state(self) -> bool:
-        """Whether results follow from the arguments alone: threads may then transform several batches at once."""
-        return True
+        """Whether results follow from the arguments alone: threads may then transform several batches at once.
+
+        Nobody knows it of a subclass of the user, or of hooks: these are called, one batch at a time, as any module.
+        """
+        own = type(self).__module__.startswith("tensorstore_ds.")
+        return own and not (self._forward_hooks or self._forward_pre_hooks)
 
     def forward(self, batch: Any, rows: Rows | None = None, epoch: int | None = None) -> Any:
         """Transform a batch; what is not named here passes through as it is.
@@ -170,7 +174,7 @@ class Compose(OfBatches):
 
     @property
     def has_no_state(self) -> bool:
-        return all(isinstance(transform, OfBatches) and transform.has_no_state for transform in self.transforms)
+        return super().has_no_state and all(map(_has_no_state, self.transforms))
 
     def transform_batch(
         self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
@@ -179,11 +183,15 @@ class Compose(OfBatches):
         result = dict(batch)
         for place, transform in enumerate(self.transforms):
             keys = fold(self.seed, place, numbers.view(np.uint64)).view(np.int64)
-            if isinstance(transform, OfBatches):
+            if _has_no_state(transform):
                 result = transform.transform_batch(result, keys, epoch or 0, pool)
             else:
                 result = transform(result, keys, epoch or 0)
         return result
+
+
+def _has_no_state(transform: Any) -> TypeGuard[OfBatches]:
+    return isinstance(transform, OfBatches) and transform.has_no_state
 
 
 def check_images(batch: Mapping[str, Any]) -> Tensor:
