@@ -81,7 +81,7 @@ def page(results: Mapping[str, Result]) -> str:
     if "batch_transforms" in results:
         parts += [_TRANSFORMS, *_transforms(results["batch_transforms"]), *_figures(results, "batch_transforms")]
     parts += [_LEARNING, "## Converting and opening"]
-    parts += [*_figures(results, "convert_mnist", "take", "open_large", "memory", "startup"), _CONVERTING]
+    parts += [*_figures(results, "convert_mnist", "take", "open_large", "remote", "memory", "startup"), _CONVERTING]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 

@@ -24,19 +24,21 @@ from tensorstore_ds.format.arrays import (
     shard_files,
 )
 from tensorstore_ds.format.kinds import KeyField, LabelField, RawImageField, SizeField
-from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.kinds.base import Field, TableField, of_kind
 from tensorstore_ds.format.manifest import File, Manifest, Shard, SplitEntry, shard_path
 from tensorstore_ds.format.root import dump_listing, dump_root
 from tensorstore_ds.format.schema import ArraySpec
 
 MILLISECONDS, MEGABYTES = 50, 30
 SECONDS, ROOT_MEGABYTES = 1, 2
+#: Of an image that is kept as a file.
+FILE_NBYTES = 50_000
 _ROUNDS = 5  # for each of the settings' rounds: one takes a fraction of a second
 _ROWS = {"train": 300_000, "val": 20_000, "test": 15_000}
 _SHARDS = 10_000  # of a row each
 _CLASSES = 1000
-_KEY_NBYTES = 32  # of each sample's key
-_FIELDS: dict[str, Field] = {
+_VALUES = {"key": 32, "image": FILE_NBYTES}  # bytes of each sample's, where they are a table
+FIELDS: dict[str, Field] = {
     "image": RawImageField(ArraySpec("uint8", (224, 224, 3))),
     "label": LabelField(classes=tuple(f"n{i:08d}" for i in range(_CLASSES))),
     "size": SizeField(),
@@ -47,7 +49,7 @@ _FIELDS: dict[str, Field] = {
 def measure(settings: Settings) -> dict[str, Any]:
     """Time and memory of `tensorstore_ds.open`, each time in a fresh process, after the import."""
     large = settings.scratch / "large.tsds"
-    per_shard = ConvertOptions().shard_nbytes // _FIELDS["image"].arrays[""].row_nbytes
+    per_shard = ConvertOptions().shard_nbytes // FIELDS["image"].arrays[""].row_nbytes
     write_sparse_store(large, _ROWS, per_shard)
     median = _opened(large, settings.repeat * _ROUNDS)
     size = f"{median['nbytes'] / 1e9:.0f} GB in {median['files']:.0f} files"
@@ -80,35 +82,39 @@ def _opened(store: Path, times: int) -> dict[str, float]:
 # --- the store --------------------------------------------------------------------------------------------------
 
 
-def write_sparse_store(root: Path, all_rows: Mapping[str, int], per_shard: int) -> None:
+def write_sparse_store(
+    root: Path, all_rows: Mapping[str, int], per_shard: int, fields: Mapping[str, Field] = FIELDS
+) -> None:
     """A store as a conversion of so many images would leave it, but for the data: all zeros, and wrong digests."""
     root.mkdir()
     splits = {}
     for split, rows in all_rows.items():
         sizes = [min(per_shard, rows - first) for first in range(0, rows, per_shard)]
-        shards = tuple(_write_shard(root / shard_path(split, i), n) for i, n in enumerate(sizes))
+        shards = tuple(_write_shard(root / shard_path(split, i), n, fields) for i, n in enumerate(sizes))
         splits[split] = SplitEntry(shards, {"class_counts": [rows // _CLASSES] * _CLASSES})
     files = {}
     for split in splits:
         (root / split / "zarr.json").write_bytes(dump_json(GROUP))
         files[f"{split}/zarr.json"] = _listed(root / split / "zarr.json")
-    (root / "zarr.json").write_bytes(dump_root(Manifest("memmap", CHUNK_SIZE, _FIELDS, splits, files)))
+    (root / "zarr.json").write_bytes(dump_root(Manifest("memmap", CHUNK_SIZE, fields, splits, files)))
 
 
-def _write_shard(directory: Path, rows: int) -> Shard:
-    lengths = {"key": rows * _KEY_NBYTES}
-    arrays = shard_arrays(_FIELDS, rows, lengths, "memmap", CHUNK_SIZE)
+def _write_shard(directory: Path, rows: int, fields: Mapping[str, Field]) -> Shard:
+    tables = of_kind(fields, TableField)
+    lengths = {name: rows * _VALUES[name] for name in tables}
+    arrays = shard_arrays(fields, rows, lengths, "memmap", CHUNK_SIZE)
     data = {f"{name}/{array.data_path}": (name, array) for name, array in arrays.items()}
-    files = shard_files(_FIELDS, arrays)
+    files = shard_files(fields, arrays)
     for path in files:
         file = directory / path
         file.parent.mkdir(parents=True, exist_ok=True)
         if path in data:
-            name, geometry = data[path]
-            _write_sparse(file, geometry, np.arange(rows + 1) * _KEY_NBYTES if name == "key/offsets" else None)
+            array, geometry = data[path]
+            table, _, part = array.partition("/")
+            _write_sparse(file, geometry, np.arange(rows + 1) * _VALUES[table] if part == "offsets" else None)
         else:
-            array = arrays.get(path.removesuffix("/zarr.json"))
-            file.write_bytes(dump_json(GROUP if array is None else array.metadata()))
+            described = arrays.get(path.removesuffix("/zarr.json"))
+            file.write_bytes(dump_json(GROUP if described is None else described.metadata()))
     listed = {path: _listed(directory / path) for path in files}
     listing = dump_listing(listed)
     (directory / "zarr.json").write_bytes(listing)
