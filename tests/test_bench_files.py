@@ -163,3 +163,13 @@ def test_too_many_files_to_drop_are_said(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("tensorstore_ds.comparison.system.PATIENCE", -1.0)
     with pytest.raises(tsds.ResidencyError, match="takes more than"):
         drop_files(class_folders(tmp_path / "source"))
+
+
+def test_a_first_sample_without_a_label_is_not_of_the_last_class(tmp_path: Path) -> None:
+    source = class_folders(tmp_path / "source") / "train"
+    rows = [f"{name}/{i}.png,{'' if name == 'bee' and i < 2 else name}" for name in ("bee", "ant") for i in range(3)]
+    (source / "train.csv").write_text("\n".join(["path,label", *rows]))
+    store = convert(source / "train.csv", tmp_path / "s.tsds")
+    assert store["train"]["label"][:3].tolist() == [-1, -1, 1]
+    raw = opened(store, source, LABELLED, tmp_path)
+    assert raw.reader == "image files" and as_stored(store, raw, LABELLED)

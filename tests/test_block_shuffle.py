@@ -135,3 +135,11 @@ def test_quality_by_labels():
 def test_what_quality_refuses(bad, message):
     with pytest.raises(ValueError, match=message):
         shuffle_quality(**bad)
+
+
+def test_samples_without_a_label_are_a_part_of_their_own():
+    rows, labels = np.random.default_rng(3).permutation(400), np.repeat([-1, 0, 1, 2], 100)
+    assert shuffle_quality(rows, batch_size=50, labels=labels) == shuffle_quality(
+        rows, batch_size=50, labels=labels + 1
+    )
+    assert shuffle_quality(np.arange(400), batch_size=50, labels=labels) == 0

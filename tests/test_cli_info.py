@@ -117,3 +117,18 @@ def test_what_is_no_sound_store_is_one_line(command: str, store: str) -> None:
     done = tsds(command, INVALID / store)
     assert done.exit_code == 1
     assert re.fullmatch(r"tsds: [^\n]+\n", done.stderr)
+
+
+def test_samples_without_a_label(tmp_path: Path) -> None:
+    images = [np.full((4, 4), i, np.uint8) for i in range(5)]
+    labels = {"train": [0, None, 1, -1], "test": [None]}
+    for splits, shown in (
+        (["train"], "  2 unlabelled\n"),
+        (["train", "test"], "  3 unlabelled: 2 in train, 1 in test\n"),
+    ):
+        out = tmp_path / f"{len(splits)}.tsds"
+        with tensorstore_ds.Writer(out, classes=["ant", "bee"]) as writer:
+            for split in splits:
+                for image, label in zip(images, labels[split], strict=False):
+                    writer.append(split, image=image, label=label)
+        assert shown in tsds("info", out).stdout

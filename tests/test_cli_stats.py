@@ -39,3 +39,8 @@ def test_a_split_that_is_not_there(command: str) -> None:
     done = tsds(command, VALID / "shards.tsds", "--split", "dev")
     assert done.exit_code == 1
     assert "there is no split dev. Choose one of train, val, test-0." in done.stderr
+
+
+def test_samples_without_a_label() -> None:
+    assert tsds("stats", VALID / "unlabelled.tsds").stdout.count("    1 unlabelled\n") == 1
+    assert "unlabelled" not in tsds("stats", VALID / "classification.tsds").stdout

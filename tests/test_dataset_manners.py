@@ -185,3 +185,14 @@ def test_a_split_is_a_source_of_random_access(folders: Path, tmp_path: Path, enc
         with pytest.raises(IndexError, match="is outside of"):
             split[row]
     assert [sample["key"] for sample in (split[i] for i in range(len(split)))] == split["key"][:]
+
+
+def test_samples_without_a_label(tmp_path):
+    labels = [1, -1, 0, -1]
+    store_of(tmp_path / "s.tsds", [(np.zeros((6, 5), np.uint8), label) for label in labels], ["ant", "bee"])
+    dataset = tsds.StoreDataset(tmp_path / "s.tsds", return_as="tuple")
+    assert dataset.targets == labels == [int(label) for _, label in dataset]
+    assert [label for _, label in dataset.samples] == labels
+    assert dataset.class_to_idx == {"ant": 0, "bee": 1}
+    assert [labels.tolist() for _, labels in tsds.DataLoader(dataset, 4)] == [labels]
+    assert dataset.filter(lambda label: label >= 0, "label").targets == [1, 0]

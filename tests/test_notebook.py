@@ -94,3 +94,11 @@ def test_without_pictures_the_facts_are_shown(path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(tsds, "preview", damaged)
     html = tsds.open(path)["train"]._repr_html_()
     assert "nothing &lt;to&gt; draw" in html and "<img" not in html
+
+
+def test_samples_without_a_label(tmp_path: Path) -> None:
+    image = np.zeros((6, 5, 3), np.uint8)
+    split = store_of(tmp_path / "s.tsds", [(image, label) for label in (0, -1, None, 1)], ["ant", "bee"])["train"]
+    assert split.class_counts == {"label": {"ant": 1, "bee": 1}} and split.unlabelled == {"label": 2}
+    assert "ant 1, bee 1; 2 unlabelled" in split._repr_html_()
+    assert "unlabelled" not in store_of(tmp_path / "t.tsds", [(image, 0)], ["ant"])["train"]._repr_html_()

@@ -202,3 +202,10 @@ def test_a_shard_ends_where_it_ends():
     shard = plan_shards({"train": Selection("train", "abcdefg", range(7))}, 3)["train", 1]
     assert list(shard) == ["d", "e", "f"]
     assert (list(shard[-1:]), list(shard[1:]), list(shard[3:])) == (["f"], ["e", "f"], [])
+
+
+def test_samples_without_a_label_are_divided_as_a_class_is():
+    labels = np.repeat([-1, 0, 1], [40, 20, 10])
+    splits = plan(contents(70, labels), {"train": 0.5, "val": 0.5}, 0)
+    for split in splits.values():
+        assert [int((labels[split.rows] == label).sum()) for label in (-1, 0, 1)] == [20, 10, 5]

@@ -217,3 +217,13 @@ def test_rows_that_cannot_be_drawn(rows: list[int], tmp_path: Path) -> None:
 def test_a_store_without_images() -> None:
     with pytest.raises(OptionError, match="expected a field of images, found none"):
         preview(tensorstore_ds.open(VALID / "array-fields.tsds")["train"], [0])
+
+
+def test_a_sample_without_a_label_gets_no_class(tmp_path: Path) -> None:
+    """Below its picture it says so, where the last class would stand if its label were an index."""
+    images = plain(1, 20, 20)
+    texts = {}
+    for name, classes, label in (("a", ("ant", "bee"), -1), ("b", ("ant", "bee"), 1), ("c", ("no label",), 0)):
+        split = split_of(tmp_path / f"{name}.tsds", images, {"label": label_field(*classes)}, label=np.array([label]))
+        texts[name] = preview(split).tobytes()
+    assert texts["a"] == texts["c"] != texts["b"]

@@ -173,7 +173,8 @@ def test_labels_of_other_shapes(tmp_path: Path) -> None:
         ({"train_x": GRAY, "test_y": Y}, "no-image"),
         ({"images": GRAY, "labels": Y[:4]}, "array-shape"),
         ({"images": GRAY, "labels": Y + 1}, "unknown-class"),
-        ({"images": GRAY, "labels": Y - 1}, "unknown-class"),
+        ({"images": GRAY, "labels": Y - 2}, "unknown-class"),
+        ({"images": GRAY, "labels": Y * 0 - 1}, "unknown-class"),
         ({"images": GRAY, "labels": Y.astype(np.uint64) + np.uint64(2**63)}, "array-shape"),
         ({"images": GRAY[0]}, "array-shape"),
         ({"images": GRAY[:, :0]}, "array-shape"),
@@ -198,6 +199,17 @@ def test_what_is_refused(tmp_path: Path, arrays: dict[str, NDArray[Any]], reason
         scan(save(tmp_path, **arrays))
     assert error.value.reason == reason
     assert "\n" not in str(error.value)
+
+
+def test_labels_of_minus_one_are_no_labels(tmp_path: Path) -> None:
+    labels = np.array([1, -1, 0, 1, -1, -1], np.int8)
+    source, contents = scan(save(tmp_path, train_x=GRAY, train_y=labels, test_x=GRAY, test_y=labels * 0 - 1))
+    assert contents.fields["label"].classes == ("0", "1")  # type: ignore[union-attr]
+    assert contents.labels is not None
+    assert contents.labels["train"].tolist() == labels.tolist() and set(contents.labels["test"].tolist()) == {-1}
+    assert [source.read("train", i).label for i in contents.splits["train"]] == labels.tolist()
+    _, contents = scan(save(tmp_path / "named", x=GRAY, y=labels * 0 - 1), classes=("cat", "dog"))
+    assert contents.fields["label"].classes == ("cat", "dog")  # type: ignore[union-attr]
 
 
 class Trap:

@@ -121,10 +121,30 @@ def test_images_beside_class_folders_are_problems(tmp_path: Path) -> None:
     assert list(contents.splits["train"]) == ["cat/1.png", "dog/2.png"]
 
 
-def test_a_split_without_class_folders_is_a_problem(tmp_path: Path) -> None:
-    _, contents = scan(make(tmp_path, "train/cat/1.png", "test/2.png", "test/3.png", "4.png"))
-    assert set(contents.splits) == {"train"}
-    assert reasons(contents) == dict.fromkeys(["test/2.png", "test/3.png", "4.png"], "no-annotation")
+def test_a_split_without_class_folders_has_no_labels(tmp_path: Path) -> None:
+    source, contents = scan(make(tmp_path, "train/cat/1.png", "train/dog/5.png", "test/2.png", "test/3.png", "4.png"))
+    assert classes(contents) == ("cat", "dog")
+    assert reasons(contents) == {"4.png": "no-annotation"}
+    assert list(contents.splits["test"]) == ["test/2.png", "test/3.png"]
+    assert contents.labels is not None
+    assert {name: labels.tolist() for name, labels in contents.labels.items()} == {"train": [0, 1], "test": [-1, -1]}
+    assert [source.read("test", path).label for path in contents.splits["test"]] == [-1, -1]
+    assert source.read("train", "train/dog/5.png").label == 1
+
+
+def test_images_beside_the_class_folders_of_a_split_are_problems(tmp_path: Path) -> None:
+    _, contents = scan(make(tmp_path, "train/cat/1.png", "train/2.png", "test/cat/3.png", "test/4.png"))
+    assert reasons(contents) == dict.fromkeys(["train/2.png", "test/4.png"], "no-annotation")
+    assert {split: list(paths) for split, paths in contents.splits.items()} == {
+        "train": ["train/cat/1.png"],
+        "test": ["test/cat/3.png"],
+    }
+
+
+def test_splits_without_any_class_folder_have_no_field_of_labels(tmp_path: Path) -> None:
+    source, contents = scan(make(tmp_path, "train/1.png", "test/2.png"))
+    assert not contents.fields and contents.labels is None
+    assert source.read("test", "test/2.png").label is None
 
 
 def test_names_that_are_not_utf8_are_problems(tmp_path: Path) -> None:

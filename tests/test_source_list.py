@@ -216,7 +216,6 @@ def test_images_in_another_folder(tmp_path: Path) -> None:
     ("line", "reason"),
     [
         ("b.png", "list-line"),
-        ("b.png,", "list-line"),
         ("b.png,x,y", "list-line"),
         (",x", "list-line"),
         ("./,x", "list-line"),
@@ -238,6 +237,39 @@ def test_bad_lines_are_problems(tmp_path: Path, line: str, reason: str) -> None:
     assert contents.labels is not None
     assert len(contents.labels["train"]) == 2
     assert "\n" not in str(contents.problems[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "labels"),
+    [
+        ("a.png,dog\nb.png,\nc.png,cat\n", ("cat", "dog"), [1, -1, 0]),
+        ("a.png,1\nb.png,-1\nc.png,0\nd.png,\n", ("0", "1"), [1, -1, 0, -1]),
+        ("a.png,-1\nb.png,dog\n", ("-1", "dog"), [0, 1]),  # one text is no number, so all are names
+    ],
+)
+def test_lines_without_a_label(tmp_path: Path, text: str, names: tuple[str, ...], labels: list[int]) -> None:
+    source, contents = scan(write(tmp_path, "l.csv", f"path,label\n{text}"))
+    assert classes(contents) == names and not contents.problems
+    assert contents.labels is not None
+    np.testing.assert_array_equal(contents.labels["train"], np.array(labels), strict=True)
+    assert [sample.label for sample in samples(source, contents)] == labels
+
+
+def test_a_list_without_any_label(tmp_path: Path) -> None:
+    file = write(tmp_path, "l.csv", "path,label\na.png,\nb.png,\n")
+    with pytest.raises(SourceError, match="expected a label in some line, found none") as error:
+        scan(file)
+    assert error.value.reason == "unknown-class"
+    source, contents = scan(file, classes=("cat", "dog"))
+    assert classes(contents) == ("cat", "dog")
+    assert [sample.label for sample in samples(source, contents)] == [-1, -1]
+
+
+@pytest.mark.parametrize("text", ["a.png,-2\nb.png,0\nc.png,1\n", "a.png,-2\nb.png,0\n"])
+def test_negative_numbers_in_a_list_are_names(tmp_path: Path, text: str) -> None:
+    """As any text that is no class index; -1 alone has a meaning."""
+    _, contents = scan(write(tmp_path, "l.csv", f"path,label\n{text}"))
+    assert classes(contents)[0] == "-2"
 
 
 @pytest.mark.parametrize("cells", ["1,2,3,", "1,2,3,x", "1,2,3,1_0", ",,,1", "1,2,3"])

@@ -228,7 +228,7 @@ def test_samples_that_are_none(sample: Any) -> None:
         ((GRAY, {"boxes": BOXES}), "annotation"),
         ((GRAY, 0.5), "annotation"),
         ((GRAY, 2), "unknown-class"),
-        ((GRAY, -1), "unknown-class"),
+        ((GRAY, -2), "unknown-class"),
         ((GRAY, "emu"), "unknown-class"),
     ],
 )
@@ -238,6 +238,45 @@ def test_a_sample_that_differs_from_the_first_is_named(second: Any, reason: str)
     with pytest.raises(SourceError, match="train/00001") as error:
         source.read("train", 1)
     assert error.value.reason == reason
+
+
+@pytest.mark.parametrize("second", [(GRAY, None), (GRAY, -1), {"image": GRAY, "label": None}, (GRAY, {"label": None})])
+def test_a_sample_without_a_label(second: Any) -> None:
+    source, contents = scan([(GRAY, 0), second], classes=("a", "b"))
+    assert [source.read("train", i).label for i in contents.splits["train"]] == [0, -1]
+
+
+@pytest.mark.parametrize("none", [None, -1])
+def test_the_first_sample_has_no_label(none: int | None) -> None:
+    for data, options in [
+        ([(GRAY, none), (GRAY, "b")], {"classes": ("a", "b")}),
+        (Data([(GRAY, none), (GRAY, 1)], classes=["a", "b"]), {}),
+    ]:
+        source, contents = scan(data, **options)
+        assert classes(contents) == ("a", "b")
+        assert [source.read("train", i).label for i in contents.splits["train"]] == [-1, 1]
+
+
+def test_unlabelled_targets() -> None:
+    _, contents = scan(Data([(GRAY, 1), (GRAY, -1), (GRAY, 0)], targets=[1, -1, 0]))
+    assert classes(contents) == ("0", "1")
+    assert contents.labels is not None
+    assert contents.labels["train"].tolist() == [1, -1, 0]
+
+
+def test_none_is_no_label_where_classes_are_those_of_objects() -> None:
+    sample = {"image": GRAY, "boxes": BOXES, "labels": [0, 1], "label": None}
+    source, contents = scan([sample], classes=("a", "b"))
+    assert list(contents.fields) == ["objects"]
+    assert source.read("train", 0).label is None
+
+
+@pytest.mark.parametrize("labels", [[0, -1], [-1, 0]])
+def test_objects_always_have_labels(labels: list[int]) -> None:
+    source, _ = scan([(GRAY, {"boxes": BOXES, "labels": labels})], classes=("a", "b"))
+    with pytest.raises(SourceError, match="found -1") as error:
+        source.read("train", 0)
+    assert error.value.reason == "unknown-class"
 
 
 def test_labels_of_objects_are_checked() -> None:

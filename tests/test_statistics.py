@@ -106,3 +106,10 @@ def test_moments_of_a_strangers_manifest(changes):
     assert channel_moments({"channels": GOOD_CHANNELS}) == ([0.5, 0.25], [0.1, 0.0], 255)
     assert channel_moments({"channels": GOOD_CHANNELS | changes}) is None
     assert channel_moments({"channels": "x"}) is channel_moments({}) is None
+
+
+def test_samples_without_a_label_are_not_counted():
+    statistics = Statistics()
+    statistics.add_labels(np.array([1, -1, 0, 1, -1]), 3)
+    statistics.add_labels(np.array([-1, -1]), 3)
+    assert statistics.summary()["class_counts"] == [1, 2, 0]

@@ -14,7 +14,8 @@ from small_stores import image_field, label_field, write_store
 from stores import Samples, detections, store_of
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import FormatError, OptionError
-from tensorstore_ds.training.data import task_of
+from tensorstore_ds.training.data import eval_split_of, task_of
+from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.tasks import TASKS
 from training_stores import one_line
 
@@ -60,8 +61,8 @@ def test_what_a_store_is_good_for(tmp_path: Path, names: tuple[str, ...], chosen
         assert "Use " + " or ".join(f'`task="{name}"`' for name in possible) + "." in str(error.value)
 
 
-def labels_and_objects(path: Path) -> tsds.Store:
-    """A store with a label an image, and objects with boxes and points that have no classes."""
+def labels_and_objects(path: Path, *, label: int | None = None) -> tsds.Store:
+    """A store with a label an image (`label`, if given), and objects with boxes and points that have no classes."""
     values = {"boxes": {"dtype": "float32", "shape": [4]}, "keypoints": {"dtype": "float32", "shape": [2, 2]}}
     pixels = np.zeros((6, 8, 8, 1), np.uint8)
     fields = {
@@ -71,7 +72,7 @@ def labels_and_objects(path: Path) -> tsds.Store:
     }
     arrays = {
         "image": pixels,
-        "label": np.arange(6) % 3,
+        "label": np.arange(6) % 3 if label is None else np.full(6, label),
         "objects/offsets": np.arange(7),
         "objects/boxes": np.tile(np.array([1, 1, 5, 5], np.float32), (6, 1)),
         "objects/keypoints": np.ones((6, 2, 2), np.float32),
@@ -130,7 +131,9 @@ def test_labels_without_names_of_classes(tmp_path: Path) -> None:
         task_of(tsds.open(tmp_path / "s.tsds")["train"])
 
 
-@pytest.mark.parametrize(("name", "value"), [("label", 3), ("label", -1), ("objects/labels", 3)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("label", 3), ("label", -2), ("objects/labels", 3), ("objects/labels", -1)]
+)
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_damaged_labels_are_one_line(tmp_path: Path, name: str, value: int, split: str) -> None:
     samples = samples_with("label") if name == "label" else samples_with("boxes", "labels")
@@ -143,7 +146,21 @@ def test_damaged_labels_are_one_line(tmp_path: Path, name: str, value: int, spli
     file.write_bytes(damaged)
     store = tsds.open(tmp_path / "s.tsds")
     with pytest.raises(FormatError) as error:
-        task_of(store["train"], eval_split=store["test"])
-    assert f"{split}/{name}: expected labels in [0, 3), found" in one_line(error.value)
+        eval_split_of(store, TrainOptions(), task_of(store["train"]))
+    least = -1 if name == "label" else 0
+    assert f"{split}/{name}: expected labels in [{least}, 3), found" in one_line(error.value)
     if split == "test":
         assert task_of(store["train"]).classes == CLASSES
+
+
+def test_a_split_without_any_label(tmp_path: Path) -> None:
+    """Its labels cannot be learned; its keypoints can."""
+    split = labels_and_objects(tmp_path / "s.tsds", label=-1)["train"]
+    for name in ("auto", "classification", "classification+keypoints"):
+        with pytest.raises(OptionError) as error:
+            task_of(split, name)  # type: ignore[arg-type]
+        assert one_line(error.value) == (
+            f"train: expected samples with a label to learn from, found none in {len(split)}. "
+            'Convert samples with labels, too, or use `task="keypoints"`.'
+        )
+    assert task_of(split, "keypoints").name == "keypoints"

@@ -134,6 +134,33 @@ def test_classification_is_torchs_cross_entropy(drawn: Any, smoothing: float) ->
         torch.testing.assert_close(loss, functional.cross_entropy(outputs, labels, label_smoothing=smoothing))
 
 
+def test_labels_of_minus_one_are_absent() -> None:
+    labels = torch.tensor([2, -1, 0])
+    targets = LABELS.targets({"label": labels})
+    assert targets.tolist() == [2, ABSENT, 0] and labels.tolist() == [2, -1, 0]
+    sums = LABELS.sums(torch.eye(3)[[2, 2, 1]], targets, detailed=True)
+    assert LABELS.metrics(sums) == {"accuracy": 0.5, "balanced_accuracy": 0.5}
+    assert sums["confusion"].sum() == 2
+
+
+def test_what_is_absent_adds_nothing_to_a_blend() -> None:
+    outputs = torch.randn(4, 3, requires_grad=True)
+    shares = LABELS.blendable(torch.tensor([2, ABSENT, 0, ABSENT]))
+    assert shares.tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0], [0, 0, 0]]
+    blended = 0.75 * shares + 0.25 * shares.roll(1, 0)
+    loss = LABELS.loss(outputs, torch.cat([shares[:3], shares[3:]]), label_smoothing=0.2)
+    known = torch.tensor([2, 0])
+    torch.testing.assert_close(loss, functional.cross_entropy(outputs[[0, 2]], known, label_smoothing=0.2))
+    loss.backward()
+    assert outputs.grad is not None and not outputs.grad[[1, 3]].any() and outputs.grad[[0, 2]].all()
+    each = functional.cross_entropy(outputs, torch.tensor([2, 2, 0, 0]), reduction="none", label_smoothing=0.2)
+    torch.testing.assert_close(
+        LABELS.loss(outputs, blended, label_smoothing=0.2), (each * torch.tensor([0.75, 0.25, 0.75, 0.25])).sum() / 2
+    )
+    sums = LABELS.sums(outputs, shares)
+    assert sums["labelled"] == 2 and LABELS.loss(outputs, torch.zeros(4, 3)) == 0
+
+
 def test_classification_of_blended_labels() -> None:
     outputs, shares = torch.randn(5, 3), torch.rand(5, 3).softmax(1)
     expected = functional.cross_entropy(outputs, shares, label_smoothing=0.1)

@@ -20,7 +20,7 @@ import tensorstore_ds as tsds
 from global_state import global_state
 from stores import Samples
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
-from training_stores import annotated, labelled, load_history, one_line, small
+from training_stores import annotated, labelled, load_history, one_line, patterns, small
 
 
 @pytest.fixture(scope="module")
@@ -412,3 +412,62 @@ def test_a_loss_that_is_no_number(store: Path, tmp_path: Path) -> None:
 
 def patterns_image(size: int = 12) -> Any:
     return np.random.default_rng(size).integers(0, 255, (size, size, 1), np.uint8)
+
+
+# --- samples without a label -------------------------------------------------------------------------------------
+
+
+def partly_labelled(path: Path, train: list[int], test: list[int], *, skip: bool = False) -> Path:
+    """A store of `patterns` with other labels; if asked for, without the samples of the test that have none."""
+    with tsds.Writer(path, classes=["a", "b", "c"]) as writer:
+        for split, labels in (("train", train), ("test", test)):
+            for sample, label in zip(patterns(len(labels)), labels, strict=True):
+                if split == "train" or label >= 0 or not skip:
+                    writer.append(split, image=sample["image"], label=label)
+    return path
+
+
+@pytest.mark.parametrize("mix", ["none", "mixup"])
+def test_samples_without_a_label_add_nothing(tmp_path: Path, mix: Any) -> None:
+    train, test = [row % 3 if row % 5 else -1 for row in range(60)], [0, 1, 2, -1, -1, 2]
+    notes: list[str] = []
+    options = small(epochs=2, batch_size=12, mix=mix)
+    store = partly_labelled(tmp_path / "s.tsds", train, test)
+    report = tsds.train(store, options, out=tmp_path / "run", listeners=tsds.Listeners(notes.append))
+    assert "12 of 60 samples of train have no label: they teach no class" in notes
+    assert "2 of 6 samples of test have no label: they do not count" in notes
+    assert report is not None and [row["samples"] for row in report.classes] == [1, 1, 2]
+    # The last epoch is as one that is evaluated on the samples with labels alone.
+    alone = partly_labelled(tmp_path / "known.tsds", train, test, skip=True)
+    other = tsds.train(alone, options, out=tmp_path / "other")
+    assert other is not None and len(tsds.open(alone)["test"]) == 4
+    assert dict(report.last) == pytest.approx(dict(other.last))
+
+
+def test_an_epoch_may_begin_with_samples_without_a_label(tmp_path: Path) -> None:
+    """No batch of them has a mean of nothing, which would end the run."""
+    store = partly_labelled(tmp_path / "s.tsds", [0, 1] + [-1] * 30, [-1])
+    notes: list[str] = []
+    report = tsds.train(
+        store, small(epochs=2, batch_size=2), out=tmp_path / "run", listeners=tsds.Listeners(notes.append)
+    )
+    assert report is not None and 0 < report.last["loss"] < 5
+    assert any("there is no split with labels to evaluate on" in note for note in notes)
+
+
+def test_splits_without_any_label_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError) as error:
+        tsds.train(partly_labelled(tmp_path / "s.tsds", [-1, -1], [0, 1]), small(), out=tmp_path / "run")
+    assert one_line(error.value).startswith("train: expected samples with a label to learn from, found none in 2.")
+    with pytest.raises(OptionError) as error:
+        store = partly_labelled(tmp_path / "t.tsds", [0, 1], [-1, -1])
+        tsds.train(store, small(eval_split="test"), out=tmp_path / "run")
+    assert "`eval_split`: expected samples with a label to evaluate on, found none in test" in one_line(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_balanced_run_never_draws_them(tmp_path: Path) -> None:
+    store = partly_labelled(tmp_path / "s.tsds", [0, 1, 2] * 4 + [-1] * 12, [0, 1])
+    report = tsds.train(store, small(epochs=1, batch_size=4, balance="inverse"), out=tmp_path / "run")
+    assert report is not None
+    assert load_history(tmp_path / "run")[0].train["accuracy"] >= 0

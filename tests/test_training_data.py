@@ -24,6 +24,7 @@ from tensorstore_ds.training.data import (
     image_shape,
     split_of,
     train_loader,
+    unlabelled_samples,
     unseen_classes,
 )
 from tensorstore_ds.training.options import Balance
@@ -70,20 +71,32 @@ def test_which_split_is_evaluated_on(tmp_path: Path) -> None:
     store = numbered(tmp_path / "s.tsds", test=some, validation=some, valid=[], train=some, other=some)
 
     def chosen(**options: str) -> str | None:
-        found = eval_split_of(store, small(**options))
+        found = eval_split_of(store, small(**options), TASK)
         return None if found is None else found.name
 
     assert chosen() == "validation"  # `valid` comes first, and has no samples
     assert chosen(train_split="validation") == "test"
     assert chosen(eval_split="other") == "other"
     assert chosen(eval_split="train") == "train"
-    assert eval_split_of(numbered(tmp_path / "t.tsds", train=some, other=some), small()) is None
-    assert eval_split_of(numbered(tmp_path / "v.tsds", train=some, test=some, val=some), small()).name == "val"  # type: ignore[union-attr]
+    assert eval_split_of(numbered(tmp_path / "t.tsds", train=some, other=some), small(), TASK) is None
+    both = eval_split_of(numbered(tmp_path / "v.tsds", train=some, test=some, val=some), small(), TASK)
+    assert both is not None and both.name == "val"
     text = refused(lambda: chosen(eval_split="valid"))
     assert text == "`eval_split`: expected a split with samples, found valid with none."
     text = refused(lambda: split_of(store, "tset", "train_split"))
     assert text == "`train_split`: expected one of test, validation, valid, train, other, found tset."
     assert split_of(store, "train", "train_split").name == "train"
+
+
+def test_a_split_without_labels_is_not_evaluated_on(tmp_path: Path) -> None:
+    store = numbered(tmp_path / "s.tsds", train=[0, 1], val=[-1, -1], test=[-1, 2])
+    found = eval_split_of(store, small(), TASK)
+    assert found is not None and found.name == "test"
+    text = refused(lambda: eval_split_of(store, small(eval_split="val"), TASK))
+    expected = "`eval_split`: expected samples with a label to evaluate on, found none in val. Choose another split."
+    assert text == expected
+    assert unseen_classes(TASK, store["train"], store["test"]) == ["cat"]
+    assert [unlabelled_samples(TASK, store[name]) for name in ("train", "val", "test")] == [0, 2, 1]
 
 
 # --- images ------------------------------------------------------------------------------------------------------

@@ -140,11 +140,24 @@ def test_thresholds_out_of_range(boxed, threshold):
         repeat_factors(boxed, threshold=threshold)
 
 
-@pytest.mark.parametrize("bad", [-1, 2])
+@pytest.mark.parametrize("bad", [-2, 2])
 def test_a_label_that_is_no_class(tmp_path, bad):
     images = np.zeros((2, 1, 1, 1), np.uint8)
     fields = {"image": image_field(images), "label": label_field("ant", "bee")}
     arrays = {"image": images, "label": np.array([0, bad])}
     split = tsds.open(write_store(tmp_path / "s.tsds", fields, ("train", 2, arrays)))["train"]
-    with pytest.raises(FormatError, match=r"train/label: expected labels in \[0, 2\), found"):
+    with pytest.raises(FormatError, match=r"train/label: expected labels in \[-1, 2\), found"):
         class_balanced_weights(split)
+
+
+@pytest.mark.parametrize("method", ["inverse", "effective"])
+def test_a_sample_without_a_label_is_never_drawn(tmp_path, method):
+    def split_of(name, labels):
+        return store_of(tmp_path / name, [(np.zeros((4, 4), np.uint8), label) for label in labels], "ab")["train"]
+
+    weights = class_balanced_weights(split_of("some.tsds", [0, -1, 1, 0, -1]), method=method)
+    all_labelled = class_balanced_weights(split_of("all.tsds", [0, 1, 0]), method=method)
+    np.testing.assert_array_equal(weights, [all_labelled[0], 0, all_labelled[1], all_labelled[2], 0])
+    assert set(WeightedSampler(weights, 200).rows().tolist()) == {0, 2, 3}
+    with pytest.raises(ValueError, match="expected one positive number or more, found none"):
+        WeightedSampler(class_balanced_weights(split_of("none.tsds", [-1, -1]), method=method))

@@ -269,7 +269,25 @@ def test_fields_that_no_store_can_have_are_refused_at_once(out, values, text):
 def test_a_label_that_the_first_sample_had_not(out):
     image = np.zeros((6, 5), np.uint8)
     with pytest.raises(tsds.SourceError, match=r"train/00001: .* The first sample had no label"):
-        write(out, [{"image": image, "label": None}, {"image": image, "label": 1}])
+        write(out, [{"image": image}, {"image": image, "label": 1}])
+
+
+def test_samples_without_a_label(out):
+    image = np.zeros((6, 5), np.uint8)
+    with tsds.Writer(out, classes=CLASSES) as writer:
+        for label in (None, 1, -1, CLASSES[0]):
+            writer.append("train", image=image, label=label)
+        with pytest.raises(tsds.SourceError, match="found -2"):
+            writer.append("train", image=image, label=-2)
+        with pytest.raises(tsds.SourceError, match="expected the fields of the first sample"):
+            writer.append("train", image=image)
+        writer.append("test", image=image, label=None)
+    assert writer.summary.notes == ("samples without a label: 2 of 4 in train, 1 of 1 in test.",)
+    store = tsds.open(out)
+    assert store["train"]["label"][:].tolist() == [-1, 1, -1, 0] and store["test"]["label"][:].tolist() == [-1]
+    assert store["train"].class_counts["label"] == {CLASSES[0]: 1, CLASSES[1]: 1} | dict.fromkeys(CLASSES[2:], 0)
+    assert store["train"].unlabelled == {"label": 2} and store["test"].unlabelled == {"label": 1}
+    assert tsds.verify(out) == []
 
 
 # --- generators -------------------------------------------------------------------------------------------------

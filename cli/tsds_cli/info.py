@@ -53,6 +53,9 @@ def info(store: Path, sha256: str | None, as_json: bool) -> None:
         counted = {split: counts[name] for split in opened if name in (counts := opened[split].class_counts)}
         if counted and field.kind in _NOUNS:
             _show_classes(_NOUNS[field.kind], field.classes, counted)
+            if unlabelled := {split: n for split in opened if (n := opened[split].unlabelled.get(name))}:
+                shown = ", ".join(f"{n:,} in {split}" for split, n in unlabelled.items())
+                text.echo(f"  {sum(unlabelled.values()):,} unlabelled{f': {shown}' if len(opened) > 1 else ''}")
     text.head("in memory (page cache)")
     columns = [(name, words.size(column.nbytes), *shown_share(column)) for name, column in resident.items()]
     text.echo_table(columns, right=[1, 2])

@@ -66,6 +66,8 @@ def _show(split: Split) -> None:
         ignored = _ignored(split, name)
         if ignored is not None:
             text.echo(f"    {ignored:,} pixels are ignored")
+        if unlabelled := split.unlabelled.get(name):
+            text.echo(f"    {unlabelled:,} unlabelled")
 
 
 def _show_classes(name: str, kind: str, counts: Mapping[str, int]) -> None:

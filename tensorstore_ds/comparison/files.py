@@ -50,8 +50,8 @@ def open_files(store: Store, split: Split, fields: Mapping[str, str], raw: Path,
     transform = image_transform(store, split, fields["image"])
     if "objects" not in fields and "label" in fields:
         classes = split.fields[fields["label"]].classes
-        name = classes[int(split[fields["label"]][0])]
-        if name in relative.parts[:-1]:
+        labels = np.asarray(split.column(fields["label"]))
+        if labels.min() >= 0 and (name := classes[int(labels[0])]) in relative.parts[:-1]:  # all have a class folder
             folder = raw.joinpath(*relative.parts[: relative.parts.index(name)])
             images = ImageFolder(str(folder), transform, loader=open_image, allow_empty=True)
             if tuple(images.classes) != classes:  # other folders, or in another order: sorted by number, say

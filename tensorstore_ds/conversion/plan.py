@@ -119,10 +119,10 @@ def _divide(
     """Row numbers of each part, ascending."""
     groups = np.zeros(len(hashes), np.int64) if labels is None else labels
     order = np.lexsort((hashes, groups))
-    starts = np.flatnonzero(np.diff(groups[order], prepend=np.int64(-1)))
+    starts = np.flatnonzero(np.diff(groups[order])) + 1
     cuts = np.cumsum(fractions)[:-1]
     parts: list[list[NDArray[np.int64]]] = [[] for _ in fractions]
-    for group in np.split(order, starts[1:]):
+    for group in np.split(order, starts):
         for part, rows in zip(parts, np.split(group, np.rint(cuts * len(group)).astype(np.int64)), strict=True):
             part.append(rows)
     return [np.sort(np.concatenate(part)) for part in parts]

@@ -19,8 +19,8 @@ from tensorstore_ds.conversion.shard_writer import FinishedShard
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, Problem, SourceError, StoreExistsError
 from tensorstore_ds.format.arrays import CHUNK_SIZE
-from tensorstore_ds.format.kinds import MaskField
-from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.kinds import LabelField, MaskField
+from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.manifest import Manifest, SplitEntry
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.progress import notebook_bar
@@ -136,7 +136,8 @@ def commit(
     if not any(split.rows for split in splits.values()):
         nothing = Problem(origin["source"], "empty-source", "expected samples, found none.")
         raise SourceError(skipped or nothing, "No sample is left to be stored.")
-    for note in (*notes_of_classes(options, fields), *note_of_channels(whole.sums.get("images_of", {}))):
+    notes = (*notes_of_classes(options, fields), *note_of_unlabelled(fields, splits))
+    for note in (*notes, *note_of_channels(whole.sums.get("images_of", {}))):
         workspace.note(note)
     counts = dict(Counter(problem.reason for problem in skipped))
     provenance = {
@@ -165,6 +166,15 @@ def notes_of_classes(options: ConvertOptions, fields: Mapping[str, Field]) -> li
         expected = "a mask with classes has whole numbers (H, W)"
         notes.append(f"mask is stored as an array, {mask.describe()}: {expected}.")
     return notes
+
+
+def note_of_unlabelled(fields: Mapping[str, Field], splits: Mapping[str, SplitEntry]) -> list[str]:
+    """How many samples have no label, where others have one or could."""
+    if not of_kind(fields, LabelField):
+        return []
+    bare = {name: split.rows - sum(split.statistics.get("class_counts", ())) for name, split in splits.items()}
+    shown = ", ".join(f"{count:,} of {splits[name].rows:,} in {name}" for name, count in bare.items() if count)
+    return [f"samples without a label: {shown}."] if shown else []
 
 
 def note_of_channels(images_of: Mapping[str, int]) -> list[str]:

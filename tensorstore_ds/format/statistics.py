@@ -31,8 +31,8 @@ class Statistics:
         self.sums: dict[str, Any] = dict(sums or {})
 
     def add_labels(self, labels: NDArray[np.int64], classes: int) -> None:
-        """Count image labels, (n,)."""
-        self.add({"class_counts": np.bincount(labels, minlength=classes).tolist()})
+        """Count image labels, (n,); those that are negative stand for samples without one."""
+        self.add({"class_counts": np.bincount(labels[labels >= 0], minlength=classes).tolist()})
 
     def add_objects(self, lengths: NDArray[np.int64], labels: NDArray[np.int64] | None, classes: int) -> None:
         """Count objects: `lengths` (n,) of each sample, and their class indices (M,), if they have any."""

@@ -171,7 +171,7 @@ def shuffle_quality(
         rows: (m,) integers, not negative, as a sampler's `rows()`: of one rank or of all.
         batch_size: rows in a batch; a last short batch is left out if there is another.
         parts: of the store, up to the largest row in `rows`.
-        labels: (n,) integers, not negative: the class of each row of the store, to be used instead of parts.
+        labels: (n,) integers: the class of each row of the store, -1 without one, to be used instead of parts.
 
     Raises:
         ValueError: there are no rows, or a number is out of its range.
@@ -184,6 +184,7 @@ def shuffle_quality(
     part = rows * parts // (int(rows.max()) + 1) if labels is None else np.asarray(labels)[rows]
     batch_size = min(batch_size, len(rows))
     batches = len(rows) // batch_size
+    part = part - part.min()  # samples without a label are a part, too
     kinds = int(part.max()) + 1
     cells = np.repeat(np.arange(batches) * kinds, batch_size) + part[: batches * batch_size]
     counts = np.bincount(cells, minlength=batches * kinds)

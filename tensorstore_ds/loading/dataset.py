@@ -186,7 +186,10 @@ class StoreDataset(Dataset[Sample]):
 
     @property
     def targets(self) -> list[int]:
-        """The class index of every sample, as torchvision's data sets have it; AttributeError without labels."""
+        """The class index of every sample, as torchvision's data sets have it, -1 where a sample has no label.
+
+        AttributeError without a field of labels.
+        """
         name = next((name for name, field in self.split.fields.items() if isinstance(field, LabelField)), None)
         if name is None:
             raise AttributeError(f"{self.path.name}, {self.split_name}: expected a field of labels, found none.")
@@ -195,7 +198,7 @@ class StoreDataset(Dataset[Sample]):
 
     @property
     def samples(self) -> list[tuple[str, int]]:
-        """(key, class index) of every sample, as ImageFolder has paths and indices."""
+        """(key, class index) of every sample, as ImageFolder has paths and indices; -1 where there is no label."""
         return list(zip(map(self.key, self.store_rows(np.arange(len(self))).tolist()), self.targets, strict=True))
 
     imgs = samples

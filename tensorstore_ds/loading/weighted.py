@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.columns import Column
@@ -96,12 +97,13 @@ class WeightedSampler(RowSampler):
 def class_balanced_weights(
     split: Split, *, field: str = "label", method: Literal["inverse", "effective"] = "inverse", beta: float = 0.999
 ) -> NDArray[np.float64]:
-    """A weight for every sample, by how rare its class is: (n,) float64 in (0, 1].
+    """A weight for every sample, by how rare its class is: (n,) float64 in [0, 1].
 
     ``inverse`` is 1 / n, where n is the number of samples of the class: all classes are then drawn equally often.
     ``effective`` is (1 - beta) / (1 - beta ** n), the inverse of the effective number of samples (Cui et al., Class-
     Balanced Loss Based on Effective Number of Samples, CVPR 2019, proposition 1): beta = 0 weighs all samples alike,
     beta near 1 does as ``inverse`` does. Samples are counted in the labels: statistics are optional in a store.
+    A sample without a label has weight 0, so that it is never drawn.
 
     Raises:
         OptionError: the split has no such field of kind ``label``, or `beta` is not in [0, 1).
@@ -112,10 +114,12 @@ def class_balanced_weights(
     if not 0 <= beta < 1:
         raise refusal("beta", "in [0, 1)", beta)
     _check_field(split, field, LabelField)
-    labels = checked_labels(split.column(field), len(split.fields[field].classes), f"{split.name}/{field}")
-    counts = np.bincount(labels, minlength=1).clip(1)  # a class without samples has a weight that nobody asks for
+    classes = len(split.fields[field].classes)
+    labels = checked_labels(split.column(field), classes, f"{split.name}/{field}", least=UNLABELLED)
+    known = labels != UNLABELLED
+    counts = np.bincount(labels[known], minlength=1).clip(1)  # a class without samples has a weight nobody asks for
     weights = 1 / counts if method == "inverse" else (1 - beta) / (1 - beta**counts)
-    return np.asarray(weights[labels])
+    return np.where(known, weights[labels], 0.0)
 
 
 def repeat_factors(split: Split, *, threshold: float, field: str = "objects") -> NDArray[np.float64]:
@@ -187,10 +191,10 @@ def _check_field(split: Split, name: str, kind: type[Field]) -> None:
         raise OptionError(f"split {split.name!r}: expected {expected}, found {found or 'none'}. {ADVICE}")
 
 
-def checked_labels(column: Column, classes: int, where: str) -> NDArray[np.int64]:
-    """All labels of a column, each the index of a class: `open` does not look at them, and indexing would wrap."""
+def checked_labels(column: Column, classes: int, where: str, *, least: int = 0) -> NDArray[np.int64]:
+    """All labels of a column, each in [least, classes): `open` does not look at them, and indexing would wrap."""
     labels = np.asarray(column)
-    if labels.size and not 0 <= labels.min() <= labels.max() < classes:
-        message = f"expected labels in [0, {classes}), found {labels.min()} to {labels.max()}."
+    if labels.size and not least <= labels.min() <= labels.max() < classes:
+        message = f"expected labels in [{least}, {classes}), found {labels.min()} to {labels.max()}."
         raise FormatError(Problem(where, "label-range", message), "Convert again.")
     return labels

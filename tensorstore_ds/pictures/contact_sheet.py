@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.pictures.drawing import COLORS, class_name, draw_mask, draw_objects, mask_color, mask_labels
 from tensorstore_ds.pictures.lettering import lettering, shortened
@@ -85,7 +86,11 @@ def _cell(split: Split, row: int, image: str, tables: Sequence[str]) -> _Cell:
     for name in tables:
         draw_objects(picture, split[name][row], scale, split.fields[name].classes)
     labelled = of_kind(split.fields, LabelField)
-    labels = [class_name(field.classes, int(split[name][row])) for name, field in labelled.items()]
+    indices = {name: int(split[name][row]) for name in labelled}
+    labels = [
+        "no label" if index == UNLABELLED else class_name(labelled[name].classes, index)
+        for name, index in indices.items()
+    ]
     return _Cell(picture, labels, key)
 
 

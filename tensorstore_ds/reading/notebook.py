@@ -24,6 +24,8 @@ class ShownSplit(Protocol):
 
     @property
     def class_counts(self) -> Mapping[str, Mapping[str, int]]: ...  # noqa: D102  # as of `Split`
+    @property
+    def unlabelled(self) -> Mapping[str, int]: ...  # noqa: D102  # as of `Split`
 
 
 def as_html(title: str, facts: Mapping[str, str], split: ShownSplit | None, rows: Sequence[int] | None = None) -> str:
@@ -39,6 +41,8 @@ def facts_of(split: ShownSplit, fields: Iterable[str]) -> dict[str, str]:
         if counts := split.class_counts.get(name):
             most = sorted(counts.items(), key=lambda item: -item[1])
             rest = f" and {len(most) - _CLASSES:,} more" if len(most) > _CLASSES else ""
+            unlabelled = split.unlabelled.get(name)
+            rest += f"; {unlabelled:,} unlabelled" if unlabelled else ""
             facts[f"classes of {name}"] = ", ".join(f"{c} {n:,}" for c, n in most[:_CLASSES]) + rest
     return facts
 

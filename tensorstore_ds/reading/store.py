@@ -209,6 +209,12 @@ class Split:
         counts = {n: class_counts(self.statistics, n, field.kind, field.classes) for n, field in self.fields.items()}
         return {name: found for name, found in counts.items() if found}
 
+    @property
+    def unlabelled(self) -> dict[str, int]:
+        """How many samples have no label, by field of labels, for those of `class_counts`; nothing is read."""
+        counts = {name: found for name, found in self.class_counts.items() if self.fields[name].kind == "label"}
+        return {name: max(0, len(self) - sum(found.values())) for name, found in counts.items()}
+
     def __repr__(self) -> str:
         return f"<Split {self.name!r}, {len(self)} rows of {', '.join(self.fields)}>"
 

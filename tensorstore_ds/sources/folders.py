@@ -12,6 +12,7 @@ import numpy as np
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField
+from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import os_errors
 from tensorstore_ds.sources import masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
@@ -35,6 +36,7 @@ class FolderSource(Source):
         super().__init__(path, options)
         self._level = 0  # how many folders lie above the class folders
         self._labels: dict[str, int] = {}  # class name -> index; empty when there are no classes
+        self._unlabelled: frozenset[str] = frozenset()  # split folders without class folders, where others have some
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -57,6 +59,8 @@ class FolderSource(Source):
         folders = {folder: tuple(folder.split("/")[:-1]) for folder in dict.fromkeys(map(_folder, images))}
         tops = list(dict.fromkeys(names[0] for names in folders.values() if names))
         self._level = int(bool(tops) and all(top.lower() in SPLIT_NAMES for top in tops))
+        divided = {names[0] for names in folders.values() if len(names) > 1}
+        self._unlabelled = frozenset(tops).difference(divided) if self._level and divided else frozenset()
         self._check_level(tops, folders.values())
         labelled = any(len(names) > self._level for names in folders.values())
         if labelled:
@@ -84,14 +88,15 @@ class FolderSource(Source):
         labels: dict[str, array[int]] = {}
         for folder, paths in groupby(images, _folder):
             names = folders[folder]
-            if len(names) < depth:
+            bare = len(names) == 1 and names[0] in self._unlabelled
+            if len(names) < depth and not bare:
                 level = "class" if self._labels else "split"
                 message = f"expected images inside the {level} folders, found one beside or above them. Move it away."
                 problems += [Problem(path, "no-annotation", message) for path in paths]
             elif kept := encodable(paths, problems):
                 split = split_of[names[0]] if self._level else "train"
                 splits.setdefault(split, PackedStrings()).extend(kept)
-                label = self._labels[names[self._level]] if self._labels else 0
+                label = UNLABELLED if bare else self._labels[names[self._level]] if self._labels else 0
                 labels.setdefault(split, array("q")).extend([label] * len(kept))
         if not splits:
             raise SourceError(problems)
@@ -102,8 +107,13 @@ class FolderSource(Source):
 
     def read(self, split: str, reference: Reference) -> Sample:
         path = str(reference)
-        label = self._labels[path.split("/", self._level + 1)[self._level]] if self._labels else None
-        return Sample(path, f"{self.path}/{path}", label)
+        return Sample(path, f"{self.path}/{path}", self._label(path))
+
+    def _label(self, path: str) -> int | None:
+        names = path.split("/", self._level + 1)[:-1]
+        if not self._labels:
+            return None
+        return self._labels[names[self._level]] if len(names) > self._level else UNLABELLED
 
     def _check_level(self, tops: list[str], folders: Iterable[_Names]) -> None:
         """Refuse what would give classes that nobody means: split folders beside others, a folder around it all."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.regular_files import read_lines
 
@@ -75,16 +76,20 @@ def number_classes(
     labels: Sequence[int] | NDArray[np.int64], wanted: tuple[str, ...] | None, where: str
 ) -> tuple[str, ...]:
     """The class names of labels that are numbers already: `wanted`, whose n-th name (from 0) is that of label n, else
-    the numbers themselves, which must then be 0 to n - 1 without a gap.
+    the numbers themselves, which must then be 0 to n - 1 without a gap. `UNLABELLED` is the label of no class.
 
-    >>> number_classes([1, 0, 2, 1], None, "labels.npy")
+    >>> number_classes([1, 0, 2, -1, 1], None, "labels.npy")
     ('0', '1', '2')
 
     Raises:
-        SourceError: `unknown-class` for a negative number, a gap, or a number that has no name in `wanted`.
+        SourceError: `unknown-class` for another negative number, a gap, a number that has no name in `wanted`, or
+            `UNLABELLED` alone where there are no names.
         OptionError: `wanted` is empty or names a class twice.
     """
-    numbers = np.unique(np.asarray(labels, np.int64)).tolist()
+    numbers = [number for number in np.unique(np.asarray(labels, np.int64)).tolist() if number != UNLABELLED]
+    if wanted is None and len(labels) and not numbers:
+        message = f"expected labels from 0 up, found {UNLABELLED} alone, which stands for no label."
+        raise SourceError(Problem(where, "unknown-class", message), "Name all classes with `classes`, label 0 first.")
     n = len(numbers) if wanted is None else len(_checked(wanted, "classes"))
     wrong = next((number for number in numbers if not 0 <= number < n), None)
     if wrong is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import Problem, SourceError, one_line
 from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
+from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.manifest_values import MOST_DIMENSIONS
 from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
 from tensorstore_ds.sources.base import FLAGS, Objects, Sample, SourceOptions
@@ -34,7 +35,8 @@ class Parts:
     """A sample taken apart."""
 
     image: Any  #: a path, the bytes of a file, a PIL image, or pixels (H, W) or (H, W, C)
-    label: int | str | None = None  #: a class index, or a class name
+    label: int | str | None = None  #: a class index, or a class name, or `UNLABELLED`
+    unlabelled: bool = False  #: its label is None: where others have one, it is `UNLABELLED`
     objects: Objects | None = None
     mask: Any = None  #: class indices (H, W), a PIL image or a path
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)  #: numbers that are fields of their own, by name
@@ -76,7 +78,7 @@ class SampleReader:
             advice = "Pass the names as `classes`, in the order of their numbers: the first one is that of 0."
             raise SourceError(Problem(self._where, "unknown-class", message), advice)
         fields: dict[str, Field] = {}
-        if parts.label is not None:
+        if parts.label is not None or (parts.unlabelled and classes and not parts.has_classes):
             fields["label"] = LabelField(classes=classes or ())
         if parts.objects is not None:
             fields["objects"] = self._objects_field(parts.objects, classes or ())
@@ -98,6 +100,8 @@ class SampleReader:
             SourceError: it is none, or has other fields.
         """
         parts = parts_of(key, sample)
+        if parts.unlabelled and "label" in self.fields:
+            parts = replace(parts, label=UNLABELLED)
         shapes = _parts_shapes(parts)
         if shapes != self._shapes:
             wanted, has = (
@@ -146,8 +150,9 @@ class SampleReader:
 
     def _index(self, key: str, label: int | str, field: str) -> int:
         indices = self._indices[field]
-        index = indices.get(label, -1) if isinstance(label, str) else label
-        if not 0 <= index < len(indices):
+        index = indices.get(label, len(indices)) if isinstance(label, str) else label
+        least = UNLABELLED if field == "label" else 0
+        if not least <= index < len(indices):
             message = f"expected a label of the {len(indices)} classes, found {label}."
             raise SourceError(Problem(key, "unknown-class", message), "Correct the label or the class names.")
         return index
@@ -209,7 +214,7 @@ def _parts(sample: Any) -> Parts:
     if isinstance(target, Mapping):
         return _from_mapping(image, target, arrays=False)
     if target is None or isinstance(target, str):
-        return Parts(_image(image), target)
+        return Parts(_image(image), target, unlabelled=target is None)
     if hasattr(target, "getbands"):  # a PIL image, as of torchvision's VOCSegmentation
         return Parts(_image(image), mask=target)
     array = as_array(target)
@@ -259,11 +264,12 @@ def _from_mapping(image: Any, values: Mapping[str, Any], *, arrays: bool) -> Par
     source = nested if isinstance(nested, Mapping) else values if flat else None
     taken = {"objects"} if source is nested else set(OBJECT_VALUES) if flat else set()
     label: int | str | None = None
+    unlabelled = "label" in values and values["label"] is None
     mask: Any = None
     fields: dict[str, NDArray[Any]] = {}
     ignored: list[str] = []
     for name, value in values.items():
-        if name in taken:
+        if name in taken or (name == "label" and unlabelled):
             continue
         array = as_array(value)
         is_index = array is not None and array.ndim == 0 and array.dtype.kind in "iu"
@@ -278,10 +284,10 @@ def _from_mapping(image: Any, values: Mapping[str, Any], *, arrays: bool) -> Par
             fields[str(name)] = array
         else:
             ignored.append(str(name))
-    if not arrays and source is None and label is None:
+    if not arrays and source is None and label is None and not unlabelled:
         raise ValueError(f"expected a target with boxes, labels or keypoints, found {_names(values)}")
     objects = None if source is None else _objects(source)
-    return Parts(_image(image), label, objects, mask, fields, tuple(ignored))
+    return Parts(_image(image), label, unlabelled, objects, mask, fields, tuple(ignored))
 
 
 def _is_mask(value: Any, array: NDArray[Any] | None) -> bool:

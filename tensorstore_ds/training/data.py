@@ -12,6 +12,7 @@ from torch.utils.data import Sampler
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField, RawImageField
 from tensorstore_ds.format.kinds.base import Field, of_kind
+from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.dataset import StoreDataset
@@ -41,25 +42,34 @@ def split_of(store: Store, name: str, option: str) -> Split:
     return store[name]
 
 
-def eval_split_of(store: Store, options: TrainOptions) -> Split | None:
-    """The split to evaluate on, if there is one."""
+def eval_split_of(store: Store, options: TrainOptions, task: Task) -> Split | None:
+    """The split to evaluate a task on: the one that is asked for, else the first one that has labels, if there is one.
+
+    Raises:
+        OptionError: there is no split of the name, or it is empty, or none of its samples has a label.
+        FormatError: a label is not the index of a class.
+    """
     if options.eval_split is not None:
-        return split_of(store, options.eval_split, "eval_split")
-    others = (name for name in EVAL_SPLITS if name in store and name != options.train_split and len(store[name]))
-    first = next(others, None)
-    return None if first is None else store[first]
+        split = split_of(store, options.eval_split, "eval_split")
+        if not has_labels(task, split):
+            raise OptionError(
+                f"`eval_split`: expected samples with a label to evaluate on, found none in {split.name}. "
+                "Choose another split."
+            )
+        return split
+    others = (store[name] for name in EVAL_SPLITS if name in store and name != options.train_split)
+    return next((split for split in others if len(split) and has_labels(task, split)), None)
 
 
-def task_of(split: Split, task: TaskName = "auto", *, eval_split: Split | None = None) -> Task:
+def task_of(split: Split, task: TaskName = "auto") -> Task:
     """The task that a store's fields are good for.
 
     Args:
         split: to be trained on.
         task: its name; ``auto``: labels if there are any, else keypoints, else the classes of objects.
-        eval_split: to be evaluated on; its labels are checked too.
 
     Raises:
-        OptionError: the store has no field for the task, or one class only.
+        OptionError: the store has no field for the task, or one class only, or no sample has a label.
         FormatError: a label is not the index of a class.
     """
     possible = _possible_tasks(split.fields)
@@ -84,9 +94,12 @@ def task_of(split: Split, task: TaskName = "auto", *, eval_split: Split | None =
             f"{split.name}: expected two classes or more to tell apart, found {names}. "
             f"Convert samples of other classes, too{other}."
         )
-    for checked in (split, eval_split):
-        if checked is not None:
-            class_counts(chosen, checked)
+    if not has_labels(chosen, split):
+        other = ', or use `task="keypoints"`' if "keypoints" in possible else ""
+        raise OptionError(
+            f"{split.name}: expected samples with a label to learn from, found none in {len(split):,}. "
+            f"Convert samples with labels, too{other}."
+        )
     return chosen
 
 
@@ -131,9 +144,25 @@ def class_counts(task: Task, split: Split) -> Any:
     classes = len(task.classes)
     if not classes:
         return np.zeros(0, np.int64)
-    column = split.column(task.label_field) if task.label_field else split.table(task.objects_field)["labels"]
-    where = f"{split.name}/{task.label_field or task.objects_field + '/labels'}"
-    return np.bincount(checked_labels(column, classes, where), minlength=classes)
+    if not task.label_field:
+        labels = split.table(task.objects_field)["labels"]
+        where = f"{split.name}/{task.objects_field}/labels"
+        return np.bincount(checked_labels(labels, classes, where), minlength=classes)
+    where = f"{split.name}/{task.label_field}"
+    found = checked_labels(split.column(task.label_field), classes, where, least=UNLABELLED)
+    return np.bincount(found[found != UNLABELLED], minlength=classes)
+
+
+def unlabelled_samples(task: Task, split: Split) -> int:
+    """How many samples have no label, where a task learns labels of samples; a `FormatError` as `class_counts`."""
+    counts = class_counts(task, split)
+    return len(split) - int(counts.sum()) if task.label_field else 0
+
+
+def has_labels(task: Task, split: Split) -> bool:
+    """Whether there is a label to learn or to compare with, where a task is about labels of samples."""
+    counts = class_counts(task, split)
+    return not task.label_field or bool(counts.any())
 
 
 def image_shape(store: Store, split: Split) -> tuple[int, int, int]:

@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.training.options import Precision, TrainOptions, ViTOptions
 from tensorstore_ds.training.recipe import completed
-from tensorstore_ds.training.tasks import Batch, Sums, Task
+from tensorstore_ds.training.tasks import Batch, Classification, Sums, Task
 from tensorstore_ds.training.vit import ViT
 
 #: Strength of the blends: of torchvision's reference training for mixup and cutmix.
@@ -61,11 +61,12 @@ class Learner:
         self.step = 0  #: How often the weights were changed.
         self._mix: v2.Transform | None = None
         if options.mix != "none":
-            if task.name != "classification":
+            if not isinstance(task, Classification):
                 raise OptionError(
                     f"`mix`: expected none for {task.name}, found {options.mix}, which blends the labels of images."
                 )
             blend = v2.MixUp if options.mix == "mixup" else v2.CutMix
+            self._blendable = task.blendable
             self._mix = blend(alpha=MIX_ALPHA[options.mix], num_classes=task.outputs)
         self._parallel = DistributedDataParallel(self.module) if distributed else None
         model = self._parallel or self.module
@@ -90,7 +91,7 @@ class Learner:
         """
         images, targets = batch["image"], self.task.targets(batch)
         if self._mix is not None:
-            images, targets = self._mix(images, targets)
+            images, targets = self._mix(images, self._blendable(targets))
         with contextlib.nullcontext() if last or self._parallel is None else self._parallel.no_sync():
             with self.autocast():
                 outputs = self._model(images)

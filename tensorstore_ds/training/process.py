@@ -97,7 +97,8 @@ def device_of(name: str | None, rank: int = 0) -> torch.device:
 class Tally:
     """Losses and metrics of an epoch, added up on the device: nobody waits for it until they are asked for.
 
-    The sums are by name: `loss` times samples, `samples`, and what the task adds up.
+    The sums are by name: `loss` times the samples it is the mean of, which are those that are `labelled` where the task
+    counts them; `samples`; and what the task adds up.
     """
 
     def __init__(self, sums: Mapping[str, Tensor] | None = None) -> None:
@@ -106,13 +107,15 @@ class Tally:
     def add(self, loss: Tensor, samples: int, sums: Mapping[str, Tensor], *, weight: int = 1) -> None:
         """Add a batch; with a weight of 0 only its names, so that ranks without samples have them."""
         counted = loss.new_full((), float(samples))
-        for name, value in {"loss": loss.float() * counted, "samples": counted, **sums}.items():
+        learned = sums.get("labelled", counted)
+        for name, value in {"loss": loss.float() * learned, "samples": counted, **sums}.items():
             value = value * weight
             self.sums[name] = self.sums[name] + value if name in self.sums else value
 
     def metrics(self, task: Task) -> dict[str, float]:
         """The mean loss and the task's metrics so far, of this rank; waits for the device."""
-        return {"loss": float(self.sums["loss"] / self.sums["samples"]), **task.metrics(self.sums)}
+        learned = self.sums.get("labelled", self.sums["samples"])
+        return {"loss": float(self.sums["loss"] / learned.clamp(min=1)), **task.metrics(self.sums)}
 
     def over_ranks(self, ranks: Ranks) -> Tally:
         """The sums of all ranks, on the CPU; every rank must ask, and waits for the others."""

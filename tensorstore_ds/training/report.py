@@ -17,7 +17,7 @@ from torch import Tensor
 from tensorstore_ds.durable import replacing
 from tensorstore_ds.errors import TrainingError
 from tensorstore_ds.training import checkpoint
-from tensorstore_ds.training.data import crowded_samples, reason_for, unseen_classes
+from tensorstore_ds.training.data import crowded_samples, reason_for, unlabelled_samples, unseen_classes
 from tensorstore_ds.training.history import (
     EpochRecord,
     History,
@@ -204,8 +204,12 @@ def _notes(run: Run) -> Iterator[str]:
         yield run.batch_note
     if crowded := crowded_samples(run.task, run.split):
         yield f"{crowded:,} samples have several objects: the keypoints of the one with the largest box are learned"
+    for split, what in ((run.split, "teach no class"), (run.eval_split, "do not count")):
+        if split is not None and (unlabelled := unlabelled_samples(run.task, split)):
+            yield f"{unlabelled:,} of {len(split):,} samples of {split.name} have no label: they {what}"
     if run.eval_split is None:
-        yield "there is no split to evaluate on (val or test): convert with `split=train=0.9,val=0.1`"
+        labelled = " with labels" if run.task.label_field else ""
+        yield f"there is no split{labelled} to evaluate on (val or test): convert with `split=train=0.9,val=0.1`"
     elif unseen := unseen_classes(run.task, run.split, run.eval_split):
         names = ", ".join(unseen[:3]) + (f" and {len(unseen) - 3} more" if len(unseen) > 3 else "")
         yield (

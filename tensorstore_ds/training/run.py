@@ -70,8 +70,8 @@ class Run:
         if self._loaded is not None:
             options = self._loaded.completed(options)
         self.split = split_of(store, options.train_split, "train_split")
-        self.eval_split = eval_split_of(store, options)
-        self.task = task_of(self.split, options.task, eval_split=self.eval_split)
+        self.task = task_of(self.split, options.task)
+        self.eval_split = eval_split_of(store, options, self.task)
         height, width, channels = image_shape(store, self.split)
         self.vit = options.vit((height, width), channels)
         if self.eval_split is not None and image_shape(store, self.eval_split)[2] != channels:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.loading.augment.base import on_device
 from tensorstore_ds.loading.collate import PackedObjects
 
@@ -94,19 +95,26 @@ class Classification(Task):
         """(B,) int64: the class, or `ABSENT`."""
         if self.label_field:
             labels: Tensor = batch[self.label_field]
-            return labels
+            return labels.masked_fill(labels == UNLABELLED, ABSENT)
         objects = objects_of(batch, self.objects_field)
         return pick(objects.values["labels"], largest(objects), ABSENT)
 
     def loss(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
         outputs = outputs.float()
-        if targets.is_floating_point():  # (B, classes), as mixup computes them
-            return functional.cross_entropy(outputs, targets, label_smoothing=label_smoothing)
+        if targets.is_floating_point():  # (B, classes), as `blendable` targets are blended
+            shares = targets.sum(1)  # of each image, that has a label
+            targets = targets / shares.clamp(min=torch.finfo(targets.dtype).tiny)[:, None]
+        else:
+            shares = (targets != ABSENT).float()
         losses = functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=label_smoothing)
-        return losses.sum() / (targets != ABSENT).sum().clamp(min=1)  # 0, not NaN, where all are absent
+        return (losses * shares).sum() / shares.sum().clamp(min=1)  # 0, not NaN, where all are absent
+
+    def blendable(self, targets: Tensor) -> Tensor:
+        """(B, classes) float32, as mixup and cutmix blend them, of `targets`: zeros where the class is absent."""
+        return (targets[:, None] == torch.arange(len(self.classes), device=targets.device)).float()
 
     def sums(self, outputs: Tensor, targets: Tensor, *, detailed: bool = False) -> Sums:
-        labels = targets.argmax(1) if targets.is_floating_point() else targets
+        labels = targets.argmax(1).where(targets.sum(1) > 0, ABSENT) if targets.is_floating_point() else targets
         known, predicted = labels != ABSENT, outputs.argmax(1)
         sums = {"labelled": known.sum(), "correct": (predicted == labels).sum()}
         classes = len(self.classes)

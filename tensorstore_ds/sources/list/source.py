@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import os_errors
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
@@ -31,7 +32,7 @@ from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, notes_of_ren
 
 #: Names of lists that may stand beside the usual ones of splits: unions of them, which are left out.
 _UNION_NAMES = frozenset({"all", "trainval"})
-_NUMBER = re.compile(r"[0-9]{1,18}")
+_NUMBER = re.compile(rf"{UNLABELLED}|[0-9]{{1,18}}")
 
 
 class ListSource(Source):
@@ -81,7 +82,8 @@ class ListSource(Source):
     def read(self, split: str, reference: Reference) -> Sample:
         path, label, numbers = unpack(str(reference))
         objects = self._object(numbers) if numbers else None
-        return Sample(path, f"{self.images}/{path}", self._labels.get(label), objects)
+        index = self._labels.get(label, UNLABELLED) if self._columns.label is not None else None
+        return Sample(path, f"{self.images}/{path}", index, objects)
 
     def _lists(self) -> dict[Path, str]:
         """The lists, each with the name of its split."""
@@ -134,8 +136,8 @@ class ListSource(Source):
         fields: dict[str, Field] = {}
         classes = np.zeros(len(rows.labels), np.int64)  # from the order of occurrence to the class index
         if self._columns.label is not None:
-            fields["label"] = LabelField(classes=self._class_names(list(rows.labels)))
-            classes[:] = [self._labels[text] for text in rows.labels]
+            fields["label"] = LabelField(classes=self._class_names([text for text in rows.labels if text]))
+            classes[:] = [self._labels.get(text, UNLABELLED) for text in rows.labels]
         if self._columns.numbers:
             fields["objects"] = self._objects_field()
         selected = {split: rows.of_split(split, keep) for split in rows.splits}
@@ -146,6 +148,10 @@ class ListSource(Source):
     def _class_names(self, texts: list[str]) -> tuple[str, ...]:
         """The class names, and `_labels`: numbers are class indices, unless the class list has them as names."""
         wanted, where = self.options.classes, str(self.path)
+        if not texts and wanted is None:
+            message = "expected a label in some line, found none."
+            advice = "Fill the column of labels, remove it, or name the classes with `classes`."
+            raise SourceError(Problem(where, "unknown-class", message), advice)
         if all(map(_NUMBER.fullmatch, texts)) and not set(texts) <= set(wanted or ()):
             self._labels = {text: int(text) for text in texts}
             return number_classes(list(self._labels.values()), wanted, where)

@@ -177,8 +177,6 @@ class Columns:
             raise RowError(f"expected {self.width} columns, found {len(cells)}.")
         path = _clean_path(cells[self.path])
         label = "" if self.label is None else cells[self.label]
-        if self.label is not None and not label:
-            raise RowError("expected a label, found an empty cell.")
         numbers = [cells[place] for place in self.numbers]
         for text in numbers:
             if text and not _is_number(text):
