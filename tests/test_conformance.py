@@ -119,6 +119,25 @@ def test_the_specification_gives_the_convention_that_is_written() -> None:
     assert CONVENTION in [json.loads(block) for block in blocks if block.startswith('{"uuid"')]
 
 
+def test_the_page_of_bytes_shows_the_smallest_store() -> None:
+    """Every file of it, without what is written behind the bytes and the lines."""
+    text = (V1 / "hexdump.md").read_text("utf-8")
+    shown = dict(re.findall(r"^## `(\S+)`\n.*?^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    store = CONFORMANCE / "valid/minimal.tsds"
+    assert shown.keys() == {path.relative_to(store).as_posix() for path in store.rglob("*") if path.is_file()}
+    for path, lines in shown.items():
+        data = (store / path).read_bytes()
+        if path.endswith(".json"):
+            assert re.sub(r" +// .*", "", lines).encode() == data
+            continue
+        at = 0
+        for place, line in re.findall(r"^([0-9a-f]{2})  ((?:[0-9a-f]{2} )+) ", lines, re.MULTILINE):
+            assert int(place, 16) == at
+            assert data[at : at + len(bytes.fromhex(line))] == bytes.fromhex(line)
+            at += len(bytes.fromhex(line))
+        assert at == len(data)
+
+
 # --- valid ------------------------------------------------------------------------------------------------------
 
 
