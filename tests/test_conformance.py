@@ -109,6 +109,12 @@ def test_the_generator_needs_only_numpy() -> None:
                 assert name.split(".")[0] in sys.stdlib_module_names | own | {"numpy"}, path
 
 
+def test_every_valid_store_is_described() -> None:
+    table = (CONFORMANCE / "README.md").read_text("utf-8").split("| valid store |")[1].split("\n\n")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall("`(.*?)`", row)} == {Path(path).stem for path in VALID}
+
+
 def test_every_code_of_a_store_is_documented_and_has_a_case() -> None:
     section = (V1 / "reasons.md").read_text("utf-8").split("## Of a store")[1].split("\n## ")[0]
     assert set(re.findall(r"^\| `([a-z-]+)`", section, re.MULTILINE)) == {case["reason"] for case in INVALID}
