@@ -96,7 +96,7 @@ def test_without_zstandard_a_compressed_array_is_refused_and_others_are_read(ope
 def test_requests_and_bytes(server: Served) -> None:
     root = len((VALID / "shards.tsds/zarr.json").read_bytes())
     server.requests.clear()
-    store = reader()(f"{server.url}/shards.tsds")
+    store = reader()(f"{server.url}/shards.tsds/")
     assert server.requests == [("shards.tsds/zarr.json", root)]
     server.requests.clear()
     store.sample("train", 4, ["image"])

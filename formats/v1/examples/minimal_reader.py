@@ -18,10 +18,10 @@ class Store:
     """A store of format 1.x at a path, or at a URL whose server answers ranges; `manifest` says what it holds."""
 
     def __init__(self, place):
-        self.folder, self.url = Path(place).resolve(), f"{place}/" if re.match("https?://", str(place)) else None
+        self.folder, self.url = Path(place).resolve(), place if re.match("https?://", str(place)) else None
         data = self.fetch("zarr.json", 0, 64 * 2**20)
-        attributes = json.loads(data)["attributes"]
-        self.manifest, digest = attributes["tsds"], attributes["tsds_sha256"].encode()
+        root = json.loads(data)["attributes"]
+        self.manifest, digest = root["tsds"], root["tsds_sha256"].encode()
         hashed = hashlib.sha256(data.replace(digest, b"0" * 64)).hexdigest().encode()
         need(hashed == digest and data.count(digest) == 1, f"{place}: zarr.json was changed: its digest is another.")
         need(re.match(r"1\.\d+$", self.manifest["format_version"]), f"{place}: not of format 1, use another reader.")
@@ -79,7 +79,7 @@ class Store:
         need(re.fullmatch(r"([a-z0-9_-]+/)*([a-z0-9_-]+|zarr\.json)", file), f"{file!r} is no path in a store.")
         if self.url:
             span = f"bytes={start}-{start + size - 1}" if start >= 0 else f"bytes={start}"
-            request = urllib.request.Request(self.url + file, headers={"Range": span})  # noqa: S310
+            request = urllib.request.Request(f"{self.url.rstrip('/')}/{file}", headers={"Range": span})  # noqa: S310
             with urllib.request.urlopen(request) as answer:  # noqa: S310
                 need(answer.status == 206 or start == 0, f"{self.url}: this server does not answer ranges.")
                 return answer.read(size)
