@@ -63,6 +63,8 @@ fuzz: $(VENV)/dev.stamp
 $(CLIENTS)/stamp: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m venv $(CLIENTS)
 	$(CLIENTS)/bin/python -m pip --disable-pip-version-check -q install -e '.[clients]'
+	@if command -v npm >/dev/null; then npm install --silent --no-save --prefix $(CLIENTS) zarrita@0.7; \
+		else echo "npm is not here: the tests of zarrita, in JavaScript, will be skipped"; fi
 	@touch $@
 
 # An editable install: it is made again only when the list of what is needed changes.

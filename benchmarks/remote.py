@@ -41,7 +41,9 @@ def measure(settings: Settings) -> dict[str, Any]:
             note = f"{_nbytes(counted['image'])}; " + "; ".join(
                 f"{name}: {len(counted[name])} for {_nbytes(counted[name])}" for name in ("label", "key")
             )
-            figures.append(Figure(f"{where}, {image}: requests for an image", len(counted["image"]), most, "", 0, note=note))
+            figures.append(
+                Figure(f"{where}, {image}: requests for an image", len(counted["image"]), most, "", 0, note=note)
+            )
     return as_result(figures)
 
 

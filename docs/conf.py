@@ -14,7 +14,10 @@ from tensorstore_ds.version import __version__
 
 HERE = Path(__file__).parent
 #: Folders beside this one, and what of them is part of the site.
-NEIGHBORS = {"formats": ("v1/*.*", "v1/conformance/README.md", "sources/*.md"), "examples": ("README.md",)}
+NEIGHBORS = {
+    "formats": ("v1/*.*", "v1/examples/*.*", "v1/conformance/README.md", "sources/*.md"),
+    "examples": ("README.md",),
+}
 PROJECT = tomllib.loads((HERE.parent / "pyproject.toml").read_text("utf-8"))["project"]
 #: Where the repository can be seen: `[project.urls]` in pyproject.toml says it; without it there is no link.
 REPOSITORY = PROJECT.get("urls", {}).get("Repository")

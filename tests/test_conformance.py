@@ -109,6 +109,12 @@ def test_the_generator_needs_only_numpy() -> None:
                 assert name.split(".")[0] in sys.stdlib_module_names | own | {"numpy"}, path
 
 
+def test_every_valid_store_is_described() -> None:
+    table = (CONFORMANCE / "README.md").read_text("utf-8").split("| valid store |")[1].split("\n\n")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall("`(.*?)`", row)} == {Path(path).stem for path in VALID}
+
+
 def test_every_code_of_a_store_is_documented_and_has_a_case() -> None:
     section = (V1 / "reasons.md").read_text("utf-8").split("## Of a store")[1].split("\n## ")[0]
     assert set(re.findall(r"^\| `([a-z-]+)`", section, re.MULTILINE)) == {case["reason"] for case in INVALID}
@@ -117,6 +123,25 @@ def test_every_code_of_a_store_is_documented_and_has_a_case() -> None:
 def test_the_specification_gives_the_convention_that_is_written() -> None:
     blocks = re.findall(r"```json\n(.*?)```", (V1 / "spec.md").read_text("utf-8"), re.DOTALL)
     assert CONVENTION in [json.loads(block) for block in blocks if block.startswith('{"uuid"')]
+
+
+def test_the_page_of_bytes_shows_the_smallest_store() -> None:
+    """Every file of it, without what is written behind the bytes and the lines."""
+    text = (V1 / "hexdump.md").read_text("utf-8")
+    shown = dict(re.findall(r"^## `(\S+)`\n.*?^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    store = CONFORMANCE / "valid/minimal.tsds"
+    assert shown.keys() == {path.relative_to(store).as_posix() for path in store.rglob("*") if path.is_file()}
+    for path, lines in shown.items():
+        data = (store / path).read_bytes()
+        if path.endswith(".json"):
+            assert re.sub(r" +// .*", "", lines).encode() == data
+            continue
+        at = 0
+        for place, line in re.findall(r"^([0-9a-f]{2})  ((?:[0-9a-f]{2} )+) ", lines, re.MULTILINE):
+            assert int(place, 16) == at
+            assert data[at : at + len(bytes.fromhex(line))] == bytes.fromhex(line)
+            at += len(bytes.fromhex(line))
+        assert at == len(data)
 
 
 # --- valid ------------------------------------------------------------------------------------------------------

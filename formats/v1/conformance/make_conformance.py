@@ -6,6 +6,7 @@ Standard library and NumPy only; the same bytes on every machine.
 from __future__ import annotations
 
 import copy
+import hashlib
 import sys
 from pathlib import Path
 
@@ -42,6 +43,20 @@ def plain(files: Files) -> dict[str, bytes]:
     return {path: data for path, data in files.items() if isinstance(data, bytes)}
 
 
+def described(store: Store) -> Json:
+    """What a reader must find in each array of a valid store, by its path."""
+    return {
+        f"{name}/{i:05d}/{path}": {
+            "dtype": array.dtype.name,
+            "shape": list(array.shape),
+            "sha256": hashlib.sha256(array.astype(array.dtype.newbyteorder("<")).tobytes()).hexdigest(),
+        }
+        for name, shards in store.splits.items()
+        for i, shard in enumerate(shards)
+        for path, array in shard.arrays.items()
+    }
+
+
 def write(directory: Path, files: Files) -> None:
     """Write the files of a store below a directory that does not exist yet."""
     for path, data in sorted(files.items()):
@@ -58,7 +73,7 @@ def main(out: Path) -> None:
     listing: list[Json] = []
     for name, store in stores().items():
         write(out / "valid" / f"{name}.tsds", valid_files(store))
-        listing.append({"path": f"valid/{name}.tsds", "valid": True})
+        listing.append({"path": f"valid/{name}.tsds", "valid": True, "arrays": described(store)})
     for case in cases():
         write(out / "invalid" / f"{case.name}.tsds", invalid_files(case))
         listing.append(

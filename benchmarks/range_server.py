@@ -1,0 +1,73 @@
+"""A file server over http that answers ranges, and keeps an account of what was asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from urllib.parse import unquote, urlsplit
+
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+
+
+@dataclass
+class Served:
+    """A folder that is served.
+
+    Attributes:
+        url: of the folder, without a slash at its end.
+        requests: path and number of bytes of every answer so far.
+    """
+
+    url: str
+    requests: list[tuple[str, int]] = field(default_factory=list)
+
+
+@contextmanager
+def served(folder: Path, *, ranges: bool = True) -> Iterator[Served]:
+    """Serve a folder on this machine; without `ranges`, every answer is a whole file."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = unquote(urlsplit(self.path).path).lstrip("/")
+            if not (folder / path).is_file():
+                self.send_error(404)
+                return
+            data = (folder / path).read_bytes()
+            wanted = _RANGE.fullmatch(self.headers.get("Range", "")) if ranges else None
+            start, stop = _span(wanted, len(data)) if wanted else (0, len(data))
+            if start >= stop:
+                self.send_error(416)
+                return
+            self.send_response(206 if wanted else 200)
+            self.send_header("Content-Length", str(stop - start))
+            if wanted:
+                self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data)}")
+            self.end_headers()
+            account.requests.append((path, stop - start))
+            self.wfile.write(data[start:stop])
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        account = Served(f"http://127.0.0.1:{server.server_port}")
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield account
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _span(wanted: re.Match[str], size: int) -> tuple[int, int]:
+    """Half open; without a first byte, a number of bytes from the end."""
+    first, last = wanted.groups()
+    if not first:
+        return max(0, size - int(last)), size
+    return int(first), min(size, int(last) + 1 if last else size)

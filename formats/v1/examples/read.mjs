@@ -1,0 +1,67 @@
+// Read a row of a tsds store in JavaScript: `npm install zarrita`, then `node read.mjs STORE SPLIT ROW`.
+// STORE is a folder, or a URL whose server answers ranges.
+import { createHash } from "node:crypto";
+import FileSystemStore from "@zarrita/storage/fs";
+import * as zarr from "zarrita";
+
+const [place, split, number] = process.argv.slice(2);
+const isUrl = /^https?:\/\//.test(place);
+const store = isUrl ? new zarr.FetchStore(place, { useSuffixRequest: true }) : new FileSystemStore(place);
+const manifest = await openManifest();
+
+// Rows are counted in the split; an array lies in a shard.
+const shards = manifest.splits[split].shards;
+let row = Number(number);
+let index = 0;
+while (index < shards.length && row >= shards[index].rows) row -= shards[index++].rows;
+if (index === shards.length || !Number.isInteger(row) || row < 0) throw new RangeError(`${split} has no row ${number}`);
+const shard = `${split}/${String(index).padStart(5, "0")}`;
+
+const sample = {};
+for (const [name, field] of Object.entries(manifest.fields)) {
+  if (field.kind === "key") {
+    sample[name] = new TextDecoder().decode((await tableRow(name, "bytes")).data);
+  } else if (field.kind === "label") {
+    const label = Number((await fixedRow(name)).data[0]);
+    sample[name] = { label, class: field.classes[label] ?? null }; // -1: the sample has no label
+  } else if (field.kind === "image") {
+    const { data, shape } = field.values ? await tableRow(name, "bytes") : await fixedRow(name);
+    sample[name] = { encoding: field.encoding, shape, sha256: sha256(data) };
+  }
+}
+console.log(JSON.stringify(sample, null, 1));
+
+/** The manifest, of a root whose digest is right. */
+async function openManifest() {
+  const root = await store.get("/zarr.json");
+  if (!root) throw new Error(`${place} is no store: it has no zarr.json`);
+  const text = new TextDecoder().decode(root);
+  const { tsds, tsds_sha256: digest } = JSON.parse(text).attributes;
+  const parts = text.split(digest);
+  if (parts.length !== 2 || sha256(parts.join("0".repeat(64))) !== digest) {
+    throw new Error(`${place}: zarr.json was changed: its digest is another`);
+  }
+  if (!/^1\.\d+$/.test(tsds.format_version)) throw new Error(`${place}: not of format 1`);
+  return tsds;
+}
+
+/** The row of a field of fixed shape: its inner chunk is fetched, found by the index of the array's file. */
+async function fixedRow(path) {
+  const array = await zarr.open(zarr.root(store).resolve(`${shard}/${path}`), { kind: "array" });
+  const { data, shape } = await zarr.get(array, [zarr.slice(row, row + 1), ...array.shape.slice(1).map(() => null)]);
+  return { data, shape: shape.slice(1) };
+}
+
+/** The values of the row of a table, between two of its offsets. */
+async function tableRow(path, value) {
+  const open = (name) => zarr.open(zarr.root(store).resolve(`${shard}/${path}/${name}`), { kind: "array" });
+  const { data: ends } = await zarr.get(await open("offsets"), [zarr.slice(row, row + 2)]);
+  const [start, stop] = Array.from(ends, Number); // less than 2^53
+  if (start === stop) return { data: new Uint8Array(), shape: [0] };
+  return zarr.get(await open(value), [zarr.slice(start, stop)]);
+}
+
+function sha256(data) {
+  const bytes = typeof data === "string" ? data : new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+  return createHash("sha256").update(bytes).digest("hex");
+}

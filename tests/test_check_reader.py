@@ -1,0 +1,89 @@
+"""The checker of readers: what it says of right and of wrong ones."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CONFORMANCE = Path(__file__).parents[1] / "formats" / "v1" / "conformance"
+CHECKER, READERS = CONFORMANCE / "check_reader.py", CONFORMANCE / "readers"
+CASES = json.loads((CONFORMANCE / "cases.json").read_text("utf-8"))["cases"]
+VALID = next(case for case in CASES if case["path"] == "valid/minimal.tsds")
+INVALID = next(case for case in CASES if case["path"] == "invalid/file-size--short.tsds")
+
+
+def check(*arguments: object) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, CHECKER, *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+def judged(case: dict[str, Any], answer: str, *, status: int = 0) -> str | None:
+    """What the checker says of a reader that prints `answer` and ends with `status`."""
+    code = "import sys; print(sys.argv[1]); sys.exit(int(sys.argv[2]))"
+    command = [sys.executable, "-c", code, answer, str(status)]
+    found: str | None = runpy.run_path(str(CHECKER))["problem"](case, command, "map")
+    return found
+
+
+def test_right_answers() -> None:
+    assert judged(VALID, json.dumps({"arrays": VALID["arrays"]})) is None
+    assert judged(INVALID, '{"reason": "file-size"}', status=3) is None
+
+
+@pytest.mark.parametrize(
+    ("case", "answer", "status", "message"),
+    [
+        (VALID, '{"arrays": {}}', 0, "train/00000/image missing"),
+        (
+            VALID,
+            '{"arrays": {"train/00000/image": {"dtype": "int8"}}}',
+            0,
+            'train/00000/image: expected {"dtype": "uint8"',
+        ),
+        (VALID, json.dumps({"arrays": {**VALID["arrays"], "x": {}}}), 0, "x unexpected"),
+        (VALID, "{}", 0, "no member arrays"),
+        (VALID, '{"reason": "manifest"}', 1, "refused: manifest"),
+        (VALID, "no JSON", 0, "status 0, no JSON object on stdout: nothing on stderr"),
+        (INVALID, '{"arrays": {}}', 0, "accepted, expected file-size: "),
+        (INVALID, '{"reason": "manifest"}', 1, "refused with manifest, expected file-size: "),
+        (INVALID, "[]", 1, "status 1, no JSON object"),
+    ],
+)
+def test_wrong_answers(case: dict[str, Any], answer: str, status: int, message: str) -> None:
+    assert str(judged(case, answer, status=status)).startswith(message)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_reader_that_is_killed_has_refused_nothing() -> None:
+    command = [sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"]
+    assert runpy.run_path(str(CHECKER))["problem"](INVALID, command, "map") == "ended by signal 11"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_this_library_answers_all_cases_right() -> None:
+    done = check(sys.executable, READERS / "tensorstore_ds_python.py")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, f"All {len(CASES)} answers are right."), done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", ["zarr_python", "tensorstore_python"])
+def test_zarr_readers_read_the_valid_stores(reader: str) -> None:
+    done = check("--valid-only", sys.executable, READERS / f"{reader}.py")
+    valid = sum(case["valid"] for case in CASES)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, f"All {valid} answers are right."), done.stdout
+
+
+@pytest.mark.slow
+def test_a_reader_that_accepts_everything_fails() -> None:
+    done = check("--no-verify", "--jobs", 2, sys.executable, "-S", "-c", "print('{}')")
+    counts = {line[:16].strip(): line.split()[-2:] for line in done.stdout.splitlines()[-5:]}
+    assert done.returncode == 1
+    assert counts["invalid, map"][1] == counts["valid"][1] == "0"
+    assert "invalid, verify" not in counts
