@@ -37,19 +37,21 @@ def served(folder: Path, *, ranges: bool = True) -> Iterator[Served]:
             if not (folder / path).is_file():
                 self.send_error(404)
                 return
-            data = (folder / path).read_bytes()
+            size = (folder / path).stat().st_size
             wanted = _RANGE.fullmatch(self.headers.get("Range", "")) if ranges else None
-            start, stop = _span(wanted, len(data)) if wanted else (0, len(data))
+            start, stop = _span(wanted, size) if wanted else (0, size)
             if start >= stop:
                 self.send_error(416)
                 return
             self.send_response(206 if wanted else 200)
             self.send_header("Content-Length", str(stop - start))
             if wanted:
-                self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data)}")
+                self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{size}")
             self.end_headers()
             account.requests.append((path, stop - start))
-            self.wfile.write(data[start:stop])
+            with (folder / path).open("rb") as file:
+                file.seek(start)
+                self.wfile.write(file.read(stop - start))
 
         def log_message(self, *args: object) -> None:
             pass

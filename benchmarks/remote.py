@@ -38,12 +38,9 @@ def measure(settings: Settings) -> dict[str, Any]:
             where = f"{ROWS:,} rows in {shards} shard{'s' if shards > 1 else ''}"
             note = f"{sum(nbytes for _, nbytes in server.requests[:begun]):,} bytes"
             figures.append(Figure(f"{where}, {image}: requests to open", begun, 1, "", 0, note=note))
-            note = f"{_nbytes(counted['image'])}; " + "; ".join(
-                f"{name}: {len(counted[name])} for {_nbytes(counted[name])}" for name in ("label", "key")
-            )
-            figures.append(
-                Figure(f"{where}, {image}: requests for an image", len(counted["image"]), most, "", 0, note=note)
-            )
+            others = [f"{name}: {len(counted[name])} for {_nbytes(counted[name])}" for name in ("label", "key")]
+            note, what = "; ".join([_nbytes(counted["image"]), *others]), f"{where}, {image}: requests for an image"
+            figures.append(Figure(what, len(counted["image"]), most, "", 0, note=note))
     return as_result(figures)
 
 
