@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tensorstore_ds.errors import OptionError, ResidencyError
 from tensorstore_ds.format.arrays import array_paths
-from tensorstore_ds.format.manifest import shard_path
+from tensorstore_ds.format.manifest import File, shard_path
 from tensorstore_ds.machine import memory_limit, memory_limits
 from tensorstore_ds.page_cache.system_calls import resident_nbytes
 from tensorstore_ds.reading.store import Store
@@ -189,9 +189,12 @@ def data_files(store: Store, split: str, name: str) -> list[DataFile]:
     files = []
     for i, shard in enumerate(manifest.splits[split].shards):
         arrays = manifest.arrays(shard)
+        listing: Mapping[str, File] = {}
         for array in array_paths(name, manifest.fields[name]):
-            if arrays[array].rows:
-                path = f"{shard_path(split, i)}/{array}/{arrays[array].data_path}"
-                with open_file(store.path, path) as file:
-                    files.append(DataFile(path, os.fstat(file.fileno()).st_size))
+            geometry, path = arrays[array], f"{array}/{arrays[array].data_path}"
+            if geometry.layout == "zarr" and geometry.rows:
+                listing = listing or store.listing(split, i)
+                files.append(DataFile(f"{shard_path(split, i)}/{path}", listing[path].size))
+            elif geometry.rows:
+                files.append(DataFile(f"{shard_path(split, i)}/{path}", geometry.file_nbytes[0]))
     return files

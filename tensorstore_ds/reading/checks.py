@@ -43,8 +43,11 @@ def check_root_files(manifest: Manifest) -> list[Problem]:
 
 
 def check_data_files(root: Path, manifest: Manifest) -> list[Problem]:
-    """Whether every data file is there, of a size that its array can have: what a copy lacks that was cut short."""
-    problems = []
+    """Whether every data file is there, of a size that its array can have: what a copy lacks that was cut short.
+
+    The files above the shards are looked at, too.
+    """
+    problems = check_sizes(root, {path: file.size for path, file in manifest.files.items()})
     known: dict[tuple[str, int], tuple[str, int, int]] = {}  # most of thousands of shards have as many rows
     arrays = [(n, f, path, f"{n}/{path}" if path else n) for n, f in manifest.fields.items() for path in f.arrays]
     for split, entry in manifest.splits.items():

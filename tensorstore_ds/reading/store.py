@@ -19,7 +19,7 @@ from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.kinds import EncodedImageField, RawImageField
 from tensorstore_ds.format.kinds.base import Field, TableField, of_kind
-from tensorstore_ds.format.manifest import Manifest, shard_path
+from tensorstore_ds.format.manifest import File, Manifest, shard_path
 from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.statistics import channel_moments, class_counts
 from tensorstore_ds.reading.checks import check_data_files, check_metadata, check_root_files, check_shard
@@ -79,6 +79,10 @@ class Store:
     def nbytes(self) -> int:
         """Size of all its files but the root's metadata, in bytes."""
         return self.manifest.nbytes
+
+    def listing(self, split: str, shard: int) -> Mapping[str, File]:
+        """Size and SHA-256 of the files of a shard, by path relative to it; raises as `open` if its list is damaged."""
+        return self._files.listing(split, shard)
 
     def __getitem__(self, split: str) -> Split:
         try:
