@@ -31,7 +31,8 @@ main()
 """
 
 #: What stderr has where the signal came elsewhere: the line that says "ready" is the sixth.
-ELSEWHERE = ("Exception ignored in", 'File "<string>", line 6, in <module>\nKeyboardInterrupt')
+#: Python also loses a stream that is being reconfigured, and can then say nothing.
+ELSEWHERE = ("Exception ignored in", 'File "<string>", line 6, in <module>\nKeyboardInterrupt', "lost sys.stderr")
 
 SHARED = Path("/dev/shm")  # noqa: S108
 
