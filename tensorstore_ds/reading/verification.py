@@ -61,9 +61,19 @@ def verify(
         files = StoreFiles(root, sha256)
     except FormatError as error:
         return list(error.problems)
-    manifest = files.manifest
+    listed, problems = _listed(files)
+    if problems:
+        return problems
+    damaged = _check_digests(files, listed, threads, progress or notebook_bytes("Checking"))
+    # Bytes that are not the writer's need no further judgement; what the writer itself got wrong is found here.
+    return damaged or [*_check_groups(files), *_check_chunks(files, threads), *_check_values(Store(files))]
+
+
+def _listed(files: StoreFiles) -> tuple[dict[str, File], list[Problem]]:
+    """Every file but the root's ``zarr.json``, by path; and what is wrong with the lists, or with what lies there."""
+    root, manifest = files.path, files.manifest
     problems = check_root_files(manifest) + check_sizes(root, {n: file.size for n, file in manifest.files.items()})
-    listed, skipped = dict(manifest.files), []
+    listed, unknown = dict(manifest.files), []
     for name, split in manifest.splits.items():
         for i, shard in enumerate(split.shards):
             directory = shard_path(name, i)
@@ -71,19 +81,14 @@ def verify(
                 listing = files.listing(name, i)
             except FormatError as error:
                 problems += error.problems
-                skipped.append(f"{directory}/")  # which files belong to it is not known
+                unknown.append(f"{directory}/")  # which files belong to it is not known
                 continue
             problems += check_shard(root, manifest, name, i, listing)
             listed |= {f"{directory}/{path}": file for path, file in listing.items()}
-            rest = shard.nbytes - sum(file.size for file in listing.values())
-            listed[f"{directory}/zarr.json"] = File(rest, shard.sha256)
+            own_nbytes = shard.nbytes - sum(file.size for file in listing.values())
+            listed[f"{directory}/zarr.json"] = File(own_nbytes, shard.sha256)
     unlisted = _unlisted(root, {*listed, "zarr.json"})
-    problems += [problem for problem in unlisted if not problem.where.startswith(tuple(skipped))]
-    if problems:
-        return problems
-    damaged = _check_digests(files, listed, threads, progress or notebook_bytes("Checking"))
-    # Bytes that are not the writer's need no further judgement; what the writer itself got wrong is found here.
-    return damaged or [*_check_groups(files), *_check_chunks(files, threads), *_check_values(Store(files))]
+    return listed, problems + [problem for problem in unlisted if not problem.where.startswith(tuple(unknown))]
 
 
 def _unlisted(root: Path, listed: Set[str]) -> Iterator[Problem]:
@@ -93,7 +98,7 @@ def _unlisted(root: Path, listed: Set[str]) -> Iterator[Problem]:
         for name in [*names, *links]:
             path = place + name
             if path not in listed:
-                yield Problem(path, "unlisted-file", "this file is not listed in the manifest. Remove it.")
+                yield Problem(path, "unlisted-file", "this file is not listed. Remove it.")
 
 
 def _check_digests(
