@@ -239,7 +239,10 @@ def test_a_run_killed_after_its_checkpoint_evaluates_again(store: Path, tmp_path
 def test_a_run_that_has_ended_is_as_it_was(store: Path, tmp_path: Path) -> None:
     first = tsds.train(store, small(epochs=2), out=tmp_path / "run")
     weights = state(tmp_path / "run")["weights"]
-    again = tsds.train(store, small(epochs=2), out=tmp_path / "run", resume=True)
+    notes: list[str] = []
+    listeners = tsds.Listeners(note=notes.append)
+    again = tsds.train(store, small(epochs=2), out=tmp_path / "run", resume=True, listeners=listeners)
+    assert "all epochs are trained: the last one is evaluated again" in notes
     assert again == first and equal(state(tmp_path / "run")["weights"], weights)
 
 

@@ -219,8 +219,11 @@ def _notes(run: Run) -> Iterator[str]:
     if not tensorboard_available():
         yield "no files for TensorBoard, it is not installed: pip install 'tensorstore-ds[tensorboard]'"
     if run.resumed:
-        position = run.position
-        yield f"goes on in epoch {position.epoch + 1} after {position.batch:,} of {len(run.loader):,} batches"
+        position, batches = run.position, len(run.loader)
+        if (position.epoch + 1, position.batch) == (run.options.epochs, batches):
+            yield "all epochs are trained: the last one is evaluated again"
+        else:
+            yield f"goes on in epoch {position.epoch + 1} after {position.batch:,} of {batches:,} batches"
 
 
 def _facts(run: Run) -> dict[str, Any]:
