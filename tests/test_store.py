@@ -204,6 +204,17 @@ def test_opening_reads_no_data(store):
     assert output.strip() == str([str(store.path / "zarr.json")])
 
 
+def test_what_an_interrupted_conversion_left_is_named(tmp_path):
+    (tmp_path / "s.tsds.partial").mkdir()
+    for name in ("s.tsds", "s.tsds.partial"):
+        with pytest.raises(
+            tsds.FormatError, match=r"s\.tsds\.partial has an interrupted conversion: run its command again"
+        ):
+            tsds.open(tmp_path / name)
+    with pytest.raises(tsds.FormatError, match="Correct the path, or run tsds convert"):
+        tsds.open(tmp_path / "t.tsds")
+
+
 def test_import_is_light():
     code = "import sys, tensorstore_ds; print(sorted({'torch', 'PIL', 'zarr', 'click', 'rich'} & sys.modules.keys()))"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

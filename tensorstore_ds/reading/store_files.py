@@ -100,7 +100,11 @@ def open_file(root: Path, name: str) -> IO[bytes]:
 def _read_root(path: Path) -> tuple[bytes, _Identity]:
     if not os.path.lexists(path / "zarr.json"):
         what = "this is not a store (it has no zarr.json)" if path.exists() else "there is no such store"
-        raise FormatError(Problem(str(path), "not-a-store", f"{what}. Correct the path, or run tsds convert."))
+        advice = "Correct the path, or run tsds convert."
+        work = path.parent / (path.name if path.suffix == ".partial" else f"{path.name}.partial")
+        if work.is_dir():
+            advice = f"{work.name} has an interrupted conversion: run its command again, and it is completed."
+        raise FormatError(Problem(str(path), "not-a-store", f"{what}. {advice}"))
     try:
         with open_file(path, "zarr.json") as file:
             status = os.fstat(file.fileno())
