@@ -123,6 +123,7 @@ class Run:
         position.tally = Tally({name: value.to(self.ranks.device) for name, value in sums.items()})
         if position.batch:
             position.tally.metrics(self.task)  # which stumbles over sums of another task
+            float(position.tally.sums["samples"])
         self.position = position
         self.loader.load_state_dict(loader)
 
