@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from range_server import served
 
 import tensorstore_ds as tsds
+from benchmarks.range_server import served
 
 ROOT = Path(__file__).parents[2]
 V1 = ROOT / "formats" / "v1"
