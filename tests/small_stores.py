@@ -49,7 +49,11 @@ def write_store(path: Path, fields: dict[str, Any], *splits: tuple[str, int, dic
     extra.pop("statistics", None)
     chunk_size = extra.pop("chunk_size", CHUNK_SIZE)
     shards = {name: [Shard(rows, arrays)] for name, rows, arrays in splits}
-    store = Store(fields, shards, statistics=statistics, extra=extra, chunk_size=chunk_size)
+    return write_plain(path, Store(fields, shards, statistics=statistics, extra=extra, chunk_size=chunk_size))
+
+
+def write_plain(path: Path, store: Store) -> Path:
+    """Write a store with the conformance stores' own writer."""
     files = contents(store)
     files |= shard_groups(store, files)
     files["zarr.json"] = sealed(dump_json(root(manifest(store, files))))

@@ -22,15 +22,11 @@ from small_stores import (
     VALID,
     Shard,
     Store,
-    contents,
-    dump_json,
     encoded_image,
     image_field,
     image_table,
-    manifest,
-    root,
     sealed,
-    shard_groups,
+    write_plain,
 )
 
 JPEG = np.array(tsds.open(VALID / "encoded-jpeg.tsds")["train"]["image"]["bytes"]).tobytes()  # three, as if one
@@ -52,12 +48,7 @@ def store_of(name: str) -> Store:
 @pytest.fixture(scope="module", params=METADATA_NBYTES)
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = Path(tmp_path_factory.mktemp("flips"), f"{request.param}.tsds")
-    made = store_of(request.param)
-    files = contents(made)
-    files |= shard_groups(made, files)
-    for name, data in {**files, "zarr.json": sealed(dump_json(root(manifest(made, files))))}.items():
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_bytes(data)
+    write_plain(path, store_of(request.param))
     assert tsds.verify(path) == []
     return path
 

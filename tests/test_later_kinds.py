@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import tensorstore_ds as tsds
-from small_stores import VALID, tsds as command, write_store
+from small_stores import VALID, Shard, Store, tsds as command, write_plain
 
 UNKNOWN, CAPTIONS = VALID / "unknown-kinds.tsds", VALID / "captions.tsds"
-POINTS = [[[0, 4.625, 9.25], [13.875, 18.5, 23.125]]]
 
 
 def test_the_loader_has_what_it_knows() -> None:
@@ -45,21 +45,24 @@ def test_lists_of_lists_are_read() -> None:
 
 def test_lists_of_lists_go_on_over_shards(tmp_path: Path) -> None:
     """Offsets of each shard begin at 0: those of the second level, too."""
-    source = Path(write_store(tmp_path / "one.tsds", *captions_of([["a", "bcd"], []])))
-    lists = tsds.open(source)["train"].table("captions")
-    assert [[text.tobytes() for text in row["text"]] for row in lists[:]] == [[b"a", b"bcd"], []]
-    assert len(lists.lists["text"]) == 2 and lists.nbytes == (3 + 3) * 8 + 4
+    rows: list[list[list[str]]] = [[["a", "bcd"], []], [[]], [["ef"]]]
+    value = {"dtype": "uint8", "shape": [], "ragged": True}
+    fields = {"captions": {"kind": "captions", "values": {"text": value}}}
+    store = Store(fields, {"train": [Shard(len(part), captions_of(part)) for part in rows]})
+    captions = tsds.open(write_plain(tmp_path / "s.tsds", store))["train"].table("captions")
+    texts = [[text.tobytes() for text in row["text"]] for row in captions[:]]
+    assert texts == [[b"a", b"bcd"], [], [], [b"ef"]]
+    assert len(captions.lists["text"]) == 3 and captions.lists["text"].take([2, 0]).values["items"].tobytes() == b"efa"
+    assert tsds.verify(tmp_path / "s.tsds") == []
 
 
-def captions_of(rows: list[list[str]]) -> tuple[dict[str, object], tuple[str, int, dict[str, np.ndarray]]]:
+def captions_of(rows: list[list[str]]) -> dict[str, np.ndarray[Any, Any]]:
     texts = [text.encode() for row in rows for text in row]
-    arrays = {
+    return {
         "captions/offsets": np.cumsum([0, *map(len, rows)]),
         "captions/text/offsets": np.cumsum([0, *map(len, texts)]),
         "captions/text/items": np.frombuffer(b"".join(texts), np.uint8),
     }
-    value = {"dtype": "uint8", "shape": [], "ragged": True}
-    return {"captions": {"kind": "captions", "values": {"text": value}}}, ("train", len(rows), arrays)
 
 
 @pytest.mark.parametrize("path", [UNKNOWN, CAPTIONS], ids=lambda path: path.stem)
@@ -76,6 +79,29 @@ def test_the_commands_show_and_keep_them(path: Path, tmp_path: Path) -> None:
     for data in path.glob("train/00000/*/**/c/**/0"):
         if data.is_file() and tsds.open(path).layout == "memmap":
             assert (back / data.relative_to(path)).read_bytes() == data.read_bytes()
+
+
+def test_a_value_may_be_called_items(tmp_path: Path) -> None:
+    """As a part of a ragged value is."""
+    arrays = {"bag/offsets": np.array([0, 2]), "bag/items": np.array([7, 8])}
+    fields = {"bag": {"kind": "bag", "values": {"items": {"dtype": "int64", "shape": []}}}}
+    path = write_plain(tmp_path / "s.tsds", Store(fields, {"train": [Shard(1, arrays)]}))
+    assert tsds.open(path)["train"].table("bag")[0]["items"].tolist() == [7, 8]
+    assert tsds.verify(path) == []
+
+
+def test_a_field_has_the_layout_that_is_its_own(tmp_path: Path) -> None:
+    labels, sizes = np.array([1, 0, 1]), np.array([[3, 4]] * 3, np.int32)
+    fields = {
+        "label": {"kind": "label", "dtype": "int64", "shape": [], "classes": ["a", "b"], "layout": "zarr"},
+        "size": {"kind": "size", "dtype": "int32", "shape": [2], "layout": "zarr"},
+    }
+    store = Store(fields, {"train": [Shard(3, {"label": labels, "size": sizes})]})
+    path = write_plain(tmp_path / "s.tsds", store)
+    split = tsds.open(path)["train"]
+    assert split["label"][:].tolist() == [1, 0, 1] and split["size"][:].tolist() == sizes.tolist()
+    assert tsds.verify(path) == []
+    assert tsds.open(path).manifest.fields["label"].dump()["layout"] == "zarr"
 
 
 def test_a_damaged_list_is_found_when_it_is_used() -> None:

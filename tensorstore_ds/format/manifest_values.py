@@ -85,11 +85,12 @@ class ManifestValues:
             self.wrong(f"{where}.ragged", f"expected true or false, found {brief(ragged)}.")
         return ArraySpec(dtype, shape, cast(Layout | None, layout), ragged is True)
 
-    def expect_spec(self, where: str, data: dict[str, Any], expected: ArraySpec, what: str) -> None:
+    def expect_spec(self, where: str, data: dict[str, Any], expected: ArraySpec, what: str) -> ArraySpec:
         spec = self.spec(where, data)
         if (spec.dtype, spec.shape) != (expected.dtype, expected.shape):
             wanted, found = (f"{each.dtype} and shape {list(each.shape)}" for each in (expected, spec))
             self.wrong(where, f"expected {wanted} of a {what}, found {found}.")
+        return spec
 
     def table(self, where: str, data: dict[str, Any]) -> tuple[dict[str, ArraySpec], dict[str, ArraySpec]]:
         """The arrays of a table: ``values``, and those ``per_row``."""

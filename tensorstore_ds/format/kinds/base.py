@@ -176,7 +176,7 @@ class TableField(Field):
     def array_rows(self, name: str, path: str, rows: int, lengths: Mapping[str, int]) -> int:
         """As `Field.array_rows`."""
         value, _, part = path.rpartition("/")
-        if part == "items":
+        if value and part == "items":  # not a value of that name
             return lengths[f"{name}/{value}"]
         if part == "offsets":
             return (lengths[name] if value in self.values else rows) + 1

@@ -163,8 +163,7 @@ class SizeField(ArrayField):
 
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
-        values.expect_spec(where, data, _SIZE, "size")
-        return cls()
+        return cls(values.expect_spec(where, data, _SIZE, "size"))
 
     def row(self, name: str, sample: EncodedSample) -> Any:
         return sample.size

@@ -36,8 +36,8 @@ class LabelField(ArrayField):
 
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
-        values.expect_spec(where, data, _LABEL, "label")
-        return cls(classes=values.names(f"{where}.classes", data.get("classes")))
+        spec = values.expect_spec(where, data, _LABEL, "label")
+        return cls(spec, classes=values.names(f"{where}.classes", data.get("classes")))
 
     def row(self, name: str, sample: EncodedSample) -> Any:
         return sample.label
