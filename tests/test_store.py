@@ -408,3 +408,11 @@ assert_type(split.table("objects").take([0]).offsets, NDArray[np.int64])
     command = [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", tmp_path / "snippet.py"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_shapes_of_images_without_decoding(tmp_path):
+    samples = [{"image": np.zeros((5 + i, 7, 3), np.uint8), "label": 0} for i in range(4)]
+    encoded = store_of(tmp_path / "e.tsds", samples, ["a"], encoding="jpeg")["train"]
+    assert encoded.image_shapes.tolist() == [[5 + i, 7, 3] for i in range(4)]
+    raw = store_of(tmp_path / "r.tsds", samples[:1], ["a"])["train"]
+    assert raw.image_shapes.tolist() == [[5, 7, 3]]

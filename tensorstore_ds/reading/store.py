@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, Problem
@@ -150,6 +151,18 @@ class Split:
         sizes = self.statistics.get("sizes")  # anybody may have written these
         distinct = sizes.get("distinct") if isinstance(sizes, Mapping) else None
         return isinstance(distinct, Mapping) and len(distinct) == 1
+
+    @property
+    def image_shapes(self) -> NDArray[np.int32]:
+        """(n, 3) height, width and channels of every image as it is read; nothing is decoded. Read-only.
+
+        Raises:
+            KeyError: the split has no field `image`.
+        """
+        column = self["image"]
+        if isinstance(column, Column):
+            return np.broadcast_to(np.array(column.spec.shape, np.int32), (len(self), 3))
+        return np.asarray(column.per_row["shape"])
 
     def __len__(self) -> int:
         return sum(shard.rows for shard in self._shards)
