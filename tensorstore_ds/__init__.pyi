@@ -31,9 +31,13 @@ from .format.schema import Keypoints as Keypoints
 from .loading.augment.base import Compose as Compose
 from .loading.augment.color import ColorJitter as ColorJitter, Normalize as Normalize
 from .loading.augment.geometry import (
+    CenterCrop as CenterCrop,
+    Letterbox as Letterbox,
+    Pad as Pad,
     RandomCrop as RandomCrop,
     RandomHorizontalFlip as RandomHorizontalFlip,
     RandomResizedCrop as RandomResizedCrop,
+    Resize as Resize,
 )
 from .loading.block_shuffle import BlockShuffleSampler as BlockShuffleSampler
 from .loading.collate import PackedObjects as PackedObjects, collate_objects as collate_objects

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from stores import png_bytes, store_of
-from tensorstore_ds.loading import fields
 from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.decoding import ImageReader
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.samplers import ShuffleSampler
 
@@ -291,13 +291,13 @@ def test_the_first_batch_of_encoded_images_does_not_wait_for_others(
 
     tsds.convert(tmp_path / "source", tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, encoding="source"))
     decoded: list[int] = []
-    decode = fields.decode_images
+    decode = ImageReader.images
 
-    def counted(files: Any, keys: Any, *, stack: bool) -> Any:
-        decoded.append(len(files))
-        return decode(files, keys, stack=stack)
+    def counted(self: ImageReader, rows: Any, *args: Any, stack: bool) -> Any:
+        decoded.append(len(rows))
+        return decode(self, rows, *args, stack=stack)
 
-    monkeypatch.setattr(fields, "decode_images", counted)
+    monkeypatch.setattr(ImageReader, "images", counted)
     loader = DataLoader(StoreDataset(tmp_path / "s.tsds"), 2, num_threads=1, prefetch_factor=1)
     batches = iter(loader)
     assert len(next(batches)["image"]) == 2

@@ -18,7 +18,7 @@ from tensorstore_ds.imaging import MAX_PIXELS
 from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.reading import stored_images
-from tensorstore_ds.reading.stored_images import decode_stored, stored_size
+from tensorstore_ds.reading.stored_images import decode_stored, stored_shape
 
 
 def test_a_store_with_a_huge_image_is_verified_shown_and_loaded(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_an_image_that_memory_cannot_hold_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(stored_images, "MAX_PIXELS", 53)
     assert decode_stored(image, key="a").shape == (6, 9, 3)
     monkeypatch.setattr(stored_images, "memory_limit", lambda: 54 * 32 - 1)
-    assert stored_size(image, key="a") == (6, 9)
+    assert stored_shape(image, key="a") == (6, 9, 3)
     with pytest.raises(SourceError, match=r"a: this image has 9x6 pixels, of which memory has room for 53") as caught:
         decode_stored(image, key="a")
     assert caught.value.reason == "too-many-pixels"

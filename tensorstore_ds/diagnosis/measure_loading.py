@@ -19,11 +19,11 @@ from tensorstore_ds.diagnosis.results import Decoding, Memory, Run, Settings, Tr
 from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.loading.fields import decode_images
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.page_cache.warming import warm_in_background
 from tensorstore_ds.reading.store import Store
+from tensorstore_ds.reading.stored_images import decode_stored
 
 #: Bytes that are brought into memory to measure with, at most.
 WARM_NBYTES = 4 * 1024**3
@@ -215,7 +215,8 @@ def measure_decoding(dataset: StoreDataset, *, seconds: float) -> Decoding | Non
         began = time.perf_counter()
         files = [column[row] for row in chosen]
         between = time.perf_counter()
-        decode_images(files, [dataset.key(row) for row in chosen], stack=False)
+        for file, row in zip(files, chosen, strict=True):
+            decode_stored(file, key=dataset.key(row))
         read, decode = read + between - began, decode + time.perf_counter() - between
         images += PILOT
     return Decoding(read / images, decode / images)

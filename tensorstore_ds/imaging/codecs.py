@@ -32,6 +32,7 @@ _GRAY_MODES = frozenset(("1", "L", "LA", "La"))
 _MASK_MODES = frozenset(("1", "L", "P", "I"))
 _MODES: Mapping[Color, str] = {"gray": "L", "rgb": "RGB", "rgba": "RGBA"}
 #: Members of `Image.info` from which Pillow reads an orientation. That of a TIFF file it applies by itself.
+_ORIENTATION = 0x0112
 _ORIENTED = frozenset(("exif", "xmp", "XML:com.adobe.xmp", "Raw profile type exif"))
 
 
@@ -148,14 +149,18 @@ def check_pixels(size: tuple[int, int], max_pixels: int, key: str) -> None:
         )
 
 
+def orientation(image: Image.Image, key: str = "image") -> int:
+    """EXIF's number of how an opened image is to be turned, 1 if not at all; raises as `decode_image` does."""
+    try:
+        return 1 if _ORIENTED.isdisjoint(image.info) else int(image.getexif().get(_ORIENTATION, 1))
+    except Exception as error:
+        raise _damaged(key, "this image's header is damaged", error) from error
+
+
 def oriented_size(image: Image.Image, key: str = "image") -> tuple[int, int]:
     """(height, width) of an opened image as it will be shown, from its header; raises as `decode_image` does."""
     width, height = image.size
-    try:
-        turned = not _ORIENTED.isdisjoint(image.info) and image.getexif().get(0x0112, 1) >= 5
-    except Exception as error:
-        raise _damaged(key, "this image's header is damaged", error) from error
-    return (width, height) if turned else (height, width)
+    return (width, height) if 5 <= orientation(image, key) <= 8 else (height, width)
 
 
 def color_of(mode: str) -> str:

@@ -84,6 +84,8 @@ class StoreCollate:
         for name, value in batch.columns.items():
             if isinstance(value, PackedObjects):
                 columns[name] = collate_objects(value, self.how)
+        if batch.dropped is not None and self.dataset.return_as == "dict":
+            columns["objects_dropped"] = batch.dropped
         if self.pinned:
             columns = map_tensors(columns, lambda tensor: tensor if tensor.is_pinned() else tensor.pin_memory())
         return as_tuple(columns, self.dataset.split.fields) if self.dataset.return_as == "tuple" else columns

@@ -13,17 +13,31 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
-from tensorstore_ds.format.kinds import LabelField, ObjectsField, UnknownField
+from tensorstore_ds.errors import SourceError
+from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField, UnknownField
 from tensorstore_ds.format.kinds.base import UnknownTableField
+from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip, place_objects
+from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
-from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of, gather_field, key_of, view_field
+from tensorstore_ds.loading.decoding import ImageReader, Images, Plan, fixes_size, place, place_masks, steps_of
+from tensorstore_ds.loading.fields import (
+    ReturnAs,
+    Value,
+    as_sample,
+    classes_of,
+    gather_field,
+    is_decoded,
+    key_of,
+    view_field,
+)
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split, Store, open as open_store
 from tensorstore_ds.regular_files import tidied
-from tensorstore_ds.seeding import torch_seeds
+from tensorstore_ds.seeding import fold, torch_seeds
 
 TransformOf = Literal["sample", "image"]
+OnError = Literal["raise", "replace"]
 #: A dict of fields, a tuple, or whatever a transform makes of it.
 Sample = Any
 
@@ -35,14 +49,21 @@ class Batch(Sequence[Sample]):
         columns: by field, with a row for each sample. Images are (B, C, H, W), in channels-last memory.
         rows: (B,) int64, the samples' rows in the split.
         draw: (seed, epoch). With its row, they decide what a sample's random transforms draw.
+        dropped: (B,) int64, how many objects of each image are not in the part that was decoded; None without `decode`.
     """
 
     def __init__(
-        self, columns: Mapping[str, Value], rows: NDArray[np.int64], dataset: StoreDataset, draw: tuple[int, int]
+        self,
+        columns: Mapping[str, Value],
+        rows: NDArray[np.int64],
+        dataset: StoreDataset,
+        draw: tuple[int, int],
+        dropped: torch.Tensor | None = None,
     ) -> None:
         self.columns = columns
         self.rows = rows
         self.draw = draw
+        self.dropped = dropped
         self._dataset = dataset
 
     def __len__(self) -> int:
@@ -67,11 +88,12 @@ class Batch(Sequence[Sample]):
             name: value.part(start, stop) if isinstance(value, PackedObjects) else value[start:stop]
             for name, value in self.columns.items()
         }
-        return Batch(columns, self.rows[start:stop], self._dataset, self.draw)
+        dropped = None if self.dropped is None else self.dropped[start:stop]
+        return Batch(columns, self.rows[start:stop], self._dataset, self.draw, dropped)
 
     def with_columns(self, columns: Mapping[str, Value]) -> Batch:
         """The same samples in other columns."""
-        return Batch(columns, self.rows, self._dataset, self.draw)
+        return Batch(columns, self.rows, self._dataset, self.draw, self.dropped)
 
     @functools.cached_property
     def _seeds(self) -> list[int]:
@@ -108,6 +130,12 @@ class StoreDataset(Dataset[Sample]):
         as_pil: images are PIL images, for transforms that want these.
         zero_copy: single samples are views of the read-only map instead of copies. Faster for large images, and
             dangerous: torch knows no read-only memory, and writing to such a tensor ends the process.
+        decode: a plan by which images are placed before they are decoded: `RandomResizedCrop`, `RandomCrop`,
+            `CenterCrop`, `Resize`, `Letterbox`, `Pad`, `RandomHorizontalFlip`, or a `Compose` of these. Only what is
+            needed of an image is decoded. Boxes, keypoints and masks move along. Random steps draw by (their seed,
+            epoch, row); for other loaders than this library's, `set_epoch` says the epoch.
+        on_error: what to do about an image that cannot be decoded: ``raise`` a `SourceError` that names the sample, or
+            ``replace`` it by another sample, drawn by (seed, epoch, row), and count it in `replaced`.
         sha256: the store that is meant, by its `Store.sha256`; None for whichever is there now. Every process that
             opens it later gets this one, or raises `FormatError`.
     """
@@ -123,6 +151,8 @@ class StoreDataset(Dataset[Sample]):
         return_as: ReturnAs = "dict",
         as_pil: bool = False,
         zero_copy: bool = False,
+        decode: Plan | None = None,
+        on_error: OnError = "raise",
         sha256: str | None = None,
     ) -> None:
         self.path = path.path if isinstance(path, Store) else tidied(path)
@@ -132,8 +162,13 @@ class StoreDataset(Dataset[Sample]):
         self.return_as: ReturnAs = return_as
         self.as_pil = as_pil
         self.zero_copy = zero_copy
+        self.decode = decode
+        self.on_error: OnError = on_error
+        self.replaced: list[int] = []  #: rows of damaged images that this process has replaced, in no certain order
+        self.epoch = 0
         self.rows: NDArray[np.int64] | None = None
         self._split: Split | None = None
+        self._images: ImageReader | None = None
         self._sha256 = sha256
         self._pool = BufferPool()
         if isinstance(fields, str):
@@ -153,8 +188,14 @@ class StoreDataset(Dataset[Sample]):
             raise refusal("transform_of", f"one of {', '.join(get_args(TransformOf))}", repr(transform_of))
         if transform_of == "image" and "image" not in self.fields:
             raise refusal("transform_of=image", "a field image", ", ".join(self.fields))
+        if on_error not in get_args(OnError):
+            raise refusal("on_error", f"one of {', '.join(get_args(OnError))}", repr(on_error))
         if return_as == "torchvision":
             self._check_detection()
+        if decode is not None:
+            steps_of(decode)
+            if "image" not in self.fields:
+                raise refusal("decode", "a field image", ", ".join(self.fields))
 
     @property
     def transform(self) -> Callable[..., Sample] | None:
@@ -222,14 +263,14 @@ class StoreDataset(Dataset[Sample]):
             raise TypeError(f"sample: expected a number, found {index!r}. For several samples use subset().")
         if not -len(self) <= index < len(self):
             raise IndexError(f"sample {index} is outside of [0, {len(self)})")
-        if not self.zero_copy:
+        if not self.zero_copy or self.decode is not None:
             return self.gather([index % len(self)])[0]
         rows = self.store_rows([index % len(self)])
-        row, sample = int(rows[0]), {}
-        for name in self.fields:
-            view = view_field(self.split, name, row)
-            sample[name] = gather_field(self.split, name, rows, self._pool)[0] if view is None else view
-        return self.finish(sample, row, lambda: torch_seeds(0, 0, row)[0])
+        views = {name: view_field(self.split, name, int(rows[0])) for name in self.fields}
+        batch = self._gather([name for name, view in views.items() if view is None], rows, self._pool, (0, self.epoch))
+        sample = {name: batch.columns[name][0] if view is None else view for name, view in views.items()}
+        row = int(batch.rows[0])
+        return self.finish(sample, row, lambda: torch_seeds(0, self.epoch, row)[0])
 
     def __getitems__(self, indices: ArrayLike) -> Batch | TransformedSamples:
         """A whole batch for any loader, with one gather for each column.
@@ -238,15 +279,82 @@ class StoreDataset(Dataset[Sample]):
         transform: what it returns may be a tensor, and torch stacks only those of a list or a tuple.
         """
         draw = getattr(indices, "draw", None)
-        batch = self.gather(indices, draw=draw or (0, 0))
+        batch = self.gather(indices, draw=draw)
         return TransformedSamples(batch) if self.by_sample and draw is None else batch
 
-    def gather(self, indices: ArrayLike, pool: BufferPool | None = None, draw: tuple[int, int] = (0, 0)) -> Batch:
-        """A whole batch in memory of `pool`, the data set's own by default; its transforms draw by (seed, epoch)."""
-        rows, pool = self.store_rows(indices), pool or self._pool
-        stack = not self.by_sample  # a transform may bring images of several sizes or channels to one
-        columns = {name: gather_field(self.split, name, rows, pool, stack=stack) for name in self.fields}
-        return Batch(columns, rows, self, draw)
+    def gather(self, indices: ArrayLike, pool: BufferPool | None = None, draw: tuple[int, int] | None = None) -> Batch:
+        """A whole batch in memory of `pool`, the data set's own by default; what is drawn follows from (seed, epoch).
+
+        With ``on_error="replace"``, the batch's `rows` are those that took the place of damaged ones.
+        """
+        return self._gather(self.fields, self.store_rows(indices), pool or self._pool, draw or (0, self.epoch))
+
+    def _gather(self, names: Sequence[str], rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
+        placements, columns = None, dict[str, Value]()
+        for name in sorted(names, key="image".__ne__):  # first, because others may take the place of damaged ones
+            if name == "image" and (self.decode is not None or is_decoded(self.split.fields[name])):
+                rows, placements, columns[name] = self._decoded(rows, pool, draw)
+            else:
+                columns[name] = gather_field(self.split, name, rows, pool)
+        columns = {name: columns[name] for name in names}
+        dropped = None
+        if placements is not None and self.decode is not None:
+            columns, dropped = self._moved(columns, placements, self.decode)
+        return Batch(columns, rows, self, draw, dropped)
+
+    def _decoded(
+        self, rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]
+    ) -> tuple[NDArray[np.int64], Placements, Images]:
+        """Images of some rows, as `decode` places them; and the rows that they are of."""
+        reader = self._reader
+        one_size = fixes_size(self.decode, self.split.has_one_size)
+        stack = one_size and not self.by_sample  # a transform may bring images of several sizes or channels to one
+        while True:
+            placements = place(self.decode, reader.shapes[rows], rows, draw[1])
+            keys = [self.key(row) for row in rows.tolist()]
+            try:
+                return rows, placements, reader.images(rows, keys, placements, pool, stack=stack)
+            except SourceError as error:
+                if self.on_error == "raise":
+                    raise
+                bad = keys.index(error.problems[0].where)
+                self.replaced.append(int(rows[bad]))
+                other = fold(*draw, rows[bad : bad + 1].view(np.uint64)) % np.uint64(len(self))
+                rows = rows.copy()
+                rows[bad] = self.store_rows(other.view(np.int64))[0]
+
+    def _moved(
+        self, columns: dict[str, Value], placements: Placements, plan: Plan
+    ) -> tuple[dict[str, Value], torch.Tensor | None]:
+        """Masks and objects moved as the images were; and how many objects each image has lost, (B,) int64."""
+        moved, dropped = dict(columns), None
+        for name, value in columns.items():
+            field = self.split.fields[name]
+            if isinstance(field, MaskField) and isinstance(value, torch.Tensor):
+                moved[name] = place_masks(value.numpy(), field, placements)
+            elif isinstance(field, ObjectsField) and isinstance(value, PackedObjects):
+                given = (step.flip_pairs for step in steps_of(plan) if isinstance(step, RandomHorizontalFlip))
+                pairs = next((pairs for pairs in given if pairs is not None), field.flip_pairs)
+                moved[name] = objects = place_objects(value, placements, pairs)
+                dropped = value.lengths - objects.lengths
+        return moved, dropped
+
+    @property
+    def _reader(self) -> ImageReader:
+        if self._images is None:
+            self._images = ImageReader(self.split)
+        return self._images
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch by which `decode` and `transform` draw, where this library's `DataLoader` does not say it."""
+        self.epoch = epoch
+
+    def with_decode(self, decode: Plan | None) -> StoreDataset:
+        """The same data set with another decode plan."""
+        changed = StoreDataset.__new__(StoreDataset)
+        changed.__setstate__(self.__getstate__())
+        changed.decode, changed.replaced = decode, []
+        return changed
 
     def store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Rows of the split that the data set's `indices` stand for, (n,) int64."""
@@ -306,10 +414,10 @@ class StoreDataset(Dataset[Sample]):
             raise refusal("return_as=torchvision", "images and objects with boxes and labels", ", ".join(self.fields))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_split", "_pool")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_split", "_pool", "_images")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _split=None, _pool=BufferPool())
+        self.__dict__.update(state, _split=None, _images=None, _pool=BufferPool())
 
     def __repr__(self) -> str:
         return f"<StoreDataset {str(self.path)!r} {self.split_name!r}, {len(self)} samples of {', '.join(self.fields)}>"

@@ -62,6 +62,7 @@ class LoaderStats:
     copy: float = 0.0  #: copies to a GPU ran on their stream, beside the model; 0 on other devices
     ready: int = 0  #: tasks (batches, or groups of small ones) that were done when one was asked for, of all requests
     requests: int = 0  #: how often a task was asked for
+    replaced: int = 0  #: damaged images in whose place another sample came, in this process
 
     @property
     def depth(self) -> float:
@@ -203,7 +204,8 @@ def grouped(batches: Iterable[NDArray[np.int64]], dataset: StoreDataset) -> Iter
     If samples are decoded or transformed, each is alone: what takes long should wait for no other, however few bytes it
     has in the store.
     """
-    alone = dataset.transform is not None or any(is_decoded(dataset.split.fields[name]) for name in dataset.fields)
+    decoded = dataset.decode is not None or any(is_decoded(dataset.split.fields[name]) for name in dataset.fields)
+    alone = decoded or dataset.transform is not None
     nbytes = dataset.nbytes
     group: Group = []
     rows = 0

@@ -10,13 +10,11 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, LabelField, MaskField, ObjectsField
+from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
 from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects
 from tensorstore_ds.reading.store import Split
-from tensorstore_ds.reading.stored_images import decode_stored
 
 ReturnAs = Literal["dict", "tuple", "torchvision"]
 #: What a batch holds of a field: a tensor with a row for each sample; objects; or a list, of keys or of images that
@@ -25,8 +23,8 @@ Value = torch.Tensor | PackedObjects | list[str] | list[torch.Tensor]
 
 
 def is_decoded(field: Field) -> bool:
-    """Whether its rows are image files, which take long to decode."""
-    return isinstance(field, EncodedImageField)
+    """Whether its rows are images, each of its own size: image files, which take long to decode, or their pixels."""
+    return isinstance(field, ImageField) and not isinstance(field, ArrayField)
 
 
 def has_fixed_rows(field: Field) -> bool:
@@ -43,12 +41,11 @@ def classes_of(fields: Mapping[str, Field]) -> tuple[str, ...]:
 # --- from columns to batches ----------------------------------------------------------------------------------------
 
 
-def gather_field(split: Split, name: str, rows: NDArray[np.int64], pool: BufferPool, *, stack: bool = True) -> Value:
-    """Some rows of a field, copied into memory of `pool` by one gather.
+def gather_field(split: Split, name: str, rows: NDArray[np.int64], pool: BufferPool) -> Value:
+    """Some rows of a field that needs no decoding, copied into memory of `pool` by one gather.
 
-    Images are (B, C, H, W) in channels-last memory, or a list of (C, H, W) if the split's sizes differ; objects are
-    `PackedObjects`, keys a list of str; everything else is as it is stored, (B, ...). Without `stack`, images that are
-    decoded are a list in any case.
+    Images are (B, C, H, W) in channels-last memory; objects are `PackedObjects`, keys a list of str; everything else is
+    as it is stored, (B, ...).
     """
     field, column = split.fields[name], split[name]
     if isinstance(field, ArrayField):
@@ -59,10 +56,7 @@ def gather_field(split: Split, name: str, rows: NDArray[np.int64], pool: BufferP
         ragged = split.table(name).take(rows)
         values = {value: torch.from_numpy(array) for value, array in ragged.values.items()}
         return PackedObjects(torch.from_numpy(ragged.offsets), values)
-    if isinstance(field, KeyField):
-        return [column[row] for row in rows.tolist()]
-    keys = [key_of(split, row) for row in rows.tolist()]
-    return decode_images([column[row] for row in rows.tolist()], keys, stack=stack and split.has_one_size)
+    return [column[row] for row in rows.tolist()]
 
 
 def view_field(split: Split, name: str, row: int) -> torch.Tensor | None:
@@ -77,29 +71,6 @@ def view_field(split: Split, name: str, row: int) -> torch.Tensor | None:
 def channels_first(field: Field, rows: torch.Tensor) -> torch.Tensor:
     """Images (B, H, W, C) as (B, C, H, W): a view, so that their memory is channels-last. Other fields as they are."""
     return rows.permute(0, 3, 1, 2) if isinstance(field, ImageField) else rows
-
-
-def decode_images(files: list[bytes], keys: list[str], *, stack: bool) -> torch.Tensor | list[torch.Tensor]:
-    """Decode image files, orientation applied; Pillow does it without holding the GIL.
-
-    Args:
-        files: JPEG and other files.
-        keys: what they are called in errors.
-        stack: whether they have one size, and become (B, C, H, W) in channels-last memory, or a list of (C, H, W).
-
-    Raises:
-        SourceError: one is damaged, or has another size, or other channels, than those that it is stacked with.
-    """
-    arrays = [decode_stored(file, key=key) for file, key in zip(files, keys, strict=True)]
-    if not stack or not arrays:
-        return [torch.from_numpy(array.copy()).permute(2, 0, 1) for array in arrays]
-    for key, array in zip(keys, arrays, strict=True):
-        if (array.shape, array.dtype) != (arrays[0].shape, arrays[0].dtype):
-            expected, found = (f"{a.shape[0]} x {a.shape[1]} x {a.shape[2]} {a.dtype}" for a in (arrays[0], array))
-            advice = 'Bring all to one with a `transform`, or convert again with `color="rgb"` and `encoding="jpeg"`.'
-            problem = Problem(key, "shapes-differ", f"expected {expected}, as {keys[0]} has it, found {found}.")
-            raise SourceError(problem, advice)
-    return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)
 
 
 def key_of(split: Split, row: int) -> str:

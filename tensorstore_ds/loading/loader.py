@@ -30,6 +30,7 @@ from tensorstore_ds.loading.block_shuffle import advise
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import COLLATES, Collate
 from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.decoding import Plan
 from tensorstore_ds.loading.device import CopyTimer, DevicePrefetcher, checked_device
 from tensorstore_ds.loading.epoch import Epoch, Group, LoaderStats, Position, ahead, grouped
 from tensorstore_ds.loading.order import (
@@ -84,6 +85,8 @@ class DataLoader(data.DataLoader[Batches]):
         batch_transform: called as ``batch_transform(batch, rows, epoch)`` with every batch on its device, such as a
             `Compose` of this library's batch transforms; what it draws follows from each sample's row and the epoch. On
             a CPU, the threads call it where it is only of these; else the script's own thread does.
+        decode: a plan by which the images of a `StoreDataset` are cut and resized before they are decoded, as its own
+            `decode`.
         torch_options: `num_workers`, torch's worker processes, for transforms that hold the GIL, 0 for threads; and
             `drop_last`, `timeout`, `worker_init_fn`, `multiprocessing_context`, `generator`, `persistent_workers`,
             `pin_memory_device` and `in_order`.
@@ -109,8 +112,13 @@ class DataLoader(data.DataLoader[Batches]):
         collate: Collate = "list",
         residency: ResidencyChoice = "page-cache",
         batch_transform: TransformsBatches | None = None,
+        decode: Plan | None = None,
         **torch_options: Unpack[TorchOptions],
     ) -> None:
+        if decode is not None:
+            if not isinstance(dataset, StoreDataset):
+                raise refusal("decode", "a StoreDataset", f"a {type(dataset).__name__}")
+            dataset = dataset.with_decode(decode)
         in_batches = batch_size is not None or batch_sampler is not None
         _check(dataset, sampler, in_batches, collate, num_threads, batch_transform)
         self.device = None if device is None else checked_device(device)
@@ -240,7 +248,8 @@ class DataLoader(data.DataLoader[Batches]):
 
     def stats(self) -> LoaderStats:
         """Where the time went since the loader was made: a copy, to be asked for by the thread that iterates."""
-        return replace(self._stats, copy=self._copies.seconds())
+        replaced = len(self.dataset.replaced) if isinstance(self.dataset, StoreDataset) else 0
+        return replace(self._stats, copy=self._copies.seconds(), replaced=replaced)
 
     def __repr__(self) -> str:
         """Batches, sampler, and who gathers; then the data set with its fields."""

@@ -6,18 +6,60 @@ take is bounded by the memory that there is.
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.imaging import MAX_PIXELS
-from tensorstore_ds.imaging.codecs import bad_image, color_of, decode_image, open_image, oriented_size, own_pixel_limit
+from tensorstore_ds.imaging.codecs import (
+    bad_image,
+    color_of,
+    decode_image,
+    open_image,
+    orientation,
+    oriented_size,
+    own_pixel_limit,
+)
+from tensorstore_ds.imaging.jpeg import DamagedJpegError, Part, cut, decode_jpeg, read_header
 from tensorstore_ds.machine import memory_limit
 
 #: Memory that decoding takes for each pixel, at most about: Pillow's own 4 bytes, the array, and the image turned.
 _PIXEL_NBYTES = 16
 _ANY_NUMBER = 2**63
+
+
+#: By EXIF's orientation, how stored pixels become upright: transposed, then mirrored top to bottom, left to right.
+_TURNS = {
+    2: (False, False, True),
+    3: (False, True, True),
+    4: (False, True, False),
+    5: (True, False, False),
+    6: (True, False, True),
+    7: (True, True, True),
+    8: (True, True, False),
+}
+#: A larger share of an image is decoded with all of it: cutting takes time, too.
+_WHOLE = 0.8
+
+
+class Pixels(NamedTuple):
+    """Pixels of a part of an image.
+
+    Attributes:
+        array: (h, w, C).
+        top, left: where it begins in the image, in pixels of that; not inside of it where a scaled pixel reaches out.
+        scale: pixels of the image for one of these, in both directions.
+    """
+
+    array: NDArray[Any]
+    top: int
+    left: int
+    scale: int = 1
 
 
 def decode_stored(data: bytes, *, key: str) -> NDArray[Any]:
@@ -33,18 +75,85 @@ def decode_stored(data: bytes, *, key: str) -> NDArray[Any]:
         except SourceError as error:
             if error.reason != "too-many-pixels":
                 raise
-        limit = max(MAX_PIXELS, memory_limit() // 2 // _PIXEL_NBYTES)
-        height, width = stored_size(data, key=key)
-        if height * width > limit:
-            message = f"this image has {width}x{height} pixels, of which memory has room for {limit}."
-            raise SourceError(Problem(key, "too-many-pixels", message), "Read it where there is more memory.")
-        return decode_image(data, max_pixels=limit, key=key)
+        size = stored_shape(data, key=key)[:2]
+        _check_memory(*size, key)
+        return decode_image(data, max_pixels=math.prod(size), key=key)
 
 
-def stored_size(data: bytes, *, key: str) -> tuple[int, int]:
-    """(height, width) of a stored image file as it is shown, from its header; raises `SourceError`."""
-    height, width, _ = stored_shape(data, key=key)
-    return height, width
+def decode_part(
+    data: bytes,
+    part: Part,
+    *,
+    shape: Sequence[int],
+    restarts: NDArray[np.uint32] | None = None,
+    scale: int = 1,
+    channels: int | None = None,
+    key: str,
+    buffer: NDArray[np.uint8] | None = None,
+) -> Pixels:
+    """At least a part of a stored image file: of a JPEG file, as little more as can be, at a scale.
+
+    Args:
+        part: of the image as it is shown, orientation applied.
+        shape: height, width and channels that it should have.
+        restarts: of a JPEG file, as the store has them; None if it has none.
+        scale: 1, 2, 4 or 8; files of other formats come at 1.
+        channels: 3 for gray as RGB; None for as many as the image has.
+        buffer: memory that the result may be in.
+
+    Raises:
+        SourceError: the file is damaged or is of another shape; or memory is short, as of `decode_stored`.
+    """
+    header = read_header(data)
+    if header is None:
+        array = decode_stored(data, key=key)
+        _check_shape(array.shape, shape, key)
+        return Pixels(np.repeat(array, 3, axis=2) if channels == 3 and array.shape[2] == 1 else array, 0, 0)
+    orientation = orientation_of(data, key) if header.has_metadata else 1
+    turned, *mirrored = _TURNS.get(orientation, (False, False, False))
+    size = header.height, header.width
+    found_channels = 1 if header.components == 1 else 3
+    _check_shape((*(size[::-1] if turned else size), found_channels), shape, key)
+    lines, columns = (
+        (length - stop, length - start) if mirror else (start, stop)
+        for length, start, stop, mirror in zip(shape, part[:2], part[2:], mirrored, strict=False)
+    )
+    if turned:
+        lines, columns = columns, lines
+    wanted, covered = Part(lines[0], columns[0], lines[1], columns[1]), Part(0, 0, *size)
+    if restarts is not None and wanted.height * wanted.width < _WHOLE * math.prod(size):
+        found = cut(data, header, restarts, wanted)
+        if found is not None:
+            data, covered = found
+            header = replace(header, height=covered.height, width=covered.width, scan=None)
+    if covered.height * covered.width > MAX_PIXELS * scale**2:
+        _check_memory(-(-covered.height // scale), -(-covered.width // scale), key)
+    try:
+        array = decode_jpeg(data, header, channels=channels or found_channels, scale=scale, buffer=buffer)
+    except DamagedJpegError as error:
+        raise bad_image(key, "truncated-image", f"this image is damaged ({error}).") from error
+    top, left = covered.top, covered.left
+    if turned:
+        array, top, left = array.swapaxes(0, 1), left, top
+    if mirrored[0]:
+        array, top = array[::-1], shape[0] - top - scale * array.shape[0]
+    if mirrored[1]:
+        array, left = array[:, ::-1], shape[1] - left - scale * array.shape[1]
+    return Pixels(array, top, left, scale)
+
+
+def _check_shape(found: Sequence[int], expected: Sequence[int], key: str) -> None:
+    if tuple(found) != tuple(expected):
+        of_file, of_store = (" x ".join(map(str, each)) for each in (found, expected))
+        raise bad_image(key, "image-shape", f"expected {of_store}, as the store says, found {of_file}.")
+
+
+def _check_memory(height: int, width: int, key: str) -> None:
+    """Refuse to decode more pixels than there may be room for, or than anybody expects."""
+    limit = max(MAX_PIXELS, memory_limit() // 2 // _PIXEL_NBYTES)
+    if height * width > limit:
+        message = f"this image has {width}x{height} pixels, of which memory has room for {limit}."
+        raise SourceError(Problem(key, "too-many-pixels", message), "Read it where there is more memory.")
 
 
 def stored_shape(data: bytes, *, key: str) -> tuple[int, int, int]:
@@ -53,11 +162,17 @@ def stored_shape(data: bytes, *, key: str) -> tuple[int, int, int]:
         return (*oriented_size(image, key), 3 if color_of(image.mode) == "color" else 1)
 
 
+def orientation_of(data: bytes, key: str) -> int:
+    """EXIF's number of how a stored image file is to be turned, 1 if not at all; raises `SourceError`."""
+    with own_pixel_limit(), open_image(data, max_pixels=_ANY_NUMBER, key=key) as image:
+        return orientation(image, key)
+
+
 def check_jpeg(data: bytes, *, key: str) -> None:
     """Raise `SourceError` for a file that the encoding ``jpeg`` may not hold."""
     with own_pixel_limit(), open_image(data, max_pixels=_ANY_NUMBER, key=key) as image:
         if image.format != "JPEG":
             raise bad_image(key, "not-an-image", f"expected a JPEG file, found {image.format}.")
-        orientation = image.getexif().get(0x0112, 1)
-        if orientation != 1:
-            raise bad_image(key, "image-shape", f"expected a JPEG file without orientation, found {orientation}.")
+        found = orientation(image, key)
+        if found != 1:
+            raise bad_image(key, "image-shape", f"expected a JPEG file without orientation, found {found}.")

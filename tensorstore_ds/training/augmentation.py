@@ -2,62 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import torch
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from torch import nn
-from torchvision.transforms.v2 import functional
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.format.statistics import channel_moments
-from tensorstore_ds.loading.augment.base import Compose, Params, Rows
+from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.augment.color import ColorJitter, Normalize
-from tensorstore_ds.loading.augment.geometry import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from tensorstore_ds.loading.augment.geometry import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from tensorstore_ds.reading.store import Split
-from tensorstore_ds.seeding import Bits
 from tensorstore_ds.training.options import TrainOptions, ViTOptions
 
 #: Sides of an image to each pixel of `light`'s shift: 3 pixels of 28, 28 of 224.
 SHIFT = 8
 
 
-class Resize(nn.Module):
-    """Batches brought to one (height, width), bilinear and antialiased, with boxes and keypoints."""
-
-    def __init__(self, size: tuple[int, int]) -> None:
-        super().__init__()
-        self.size = size
-
-    def forward(self, batch: Mapping[str, Any], rows: Rows | None = None, epoch: int | None = None) -> dict[str, Any]:
-        """The batch resized; `rows` and `epoch` are not needed."""
-        images = batch["image"]
-        height, width = images.shape[-2:]
-        if (height, width) == self.size:
-            return dict(batch)
-        resized = {**batch, "image": functional.resize(images, list(self.size), antialias=True)}
-        if "objects" in batch:
-            zoom = torch.tensor([self.size[1] / width, self.size[0] / height], dtype=torch.float32)
-            objects = resized["objects"] = dict(batch["objects"])
-            for name, factor in {"boxes": zoom.repeat(2), "keypoints": zoom}.items():
-                if name in objects:
-                    objects[name] = objects[name] * factor.to(objects[name].device, non_blocking=True)
-        return resized
-
-    def extra_repr(self) -> str:
-        """What it was made with."""
-        return f"size={self.size}"
-
-
 class RandomStretchedCrop(RandomResizedCrop):
     """`RandomResizedCrop` whose `ratio` is relative to the image's own: `Resize` stretches whole images, too."""
 
-    def make_params(self, keys: Bits, size: tuple[int, int] | torch.Size) -> Params:
-        """As `RandomResizedCrop`."""
-        aspect = size[1] / size[0]
-        ratio = (self.ratio[0] * aspect, self.ratio[1] * aspect)
-        return RandomResizedCrop(self.size, self.scale, ratio).make_params(keys, size)
+    def _ratios(self, aspects: NDArray[np.float64]) -> tuple[ArrayLike, ArrayLike]:
+        return self.ratio[0] * aspects, self.ratio[1] * aspects
 
 
 def train_transform(split: Split, options: TrainOptions, vit: ViTOptions) -> Compose:

@@ -18,9 +18,9 @@ from tensorstore_ds.imaging.placement import Placement, place
 from tensorstore_ds.imaging.resizing import resize
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.augment.color import Normalize
+from tensorstore_ds.loading.augment.geometry import Resize
 from tensorstore_ds.options import user_path
 from tensorstore_ds.regular_files import read_file
-from tensorstore_ds.training.augmentation import Resize
 from tensorstore_ds.training.checkpoint import ModelCard, load_model
 from tensorstore_ds.training.process import device_of
 

@@ -22,6 +22,7 @@ from tensorstore_ds.seeding import Bits, fold
 
 Params = dict[str, Tensor]
 Size = tuple[int, int] | torch.Size  # (height, width)
+Sizes = Size | NDArray[np.int64]  # of all images; or (B, 2), of each
 Rows = Tensor | NDArray[np.int64]
 
 

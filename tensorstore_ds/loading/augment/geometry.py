@@ -1,4 +1,6 @@
-"""Batch transforms that move pixels: crops and mirroring, with boxes, keypoints and masks.
+"""Transforms that move pixels: crops, resizing, padding and mirroring, with boxes, keypoints and masks.
+
+They transform batches, and they are the steps of decode plans: what a step places is not decoded in vain.
 
 Coordinates are those of the store: (0, 0) is the outer corner of the upper left pixel, (W, H) that of the lower right.
 Boxes are clipped to the crop, and an object whose box is left without area is dropped, with all of its values;
@@ -8,29 +10,33 @@ knows how many are left.
 
 from __future__ import annotations
 
-import math
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import get_args
+from typing import ClassVar, get_args
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ObjectsField
-from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, on_device
+from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, Sizes, on_device
 from tensorstore_ds.loading.augment.pixels import (
     PaddingMode,
     can_shift,
     crop,
     crop_padded,
     is_large,
+    memory_format_of,
     mirror,
     pad,
     resized_crop,
     resized_crop_nearest,
     shift,
 )
+from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.options import refusal
@@ -41,7 +47,18 @@ from tensorstore_ds.seeding import Bits, uniforms
 ATTEMPTS = 10
 
 
-class RandomCrop(BatchTransform):
+class Geometry(BatchTransform):
+    """What moves pixels: a transform of batches, and a step of a decode plan."""
+
+    #: Whether all images have one size after it, whatever they had before; None: if they had one before.
+    fixes_size: ClassVar[bool | None] = True
+
+    @abstractmethod
+    def place(self, placements: Placements, keys: Bits) -> Placements:
+        """Placements of B images after it, with what it draws by `keys`."""
+
+
+class RandomCrop(Geometry):
     """Cut a part of fixed size from each image, at a random place: torchvision's `RandomCrop`.
 
     Args:
@@ -74,24 +91,34 @@ class RandomCrop(BatchTransform):
             modes = ", ".join(get_args(PaddingMode))
             raise refusal("padding_mode", f"one of {modes}", repr(padding_mode))
 
-    def make_params(self, keys: Bits, size: Size) -> Params:
+    def make_params(self, keys: Bits, size: Sizes) -> Params:
         """`top` and `left` (B,) int64: the part's corner in the padded image; `ValueError` if it has no room."""
         left, top, right, bottom = self.padding
-        room = np.array([size[0] + top + bottom - self.size[0], size[1] + left + right - self.size[1]])
+        room = np.asarray(size, np.int64) + np.array([top + bottom, left + right]) - self.size
         if room.min() < 0:
+            height, width = np.asarray(size).reshape(-1, 2)[room.reshape(-1, 2).min(axis=1).argmin()]
             raise ValueError(
                 f"RandomCrop: expected images of at least {self.size[0]}x{self.size[1]} with their padding, found "
-                f"{size[0]}x{size[1]} and padding {self.padding}. Make `size` smaller or `padding` larger."
+                f"{height}x{width} and padding {self.padding}. Make `size` smaller or `padding` larger."
             )
         corner = torch.from_numpy((uniforms(keys, 2) * (room + 1)).astype(np.int64))
         return {"top": corner[:, 0], "left": corner[:, 1]}
+
+    def place(self, placements: Placements, keys: Bits) -> Placements:
+        if any(self.padding) and self.padding_mode != "constant":
+            raise refusal("padding_mode", "constant in a decode plan", self.padding_mode)
+        return self._placed(placements, self.make_params(keys, placements.size))
+
+    def _placed(self, placements: Placements, params: Params) -> Placements:
+        left, top, right, bottom = self.padding
+        corner = torch.stack([params["top"], params["left"]], 1).numpy()
+        return placements.pad((top, left), (bottom, right), self.fill).crop(corner, self.size)
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         return self._cut(images, params, self.fill, pool)
 
     def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
-        origin = torch.stack([params["left"] - self.padding[0], params["top"] - self.padding[1]], 1)
-        return move_objects(objects, origin, torch.ones(len(origin), 2), self.size)
+        return place_objects(objects, self._placed(Placements.whole([size] * len(objects)), params))
 
     def transform_masks(self, masks: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         ignored = -1 if masks.dtype == torch.int16 else 255  # uint16 comes as int16, in which 65535 is -1
@@ -110,7 +137,7 @@ class RandomCrop(BatchTransform):
         return crop(images, top, left, self.size, pool)
 
 
-class RandomResizedCrop(BatchTransform):
+class RandomResizedCrop(Geometry):
     """Cut a part of random area and aspect ratio from each image and resize it: torchvision's `RandomResizedCrop`.
 
     Bilinear and antialiased. On a CPU the pixels are torchvision's to the bit; elsewhere they are rounded once instead
@@ -138,39 +165,51 @@ class RandomResizedCrop(BatchTransform):
             if not 0 < low <= high:
                 raise refusal(name, "two positive numbers, the smaller first", (low, high))
 
-    def make_params(self, keys: Bits, size: Size) -> Params:
+    def make_params(self, keys: Bits, size: Sizes) -> Params:
         """`boxes` (B, 4) int64: top, left, height and width of the part.
 
         Drawn as torchvision does: the first of ten draws that fits into the image, else the largest part in the middle
         with an allowed aspect ratio.
         """
-        height, width = size
+        height, width = np.broadcast_to(np.asarray(size, np.int64), (len(keys), 2)).T[:, :, None]
         share, shape, y, x = uniforms(keys, 4 * ATTEMPTS).reshape(-1, 4, ATTEMPTS).swapaxes(0, 1)
         area = height * width * (self.scale[0] + share * (self.scale[1] - self.scale[0]))
-        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        least, most = self._ratios(width / height)
+        low, high = np.log(least), np.log(most)
         shape = np.exp(low + shape * (high - low))
         part_w, part_h = np.rint(np.sqrt(area * shape)), np.rint(np.sqrt(area / shape))
         top, left = np.floor(y * (height - part_h + 1)), np.floor(x * (width - part_w + 1))
         fits = (part_w > 0) & (part_w <= width) & (part_h > 0) & (part_h <= height)
         drawn = np.stack([top, left, part_h, part_w], 1)  # (B, 4, attempts)
         first = np.take_along_axis(drawn, fits.argmax(1)[:, None, None], 2)[:, :, 0]
-        largest = min(height, max(1, round(width / self.ratio[0]))), min(width, max(1, round(height * self.ratio[1])))
-        middle = (height - largest[0]) // 2, (width - largest[1]) // 2, *largest
+        largest_h = np.minimum(height, np.rint(width / least).clip(1))
+        largest_w = np.minimum(width, np.rint(height * most).clip(1))
+        middle = np.hstack([(height - largest_h) // 2, (width - largest_w) // 2, largest_h, largest_w])
         boxes = np.where(fits.any(axis=1, keepdims=True), first, middle).astype(np.int64)
         return {"boxes": torch.from_numpy(boxes)}
+
+    def _ratios(self, aspects: NDArray[np.float64]) -> tuple[ArrayLike, ArrayLike]:
+        """Smallest and largest ratio, of images whose width divided by height is `aspects`."""
+        return self.ratio
+
+    def place(self, placements: Placements, keys: Bits) -> Placements:
+        return self._placed(placements, self.make_params(keys, placements.size))
+
+    def _placed(self, placements: Placements, params: Params) -> Placements:
+        corner, part = np.split(params["boxes"].numpy(), 2, axis=1)
+        return placements.crop(corner, part).resize(self.size)
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         return resized_crop(images, params["boxes"], self.size, pool)
 
     def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
-        zoom = torch.tensor(self.size, dtype=torch.float64) / params["boxes"][:, 2:]
-        return move_objects(objects, params["boxes"][:, :2].flip(1), zoom.flip(1), self.size)
+        return place_objects(objects, self._placed(Placements.whole([size] * len(objects)), params))
 
     def transform_masks(self, masks: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         return resized_crop_nearest(masks, params["boxes"], self.size)
 
 
-class RandomHorizontalFlip(BatchTransform):
+class RandomHorizontalFlip(Geometry):
     """Mirror images left to right, each with probability `p`: torchvision's `RandomHorizontalFlip`.
 
     Keypoints of the left and the right side change places, which torchvision leaves to the user; and x becomes W - x,
@@ -178,8 +217,11 @@ class RandomHorizontalFlip(BatchTransform):
 
     Args:
         p: probability.
-        flip_pairs: pairs of keypoints that change places; empty if none do. Needed if objects have several keypoints.
+        flip_pairs: pairs of keypoints that change places; empty if none do. Needed if objects have several keypoints,
+            but not in a decode plan, where None means those of the store.
     """
+
+    fixes_size = None
 
     def __init__(self, p: float = 0.5, flip_pairs: Sequence[tuple[int, int]] | None = None, *, seed: int = 0) -> None:
         super().__init__(seed=seed)
@@ -197,59 +239,218 @@ class RandomHorizontalFlip(BatchTransform):
             raise OptionError(f"split {split.name!r}: {expected}, found none. Use RandomHorizontalFlip(p).")
         return cls(p, field.flip_pairs, seed=seed)
 
-    def make_params(self, keys: Bits, size: Size) -> Params:
+    def make_params(self, keys: Bits, size: Sizes) -> Params:
         """`flip` (B,) bool."""
         return {"flip": torch.from_numpy(uniforms(keys, 1)[:, 0] < self.p)}
+
+    def place(self, placements: Placements, keys: Bits) -> Placements:
+        return placements.mirror(uniforms(keys, 1)[:, 0] < self.p)
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         return mirror(images, params["flip"], pool)
 
     def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
-        width, values = size[1], dict(objects.values)
-        flip = on_device(params["flip"], objects.offsets.device)[objects.image_index][:, None]
-        if "boxes" in values:
-            x1, y1, x2, y2 = values["boxes"].unbind(1)
-            values["boxes"] = torch.where(flip, torch.stack([width - x2, y1, width - x1, y2], 1), values["boxes"])
-        if "keypoints" in values:
-            x, y = values["keypoints"].unbind(2)
-            mirrored = torch.stack([width - x, y], 2)[:, on_device(self._order(x.shape[1]), x.device)]
-            values["keypoints"] = torch.where(flip[..., None], mirrored, values["keypoints"])
-        return PackedObjects(objects.offsets, values)
+        widths = torch.full((len(objects),), float(size[1]))
+        return mirror_objects(objects, params["flip"], widths, self.flip_pairs)
 
     def transform_masks(self, masks: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         return mirror(masks, params["flip"], pool)
 
-    def _order(self, keypoints: int) -> Tensor:
-        """(K,) int64: which keypoint comes to each place."""
-        if self.flip_pairs is None and keypoints > 1:
-            raise ValueError(
-                "RandomHorizontalFlip: expected `flip_pairs` for objects with keypoints, found none. Use "
-                "RandomHorizontalFlip.from_split(split), or `flip_pairs=()` if no keypoints change places."
-            )
-        order = list(range(keypoints))
-        for a, b in self.flip_pairs or ():
-            if not (0 <= a < keypoints and 0 <= b < keypoints):
-                raise refusal("flip_pairs", f"pairs of numbers in [0, {keypoints})", (a, b))
-            order[a], order[b] = order[b], order[a]
-        return torch.tensor(order)
+
+class Fitting(Geometry):
+    """A step that draws nothing: where an image comes to lie follows from its size."""
+
+    def make_params(self, keys: Bits, size: Size) -> Params:
+        """Nothing."""
+        return {}
+
+    def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
+        placed = self._placed(images.shape[-2:])
+        if (placed.resized == placed.extent).all():
+            return self._laid(images, placed, placed.fill or 0)
+        size = tuple(placed.resized[0].tolist())
+        native = images.dtype in (torch.float32, torch.float64) or (images.dtype, images.device.type) == (
+            torch.uint8,
+            "cpu",
+        )
+        work = images if native else images.to(torch.float32)
+        resized = functional.interpolate(work, size, mode="bilinear", antialias=True)
+        if images.dtype == torch.uint8 and not native:
+            resized = resized.round_()
+        resized = resized.to(images.dtype, memory_format=memory_format_of(images))
+        return self._laid(resized, placed, placed.fill or 0)
+
+    def transform_masks(self, masks: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
+        placed = self._placed(masks.shape[-2:])
+        if (placed.resized != placed.extent).any():
+            boxes = torch.tensor([0, 0, *masks.shape[-2:]]).expand(len(masks), 4)
+            masks = resized_crop_nearest(masks, boxes, tuple(placed.resized[0].tolist()))
+        return self._laid(masks, placed, -1 if masks.dtype == torch.int16 else 255)
+
+    def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
+        return place_objects(objects, self._placed(size, len(objects)))
+
+    def _placed(self, size: Size, samples: int = 1) -> Placements:
+        return self.place(Placements.whole([size] * samples), np.empty(samples, np.uint64))
+
+    def _laid(self, images: Tensor, placed: Placements, fill: float) -> Tensor:
+        """Images of the placement's size on its canvas; what lies outside is cut off."""
+        (top, left), (height, width) = placed.offset[0].tolist(), placed.size[0].tolist()
+        bottom, right = height - images.shape[-2] - top, width - images.shape[-1] - left
+        laid = functional.pad(images, (left, right, top, bottom), value=fill)
+        return laid.contiguous(memory_format=memory_format_of(images))
 
 
-def move_objects(objects: PackedObjects, origin: Tensor, zoom: Tensor, size: tuple[int, int]) -> PackedObjects:
-    """Move objects into a part of their image: a copy, without objects whose box has no area there.
+class Resize(Fitting):
+    """Resize images: torchvision's `Resize`, bilinear and antialiased.
 
-    The part begins at `origin` and is then enlarged by `zoom`, both (B, 2) x y on the CPU, to (height, width) `size`.
+    Args:
+        size: (height, width); or the length of the shorter side, which keeps the aspect ratio.
+        max_size: the longer side has at most this length; only with one number.
     """
-    device, sample = objects.offsets.device, objects.image_index
-    origin, zoom = (on_device(t.to(torch.float32), device)[sample][:, None] for t in (origin, zoom))  # (M, 1, 2)
-    moved = dict(objects.values)
+
+    def __init__(self, size: int | Sequence[int], max_size: int | None = None) -> None:
+        super().__init__()
+        self.size = size if isinstance(size, int) else _size(size)
+        self.max_size = max_size
+        self.fixes_size = None if isinstance(size, int) else True  # type: ignore[misc]  # of the instance
+        if isinstance(size, int) and size < 1:
+            raise refusal("size", "a positive number or (height, width)", size)
+        if max_size is not None and (not isinstance(size, int) or max_size <= size):
+            raise refusal("max_size", "more than `size`, which is one number", max_size)
+
+    def place(self, placements: Placements, keys: Bits) -> Placements:
+        if not isinstance(self.size, int):
+            return placements.resize(self.size)
+        old = placements.size
+        short, long = old.min(axis=1), old.max(axis=1)
+        new_short = np.full(len(old), self.size)
+        new_long = self.size * long // short
+        if self.max_size is not None:
+            over = new_long > self.max_size
+            new_short = np.where(over, self.max_size * new_short // new_long, new_short).clip(1)
+            new_long = new_long.clip(max=self.max_size)
+        upright = (old[:, 0] >= old[:, 1])[:, None]
+        return placements.resize(
+            np.where(upright, np.stack([new_long, new_short], 1), np.stack([new_short, new_long], 1))
+        )
+
+
+class CenterCrop(Fitting):
+    """Cut a part of fixed size from the middle of each image: torchvision's `CenterCrop`.
+
+    Args:
+        size: of the part, one number or (height, width). Smaller images are padded with `fill`.
+    """
+
+    def __init__(self, size: int | Sequence[int], *, fill: float = 0) -> None:
+        super().__init__()
+        self.size = _size(size)
+        self.fill = fill
+
+    def place(self, placements: Placements, keys: Bits) -> Placements:
+        lacking = (self.size - placements.size).clip(0)
+        padded = placements.pad(lacking // 2, (lacking + 1) // 2, self.fill)
+        return padded.crop(np.rint((padded.size - self.size) / 2), self.size)
+
+
+class Pad(Fitting):
+    """Add borders to each image: torchvision's `Pad`.
+
+    Args:
+        padding: pixels for all sides, (left and right, top and bottom), or (left, top, right, bottom).
+        fill: what is added. Masks get the value that stores ignore.
+    """
+
+    fixes_size = None
+
+    def __init__(self, padding: int | Sequence[int], *, fill: float = 0) -> None:
+        super().__init__()
+        self.padding = _sides(padding)
+        self.fill = fill
+
+    def place(self, placements: Placements, keys: Bits) -> Placements:
+        left, top, right, bottom = self.padding
+        return placements.pad((top, left), (bottom, right), self.fill)
+
+
+class Letterbox(Fitting):
+    """Resize each image until it just fits into a size, keeping its aspect ratio, and pad it in the middle.
+
+    What detectors of the YOLO family are trained with.
+
+    Args:
+        size: of the results, one number or (height, width).
+        fill: what is added; 114 is theirs.
+    """
+
+    def __init__(self, size: int | Sequence[int], *, fill: float = 114) -> None:
+        super().__init__()
+        self.size = _size(size)
+        self.fill = fill
+
+    def place(self, placements: Placements, keys: Bits) -> Placements:
+        zoom = (np.array(self.size) / placements.size).min(axis=1, keepdims=True)
+        fitted = placements.resize(np.rint(placements.size * zoom).clip(1, self.size))
+        free = self.size - fitted.size
+        return fitted.pad(free // 2, free - free // 2, self.fill)
+
+
+def place_objects(
+    objects: PackedObjects, placements: Placements, flip_pairs: Sequence[tuple[int, int]] | None = None
+) -> PackedObjects:
+    """Move objects with their images: a copy, without objects whose box has no area in what is seen of the image."""
+    device, sample, moved = objects.offsets.device, objects.image_index, dict(objects.values)
+    low, high = placements.window
+    zoom = np.where(placements.resized > 0, placements.zoom, 1)
+    pairs = np.stack([placements.origin - placements.offset / zoom, zoom, low, high])[..., ::-1].astype(np.float32)
+    origin, zooms, least, most = on_device(torch.from_numpy(pairs), device)[:, sample][:, :, None].unbind(
+        0
+    )  # (M, 1, 2)
     if "keypoints" in moved:
-        moved["keypoints"] = (moved["keypoints"] - origin) * zoom
-    if "boxes" not in moved:
-        return PackedObjects(objects.offsets, moved)
-    corners = (moved["boxes"].view(-1, 2, 2) - origin) * zoom
-    x, y = corners[..., 0].clamp(0, size[1]), corners[..., 1].clamp(0, size[0])
-    moved["boxes"] = torch.stack([x, y], 2).view(-1, 4)
-    return PackedObjects(objects.offsets, moved).select((x[:, 0] < x[:, 1]) & (y[:, 0] < y[:, 1]))
+        moved["keypoints"] = (moved["keypoints"] - origin) * zooms
+    result = PackedObjects(objects.offsets, moved)
+    if "boxes" in moved:
+        corners = ((moved["boxes"].view(-1, 2, 2) - origin) * zooms).clamp(least, most)
+        moved["boxes"] = corners.reshape(-1, 4)
+        result = result.select((corners[:, 0] < corners[:, 1]).all(1))
+    if not placements.flip.any():
+        return result
+    widths = torch.from_numpy(placements.size[:, 1].astype(np.float32))
+    return mirror_objects(result, torch.from_numpy(placements.flip), widths, flip_pairs)
+
+
+def mirror_objects(
+    objects: PackedObjects, flip: Tensor, widths: Tensor, flip_pairs: Sequence[tuple[int, int]] | None
+) -> PackedObjects:
+    """Mirror objects left to right where `flip`, (B,) bool, in images of these (B,) widths: a copy."""
+    values, device, sample = dict(objects.values), objects.offsets.device, objects.image_index
+    flipped = on_device(flip, device)[sample][:, None]
+    width = on_device(widths, device)[sample]
+    if "boxes" in values:
+        x1, y1, x2, y2 = values["boxes"].unbind(1)
+        values["boxes"] = torch.where(flipped, torch.stack([width - x2, y1, width - x1, y2], 1), values["boxes"])
+    if "keypoints" in values:
+        x, y = values["keypoints"].unbind(2)
+        order = on_device(_flipped_order(x.shape[1], flip_pairs), device)
+        mirrored = torch.stack([width[:, None] - x, y], 2)[:, order]
+        values["keypoints"] = torch.where(flipped[..., None], mirrored, values["keypoints"])
+    return PackedObjects(objects.offsets, values)
+
+
+def _flipped_order(keypoints: int, flip_pairs: Sequence[tuple[int, int]] | None) -> Tensor:
+    """(K,) int64: which keypoint comes to each place."""
+    if flip_pairs is None and keypoints > 1:
+        raise ValueError(
+            "RandomHorizontalFlip: expected `flip_pairs` for objects with keypoints, found none. Use "
+            "RandomHorizontalFlip.from_split(split), or `flip_pairs=()` if no keypoints change places."
+        )
+    order = list(range(keypoints))
+    for a, b in flip_pairs or ():
+        if not (0 <= a < keypoints and 0 <= b < keypoints):
+            raise refusal("flip_pairs", f"pairs of numbers in [0, {keypoints})", (a, b))
+        order[a], order[b] = order[b], order[a]
+    return torch.tensor(order)
 
 
 def _size(size: int | Sequence[int]) -> tuple[int, int]:

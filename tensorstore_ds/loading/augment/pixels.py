@@ -94,7 +94,7 @@ def crop_batched(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int
     samples, y, x = (torch.arange(n, device=images.device) for n in (len(images), *size))
     y, x = top[:, None] + y, left[:, None] + x
     out = images.permute(0, 2, 3, 1)[samples[:, None, None], y[:, :, None], x[:, None, :]]
-    return out.permute(0, 3, 1, 2).contiguous(memory_format=_format(images))
+    return out.permute(0, 3, 1, 2).contiguous(memory_format=memory_format_of(images))
 
 
 def resized_crop(images: Tensor, boxes: Tensor, size: tuple[int, int], pool: BufferPool | None = None) -> Tensor:
@@ -132,7 +132,7 @@ def resized_crop_batched(images: Tensor, boxes: Tensor, size: tuple[int, int]) -
         values = rows[:, None] @ values.view(samples, channels, height, size[1])
     if images.dtype == torch.uint8:
         values = values.round_()
-    return values.to(images.dtype, memory_format=_format(images))
+    return values.to(images.dtype, memory_format=memory_format_of(images))
 
 
 def resized_crop_nearest(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
@@ -247,7 +247,7 @@ def pad(images: Tensor, padding: tuple[int, int, int, int], mode: PaddingMode, f
     columns = np.pad(np.arange(images.shape[3]), (left, right), mode=mode)
     lines = images.permute(0, 2, 3, 1).index_select(1, on_device(torch.from_numpy(rows), images.device))
     lines = lines.index_select(2, on_device(torch.from_numpy(columns), images.device))
-    return lines.permute(0, 3, 1, 2).contiguous(memory_format=_format(images))
+    return lines.permute(0, 3, 1, 2).contiguous(memory_format=memory_format_of(images))
 
 
 def empty_like(
@@ -258,13 +258,17 @@ def empty_like(
     dtype = dtype or images.dtype
     if pool is None or not images.permute(0, 2, 3, 1).is_contiguous():
         return torch.empty(
-            (*images.shape[:2], height, width), dtype=dtype, device=images.device, memory_format=_format(images)
+            (*images.shape[:2], height, width),
+            dtype=dtype,
+            device=images.device,
+            memory_format=memory_format_of(images),
         )
     rows, _ = pool.empty(len(images), ArraySpec(f"int{8 * dtype.itemsize}", (height, width, images.shape[1])))
     return rows.view(dtype).permute(0, 3, 1, 2)
 
 
-def _format(images: Tensor) -> torch.memory_format:
+def memory_format_of(images: Tensor) -> torch.memory_format:
+    """Of images (B, C, H, W): dense, or channels-last."""
     contiguous = images.is_contiguous() or not images.is_contiguous(memory_format=torch.channels_last)
     return torch.contiguous_format if contiguous else torch.channels_last
 

@@ -1,0 +1,104 @@
+"""Where images come to lie when they are cut, resized, padded and mirrored: decided before a pixel is decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Placements:
+    """Of each of B images a part, resized, laid on a canvas, and mirrored where asked for. Pairs are y, x.
+
+    Steps one after the other make one placement: an image is resized once, whatever the number of steps.
+
+    Attributes:
+        origin, extent: (B, 2) float64: where the part begins, and its height and width, in pixels of the image.
+        resized: (B, 2) int64: what it is resized to; 0 where nothing of the image is left.
+        offset: (B, 2) int64: where it lies on the canvas. It may begin before it, and end behind it: then the canvas
+            shows a window of it.
+        size: (B, 2) int64: height and width of the canvas.
+        flip: (B,) bool: whether the canvas is mirrored left to right, at last.
+        fill: what the canvas has where there is no image; None if no step has said it.
+    """
+
+    origin: NDArray[np.float64]
+    extent: NDArray[np.float64]
+    resized: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    flip: NDArray[np.bool_]
+    fill: float | None = None
+
+    @classmethod
+    def whole(cls, sizes: ArrayLike) -> Self:
+        """Images of these (B, 2) heights and widths as they are."""
+        size = np.asarray(sizes, np.int64).reshape(-1, 2)
+        zeros = np.zeros_like(size)
+        return cls(zeros.astype(float), size.astype(float), size, zeros, size, np.zeros(len(size), bool))
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    @property
+    def window(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(B, 2) where what is seen of the image begins and ends on the canvas, before it is mirrored."""
+        low = self.offset.clip(0, self.size)
+        return low, (self.offset + self.resized).clip(low, self.size)
+
+    @property
+    def zoom(self) -> NDArray[np.float64]:
+        """(B, 2): pixels of the canvas for one of the image."""
+        return self.resized / self.extent
+
+    def crop(self, corner: ArrayLike, size: ArrayLike) -> Self:
+        """Cut parts of (height, width) `size` out of the canvases, from `corner` on: (B, 2), or one for all."""
+        size = np.broadcast_to(np.asarray(size, np.int64), self.size.shape)
+        corner = np.broadcast_to(np.asarray(corner, np.int64), size.shape).copy()
+        corner[self.flip, 1] = (self.size - corner - size)[self.flip, 1]
+        return replace(self, offset=self.offset - corner, size=size)
+
+    def pad(self, before: ArrayLike, after: ArrayLike, fill: float) -> Self:
+        """Add to the canvases: (B, 2) pixels at the top and left, and at the bottom and right.
+
+        Raises:
+            ValueError: another step fills with something else.
+        """
+        before, after = (np.broadcast_to(np.asarray(n, np.int64), self.size.shape) for n in (before, after))
+        if not (before.any() or after.any()):
+            return self
+        if self.fill not in (None, fill):
+            raise ValueError(f"fill: expected one for all steps of a plan, found {self.fill:g} and {fill:g}.")
+        cut = self._without_hidden()
+        first = before.copy()
+        first[self.flip, 1] = after[self.flip, 1]
+        return replace(cut, offset=cut.offset + first, size=cut.size + before + after, fill=fill)
+
+    def resize(self, sizes: ArrayLike) -> Self:
+        """Resize the canvases to (B, 2) heights and widths, or one for all."""
+        sizes = np.broadcast_to(np.asarray(sizes, np.int64), self.size.shape)
+        cut = self._without_hidden()
+        zoom = sizes / cut.size
+        seen = cut.resized > 0
+        fills = (cut.resized == cut.size) | ~seen  # otherwise a resized image that is thin keeps at least a pixel
+        resized = np.where(fills, sizes * seen, np.rint(cut.resized * zoom).clip(1, sizes)).astype(np.int64)
+        offset = np.rint(cut.offset * zoom).astype(np.int64).clip(0, sizes - resized)
+        return replace(cut, resized=resized, offset=offset, size=sizes)
+
+    def mirror(self, where: NDArray[np.bool_]) -> Self:
+        """Mirror the canvases left to right where `where`, (B,)."""
+        return replace(self, flip=self.flip ^ where)
+
+    def _without_hidden(self) -> Self:
+        """The same picture, whose parts are only what is seen of them."""
+        low, high = self.window
+        if (low == self.offset).all() and (high == self.offset + self.resized).all():
+            return self
+        share = self.extent / np.maximum(1, self.resized)
+        extent = np.maximum((high - low) * share, np.finfo(float).tiny)
+        return replace(
+            self, origin=self.origin + (low - self.offset) * share, extent=extent, resized=high - low, offset=low
+        )

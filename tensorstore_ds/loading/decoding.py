@@ -1,0 +1,277 @@
+"""Images of a split as a decode plan places them: only what is needed is decoded, and resized into the batch.
+
+::
+
+    rows -> shapes (stored) -> plan, drawn by (seed, epoch, row) -> placements
+    each image:  the part that is seen -> cut out of the JPEG file -> decoded, at 1/2 to 1/8 where that covers it
+                 -> resized with antialiasing into its row of the batch
+
+Without a plan, images are placed as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.format.kinds import MaskField
+from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.imaging.jpeg import Part, scale_for
+from tensorstore_ds.imaging.placement import Placement
+from tensorstore_ds.imaging.resizing import resize
+from tensorstore_ds.loading.augment.base import Compose
+from tensorstore_ds.loading.augment.geometry import Geometry
+from tensorstore_ds.loading.augment.pixels import mirror
+from tensorstore_ds.loading.augment.placements import Placements
+from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.options import refusal
+from tensorstore_ds.reading.columns import RaggedColumn
+from tensorstore_ds.reading.store import Split
+from tensorstore_ds.reading.stored_images import Pixels, decode_part
+from tensorstore_ds.seeding import fold
+
+#: What `decode` may be: a step, or several in a `Compose`.
+Plan = Geometry | Compose
+
+#: Of a batch: (B, C, H, W) in channels-last memory, or a list of (C, H, W).
+Images = torch.Tensor | list[torch.Tensor]
+
+#: What `interpolate(mode="bilinear", antialias=True)` calls; it alone writes into memory that is there.
+_upsample = torch.ops.aten._upsample_bilinear2d_aa
+
+_scratch = threading.local()  # pixels that one thread decodes before it resizes them
+
+
+def steps_of(plan: Plan) -> list[Geometry]:
+    """The steps of a decode plan; raises `OptionError` if it does anything but place images."""
+    steps = []
+    for step in plan.transforms if isinstance(plan, Compose) else [plan]:
+        if isinstance(step, Geometry):
+            steps.append(step)
+        else:
+            names = "RandomResizedCrop, RandomCrop, CenterCrop, Resize, Letterbox, Pad and RandomHorizontalFlip"
+            raise refusal("decode", f"{names}, or a Compose of these", f"{type(step).__name__}: use `batch_transform`")
+    return steps
+
+
+def place(plan: Plan | None, shapes: NDArray[np.int32], rows: NDArray[np.int64], epoch: int) -> Placements:
+    """Where a plan places images of (B, 3) `shapes`: a function of its seed, the epoch and the rows alone."""
+    placements = Placements.whole(shapes[:, :2])
+    if plan is None:
+        return placements
+    for number, step in enumerate(steps_of(plan)):
+        drawn_by = fold(plan.seed, number, rows.view(np.uint64)).view(np.int64) if isinstance(plan, Compose) else rows
+        placements = step.place(placements, step.keys(drawn_by, epoch))
+    return placements
+
+
+def fixes_size(plan: Plan | None, had_one: bool) -> bool:
+    """Whether all images have one size after a plan."""
+    for step in steps_of(plan) if plan is not None else ():
+        had_one = had_one if step.fixes_size is None else step.fixes_size
+    return had_one
+
+
+class Window(NamedTuple):
+    """What is seen of one image: see `Placements`."""
+
+    origin: tuple[float, float]
+    extent: tuple[float, float]
+    resized: tuple[int, int]
+    first: tuple[int, int]  #: of the resized image, the first line and column that are seen
+    last: tuple[int, int]  #: and the ones after the last
+    at: tuple[int, int]  #: where these lie on the canvas
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the resized image is seen."""
+        return self.first == (0, 0) and self.last == self.resized
+
+    def needed(self, shape: Sequence[int]) -> Part:
+        """The pixels of an image on which it depends."""
+        if self.is_whole:
+            low = [math.floor(o) for o in self.origin]
+            high = [math.ceil(o + e) for o, e in zip(self.origin, self.extent, strict=True)]
+        elif self.resized == self.extent:
+            low = [math.floor(o + first) for o, first in zip(self.origin, self.first, strict=True)]
+            high = [math.ceil(o + last) for o, last in zip(self.origin, self.last, strict=True)]
+        else:
+            # From the first pixel on: only so torch's result is that of the whole image, cut afterwards.
+            low = [math.floor(o) for o in self.origin]
+            high = [
+                math.ceil(min(o + e, o + (last - 0.5) * e / r + max(e / r, 1.0) + 1))
+                for o, e, r, last in zip(self.origin, self.extent, self.resized, self.last, strict=True)
+            ]
+        low = [min(max(0, n), size - 1) for n, size in zip(low, shape, strict=False)]
+        high = [max(first + 1, min(n, size)) for first, n, size in zip(low, high, shape, strict=False)]
+        return Part(*low, *high)
+
+
+class ImageReader:
+    """Reads the images of a split.
+
+    Args:
+        split: with a field `name` of images.
+    """
+
+    def __init__(self, split: Split, name: str = "image") -> None:
+        self._split = split
+        self._name = name
+        self._column = split[name]
+        self.shapes = split.image_shapes
+        of_all = np.unique(self.shapes[:, 2])
+        #: Of every image as it is read: gray ones among others are read as RGB.
+        self.channels = int(of_all.max()) if len(of_all) else 0
+        self._mixed = len(of_all) > 1
+        restarts = self._column.per_row.get("restarts") if isinstance(self._column, RaggedColumn) else None
+        self._restarts = restarts if isinstance(restarts, RaggedColumn) else None
+
+    def read(self, row: int, window: Window, key: str) -> Pixels:
+        """What a window needs of an image; the array may be read-only, or memory of this thread's next call."""
+        stored, shape = self._column[row], self.shapes[row].tolist()
+        part = window.needed(shape)
+        if isinstance(stored, np.ndarray):
+            array = stored[part.top : part.bottom, part.left : part.right]
+            if self._mixed and array.shape[2] == 1:
+                array = np.repeat(array, 3, axis=2)
+            return Pixels(array, part.top, part.left)
+        restarts = None if self._restarts is None else self._restarts[row]["items"]
+        return decode_part(
+            stored,
+            part,
+            shape=shape,
+            restarts=restarts,
+            scale=scale_for(window.extent, window.resized),
+            channels=3 if self._mixed else None,
+            key=key,
+            buffer=_buffer(3 * (part.height + 64) * (part.width + 64)),
+        )
+
+    def images(
+        self, rows: NDArray[np.int64], keys: list[str], placements: Placements, pool: BufferPool, *, stack: bool
+    ) -> Images:
+        """Images of some rows, as they are placed; on one canvas size if they are stacked.
+
+        Raises:
+            SourceError: an image is damaged, or of another dtype than those that it is stacked with. Its `problems`
+                name it by its key.
+        """
+        windows, sizes = _windows(placements), placements.size.tolist()
+        tensor: torch.Tensor | None = None
+        stacked: NDArray[Any] | None = None
+        listed = []
+        for i, (row, key, window) in enumerate(zip(rows.tolist(), keys, windows, strict=True)):
+            pixels = self.read(row, window, key)
+            if not stack:
+                canvas = np.empty((*sizes[i], pixels.array.shape[2]), pixels.array.dtype)
+                listed.append(torch.from_numpy(canvas).permute(2, 0, 1))
+            else:
+                if stacked is None:
+                    tensor, stacked = pool.empty(len(rows), _spec(pixels, sizes[0]))
+                canvas = stacked[i]
+                if pixels.array.dtype != canvas.dtype or pixels.array.shape[2] != canvas.shape[2]:
+                    expected, found = (f"{a.shape[2]} x {a.dtype}" for a in (canvas, pixels.array))
+                    problem = Problem(key, "shapes-differ", f"expected {expected}, as {keys[0]} has it, found {found}.")
+                    raise SourceError(problem, "Bring all to one with a `transform`.")
+            lay(canvas, pixels, window, placements.fill or 0)
+        if tensor is not None:
+            images = tensor.permute(0, 3, 1, 2)
+            return mirror(images, torch.from_numpy(placements.flip), pool) if placements.flip.any() else images
+        return [image.flip(2) if flip else image for image, flip in zip(listed, placements.flip.tolist(), strict=True)]
+
+
+def _spec(pixels: Pixels, size: list[int]) -> ArraySpec:
+    return ArraySpec(pixels.array.dtype.name, (*size, pixels.array.shape[2]))
+
+
+def _windows(placements: Placements) -> list[Window]:
+    low, high = placements.window
+    arrays = (
+        placements.origin,
+        placements.extent,
+        placements.resized,
+        low - placements.offset,
+        high - placements.offset,
+        low,
+    )
+    return [Window(*map(tuple, each)) for each in zip(*(array.tolist() for array in arrays), strict=True)]
+
+
+def _buffer(nbytes: int) -> NDArray[np.uint8]:
+    """This thread's memory for pixels that are decoded next: fresh memory costs more than to fill it."""
+    buffer: NDArray[np.uint8] | None = getattr(_scratch, "buffer", None)
+    if buffer is None or len(buffer) < nbytes:
+        buffer = _scratch.buffer = np.empty(nbytes, np.uint8)
+    return buffer
+
+
+def lay(canvas: NDArray[Any], pixels: Pixels, window: Window, fill: float) -> None:
+    """Resize what a window shows of an image, bilinear and antialiased, and lay it on a canvas (H, W, C).
+
+    The pixels are those of torchvision's `resize` of the part, cut afterwards: to the bit for uint8 where the part has
+    whole pixels, and within rounding where it has not, which Pillow resizes.
+    """
+    (top, left), (height, width) = window.at, (b - a for a, b in zip(window.first, window.last, strict=True))
+    target = canvas[top : top + height, left : left + width]
+    if target.shape != canvas.shape:
+        canvas[...] = fill
+    if not target.size:
+        return
+    array, scale = pixels.array, pixels.scale
+    y, x = ((o - begins) / scale for o, begins in zip(window.origin, pixels[1:3], strict=True))
+    extent = tuple(e / scale for e in window.extent)
+    whole_pixels = all(n.is_integer() for n in (y, x, *extent))
+    if whole_pixels and window.resized == extent:
+        y, x = int(y) + window.first[0], int(x) + window.first[1]
+        target[...] = array[y : y + height, x : x + width]
+    elif whole_pixels and window.is_whole:
+        _resize(target, array[int(y) : int(y + extent[0]), int(x) : int(x + extent[1])])
+    elif y == x == 0:
+        _resize(target, array[: math.ceil(extent[0]), : math.ceil(extent[1])], window, extent)
+    else:
+        step_y, step_x = (e / r for e, r in zip(extent, window.resized, strict=True))
+        y, x = y + window.first[0] * step_y, x + window.first[1] * step_x
+        bottom, right = y + height * step_y, x + width * step_x
+        box = max(0.0, x), max(0.0, y), min(array.shape[1], right), min(array.shape[0], bottom)
+        target[...] = resize(array, Placement(box, (height, width), (height, width)))
+
+
+def _resize(
+    target: NDArray[Any], part: NDArray[Any], window: Window | None = None, extent: Sequence[float] = ()
+) -> None:
+    """Resize a part to fill `target`; or as if it were `extent` large, what a window shows of it."""
+    dense = part.flags.c_contiguous and part.flags.writeable and min(part.strides) > 0  # torch takes no others
+    source = torch.from_numpy(part if dense else np.array(part, order="C")).permute(2, 0, 1)[None]
+    native = source.dtype in (torch.uint8, torch.float32, torch.float64)
+    source = source if native else source.to(torch.float32)
+    out = torch.from_numpy(target).permute(2, 0, 1)[None]
+    if window is None and native and target.flags.c_contiguous:
+        _upsample.out(source, list(target.shape[:2]), False, None, None, out=out)
+        return
+    if window is None:
+        resized = _upsample(source, list(target.shape[:2]), False, None, None)
+    else:
+        scales = [r / e for r, e in zip(window.resized, extent, strict=True)]
+        resized = _upsample(source, list(window.last), False, *scales)[..., window.first[0] :, window.first[1] :]
+    out.copy_(resized if native else resized.round_())
+
+
+def place_masks(masks: NDArray[Any], field: MaskField, placements: Placements) -> Images:
+    """Masks (B, h, w) moved as their images are: each pixel is the one at its center; the rest is ignored, or 0."""
+    sizes, laid = placements.size.tolist(), []
+    for i, window in enumerate(_windows(placements)):
+        canvas = np.full(sizes[i], field.ignored or 0, masks.dtype)
+        y, x = (
+            np.floor(o + (np.arange(a, b) + 0.5) * (e / max(1, r))).astype(np.intp).clip(0, n - 1)
+            for o, e, r, a, b, n in zip(*window[:5], masks.shape[1:], strict=True)
+        )
+        canvas[window.at[0] : window.at[0] + len(y), window.at[1] : window.at[1] + len(x)] = masks[i][np.ix_(y, x)]
+        laid.append(torch.from_numpy(canvas[:, ::-1].copy() if placements.flip[i] else canvas))
+    return torch.stack(laid) if len({tuple(size) for size in sizes}) == 1 else laid

@@ -1,0 +1,364 @@
+"""Decode plans give the pixels of decoding everything and using torchvision; objects and masks follow."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from PIL import Image, ImageOps
+from torchvision.transforms.v2 import InterpolationMode, functional as TF  # noqa: N812
+
+import tensorstore_ds as tsds
+from jpeg_files import drawn, jpeg, oriented
+from stores import png_bytes, store_of
+from tensorstore_ds.errors import OptionError, SourceError
+from tensorstore_ds.imaging.jpeg import encode_jpeg, find_restarts
+from tensorstore_ds.loading import decoding
+
+SIZES = [(90, 131), (211, 160), (64, 64), (33, 200), (1, 1), (1, 40), (50, 3), (256, 300)]
+CROP = tsds.RandomResizedCrop((40, 56), scale=(0.05, 1.0), seed=3)
+
+
+def upright(data, mode="RGB"):
+    """(C, H, W): what Pillow makes of a file."""
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert(mode)
+    return torch.from_numpy(np.array(image)).reshape(image.height, image.width, -1).permute(2, 0, 1)
+
+
+def files_of(kind):
+    for i, (height, width) in enumerate(SIZES):
+        pixels = drawn(height, width, seed=i)
+        if kind == "markers":
+            yield encode_jpeg(pixels, 90)
+        elif kind == "4:4:4":
+            yield encode_jpeg(pixels, 90, "4:4:4")
+        elif kind == "oriented":
+            yield oriented(pixels, 1 + i % 8, restart_marker_blocks=1)
+        elif kind == "png":
+            yield png_bytes(pixels)
+        elif kind == "gray":
+            yield jpeg(pixels[:, :, :1])
+        elif kind == "cmyk":
+            yield jpeg(np.asarray(Image.fromarray(pixels).convert("CMYK")), "CMYK", restart_marker_blocks=1)
+        elif kind == "mixed":
+            yield jpeg(pixels[:, :, : 1 + 2 * (i % 2)])
+        else:
+            yield jpeg(pixels, progressive=True)
+
+
+KINDS = ["markers", "4:4:4", "oriented", "png", "gray", "cmyk", "mixed", "progressive"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def stored(request, tmp_path_factory):
+    """A store of files of one kind as they are, and its images, decoded by Pillow."""
+    folder = tmp_path_factory.mktemp(request.param.replace(":", ""))
+    (folder / "in").mkdir()
+    files = list(files_of(request.param))
+    for i, file in enumerate(files):
+        (folder / "in" / f"{i}.{'png' if request.param == 'png' else 'jpg'}").write_bytes(file)
+    tsds.convert(folder / "in", folder / "s.tsds", tsds.ConvertOptions(encoding="source", workers=0))
+    return folder / "s.tsds", [upright(file, "L" if request.param == "gray" else "RGB") for file in files]
+
+
+def boxes_of(crop, shapes, rows, epoch=0):
+    sizes = np.array([shape[-2:] for shape in shapes])
+    return crop.make_params(crop.keys(np.array(rows), epoch), sizes)["boxes"].tolist()
+
+
+def expected_crops(crop, images, rows, epoch=0):
+    boxes = boxes_of(crop, [images[row].shape for row in rows], rows, epoch)
+    return [TF.resized_crop(images[row], *box, crop.size, antialias=True) for row, box in zip(rows, boxes, strict=True)]
+
+
+def test_random_resized_crops_are_torchvisions(stored):
+    path, images = stored
+    dataset = tsds.StoreDataset(path, decode=CROP)
+    rows = list(range(len(images))) * 4
+    for epoch in range(6):
+        dataset.set_epoch(epoch)
+        batch = dataset.gather(rows).columns["image"]
+        assert batch.is_contiguous(memory_format=torch.channels_last) and batch.dtype == torch.uint8
+        boxes = boxes_of(CROP, [images[row].shape for row in rows], rows, epoch)
+        for got, want, box in zip(batch, expected_crops(CROP, images, rows, epoch), boxes, strict=True):
+            scaled = box[2] >= 2 * CROP.size[0] and box[3] >= 2 * CROP.size[1]
+            difference = (got.int() - want.int()).abs()
+            assert difference.max() == 0 if not scaled else difference.float().mean() < 2.5
+
+
+def test_resize_and_center_crop_are_torchvisions(stored):
+    path, images = stored
+    dataset = tsds.StoreDataset(path, decode=tsds.Compose([tsds.Resize(96), tsds.CenterCrop((80, 84))]))
+    batch = dataset.gather(range(len(images))).columns["image"]
+    for got, image in zip(batch, images, strict=True):
+        want = TF.center_crop(TF.resize(image, [96], antialias=True), [80, 84])
+        difference = (got.int() - want.int()).abs()
+        assert difference.max() <= 1 if min(image.shape[1:]) < 192 else difference.float().mean() < 2.5
+
+
+@pytest.mark.parametrize(
+    ("step", "reference"),
+    [
+        (tsds.Resize((48, 40)), lambda image: TF.resize(image, [48, 40], antialias=True)),
+        (tsds.Resize(30, max_size=50), lambda image: TF.resize(image, [30], max_size=50, antialias=True)),
+        (tsds.CenterCrop(70), lambda image: TF.center_crop(image, [70, 70])),
+        (tsds.CenterCrop(33), lambda image: TF.center_crop(image, [33, 33])),
+        (tsds.Pad((1, 2, 3, 4), fill=9), lambda image: TF.pad(image, [1, 2, 3, 4], fill=9)),
+        (tsds.RandomHorizontalFlip(1.0), TF.hflip),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_each_step_is_torchvisions(stored, step, reference):
+    path, images = stored
+    for row, image in enumerate(images):
+        got = tsds.StoreDataset(path, decode=step)[row]["image"]
+        want = reference(image)
+        assert got.shape == want.shape
+        is_scaled = isinstance(step, tsds.Resize) and all(
+            a >= 2 * b for a, b in zip(image.shape[1:], want.shape[1:], strict=True)
+        )
+        assert (got.int() - want.int()).abs().float().mean() < 3 if is_scaled else torch.equal(got, want)
+
+
+def test_letterbox_keeps_the_aspect_ratio(stored):
+    path, images = stored
+    batch = tsds.StoreDataset(path, decode=tsds.Letterbox(64)).gather(range(len(images))).columns["image"]
+    for got, image in zip(batch, images, strict=True):
+        zoom = 64 / max(image.shape[1:])
+        height, width = (min(64, max(1, round(n * zoom))) for n in image.shape[1:])
+        top, left = (64 - height) // 2, (64 - width) // 2
+        inside = got[:, top : top + height, left : left + width]
+        want = TF.resize(image, [height, width], antialias=True)
+        assert (inside.int() - want.int()).abs().float().mean() < 3
+        outside = torch.ones(64, 64, dtype=torch.bool)
+        outside[top : top + height, left : left + width] = False
+        assert (got[:, outside] == 114).all()
+
+
+def test_batch_transforms_of_pixels_are_the_same(tmp_path):
+    """One class serves in both places, and draws the same."""
+    samples = [{"image": drawn(60, 80, seed=i), "label": 0} for i in range(12)]
+    path = store_of(tmp_path / "s.tsds", samples, ["a"]).path
+    steps = [
+        CROP,
+        tsds.RandomCrop(50, padding=6, fill=7, seed=1),
+        tsds.RandomHorizontalFlip(seed=2),
+        tsds.Resize((33, 70)),
+        tsds.Letterbox(64),
+        tsds.CenterCrop(64),
+        tsds.Pad(3),
+        tsds.Compose([tsds.RandomHorizontalFlip(), tsds.RandomCrop((40, 50)), tsds.RandomHorizontalFlip()], seed=5),
+    ]
+    for step in steps:
+        planned = tsds.DataLoader(tsds.StoreDataset(path), 5, decode=step)
+        after = tsds.DataLoader(tsds.StoreDataset(path), 5, batch_transform=step)
+        for _ in range(2):
+            for a, b in zip(planned, after, strict=True):
+                assert torch.equal(a["image"], b["image"]), step
+
+
+def test_every_loader_gives_the_same_pixels(tmp_path):
+    samples = [{"image": drawn(60 + i, 90, seed=i), "label": i % 3} for i in range(12)]
+    path = store_of(tmp_path / "s.tsds", samples, ["a", "b", "c"], encoding="jpeg").path
+    dataset = tsds.StoreDataset(path, decode=CROP)
+    one_by_one = torch.stack([dataset[i]["image"] for i in range(12)])
+    torchs = torch.utils.data.DataLoader(tsds.StoreDataset(path, decode=CROP), 5)
+    workers = tsds.DataLoader(tsds.StoreDataset(path), 5, decode=CROP, num_workers=1)
+    threads = tsds.DataLoader(tsds.StoreDataset(path), 5, decode=CROP, num_threads=3)
+    transformed = tsds.DataLoader(tsds.StoreDataset(path, decode=CROP, transform=lambda sample: sample), 5)
+    for loader in (torchs, workers, threads, transformed):
+        assert torch.equal(torch.cat([torch.as_tensor(batch["image"]) for batch in loader]), one_by_one)
+    again = torch.cat([batch["image"] for batch in threads])  # of the next epoch
+    assert not torch.equal(again, one_by_one)
+    dataset.set_epoch(1)
+    assert torch.equal(torch.stack([dataset[i]["image"] for i in range(12)]), again)
+
+
+# --- objects and masks
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_boxes_and_keypoints_follow_the_pixels(tmp_path_factory, data):
+    """Each object is a pixel of its own color; where it is seen after a plan is where its box lies."""
+    height, width = data.draw(st.integers(20, 60)), data.draw(st.integers(20, 60))
+    steps = data.draw(
+        st.lists(
+            st.sampled_from(
+                [
+                    tsds.RandomHorizontalFlip(),
+                    tsds.CenterCrop(18),
+                    tsds.RandomCrop((16, 17), padding=2, fill=0),
+                    tsds.Pad((1, 2, 3, 4)),
+                ]
+            ),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    places = data.draw(
+        st.lists(st.tuples(st.integers(0, width - 1), st.integers(0, height - 1)), min_size=1, max_size=5, unique=True)
+    )
+    image = np.zeros((height, width, 3), np.uint8)
+    for number, (x, y) in enumerate(places):
+        image[y, x] = (number + 1, 0, 0)
+    boxes = np.array([[x, y, x + 1, y + 1] for x, y in places], np.float32)
+    sample = {
+        "image": image,
+        "boxes": boxes,
+        "labels": np.zeros(len(places), int),
+        "keypoints": boxes.reshape(-1, 2, 2).mean(1, keepdims=True),
+    }
+    path = tmp_path_factory.mktemp("s") / "s.tsds"
+    store_of(path, [sample], ["a"], keypoints=tsds.Keypoints(["eye"]))
+    plan = tsds.Compose(steps, seed=data.draw(st.integers(0, 9)))
+    dataset = tsds.StoreDataset(path, decode=plan, transform=None)
+    try:
+        batch = dataset.gather([0])
+    except ValueError as error:
+        assert "RandomCrop: expected images of at least" in str(error)
+        return
+    pixels, objects = batch.columns["image"], batch.columns["objects"]
+    pixels = pixels[0]
+    seen = {int(pixels[0, y, x]): (x, y) for y, x in (pixels[0] > 0).nonzero().tolist()}
+    assert sorted(seen.values()) == sorted((int(x1), int(y1)) for x1, y1, _, _ in objects.values["boxes"].tolist())
+    assert int(batch.dropped) == len(places) - len(seen)
+    for x, y in objects.values["keypoints"][:, 0].tolist():
+        assert (int(x), int(y)) in seen.values()
+
+
+def test_counts_of_dropped_objects_are_in_the_batch(tmp_path):
+    samples = [
+        {
+            "image": drawn(20, 40, seed=i),
+            "boxes": np.array([[0, 0, 4, 4], [18, 8, 22, 12], [36, 16, 40, 20]], np.float32)[: i + 1],
+            "labels": np.zeros(i + 1, int),
+        }
+        for i in range(3)
+    ]
+    path = store_of(tmp_path / "s.tsds", samples, ["a"]).path
+    batch = next(iter(tsds.DataLoader(tsds.StoreDataset(path), 3, decode=tsds.CenterCrop(10), collate="packed")))
+    assert batch["objects_dropped"].tolist() == [1, 1, 2]
+    assert batch["objects"]["offsets"].tolist() == [0, 0, 1, 2]
+    assert batch["objects"]["boxes"].tolist() == [[3, 3, 7, 7]] * 2
+    images, targets = next(
+        iter(tsds.DataLoader(tsds.StoreDataset(path, return_as="tuple"), 3, decode=tsds.CenterCrop(10)))
+    )
+    assert images.shape == (3, 3, 10, 10) and [len(target["boxes"]) for target in targets] == [0, 1, 1]
+
+
+def test_resized_boxes_are_torchvisions(tmp_path):
+    boxes = np.array([[5, 6, 25, 16], [30, 2, 39, 9.5]], np.float32)
+    path = store_of(
+        tmp_path / "s.tsds", [{"image": drawn(20, 40), "boxes": boxes, "labels": np.array([0, 0])}], ["a"]
+    ).path
+    for step, zoom, shift in ((tsds.Resize((30, 20)), (0.5, 1.5), 0), (tsds.Letterbox(20), (0.5, 0.5), (0, 5))):
+        objects = tsds.StoreDataset(path, decode=step)[0]["objects"]
+        want = boxes.reshape(-1, 2, 2) * np.array(zoom) + np.array(shift)
+        np.testing.assert_allclose(objects["boxes"].numpy(), want.reshape(-1, 4), rtol=1e-6)
+
+
+def test_masks_follow_the_pixels(tmp_path):
+    masks = [np.random.default_rng(i).integers(0, 3, (30, 40)).astype(np.uint8) for i in range(4)]
+    samples = [{"image": np.repeat(mask[:, :, None], 3, 2), "mask": mask} for mask in masks]
+    path = store_of(tmp_path / "s.tsds", samples, ["a", "b", "c"]).path
+    plan = tsds.Compose([tsds.RandomHorizontalFlip(), tsds.RandomCrop(24, padding=4, fill=255), tsds.CenterCrop(20)])
+    batch = tsds.StoreDataset(path, decode=plan).gather(range(4)).columns
+    assert torch.equal(batch["image"][:, 0], batch["mask"])
+    resized = tsds.StoreDataset(path, decode=tsds.Resize((15, 20))).gather(range(4)).columns["mask"]
+    want = TF.resize(torch.from_numpy(np.stack(masks)), [15, 20], interpolation=InterpolationMode.NEAREST_EXACT)
+    assert torch.equal(resized, want)
+
+
+# --- what goes wrong
+
+
+def test_a_damaged_image_is_named_or_replaced(tmp_path):
+    samples = [{"image": drawn(80, 80, seed=i), "label": i} for i in range(6)]
+    path = store_of(tmp_path / "s.tsds", samples, list("abcdef"), encoding="jpeg").path
+    offsets = tsds.open(path)["train"].table("image").offsets
+    data = next(each for each in path.rglob("image/bytes/**/*") if each.is_file() and each.stat().st_size > 1000)
+    damaged = bytearray(data.read_bytes())
+    middle = int(offsets[2] + offsets[3]) // 2
+    damaged[middle : middle + 200] = b"\xf7" * 200
+    data.write_bytes(bytes(damaged))
+    plan = tsds.Resize((40, 40))
+    with pytest.raises(SourceError, match="00002: this image is damaged"):
+        tsds.StoreDataset(path, decode=plan).gather(range(6))
+    dataset = tsds.StoreDataset(path, decode=plan, on_error="replace")
+    loader = tsds.DataLoader(dataset, 3, num_threads=2)
+    labels = [label for batch in loader for label in batch["label"].tolist()]
+    assert labels[:2] + labels[3:] == [0, 1, 3, 4, 5] and labels[2] != 2
+    assert loader.stats().replaced == 1
+    assert [label for batch in tsds.DataLoader(dataset, 2) for label in batch["label"].tolist()] == labels  # determined
+
+
+def test_a_file_that_is_not_of_its_shape_is_named():
+    data = encode_jpeg(drawn(80, 112), 90)
+    from tensorstore_ds.imaging.jpeg import Part
+    from tensorstore_ds.reading.stored_images import decode_part
+
+    with pytest.raises(SourceError, match="k: expected 80 x 111 x 3, as the store says, found 80 x 112 x 3"):
+        decode_part(data, Part(0, 0, 10, 10), shape=(80, 111, 3), restarts=find_restarts(data), key="k")
+
+
+def test_a_plan_of_other_steps_is_refused(tmp_path):
+    path = store_of(tmp_path / "s.tsds", [{"image": drawn(8, 8), "label": 0}], ["a"]).path
+    for plan in (tsds.ColorJitter(0.1), tsds.Compose([tsds.CenterCrop(4), tsds.Normalize([0.5], [0.5])]), "device?", 3):
+        with pytest.raises(OptionError, match="decode"):
+            tsds.StoreDataset(path, decode=plan)
+    with pytest.raises(OptionError, match="decode`: expected a field image"):
+        tsds.StoreDataset(path, decode=CROP, fields=("label",))
+    with pytest.raises(OptionError, match="on_error"):
+        tsds.StoreDataset(path, on_error="skip")
+    with pytest.raises(OptionError, match="decode`: expected a StoreDataset"):
+        tsds.DataLoader([1, 2], decode=CROP)
+    with pytest.raises(ValueError, match="fill: expected one"):
+        tsds.StoreDataset(path, decode=tsds.Compose([tsds.Pad(1), tsds.Letterbox((20, 30))]))[0]
+    with pytest.raises(OptionError, match="padding_mode`: expected constant in a decode plan"):
+        tsds.StoreDataset(path, decode=tsds.RandomCrop(4, padding=1, padding_mode="edge"))[0]
+    with pytest.raises(OptionError, match="a decode plan works on the CPU"):
+        tsds.DataLoader(tsds.StoreDataset(path), 2, decode=CROP, device="cpu", residency="device")
+
+
+def test_images_of_any_size_are_a_list_where_the_plan_keeps_their_sizes(tmp_path):
+    samples = [{"image": drawn(20 + 4 * (i // 2), 30, seed=i), "label": 0} for i in range(4)]
+    path = store_of(tmp_path / "s.tsds", samples, ["a"], encoding="jpeg").path
+    for plan, is_list in (
+        (tsds.Resize(10), True),
+        (tsds.Pad(2), True),
+        (tsds.Compose([tsds.Resize(10), tsds.CenterCrop(8)]), False),
+    ):
+        for batch in tsds.DataLoader(tsds.StoreDataset(path), 2, decode=plan):
+            assert isinstance(batch["image"], list) == is_list
+
+
+def test_16_bits_and_floats_are_placed_too(tmp_path):
+    for dtype in (np.uint16, np.float32):
+        images = [(np.random.default_rng(i).random((30, 40, 2)) * 1000).astype(dtype) for i in range(3)]
+        path = store_of(
+            tmp_path / f"{np.dtype(dtype)}.tsds", [{"image": image, "label": 0} for image in images], ["a"]
+        ).path
+        got = tsds.StoreDataset(path, decode=tsds.Resize((12, 50))).gather(range(3)).columns["image"]
+        want = torch.stack(
+            [
+                TF.resize(torch.from_numpy(i.astype(np.float32)).permute(2, 0, 1), [12, 50], antialias=True)
+                for i in images
+            ]
+        )
+        assert got.dtype == (torch.uint16 if dtype == np.uint16 else torch.float32)
+        torch.testing.assert_close(got.float(), want.round() if dtype == np.uint16 else want, atol=1e-3, rtol=1e-5)
+
+
+def test_placements_of_nothing_and_of_all():
+    placements = tsds.RandomResizedCrop(8).place(decoding.Placements.whole(np.empty((0, 2))), np.empty(0, np.uint64))
+    assert len(placements) == 0
+    away = (
+        decoding.Placements.whole([[10, 10]])
+        .crop((0, 0), (4, 4))
+        .pad((0, 6), (0, 0), 1)
+        .crop((0, 0), (4, 4))
+        .resize((8, 8))
+    )
+    assert away.window[0].tolist() == away.window[1].tolist() or away.resized.tolist() == [[8, 0]]
