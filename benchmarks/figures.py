@@ -15,6 +15,7 @@ from benchmarks.peers import MEMCPY, OURS
 from tensorstore_ds.comparison.results import Way
 
 PAGE, CHART, README = ROOT / "docs/figures.md", ROOT / "docs/loading.png", ROOT / "README.md"
+ROW_SIZES = ROOT / "docs/row_sizes.png"
 BEGIN, END = "<!-- figures begin -->", "<!-- figures end -->"
 INDEX, HEADLINE = ROOT / "docs/index.md", ("<!-- headline begin -->", "<!-- headline end -->")
 #: Left out of the machine's description: the same everywhere, or of no weight.
@@ -56,6 +57,14 @@ The table has images per second with a batch transform, and the share of the loa
 threads that gather also transform. On a GPU, the GPU does it, and the loader's rate stays. `Normalize` makes float32:
 four times as many bytes to write as the loader itself has. That is why the target of the last row is out of reach for
 images that the loader copies at the speed of memory; decoding such images from files takes a hundred times as long."""
+_ROW_SIZES = """## Row sizes
+
+Random rows are gathered from memory in one thread, into a buffer that begins at a page, as those of the loader and of
+`take` do if they are large, and into one that begins 16 bytes after it. Small rows are slower, because each one costs
+something of its own. Whether the misaligned buffer is slower depends on the processor and the C library: `tsds doctor`
+says so for yours.
+
+![Gigabytes per second by the size of a row, as lines](row_sizes.png)"""
 _CONVERTING = """A conversion decodes with Pillow, as the bare loop does. The rest of its time goes to listing the files
 twice (to recognize the format, and to scan), to statistics, and to syncing and hashing every byte."""
 
@@ -80,6 +89,8 @@ def page(results: Mapping[str, Result]) -> str:
         parts += [_JOB, *_figures(results, "whole_job", "first_batch")]
     if "batch_transforms" in results:
         parts += [_TRANSFORMS, *_transforms(results["batch_transforms"]), *_figures(results, "batch_transforms")]
+    if "row_sizes" in results:
+        parts += [_ROW_SIZES, *_row_sizes(results["row_sizes"]), *_figures(results, "row_sizes")]
     parts += [_LEARNING, "## Converting and opening"]
     parts += [*_figures(results, "convert_mnist", "take", "open_large", "remote", "memory", "startup"), _CONVERTING]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
@@ -219,6 +230,59 @@ def _transforms(result: Result) -> list[str]:
     return ["\n".join(table(head, [[name, *cells] for name, cells in rows.items()], right=1))]
 
 
+# --- row sizes ----------------------------------------------------------------------------------------------------
+
+
+def _row_sizes(result: Result) -> list[str]:
+    """A row per size, a column per way to copy."""
+    rows = [
+        [
+            _binary(each["row_nbytes"]),
+            f"{each['memcpy'] / 1e9:.1f}",
+            *(f"{each[name] / 1e9:.1f} ({each[f'{name}_share']:.2f})" for name in ("aligned", "misaligned")),
+        ]
+        for each in result["sizes"]
+    ]
+    head = ("GB/s (relative to memcpy), rows of", "memcpy in one piece", "rows, aligned", "rows, misaligned")
+    return ["\n".join(table(head, rows, right=1))]
+
+
+def _binary(nbytes: int) -> str:
+    """A power of two in words.
+
+    >>> _binary(64), _binary(16384), _binary(4 * 1024**2)
+    ('64 B', '16 KiB', '4 MiB')
+    """
+    for unit in ("B", "KiB"):
+        if nbytes < 1024:
+            return f"{nbytes} {unit}"
+        nbytes //= 1024
+    return f"{nbytes} MiB"
+
+
+def draw_row_sizes(result: Result, file: Path) -> None:
+    """A line per way to copy, over the sizes of rows in equal steps, on a linear scale that begins at 0."""
+    from tensorstore_ds.pictures.sheet import EVAL, FADED, TRAIN, sheet
+
+    sizes = result["sizes"]
+    ways = {
+        "memcpy": ("memcpy in one piece", FADED, ":"),
+        "aligned": ("rows, aligned buffer", EVAL, "o-"),
+        "misaligned": ("rows, misaligned by 16 bytes", TRAIN, "s--"),
+    }
+    with sheet(file, 5.2, 3.6) as figure:
+        axes = figure.subplots()
+        for name, (title, color, form) in ways.items():
+            rates = [each[name] / 1e9 for each in sizes]
+            axes.plot(range(len(sizes)), rates, form, color=color, label=title, linewidth=1.8, markersize=5)
+        axes.set_title("GB/s, random rows, 1 thread", fontsize=11.5)
+        axes.set_xticks(range(len(sizes)), [_binary(each["row_nbytes"]) for each in sizes], fontsize=8.5)
+        axes.set_xlabel("size of a row")
+        axes.set_ylim(bottom=0)
+        axes.grid(axis="y")
+        axes.legend(loc="lower right", fontsize=9.5)
+
+
 # --- files --------------------------------------------------------------------------------------------------------
 
 
@@ -282,7 +346,7 @@ def _bar_label(way: Mapping[str, Any], *, cut: bool) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the page, the README's table, and, where there is matplotlib, the chart."""
+    """Write the page, the README's table, and, where there is matplotlib, the charts."""
     argparse.ArgumentParser(prog="python -m benchmarks.figures", description=__doc__).parse_args(arguments)
     results = load_results()
     PAGE.write_text(page(results))
@@ -290,6 +354,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         README.write_text(text_with(README.read_text(), short_table(results["loading"])))
         INDEX.write_text(text_with(INDEX.read_text(), headline(results["loading"]), *HEADLINE))
         draw(results["loading"], CHART)
+    if "row_sizes" in results:
+        draw_row_sizes(results["row_sizes"], ROW_SIZES)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks import loading, training
+from benchmarks import loading, row_sizes, training
 from benchmarks.loading import Data, Entry, Result, against, entries_of, large_figures, objects_figures, race
 from benchmarks.measure import FIGURE_HEAD, Figure, as_result, figures_of, table, write_result
 from benchmarks.peers import ALL, FFCV, MEMCPY, OURS, PEERS, Peer, runner, store as ours
@@ -128,9 +128,9 @@ def test_a_peer_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.Mon
 def test_what_was_not_measured_is_neither_met_nor_missed() -> None:
     entries = [entry for peer in (OURS, MEMCPY, *PEERS) for entry in entries_of(peer, 4)]
     ways = [Result(entry, reason="ModuleNotFoundError: no").as_data(1) for entry in entries]
-    share, ffcv = large_figures(ways)
+    share, two, ffcv = large_figures(ways)
     assert ffcv.met is None and ffcv.row[2] == "not measured" and "pip install ffcv" in ffcv.note
-    assert share.met is None and against("", ways, FFCV.title, 2).value is None
+    assert share.met is None and two.met is None and against("", ways, FFCV.title, 2).value is None
     files = {"title": "files (VOCDetection)", "mode": "", "rate": 10.0, "reason": ""}
     (figure,) = objects_figures([{"title": OURS.title, "mode": "list", "rate": 250.0}, files])
     assert figure.value == 25 and figure.met is True
@@ -156,3 +156,11 @@ def test_a_run_of_a_batch_size_has_the_rate_that_it_took(tmp_path: Path) -> None
     run = training.trained(labelled(tmp_path), tmp_path / "run", 32, 2)
     assert run["learning_rate"] == 0.001 and len(run["curve"]) == 2
     assert run["accuracy"] == run["curve"][-1]["accuracy"] and run["seconds"] > 0
+
+
+@pytest.mark.parametrize("row_nbytes", [64, 4096])
+def test_rates_of_rows_of_one_size(row_nbytes: int) -> None:
+    source = np.arange(32 * 1024, dtype=np.uint64).view(np.uint8)
+    found = row_sizes.measure_size(source, np.zeros(64 * 1024 + 4096, np.uint8), row_nbytes, 1)
+    assert found["row_nbytes"] == row_nbytes and min(found.values()) > 0
+    assert found.keys() == {"row_nbytes", "memcpy", "aligned", "misaligned", "aligned_share", "misaligned_share"}

@@ -33,7 +33,7 @@ def test_what_is_printed(path: Path) -> None:
     assert done.exit_code == 0 and done.stderr == ""
     lines = done.stdout.splitlines()
     assert lines[0] == f"{path}, train: 40 samples, batches of 8, on cpu"
-    assert [re.split(r"  +", line.strip())[0] for line in lines[1:8]] == [
+    assert [re.split(r"  +", line.strip())[0] for line in lines[1:9]] == [
         "the loader, before anything is warmed",
         "the loader, from memory",
         "at best",
@@ -41,6 +41,7 @@ def test_what_is_printed(path: Path) -> None:
         "both together",
         "the samples",
         "cores",
+        "copies of rows",
     ]
     assert re.search(r"^  the model alone +[\d.,]+ samples/s  seed, \S+ m?s per step of \d$", done.stdout, re.MULTILINE)
     assert re.search(r"^  both together .* waits \d+\.\d % of the time$", done.stdout, re.MULTILINE)

@@ -62,12 +62,17 @@ def test_a_batch_is_a_sequence_of_samples_over_whole_columns(path):
         batch[4]
 
 
-def test_part_of_a_batch(path):
-    batch = StoreDataset(path).gather(np.arange(11)).part(3, 8)
-    assert len(batch) == 5
-    np.testing.assert_array_equal(batch[2]["image"].permute(1, 2, 0), SAMPLES[5]["image"])
-    for i in range(5):
-        np.testing.assert_allclose(batch[i]["objects"]["keypoints"], SAMPLES[3 + i]["keypoints"], rtol=1e-6)
+def test_parts_of_a_batch(path):
+    whole = StoreDataset(path, fields=("image", "objects", "key")).gather(np.arange(11))
+    parts = whole.parts([3, 5, 0, 3])
+    assert [len(part) for part in parts] == [3, 5, 0, 3]
+    assert [row for part in parts for row in part.rows] == list(range(11))
+    assert parts[1].columns["image"].data_ptr() == whole.columns["image"][3:].data_ptr()  # views
+    for sample, row in zip([sample for part in parts for sample in part], range(11), strict=True):
+        np.testing.assert_array_equal(sample["image"].permute(1, 2, 0), SAMPLES[row]["image"])
+        np.testing.assert_allclose(sample["objects"]["keypoints"], SAMPLES[row]["keypoints"], rtol=1e-6)
+        assert sample["key"] == f"train/{row:05d}"
+    assert whole.parts([11]) == [whole]
 
 
 def test_tuples_as_torchvision_has_them(path, labelled):

@@ -11,7 +11,7 @@ import tensorstore_ds as tsds
 from cold_stores import linux
 from stores import store_of
 from tensorstore_ds.diagnosis import measure_machine as module
-from tensorstore_ds.diagnosis.measure_machine import measure_cores, measure_storage
+from tensorstore_ds.diagnosis.measure_machine import measure_cores, measure_gathers, measure_storage
 from tensorstore_ds.page_cache.residency import residency, total_residency
 
 # --- cores ------------------------------------------------------------------------------------------------------
@@ -68,3 +68,8 @@ def test_storage_that_cannot_be_measured_is_said(tmp_path, cold, monkeypatch):
     monkeypatch.setattr("sys.platform", "plan9")
     elsewhere = measure_storage(cold, [("train", "image")], seconds=1)
     assert (elsewhere.rate, elsewhere.reason) == (None, "reading past the page cache is not available on plan9")
+
+
+def test_copies_of_rows_have_three_speeds():
+    found = measure_gathers(seconds=0.01)
+    assert min(found.whole, found.aligned, found.misaligned) > 0

@@ -12,6 +12,7 @@ from tensorstore_ds.diagnosis.results import (
     Copies,
     Cores,
     Decoding,
+    Gathers,
     Measured,
     Memory,
     ModelRun,
@@ -39,6 +40,7 @@ def measured(**changes):
         cores=Cores(8, 8.0, "", 7.8),
         memory=Memory(9 * GB, 20 * GB, "machine", 1.0),
         storage=Storage(1.5 * GB, GB),
+        gathers=Gathers(10.0 * GB, 9.0 * GB, 8.0 * GB),
         first_epoch=run(58000.0),
         current=run(),
         runs=(run(30000.0, num_threads=1), run(59000.0, num_threads=8)),
@@ -68,6 +70,10 @@ DECODED = {"encoding": "jpeg", "decoding": Decoding(0.00001, 0.001)}
         (measured(), ["gather-bound"]),
         (trained(), ["model-bound"]),
         (trained(500.0, 300.0, 0.4), ["gather-bound"]),
+        (measured(gathers=Gathers(10.0 * GB, 2.0 * GB, 2.0 * GB)), ["slow-copies", "gather-bound"]),
+        (trained(gathers=Gathers(10.0 * GB, 2.0 * GB, 2.0 * GB)), ["model-bound"]),  # slow, and quick enough
+        (measured(gathers=Gathers(10.0 * GB, 9.0 * GB, 2.0 * GB)), ["gather-bound", "misaligned-copies"]),
+        (measured(gathers=Gathers(10.0 * GB, 6.5 * GB, 4.5 * GB)), ["gather-bound"]),
         (trained(500.0, 300.0, 0.01), ["model-bound"]),  # slower, but not for want of batches
         (measured(first_epoch=run(4000.0), memory=CLEAN_COLD), ["storage-bound", "gather-bound"]),
         (trained(first_epoch=run(400.0), memory=CLEAN_COLD), ["storage-bound", "model-bound"]),
@@ -86,6 +92,7 @@ DECODED = {"encoding": "jpeg", "decoding": Decoding(0.00001, 0.001)}
         (measured(transform=dataclasses.replace(SLOW, several=59000.0)), ["gather-bound"]),  # it takes no time
         (trained(transform=HELD), ["model-bound"]),
         (measured(layout="zarr"), ["compressed"]),
+        (measured(layout="zarr", gathers=Gathers(10.0 * GB, 2.0 * GB, 2.0 * GB)), ["compressed"]),
         (measured(**DECODED), ["decode-bound"]),
         (measured(**DECODED, current=run(busy=7.5), runs=()), ["decode-bound", "cores-limited"]),
         (measured(wanted=Settings(num_threads=8), gain=2.0), ["too-few-threads", "gather-bound"]),
@@ -143,6 +150,15 @@ def test_what_is_said():
     assert found[0].evidence["most_rate"] == 10000
 
 
+def test_what_is_said_of_copies():
+    (slow, _) = judge(measured(gathers=Gathers(10.0 * GB, 2.0 * GB, 2.0 * GB)))
+    assert slow.line == "Rows are copied at 2.0 GB/s, and as much in one piece at 10.0 GB/s."
+    assert "GLIBC_TUNABLES=glibc.cpu.hwcaps=-ERMS,-FSRM" in slow.change
+    (_, misaligned) = judge(measured(gathers=Gathers(10.0 * GB, 9.0 * GB, 2.0 * GB)))
+    assert "at 2.0 GB/s into an array that begins 16 bytes after a cache line" in misaligned.line
+    assert "`take` returned" in misaligned.change
+
+
 rates = st.floats(1e-3, 1e9)
 runs = st.builds(
     Run,
@@ -184,6 +200,7 @@ anything = st.builds(
         st.none() | st.floats(0, 1),
     ),
     storage=st.builds(Storage, st.none() | rates),
+    gathers=st.builds(Gathers, rates, rates, rates),
     first_epoch=runs,
     current=runs,
     runs=st.lists(runs, max_size=4).map(tuple),
@@ -211,7 +228,8 @@ anything = st.builds(
 def test_any_numbers_come_to_a_verdict_and_to_settings(m):
     verdicts = judge(m)
     told = [verdict.code for verdict in verdicts]
-    assert set(told) - {"does-not-fit", "storage-bound", "pageable-copies", "batch-too-small", "too-many-torch-threads"}
+    beside = {"does-not-fit", "storage-bound", "pageable-copies", "batch-too-small", "too-many-torch-threads"}
+    assert set(told) - beside - {"slow-copies", "misaligned-copies"}
     assert len(set(told)) == len(told)
     for verdict in verdicts:
         assert verdict.line and verdict.change and "\n" not in verdict.line + verdict.change

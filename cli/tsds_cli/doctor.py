@@ -94,4 +94,7 @@ def _figures(found: Diagnosis) -> list[tuple[str, str, str]]:
     room = f"limit: {words.size(m.memory.limit)}, {'they fit' if m.memory.fits else 'they do not fit'}"
     rows.append(("the samples", words.size(m.memory.nbytes), room))
     rows.append(("cores", f"{m.cores.allowed:g}", f"of {m.cores.machine}; effective cores: {m.cores.measured:.1f}"))
+    g = m.gathers
+    whole, misaligned = words.size(g.whole), words.size(g.misaligned)
+    rows.append(("copies of rows", f"{words.size(g.aligned)}/s", f"in one piece {whole}/s, misaligned {misaligned}/s"))
     return rows

@@ -11,7 +11,12 @@ from typing import Any
 import torch
 
 from tensorstore_ds.diagnosis import measure_loading as loading, measure_training as training
-from tensorstore_ds.diagnosis.measure_machine import measure_cores, measure_memory, measure_storage
+from tensorstore_ds.diagnosis.measure_machine import (
+    measure_cores,
+    measure_gathers,
+    measure_memory,
+    measure_storage,
+)
 from tensorstore_ds.diagnosis.options import DiagnoseOptions
 from tensorstore_ds.diagnosis.results import Cores, Measured, ModelRun, Run, Settings
 from tensorstore_ds.errors import TsdsError
@@ -24,7 +29,7 @@ from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.process import torch_settings
 
 #: Shares of the time for each measurement; the rest goes to starting up, and to batches that are waited for.
-STORAGE, FIRST_EPOCH, WARM, CORES, MODEL, LARGER = 0.04, 0.08, 0.1, 0.03, 0.1, 0.05
+STORAGE, FIRST_EPOCH, WARM, CORES, GATHERS, MODEL, LARGER = 0.04, 0.08, 0.1, 0.03, 0.02, 0.1, 0.05
 SWEEP, WORK, TOGETHER, COMPARED = 0.22, 0.1, 0.08, 0.14
 #: Share that one batch may take, to load or to learn from, so that there are several of them.
 BATCH = 0.02
@@ -91,6 +96,7 @@ class Examination:
         if len(rows) < len(dataset):
             self._note("all samples from memory", f"{len(rows):,} of {len(dataset):,} were brought there")
         cores = measure_cores(self._options.cores, seconds=CORES * seconds)
+        gathers = measure_gathers(seconds=GATHERS * seconds)
         model, together, copies = self._model(cores), None, None
         if self._student is not None:
             self._progress("model and loader together")
@@ -112,6 +118,7 @@ class Examination:
             cores=cores,
             memory=memory,
             storage=storage,
+            gathers=gathers,
             first_epoch=first_epoch,
             current=current,
             runs=tuple(runs),

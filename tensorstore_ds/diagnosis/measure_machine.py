@@ -11,10 +11,14 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
-from tensorstore_ds.diagnosis.results import Cores, Memory, Storage
+import numpy as np
+
+from tensorstore_ds.diagnosis.results import Cores, Gathers, Memory, Storage
 from tensorstore_ds.machine import core_limits
 from tensorstore_ds.page_cache.residency import data_files, requirement, residency_of, total_residency
+from tensorstore_ds.reading.columns import aligned_empty
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import open_file
 
@@ -25,6 +29,11 @@ _TURNS = 3
 MOST_NBYTES, STEP_NBYTES = 512 * 1024**2, 8 * 1024**2
 #: Files that are smaller are left out, and a store of less than this much: a single request takes a time of its own.
 LEAST_NBYTES, LEAST_TOTAL = 1024**2, 8 * 1024**2
+#: Rows that are gathered to see how quick copies are: their size, how many there are, and how many are taken. The C
+#: library copies rows of this size in another way than all of them in one piece.
+ROW_NBYTES, ROWS, TAKEN = 64 * 1024, 512, 128
+#: Where `malloc` begins large arrays, after a page.
+MALLOC_OFFSET = 16
 
 
 def measure_cores(limit: int | None, *, seconds: float) -> Cores:
@@ -55,6 +64,33 @@ def _hash(seconds: float) -> float:
         hashlib.sha256(_BLOCK)
         blocks += 1
     return blocks / (time.perf_counter() - began)
+
+
+def measure_gathers(*, seconds: float, offset: int = MALLOC_OFFSET) -> Gathers:
+    """Random rows into an array that begins at a page, and into one `offset` bytes after it; and rows in one piece.
+
+    The best turn counts: what else the machine does can only make a copy slower.
+    """
+    source = aligned_empty((ROWS, ROW_NBYTES), np.uint8)
+    source.fill(1)
+    memory = aligned_empty(((TAKEN + 1) * ROW_NBYTES,), np.uint8)
+    memory.fill(1)
+    aligned, misaligned = (memory[i:][: TAKEN * ROW_NBYTES].reshape(TAKEN, ROW_NBYTES) for i in (0, offset))
+    rng, best, began = np.random.default_rng(0), [float("inf")] * 3, time.perf_counter()
+    turns = 0
+    while turns < _TURNS or time.perf_counter() - began < seconds:
+        turns += 1
+        rows, first = rng.permutation(ROWS)[:TAKEN], int(rng.integers(ROWS - TAKEN))
+        copies = (
+            partial(np.copyto, aligned, source[first : first + TAKEN]),
+            partial(np.take, source, rows, axis=0, out=aligned, mode="clip"),
+            partial(np.take, source, rows, axis=0, out=misaligned, mode="clip"),
+        )
+        for i, copy in enumerate(copies):
+            start = time.perf_counter()
+            copy()
+            best[i] = min(best[i], time.perf_counter() - start)
+    return Gathers(*(aligned.nbytes / took for took in best))
 
 
 def measure_memory(store: Store, columns: Sequence[tuple[str, str]], limit: int | None) -> Memory:

@@ -52,6 +52,15 @@ class Cores:
 
 
 @dataclass(frozen=True, slots=True)
+class Gathers:
+    """Copies in one thread, from memory to memory: bytes per second, the most in any turn."""
+
+    whole: float  #: of many rows that lie in one piece
+    aligned: float  #: of as many random rows, into an array that begins at a page
+    misaligned: float  #: the same, into one that begins 16 bytes after a cache line
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """Whether what is trained on can stay in memory."""
 
@@ -155,6 +164,7 @@ class Measured:
     cores: Cores
     memory: Memory
     storage: Storage
+    gathers: Gathers
     first_epoch: Run  #: the loader from its start, with the store in memory or not; at most one epoch
     current: Run  #: the loader alone with the settings in use, rows in memory
     runs: tuple[Run, ...]  #: the same with other settings

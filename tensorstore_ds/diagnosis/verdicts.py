@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensorstore_ds.diagnosis.results import Measured, TransformRun, Verdict
+from tensorstore_ds.diagnosis.results import Gathers, Measured, TransformRun, Verdict
 from tensorstore_ds.words import duration, percent, rate, size
 
 #: The loader holds a model back where training is slower than the model alone by more than the first, and at least the
@@ -26,6 +26,8 @@ HELD_SHARE, HELD_LEAST, HELD_MOST = 0.25, 0.0002, 0.002
 #: Shares: of the cores, from which on they are busy; of a step, that a copy may take beside it; of the cores, that
 #: loading may take from a model on the same ones.
 BUSY, COPYING, SHARED = 0.75, 0.8, 0.2
+#: Copies of rows are slow below this share of what they could be.
+COPIED = 0.6
 
 
 def judge(m: Measured) -> tuple[Verdict, ...]:
@@ -34,7 +36,7 @@ def judge(m: Measured) -> tuple[Verdict, ...]:
     Either the model is the limit, or training waits for the loader; then the kind of the store and what its threads do
     always come to a verdict, whatever else there is.
     """
-    causes = (storage_and_memory, model, store_and_threads, copies, processors, batch_size)
+    causes = (storage_and_memory, model, store_and_threads, copies, slow_copies, processors, batch_size, alignment)
     return tuple(verdict for cause in causes for verdict in cause(m))
 
 
@@ -145,6 +147,34 @@ def copies(m: Measured) -> Iterator[Verdict]:
         yield Verdict("pageable-copies", line, "Leave out pin_memory=False.", evidence)
 
 
+def slow_copies(m: Measured) -> Iterator[Verdict]:
+    """The C library copies rows more slowly than one large piece, wherever they are copied to."""
+    g = m.gathers
+    if _only_copies(m) and g.aligned < COPIED * g.whole:
+        line = f"Rows are copied at {size(g.aligned)}/s, and as much in one piece at {size(g.whole)}/s."
+        change = (
+            "The C library's way to copy may not suit this processor: with glibc on x86-64, try "
+            "GLIBC_TUNABLES=glibc.cpu.hwcaps=-ERMS,-FSRM in the environment of Python."
+        )
+        yield Verdict("slow-copies", line, change, _speeds(g))
+
+
+def alignment(m: Measured) -> Iterator[Verdict]:
+    """Rows are copied slowly to where NumPy's own arrays begin; those of the loader begin elsewhere."""
+    g = m.gathers
+    if g.aligned >= COPIED * g.whole and g.misaligned < COPIED * g.aligned:
+        line = (
+            f"Rows are copied at {size(g.misaligned)}/s into an array that begins 16 bytes after a cache line, as "
+            f"numpy.empty's may, and at {size(g.aligned)}/s into one that begins at a page, as the loader's do."
+        )
+        change = "If you call `take` with `out`, pass an array that `take` returned, or another that begins at a page."
+        yield Verdict("misaligned-copies", line, change, _speeds(g))
+
+
+def _speeds(g: Gathers) -> dict[str, float]:
+    return {"whole": g.whole, "aligned": g.aligned, "misaligned": g.misaligned}
+
+
 def processors(m: Measured) -> Iterator[Verdict]:
     """The work of the threads takes the time: transforms, more threads than cores, or memory alone."""
     t = _slow_transform(m)
@@ -156,7 +186,7 @@ def processors(m: Measured) -> Iterator[Verdict]:
         change = "Transform whole batches on the device instead: tsds.Compose as batch_transform."
         yield Verdict("transform-bound", line, change, _rates(t))
     yield from _cores_limited(m, t)
-    if starved(m) and m.decoding is None and m.layout != "zarr" and t is None:
+    if _only_copies(m):
         speed = m.best.rate * m.sample_nbytes
         line = f"Batches are put together from memory at {size(speed)}/s: {_best(m)}."
         change = "This does not hold back a model that takes fewer samples."
@@ -217,6 +247,11 @@ def _slow_transform(m: Measured) -> TransformRun | None:
     """The transform, if training waits for it."""
     t = m.transform
     return t if t is not None and starved(m) and t.several < SLOWED * t.without else None
+
+
+def _only_copies(m: Measured) -> bool:
+    """Whether training waits for the loader, which does nothing but copy rows."""
+    return starved(m) and m.decoding is None and m.layout != "zarr" and _slow_transform(m) is None
 
 
 def _rates(t: TransformRun) -> dict[str, float]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -82,14 +83,25 @@ class Batch(Sequence[Sample]):
     def __iter__(self) -> Iterator[Sample]:  # Sequence's own would take a transform's IndexError for the end
         return (self[i] for i in range(len(self)))
 
-    def part(self, start: int, stop: int) -> Batch:
-        """Samples ``[start, stop)``, as views."""
-        columns = {
-            name: value.part(start, stop) if isinstance(value, PackedObjects) else value[start:stop]
-            for name, value in self.columns.items()
-        }
-        dropped = None if self.dropped is None else self.dropped[start:stop]
-        return Batch(columns, self.rows[start:stop], self._dataset, self.draw, dropped)
+    def parts(self, lengths: Sequence[int]) -> list[Batch]:
+        """The samples as several batches of these lengths, which come to all of them: views of this one."""
+        if len(lengths) == 1:
+            return [self]
+        ends = list(itertools.accumulate(lengths, initial=0))
+        places = list(itertools.pairwise(ends))
+        pieces: list[Iterable[Any]] = []
+        for value in self.columns.values():
+            if isinstance(value, torch.Tensor):
+                pieces.append(torch.split_with_sizes(value, list(lengths)))  # takes half as long as slices
+            elif isinstance(value, PackedObjects):
+                pieces.append([value.part(start, stop) for start, stop in places])
+            else:
+                pieces.append([value[start:stop] for start, stop in places])
+        dropped = [None if self.dropped is None else self.dropped[start:stop] for start, stop in places]
+        return [
+            Batch(dict(zip(self.columns, values, strict=True)), self.rows[start:stop], self._dataset, self.draw, lost)
+            for (start, stop), lost, *values in zip(places, dropped, *pieces, strict=True)
+        ]
 
     def with_columns(self, columns: Mapping[str, Value]) -> Batch:
         """The same samples in other columns."""

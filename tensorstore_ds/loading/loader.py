@@ -324,8 +324,7 @@ class DataLoader(data.DataLoader[Batches]):
             if self._in_threads is not None:
                 changed = self._in_threads.transform_batch(whole.columns, whole.rows, position.epoch, self._pool)
                 whole = whole.with_columns(changed)
-            ends = itertools.accumulate(len(batch) for batch in group)
-            return [self._collated(whole.part(end - len(batch), end)) for batch, end in zip(group, ends, strict=True)]
+            return [self._collated(part) for part in whole.parts([len(batch) for batch in group])]
 
         groups = grouped(self._batches(position), dataset)
         groups = advise(groups, dataset, self._dealt, position.batch * (self.batch_size or 1))

@@ -146,7 +146,7 @@ class Column:
         if len(pieces) == 1:
             return pieces[0]
         check_fits(self._name, (stop - start) * self.spec.row_nbytes)
-        return np.concatenate(pieces)
+        return np.concatenate(pieces, out=aligned_empty((stop - start, *self.spec.shape), self.dtype))
 
     def _take_from_shards(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         owners = self._starts.searchsorted(rows, "right") - 1
@@ -158,7 +158,7 @@ class Column:
                 for target, row in zip(where.tolist(), local.tolist(), strict=True):
                     out[target] = part[row]  # one copy of a large row beats two by a gather
             else:
-                buffer = np.empty((len(where), *self.spec.shape), self.dtype)
+                buffer = aligned_empty((len(where), *self.spec.shape), self.dtype)
                 _take(part, local, buffer)
                 out[where] = buffer
 
@@ -301,7 +301,7 @@ class RaggedColumn:
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(stops - starts)])
         self._check_fits(int(offsets[-1]))
         if set(self.values) == {"bytes"}:  # long runs: copied as such; an index a byte would be eight times the data
-            data = np.empty(offsets[-1], np.uint8)
+            data = aligned_empty((int(offsets[-1]),), np.uint8)
             for i, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
                 data[offsets[i] : offsets[i + 1]] = self.values["bytes"][start:stop]
             return Ragged(offsets, {"bytes": data})
