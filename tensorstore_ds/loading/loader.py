@@ -46,6 +46,7 @@ from tensorstore_ds.loading.order import (
 from tensorstore_ds.loading.padding import COLLATES_IMAGES, CollateImages, PaddedImages, Padding
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import RowSampler, ShuffleSampler
+from tensorstore_ds.loading.size_buckets import SizeBucketSampler
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.options import refusal
 from tensorstore_ds.page_cache.locking import Lock, lock
@@ -124,6 +125,7 @@ class DataLoader(data.DataLoader[Batches]):
         if isinstance(collate_fn, StoreCollate):  # of a loader that Lightning makes again
             collate_fn = collate_fn.collate_fn
         _check(dataset, sampler, in_batches, collate, num_threads, batch_transform)
+        _check_buckets(dataset, sampler, batch_sampler)
         _check_padding(dataset, in_batches, collate_fn, collate_images, size_divisor)
         self.device = None if device is None else checked_device(device)
         on_gpu = self.device is not None and self.device.type == "cuda"
@@ -279,8 +281,8 @@ class DataLoader(data.DataLoader[Batches]):
         epoch = epoch_of(self._ordering)
         if epoch is not None and epoch != self._sampler_epoch:
             position = Position(epoch)
-        if self._dealt is not None:
-            self._dealt.set_epoch(position.epoch)
+        if self._dealt is not None or isinstance(self.batch_sampler, SizeBucketSampler):
+            self._ordering.set_epoch(position.epoch)
         self._sampler_epoch = epoch_of(self._ordering)
         return position
 
@@ -428,6 +430,16 @@ def _check(
         raise refusal("batch_transform", "batches", "`batch_size=None`")
     if not isinstance(dataset, StoreDataset):
         raise refusal("batch_transform", "a StoreDataset, whose rows it draws by", f"a {type(dataset).__name__}")
+
+
+def _check_buckets(dataset: Dataset[Any], sampler: Any, batch_sampler: Any) -> None:
+    """Raise an `OptionError` for a sampler of batches that is taken for one of rows, or is of other data."""
+    if isinstance(sampler, SizeBucketSampler):
+        raise refusal("sampler", "a sampler of rows", "a SizeBucketSampler: pass it as `batch_sampler`")
+    if isinstance(batch_sampler, SizeBucketSampler):
+        images = len(dataset) if isinstance(dataset, Sized) else 0
+        if batch_sampler.num_images != images:
+            raise refusal("batch_sampler", f"one of {images:,} images", f"{batch_sampler.num_images:,}")
 
 
 def _check_padding(
