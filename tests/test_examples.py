@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import tensorstore_ds as tsds
 from mask_sources import write_folders
@@ -79,6 +80,41 @@ def test_writing_makes_the_same_store_with_any_number_of_processes(tmp_path: Pat
     one, three = (tsds.open(tmp_path / f"{count}.tsds") for count in (1, 3))
     assert one.manifest.splits == three.manifest.splits
     assert three["test"]["key"][0] == "seed-000200"
+
+
+@pytest.mark.slow
+def test_detection_takes_a_folder_of_images_of_differing_sizes(example: Example, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for row in range(6):
+        height, width = rng.integers(60, 120, 2).tolist()
+        pixels = rng.integers(0, 90, (height, width, 3), np.uint8)
+        pixels[10:40, 20:50] = 255
+        write_voc(tmp_path / "VOC", f"{row}", pixels, ("square", 20, 10, 50, 40))
+    line = example("detection.py", tmp_path / "VOC", "--steps", 2)
+    assert 0 < number(line, "loss") < 100
+    dataset = tsds.StoreDataset(tmp_path / "VOC.tsds")
+    assert len({tuple(shape) for shape in dataset.split.image_shapes.tolist()}) > 1
+    for how in ("list", "padded"):
+        for batch in tsds.DataLoader(dataset, 3, collate_images=how):
+            boxes = [objects["boxes"].tolist() for objects in batch["objects"]]
+            assert boxes == [[[20, 10, 50, 40]]] * 3  # those of the XML
+            for image in batch["image"]:
+                assert (image[:, 10:40, 20:50] == 255).all() and (image[:, :10] < 90).all()
+
+
+def write_voc(root: Path, stem: str, pixels: np.ndarray, *objects: tuple[str, int, int, int, int]) -> None:
+    """Add an image to a folder in Pascal VOC."""
+    for folder in ("Annotations", "JPEGImages"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(root / "JPEGImages" / f"{stem}.png")
+    text = "".join(
+        f"<object><name>{name}</name><bndbox><xmin>{x1}</xmin><ymin>{y1}</ymin><xmax>{x2}</xmax><ymax>{y2}</ymax>"
+        "</bndbox></object>"
+        for name, x1, y1, x2, y2 in objects
+    )
+    (root / "Annotations" / f"{stem}.xml").write_text(
+        f"<annotation><filename>{stem}.png</filename>{text}</annotation>", "utf-8"
+    )
 
 
 @pytest.mark.slow

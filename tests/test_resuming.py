@@ -55,6 +55,7 @@ def generator() -> torch.Generator:
     return torch.Generator().manual_seed(7)
 
 
+BUCKETS = np.random.default_rng(0).integers(4, 20, (ROWS, 2))
 WEIGHTS = np.linspace(1, 9, ROWS).tolist()
 OURS: dict[str, Callable[[], dict[str, Any]]] = {
     "sequential": lambda: {"batch_size": BATCH},
@@ -70,6 +71,10 @@ OURS: dict[str, Callable[[], dict[str, Any]]] = {
     "BlockShuffleSampler": lambda: {
         "batch_size": BATCH,
         "sampler": tsds.BlockShuffleSampler(ROWS, block_rows=5, window_blocks=3),
+    },
+    "SizeBucketSampler": lambda: {"batch_sampler": tsds.SizeBucketSampler(BUCKETS, BATCH, seed=3)},
+    "SizeBucketSampler of a rank": lambda: {
+        "batch_sampler": tsds.SizeBucketSampler(BUCKETS, pixels=900, rank=1, num_replicas=2)
     },
     "a list": lambda: {"batch_size": BATCH, "sampler": list(range(ROWS))[::-1]},
     "batch sampler by epoch": lambda: {"batch_sampler": ByEpoch()},

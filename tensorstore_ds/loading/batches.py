@@ -21,6 +21,7 @@ from tensorstore_ds.loading.augment.base import OfBatches
 from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, map_tensors, pack_objects
 from tensorstore_ds.loading.dataset import Batch, StoreDataset
 from tensorstore_ds.loading.fields import as_detection, as_tuple
+from tensorstore_ds.loading.padding import PaddedImages, Padding
 
 
 class TorchOptions(TypedDict, total=False):
@@ -53,6 +54,7 @@ class StoreCollate:
     #: For others than our loader, which take this out of it (Accelerate): applied where the batch is made, on the CPU.
     batch_transform: TransformsBatches | None = None
     sampler: Any = None  #: has the epoch for `batch_transform`, which whoever iterates sets
+    padding: Padding | None = None  #: of images; without it, they are as they were gathered
 
     def __call__(self, batch: Any) -> Any:
         """Collate a `Batch`, or a list of samples, and transform it."""
@@ -66,7 +68,7 @@ class StoreCollate:
         objects = any(isinstance(self.dataset.split.fields[name], ObjectsField) for name in self.dataset.fields)
         as_stored = self.collate_fn is None and not self.dataset.by_sample and self.dataset.return_as != "torchvision"
         ours = isinstance(transform, OfBatches) and transform.has_no_state
-        return ours and as_stored and (self.how == "packed" or not objects)
+        return ours and as_stored and self.padding is None and (self.how == "packed" or not objects)
 
     def with_rows(self, batch: Batch) -> tuple[Any, NDArray[np.int64]]:
         """The collated batch and its samples' rows, by which batch transforms draw."""
@@ -77,10 +79,16 @@ class StoreCollate:
         if self.collate_fn is not None:
             return self.collate_fn(list(batch))
         if not isinstance(batch, Batch) or self.dataset.by_sample:
-            return collate_samples(list(batch), self.how)
-        if self.dataset.return_as == "torchvision":
-            return as_detection(batch.columns, self.dataset.split.fields, batch.rows, self.how)
+            samples = list(batch)
+            if self.padding is None:
+                return collate_samples(samples, self.how)
+            return self._pad_samples(samples, self.padding)
+        fields = self.dataset.split.fields
         columns: dict[str, Any] = dict(batch.columns)
+        if self.padding is not None:
+            columns = self.padding.pad(columns, fields)
+        if self.dataset.return_as == "torchvision":
+            return as_detection(columns, fields, batch.rows, self.how)
         for name, value in batch.columns.items():
             if isinstance(value, PackedObjects):
                 columns[name] = collate_objects(value, self.how)
@@ -88,7 +96,34 @@ class StoreCollate:
             columns["objects_dropped"] = batch.dropped
         if self.pinned:
             columns = map_tensors(columns, lambda tensor: tensor if tensor.is_pinned() else tensor.pin_memory())
-        return as_tuple(columns, self.dataset.split.fields) if self.dataset.return_as == "tuple" else columns
+        return as_tuple(columns, fields) if self.dataset.return_as == "tuple" else _with_members(columns)
+
+    def _pad_samples(self, samples: list[Any], padding: Padding) -> Any:
+        """`collate_samples` with images as `PaddedImages`, in dicts by the name of their field, in tuples first."""
+        first, fields = samples[0], self.dataset.split.fields
+        if isinstance(first, tuple):
+            others = [name for name in self.dataset.fields if name != "image"]
+            names = others if len(others) == len(first) - 1 else [f"value {i}" for i in range(1, len(first))]
+            columns = dict(zip(["image", *names], map(list, zip(*samples, strict=True)), strict=True))
+        elif isinstance(first, Mapping) and "image" in first:
+            columns = {name: [sample[name] for sample in samples] for name in first}
+        else:
+            found = f"a {type(first).__name__}"
+            raise ValueError(f'collate_images="padded": expected samples with the member image, found {found}.')
+        padded = padding.pad(columns, fields)
+        collated = {n: collate_samples(v, self.how) if v is columns[n] else v for n, v in padded.items()}
+        return tuple(collated.values()) if isinstance(first, tuple) else _with_members(collated)
+
+
+def _with_members(columns: dict[str, Any]) -> dict[str, Any]:
+    """A batch in which padded images are members of its own: `image`, `image_mask` and `image_size`."""
+    images = columns.get("image")
+    if not isinstance(images, PaddedImages):
+        return columns
+    taken = [name for name in images._fields[1:] if name in columns]
+    if taken:
+        raise ValueError(f'collate_images="padded": expected no member {taken[0]}, which is added. Rename it.')
+    return {**images._asdict(), **{name: value for name, value in columns.items() if name != "image"}}
 
 
 def collate_samples(samples: Sequence[Any], how: Collate) -> Any:

@@ -7,6 +7,7 @@ that is held never changes.
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections import deque
@@ -36,6 +37,10 @@ class BufferPool:
         # A deque's own operations are atomic. A lock would be one more thing that a fork could leave held, or that a
         # finalizer, which runs wherever the last reference dies, could wait for.
         self._free: deque[NDArray[np.uint8]] = deque(maxlen=KEPT)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Where it is sent to, a pool begins empty."""
+        return functools.partial(BufferPool, pinned=self.pinned), ()
 
     def empty(self, rows: int, spec: ArraySpec) -> tuple[torch.Tensor, NDArray[Any]]:
         """A tensor (rows, ...), and the array over the same memory to fill it through; its contents are undefined."""

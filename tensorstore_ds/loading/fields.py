@@ -13,7 +13,7 @@ from PIL import Image
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
-from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects
+from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, map_tensors
 from tensorstore_ds.reading.store import Split
 
 ReturnAs = Literal["dict", "tuple", "torchvision"]
@@ -143,7 +143,7 @@ def as_detection(columns: Mapping[str, Any], fields: Mapping[str, Field], rows: 
     """A batch as torchvision's detection references have it: images, and targets collated as asked for."""
     objects = next(name for name in columns if isinstance(fields[name], ObjectsField))
     image, packed = columns["image"], columns[objects]
-    images = [detection_image(each) for each in image] if isinstance(image, list) else detection_image(image)
+    images = map_tensors(image, detection_image)
     targets = collate_objects(PackedObjects(packed.offsets, detection_values(packed.values)), how)
     if how == "list":
         targets = [{**target, "image_id": row} for target, row in zip(targets, rows.tolist(), strict=True)]

@@ -44,8 +44,10 @@ from tensorstore_ds.loading.order import (
     is_known,
     load_generator,
 )
+from tensorstore_ds.loading.padding import COLLATES_IMAGES, CollateImages, PaddedImages, Padding
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import RowSampler, ShuffleSampler
+from tensorstore_ds.loading.size_buckets import SizeBucketSampler
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.options import refusal
 from tensorstore_ds.page_cache.locking import Lock, lock
@@ -78,6 +80,12 @@ class DataLoader(data.DataLoader[Batches]):
         device: where batches arrive: copied on a stream of their own while the model works.
         seed: of the order and of transforms.
         collate: objects as ``list``, ``padded``, ``packed`` or ``nested``: see `collate_objects`.
+        collate_images: ``list``: images of differing sizes are a list of (C, H, W), those of one size (B, C, H, W);
+            ``padded``: always (B, C, H, W), in the size of the batch's largest height and width, with zeros on the
+            right and below, and beside it `image_mask` (B, H, W) bool, true where there is image, and `image_size`
+            (B, 2) int64, every image's height and width. In tuples, the first member is the `PaddedImages` of these
+            three. Masks are padded with the value that is ignored; boxes and keypoints stay where they are.
+        size_divisor: padded heights and widths are the next multiples of it.
         residency: where rows are read from. ``page-cache``: the files' pages, shared by all processes; ``locked``: the
             same, locked in memory while this loader lives; ``device``: a copy of the whole split on `device`, gathered
             there; ``auto``: ``device`` if it takes at most half of a GPU's free memory, else ``page-cache``. The
@@ -110,6 +118,8 @@ class DataLoader(data.DataLoader[Batches]):
         device: torch.device | str | None = None,
         seed: int = 0,
         collate: Collate = "list",
+        collate_images: CollateImages = "list",
+        size_divisor: int = 1,
         residency: ResidencyChoice = "page-cache",
         batch_transform: TransformsBatches | None = None,
         decode: Plan | None = None,
@@ -120,7 +130,11 @@ class DataLoader(data.DataLoader[Batches]):
                 raise refusal("decode", "a StoreDataset", f"a {type(dataset).__name__}")
             dataset = dataset.with_decode(decode)
         in_batches = batch_size is not None or batch_sampler is not None
+        if isinstance(collate_fn, StoreCollate):  # of a loader that Lightning makes again
+            collate_fn = collate_fn.collate_fn
         _check(dataset, sampler, in_batches, collate, num_threads, batch_transform)
+        _check_buckets(dataset, sampler, batch_sampler)
+        _check_padding(dataset, in_batches, collate_fn, collate_images, size_divisor)
         self.device = None if device is None else checked_device(device)
         on_gpu = self.device is not None and self.device.type == "cuda"
         pin_memory = on_gpu if pin_memory is None else pin_memory
@@ -128,6 +142,8 @@ class DataLoader(data.DataLoader[Batches]):
         workers = torch_options.get("num_workers", 0)
         self.seed = seed
         self.collate: Collate = collate
+        self.collate_images: CollateImages = collate_images
+        self.size_divisor = size_divisor
         self.batch_transform = batch_transform
         self.num_threads = num_threads
         self.residency = choose(residency, dataset, self.device) if isinstance(dataset, StoreDataset) else residency
@@ -136,6 +152,7 @@ class DataLoader(data.DataLoader[Batches]):
         self._resident: DeviceSplit | Lock | None = None
         self._stats = LoaderStats()
         self._copies = CopyTimer()
+        self._pool = BufferPool(pinned=pinned)
         self._dealt: RowSampler | None = None
         theirs = sampler is not None or batch_sampler is not None or torch_options.get("generator") is not None
         if shuffle and not theirs and isinstance(dataset, Sized) and not isinstance(dataset, IterableDataset):
@@ -148,9 +165,10 @@ class DataLoader(data.DataLoader[Batches]):
         self._in_threads: OfBatches | None = None  # of batches in memory, by the threads that gather them
         self._collated: Callable[[Any], Any] = list  # what this loader itself makes of a batch of a store
         if isinstance(dataset, StoreDataset) and in_batches:
-            if isinstance(collate_fn, StoreCollate):  # of a loader that Lightning makes again
-                collate_fn = collate_fn.collate_fn
-            collate_fn = whole = StoreCollate(collate, dataset, pinned and not workers, collate_fn)
+            padding = None
+            if collate_images == "padded":
+                padding = Padding(size_divisor, BufferPool() if workers else self._pool)
+            collate_fn = whole = StoreCollate(collate, dataset, pinned and not workers, collate_fn, padding=padding)
             on_cpu = self.device is None or self.device.type == "cpu"
             if batch_transform is None:
                 self._collated = whole.collate
@@ -170,7 +188,6 @@ class DataLoader(data.DataLoader[Batches]):
             **torch_options,
         )
         self._prefetch = prefetch_factor or PREFETCH_FACTOR
-        self._pool = BufferPool(pinned=pinned)
         if isinstance(self.collate_fn, StoreCollate) and batch_transform is not None:
             self.collate_fn = replace(self.collate_fn, batch_transform=batch_transform, sampler=self.sampler)
         self._sampler_epoch: int | None = epoch_of(self._ordering)  # when this loader looked last
@@ -273,8 +290,8 @@ class DataLoader(data.DataLoader[Batches]):
         epoch = epoch_of(self._ordering)
         if epoch is not None and epoch != self._sampler_epoch:
             position = Position(epoch)
-        if self._dealt is not None:
-            self._dealt.set_epoch(position.epoch)
+        if self._dealt is not None or isinstance(self.batch_sampler, SizeBucketSampler):
+            self._ordering.set_epoch(position.epoch)
         self._sampler_epoch = epoch_of(self._ordering)
         return position
 
@@ -421,3 +438,40 @@ def _check(
         raise refusal("batch_transform", "batches", "`batch_size=None`")
     if not isinstance(dataset, StoreDataset):
         raise refusal("batch_transform", "a StoreDataset, whose rows it draws by", f"a {type(dataset).__name__}")
+
+
+def _check_buckets(dataset: Dataset[Any], sampler: Any, batch_sampler: Any) -> None:
+    """Raise an `OptionError` for a sampler of batches that is taken for one of rows, or is of other data."""
+    if isinstance(sampler, SizeBucketSampler):
+        raise refusal("sampler", "a sampler of rows", "a SizeBucketSampler: pass it as `batch_sampler`")
+    if isinstance(batch_sampler, SizeBucketSampler):
+        images = len(dataset) if isinstance(dataset, Sized) else 0
+        if batch_sampler.num_images != images:
+            raise refusal("batch_sampler", f"one of {images:,} images", f"{batch_sampler.num_images:,}")
+
+
+def _check_padding(
+    dataset: Dataset[Any],
+    in_batches: bool,
+    collate_fn: Callable[[Any], Any] | None,
+    collate_images: CollateImages,
+    size_divisor: int,
+) -> None:
+    """Raise an `OptionError` where images cannot be padded, or would not be."""
+    if collate_images not in COLLATES_IMAGES:
+        raise refusal("collate_images", f"one of {', '.join(COLLATES_IMAGES)}", repr(collate_images))
+    if type(size_divisor) is not int or size_divisor < 1:
+        raise refusal("size_divisor", "an integer, at least 1", repr(size_divisor))
+    if collate_images != "padded":
+        if size_divisor != 1:
+            raise refusal("size_divisor", '1 without `collate_images="padded"`', size_divisor)
+        return
+    if not isinstance(dataset, StoreDataset) or "image" not in dataset.fields:
+        found = ", ".join(dataset.fields) if isinstance(dataset, StoreDataset) else f"a {type(dataset).__name__}"
+        raise refusal("collate_images=padded", "a StoreDataset with the field image", found)
+    if not in_batches or collate_fn is not None:
+        found = "a `collate_fn`, which gets samples" if in_batches else "`batch_size=None`"
+        raise refusal("collate_images=padded", "batches that this loader makes", found)
+    taken = [name for name in PaddedImages._fields[1:] if name in dataset.fields]
+    if taken and dataset.return_as == "dict":
+        raise refusal("collate_images=padded", f"no field {taken[0]}, which is added: choose other `fields`", taken[0])

@@ -28,6 +28,7 @@ from torch.utils.data import (
 )
 
 from tensorstore_ds.errors import OptionError
+from tensorstore_ds.loading.size_buckets import SizeBucketSampler
 
 #: Each draws all that it needs from its generator, or else from torch's global one, when it is first asked.
 _DRAWING = {sampler.__iter__ for sampler in (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)}
@@ -69,6 +70,8 @@ def describe(sampler: Any) -> dict[str, Any]:
     description: dict[str, Any] = {"sampler": type(sampler).__name__}
     if isinstance(sampler, DistributedSampler):
         description |= {"sampler_seed": sampler.seed, "num_replicas": sampler.num_replicas}
+    elif isinstance(sampler, SizeBucketSampler):
+        description |= sampler.setting()
     return description
 
 

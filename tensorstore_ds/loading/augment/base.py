@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.loading.padding import PaddedImages
 from tensorstore_ds.seeding import Bits, fold
 
 Params = dict[str, Tensor]
@@ -48,8 +49,11 @@ class OfBatches(nn.Module):
                 - ``objects``, if there: `PackedObjects`, or the dict that ``collate="packed"`` makes of them. Its
                   tensors are not changed;
                 - ``mask``, if there: integers (B, H, W), moved as the images are;
+                - ``image_mask`` and ``image_size``, if there, of padded images: moved as the images are; the size
+                  becomes that of what is left of the image. Padding stays zero;
 
-                or a tuple that begins with the images, with labels, masks, objects, or a dict of these after them.
+                or a tuple that begins with the images, or with `PaddedImages`, with labels, masks, objects, or a dict
+                of these after them.
             rows: (B,) integers that name the samples, such as their rows in the split; a tensor on a GPU is waited
                 for. If None, parameters come from torch's global generator, as torchvision's do.
             epoch: goes with `rows`.
@@ -63,19 +67,28 @@ class OfBatches(nn.Module):
         if not isinstance(batch, tuple):
             return self.transform_batch(batch, rows, epoch)
         image, *others = batch or (None,)
+        images = image._asdict() if isinstance(image, PaddedImages) else {"image": image}
         if len(others) == 1 and isinstance(others[0], Mapping) and _name_of(others[0]) is None:
-            result = self.transform_batch({"image": image, **others[0]}, rows, epoch)
-            return result.pop("image"), result
-        named = {"image": image, **{_name_of(value) or f"value {i}": value for i, value in enumerate(others)}}
-        if len(named) != 1 + len(others):
+            result = self.transform_batch({**images, **others[0]}, rows, epoch)
+            return _first_member(result, image), result
+        named = {**images, **{_name_of(value) or f"value {i}": value for i, value in enumerate(others)}}
+        if len(named) != len(images) + len(others):
             raise ValueError("batch: expected one mask and one member with objects, found several. Pass a dict.")
-        return tuple(self.transform_batch(named, rows, epoch).values())
+        result = self.transform_batch(named, rows, epoch)
+        return _first_member(result, image), *result.values()
 
     @abstractmethod
     def transform_batch(
         self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
     ) -> dict[str, Any]:
         """`forward` of a dict. With a `pool`, results are in its memory, or in that of the batch, which is used up."""
+
+
+def _first_member(result: dict[str, Any], image: Any) -> Any:
+    """Take what a tuple begins with out of a result, in the form that it had as `image`."""
+    if isinstance(image, PaddedImages):
+        return PaddedImages(*(result.pop(name) for name in image._fields))
+    return result.pop("image")
 
 
 def _name_of(value: Any) -> str | None:
@@ -123,6 +136,11 @@ class BatchTransform(OfBatches):
                 raise ValueError(f"batch['mask']: expected a mask for each image, {expected}, found {found}.")
             layers = masks.view(torch.int16) if masks.dtype == torch.uint16 else masks  # torch does little with uint16
             result["mask"] = self.transform_masks(layers[:, None], params, pool)[:, 0].view(masks.dtype)
+        if has_padding(batch):
+            outside = self.transform_masks((~batch["image_mask"]).view(torch.uint8)[:, None], params, pool) != 0
+            result["image"].masked_fill_(outside, 0)
+            result["image_mask"] = inside = ~outside[:, 0]
+            result["image_size"] = torch.stack([inside.any(2).sum(1), inside.any(1).sum(1)], 1)
         return result
 
     def keys(self, rows: Rows, epoch: int) -> Bits:
@@ -205,6 +223,12 @@ def check_images(batch: Mapping[str, Any]) -> Tensor:
     if images.dtype != torch.uint8 and not images.is_floating_point():
         raise ValueError(f"batch['image']: expected uint8 or floating-point, found {images.dtype}. Convert it first.")
     return images
+
+
+def has_padding(batch: Mapping[str, Any]) -> bool:
+    """Whether its images are padded ones, with a mask that says where."""
+    inside = batch.get("image_mask")
+    return isinstance(inside, Tensor) and inside.dtype == torch.bool
 
 
 def check_rows(rows: Rows | None, epoch: int | None, samples: int) -> NDArray[np.int64]:

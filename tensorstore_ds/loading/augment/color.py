@@ -13,7 +13,16 @@ from torch import Tensor
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.statistics import channel_moments
-from tensorstore_ds.loading.augment.base import BatchTransform, OfBatches, Params, Rows, Size, check_images, on_device
+from tensorstore_ds.loading.augment.base import (
+    BatchTransform,
+    OfBatches,
+    Params,
+    Rows,
+    Size,
+    check_images,
+    has_padding,
+    on_device,
+)
 from tensorstore_ds.loading.augment.pixels import empty_like, parts
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.options import refusal
@@ -162,6 +171,8 @@ class Normalize(OfBatches):
             values.mul_(scale).add_(shift)
             if self.dtype != torch.float32:
                 scaled = empty_like(images, pool, dtype=self.dtype).copy_(scaled)
+        if has_padding(batch):
+            scaled.masked_fill_(~batch["image_mask"][:, None], 0)
         return {**batch, "image": scaled}
 
     def extra_repr(self) -> str:

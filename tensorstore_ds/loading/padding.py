@@ -1,0 +1,109 @@
+"""Images of differing sizes as one tensor: each in the upper left corner, so that boxes and keypoints stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tensorstore_ds.format.kinds import MaskField
+from tensorstore_ds.format.kinds.base import Field, of_kind
+from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.options import refusal
+
+CollateImages = Literal["list", "padded"]
+COLLATES_IMAGES: tuple[CollateImages, ...] = get_args(CollateImages)
+
+
+class PaddedImages(NamedTuple):
+    """Images of a batch, with zeros on the right and below where an image is smaller than the largest."""
+
+    image: Tensor  #: (B, C, H, W), in channels-last memory
+    image_mask: Tensor  #: (B, H, W) bool, true where there is image
+    image_size: Tensor  #: (B, 2) int64, height and width of every image
+
+
+@dataclass(frozen=True)
+class Padding:
+    """How a loader pads the images of its batches, and the masks with them."""
+
+    size_divisor: int = 1
+    pool: BufferPool = field(default_factory=BufferPool)
+
+    def pad(self, columns: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Any]:
+        """Columns of a batch, with the images as `PaddedImages`; masks are padded with the value that is ignored."""
+        images = pad_images(columns["image"], self.size_divisor, pool=self.pool)
+        result = {**columns, "image": images}
+        for name, mask in of_kind({name: fields[name] for name in columns if name in fields}, MaskField).items():
+            masks = list(columns[name])
+            sizes = images.image_size.tolist()
+            found = [list(each.shape) if isinstance(each, Tensor) else type(each).__name__ for each in masks]
+            if found != sizes:
+                raise ValueError(f"{name}: expected masks of the sizes of their images, {sizes}, found {found}.")
+            ignored = np.iinfo(mask.spec.dtype).max if mask.ignored is None else mask.ignored
+            result[name] = _padded(masks, images.image.shape[-2:], ignored, self.pool)
+        return result
+
+
+def pad_images(
+    images: Tensor | Sequence[Tensor], size_divisor: int = 1, *, pool: BufferPool | None = None
+) -> PaddedImages:
+    """Put images of differing sizes into one tensor, zeros on the right and below.
+
+    Args:
+        images: B of (C, H, W), one at least, or one tensor (B, C, H, W), which is not copied if nothing is padded.
+        size_divisor: height and width of the batch are the next multiples of it, as a network with a stride needs them.
+        pool: has the memory; None for new memory.
+
+    Raises:
+        OptionError: `size_divisor` is below 1. It is a `ValueError`.
+        ValueError: images differ in their channels or their dtype, or are no (C, H, W).
+    """
+    if size_divisor < 1:
+        raise refusal("size_divisor", "at least 1", size_divisor)
+    each = list(images)
+    kinds = {(image.ndim, len(image), image.dtype) if isinstance(image, Tensor) else type(image) for image in each}
+    if len(kinds) != 1 or not isinstance(each[0], Tensor) or each[0].ndim != 3:
+        found = ", ".join(
+            f"{tuple(image.shape)} {image.dtype}" if isinstance(image, Tensor) else type(image).__name__
+            for image in each[:10]
+        )
+        raise ValueError(
+            "images: expected tensors (C, H, W), of one C and one dtype in all of a batch, found "
+            f'{found or "none"}. Convert them in the `transform`, or the data set with `color="rgb"`.'
+        )
+    sizes = torch.tensor([image.shape[1:] for image in each])
+    height, width = (-(-side // size_divisor) * size_divisor for side in sizes.amax(0).tolist())
+    if isinstance(images, Tensor) and images.shape[-2:] == (height, width):
+        whole = images
+    else:
+        rows = [image.permute(1, 2, 0) for image in each]
+        whole = _padded(rows, (height, width), 0, pool or BufferPool()).permute(0, 3, 1, 2)
+    sizes = sizes.to(whole.device)
+    inside = [torch.arange(n, device=whole.device) < sizes[:, axis, None] for axis, n in enumerate((height, width))]
+    mask = _empty(inside[0], (len(each), height, width), pool or BufferPool())
+    torch.logical_and(inside[0][:, :, None], inside[1][:, None], out=mask)
+    return PaddedImages(whole, mask, sizes)
+
+
+def _padded(values: Sequence[Tensor], size: Sequence[int], fill: int, pool: BufferPool) -> Tensor:
+    """Values (h, w, ...) in one tensor (B, H, W, ...), with `fill` on the right and below."""
+    whole = _empty(values[0], (len(values), *size, *values[0].shape[2:]), pool)
+    for target, value in zip(whole, values, strict=True):
+        height, width = value.shape[:2]
+        target[:height, :width].copy_(value)
+        target[:height, width:].fill_(fill)
+        target[height:].fill_(fill)
+    return whole
+
+
+def _empty(like: Tensor, shape: tuple[int, ...], pool: BufferPool) -> Tensor:
+    """Memory of the pool, where a tensor is as NumPy can have it."""
+    if like.device.type != "cpu" or like.dtype == torch.bfloat16:
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    return pool.empty(shape[0], ArraySpec(str(like.dtype).removeprefix("torch."), shape[1:]))[0]
