@@ -176,7 +176,8 @@ def test_arrays():
 
 def test_jpeg_encoding_is_pillows():
     encoded = encode_sample(Sample("k", png_bytes(RGB)), ImageOptions(encoding="jpeg", quality=80))
-    assert encoded.image == saved(Image.fromarray(RGB), "JPEG", quality=80)
+    plain = saved(Image.fromarray(RGB), "JPEG", quality=80)  # has other Huffman tables, and no markers
+    np.testing.assert_array_equal(decode_image(encoded.image), decode_image(plain))
 
 
 def test_source_encoding_keeps_every_byte():

@@ -1,4 +1,4 @@
-"""Image files to pixels, upright and in the colors asked for, and masks; pixels to JPEG."""
+"""Image files to pixels, upright and in the colors asked for, and masks."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from PIL.PngImagePlugin import PngImageFile
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.schema import DTYPES
 from tensorstore_ds.imaging import MAX_PIXELS, Color
+from tensorstore_ds.imaging.jpeg import DamagedJpegError, JpegHeader, decode_jpeg, read_header
 from tensorstore_ds.imaging.resizing import as_image
 from tensorstore_ds.regular_files import check_machine
 
@@ -55,6 +56,9 @@ def decode_image(
     """
     if isinstance(source, np.ndarray):
         return _from_array(source, color, key)
+    header = read_header(source) if isinstance(source, bytes) and color != "rgba" else None
+    if isinstance(source, bytes) and header is not None and header.is_plain:
+        return _from_jpeg(source, header, color, max_pixels, key, on_decode)
     image: Image.Image = open_image(source, max_pixels=max_pixels, key=key) if isinstance(source, bytes) else source
     if on_decode is not None:
         on_decode(image.width * image.height * _PEAK_NBYTES)
@@ -63,6 +67,18 @@ def decode_image(
     except SourceError:
         raise
     except Exception as error:
+        raise _damaged(key, "this image is damaged", error) from error
+
+
+def _from_jpeg(
+    data: bytes, header: JpegHeader, color: Color, max_pixels: int, key: str, on_decode: OnDecode | None
+) -> NDArray[Any]:
+    check_pixels((header.height, header.width), max_pixels, key)
+    if on_decode is not None:
+        on_decode(header.height * header.width * _PEAK_NBYTES)
+    try:
+        return _from_array(decode_jpeg(data, header, channels=header.components), color, key)
+    except DamagedJpegError as error:
         raise _damaged(key, "this image is damaged", error) from error
 
 
@@ -115,16 +131,21 @@ def open_image(data: bytes | BinaryIO, *, max_pixels: int = MAX_PIXELS, key: str
         raise bad_image(key, "not-an-image", "expected an image file, found something else.") from error
     except Exception as error:
         raise _damaged(key, "this image's header is damaged", error) from error
-    width, height = image.size
+    check_pixels((image.height, image.width), max_pixels, key)
+    if image.tile and image.mode[:2] != "I;" and ";16" in str(image.tile[0][3]):
+        message = "this is a 16-bit color image, of which Pillow would keep 8 bits."
+        raise SourceError(Problem(key, "unsupported-depth", message), "Convert it to an array (.npy) to keep 16 bits.")
+    return image
+
+
+def check_pixels(size: tuple[int, int], max_pixels: int, key: str) -> None:
+    """Refuse an image whose header says that it has a (height, width) of too many pixels."""
+    height, width = size
     if width * height > max_pixels:
         message = f"this image says it has {width}x{height} pixels, the limit is {max_pixels}."
         raise SourceError(
             Problem(key, "too-many-pixels", message), "Raise the limit with `max_pixels`, if you trust it."
         )
-    if image.tile and image.mode[:2] != "I;" and ";16" in str(image.tile[0][3]):
-        message = "this is a 16-bit color image, of which Pillow would keep 8 bits."
-        raise SourceError(Problem(key, "unsupported-depth", message), "Convert it to an array (.npy) to keep 16 bits.")
-    return image
 
 
 def oriented_size(image: Image.Image, key: str = "image") -> tuple[int, int]:
@@ -201,13 +222,6 @@ def _from_array(array: NDArray[Any], color: Color, key: str) -> NDArray[Any]:
     if color in ("gray", "rgb", "rgba") and channels != {"gray": 1, "rgb": 3, "rgba": 4}[color]:
         raise bad_image(key, "unsupported-depth", f"{array.dtype} with {channels} channels cannot become {color}.")
     return array
-
-
-def encode_jpeg(pixels: NDArray[np.uint8], quality: int) -> bytes:
-    """A JPEG file of pixels (H, W, C), gray or RGB, as bytes."""
-    buffer = io.BytesIO()
-    as_image(pixels).save(buffer, "JPEG", quality=quality)
-    return buffer.getvalue()
 
 
 def _damaged(key: str, what: str, error: Exception) -> SourceError:

@@ -1,0 +1,329 @@
+"""JPEG files: read whole, at 1/2, 1/4 or 1/8, or only the part that is wanted; written so that parts can be cut out.
+
+A scan with restart markers is a row of intervals that can each be decoded alone. The intervals around a part, behind
+the file's own header with another height and width, and with their markers numbered anew, are a JPEG file of that part.
+Any decoder reads it, to the same bits: cutting is lossless. Slide readers do this (OpenSlide, Bio-Formats).
+
+The format is ITU-T T.81; what is cut is its sequential mode, Huffman-coded, with 8 bits and one scan.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from tensorstore_ds.imaging.resizing import as_image
+
+try:
+    import simplejpeg
+except ImportError:  # no wheel for musl and free-threaded Python: Pillow is slower, and copies the pixels twice
+    simplejpeg = None
+
+Subsampling = Literal["4:2:0", "4:4:4"]
+#: One pixel of chroma stands for so many of the image, in both directions.
+_SUBSAMPLING: dict[Subsampling, int] = {"4:2:0": 2, "4:4:4": 1}
+#: Pixels between restart markers that are aimed at: more cost less space (here 2 %), and less is decoded in vain.
+_INTERVAL_PIXELS = 64
+
+SCALES = (8, 4, 2)  #: for which decoders have short ways; others, such as 7/8, take twice as long as the whole
+_SOI, _EOI, _SOS, _DRI = 0xD8, 0xD9, 0xDA, 0xDD
+_SEQUENTIAL = (0xC0, 0xC1)  # baseline, extended: Huffman-coded
+_FRAMES = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}
+_TABLES = (0xC4, 0xDB, _DRI)
+_BLOCK = 8
+#: What libjpeg warns of where pixels are wrong; it goes on, and Pillow says nothing.
+_DAMAGE = ("bad Huffman code", "premature end of data segment", "instead of RST", "before marker 0xd")
+
+
+class DamagedJpegError(ValueError):
+    """A JPEG file whose pixels cannot be had. Callers add the name of the sample."""
+
+
+class Part(NamedTuple):
+    """A part of an image, in pixels."""
+
+    top: int
+    left: int
+    bottom: int
+    right: int
+
+    @property
+    def height(self) -> int:
+        """Lines."""
+        return self.bottom - self.top
+
+    @property
+    def width(self) -> int:
+        """Columns."""
+        return self.right - self.left
+
+
+@dataclass(frozen=True, slots=True)
+class JpegHeader:
+    """What stands before the pixels of a JPEG file.
+
+    Attributes:
+        height, width: as stored, before any orientation.
+        components: 1 (gray), 3 (color) or 4 (CMYK).
+        has_metadata: whether there may be an orientation, in EXIF or XMP.
+        scan: how the pixels are laid out, if they can be cut.
+    """
+
+    height: int
+    width: int
+    components: int
+    has_metadata: bool
+    scan: Scan | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is gray or color, and shown as it is stored: `decode_jpeg` is all that it takes."""
+        return self.components != 4 and not self.has_metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The pixels of a JPEG file, as intervals between restart markers: a grid of `rows` x `columns`.
+
+    Attributes:
+        head: the segments that decoding needs, from SOI to SOS.
+        size_at: where height and width stand in `head`.
+        start: where the intervals begin in the file.
+        step: (height, width) of an interval, in pixels.
+        margin: pixels around a part on which it depends: chroma is interpolated.
+    """
+
+    head: bytes
+    size_at: int
+    start: int
+    rows: int
+    columns: int
+    step: tuple[int, int]
+    margin: int
+
+
+def read_header(data: bytes) -> JpegHeader | None:
+    """The header of a JPEG file with 8 bits a sample; None of anything else, or where it is damaged."""
+    if data[:3] != b"\xff\xd8\xff":
+        return None
+    kept, at, frame, size_at, interval, has_metadata = [data[:2]], 2, b"", 0, 0, False
+    kept_nbytes, marker_of_frame, is_plain = 2, 0, True
+    while True:
+        head = data[at : at + 4]
+        if len(head) < 4 or head[0] != 0xFF or head[1] == 0xFF:  # the end, or bytes that fill up
+            return None
+        marker, end = head[1], at + 2 + (head[2] << 8 | head[3])
+        segment = data[at:end]
+        if marker < 0xC0 or 0xD0 <= marker <= _EOI or end < at + 4 or len(segment) != end - at:
+            return None
+        if marker in _FRAMES:
+            is_plain &= not frame
+            frame, marker_of_frame, size_at = segment, marker, kept_nbytes + 5
+        elif marker == _DRI:
+            if len(segment) != 6:
+                return None
+            interval = segment[4] << 8 | segment[5]
+        elif marker == 0xE1:
+            has_metadata = True
+        needed = marker in _TABLES or marker in _FRAMES or marker == _SOS
+        if needed or segment[4:9] == b"JFIF\0" or (marker == 0xEE and segment[4:9] == b"Adobe"):
+            kept.append(segment)
+            kept_nbytes += len(segment)
+        at = end
+        if marker == _SOS:
+            break
+    if len(frame) < 10 or frame[4] != 8 or len(frame) != 10 + 3 * frame[9]:
+        return None
+    height, width, components = frame[5] << 8 | frame[6], frame[7] << 8 | frame[8], frame[9]
+    if not height or not width or components not in (1, 3, 4):  # the height may come behind the scan
+        return None
+    scan = None
+    complete = segment[4] == components and segment[5 + 2 * components :] == b"\0\x3f\0"
+    if is_plain and complete and marker_of_frame in _SEQUENTIAL and interval:
+        scan = _scan(frame, b"".join(kept), size_at, at, interval)
+    return JpegHeader(height, width, components, has_metadata, scan)
+
+
+def _scan(frame: bytes, head: bytes, size_at: int, start: int, interval: int) -> Scan | None:
+    """The grid of the intervals; None if they do not make one, or the chroma is of an unusual size."""
+    height, width, components = frame[5] << 8 | frame[6], frame[7] << 8 | frame[8], frame[9]
+    factors = [(each >> 4, each & 15) for each in frame[11::3]]
+    most = max(h for h, _ in factors), max(v for _, v in factors)
+    if any(h not in (1, most[0]) or v not in (1, most[1]) for h, v in factors) or max(most) > 4 or min(most) < 1:
+        return None
+    if components == 1:  # of a single component, each block is a unit, whatever its factors say
+        most = (1, 1)
+    unit_height, unit_width = _BLOCK * most[1], _BLOCK * most[0]
+    units = -(-width // unit_width)
+    if units % interval and interval % units:
+        return None
+    lines = max(1, interval // units)  # an interval is a part of a line, or some lines
+    step = unit_height * lines, unit_width * min(interval, units)
+    return Scan(head, size_at, start, -(-height // step[0]), -(-units // interval) or 1, step, max(most))
+
+
+def find_restarts(data: bytes) -> NDArray[np.uint32]:
+    """(markers,) where the byte behind each restart marker lies, in order; none if the file cannot be cut.
+
+    That is: it has no markers, not as many as its size asks for, or wrongly numbered ones; it is progressive,
+    arithmetic-coded, of more than 8 bits, of several scans, or no JPEG file at all.
+    """
+    none = np.empty(0, np.uint32)
+    header = read_header(data)
+    if header is None or header.scan is None:
+        return none
+    array, start = np.frombuffer(data, np.uint8), header.scan.start
+    places = np.flatnonzero(array[start:-1] == 0xFF) + start
+    codes = array[places + 1]
+    places, codes = places[codes != 0], codes[codes != 0]  # FF 00 is a byte FF of the pixels
+    end = np.flatnonzero(codes & 0xF8 != 0xD0)  # the first that is no restart marker: the image must end there
+    if not len(end) or codes[end[0]] != _EOI:
+        return none
+    restarts = (places[: end[0]] + 2).astype(np.uint32)
+    return restarts if _fit(array, header.scan, restarts) else none
+
+
+def _fit(array: NDArray[np.uint8], scan: Scan, restarts: NDArray[np.uint32]) -> bool:
+    """Whether there is a restart marker, rightly numbered, before each of these, and as many as the size asks for."""
+    count = len(restarts)
+    if count != scan.rows * scan.columns - 1:
+        return False
+    if not count:
+        return True
+    if int(restarts[0]) < scan.start + 2 or int(restarts[-1]) > len(array) or (restarts[1:] <= restarts[:-1]).any():
+        return False
+    numbers = (np.arange(count) & 7) + 0xD0
+    return bool((array[restarts - 2] == 0xFF).all() and (array[restarts - 1] == numbers).all())
+
+
+def cut(data: bytes, header: JpegHeader, restarts: NDArray[np.uint32], part: Part) -> tuple[bytes, Part] | None:
+    """A JPEG file of the intervals that hold a part of an image, and what they cover of it.
+
+    Of what they cover, `part` itself has the bits that decoding everything gives, and its edges where the image ends.
+
+    Args:
+        restarts: where its restart markers end, from `find_restarts` or from a store; not trusted.
+        part: inside of the image, at least 1 x 1.
+
+    Returns:
+        None if the file cannot be cut: it must be decoded whole.
+    """
+    scan = header.scan
+    array = np.frombuffer(data, np.uint8)
+    if scan is None or not len(restarts) or not _fit(array, scan, restarts):
+        return None
+    (height, width), margin = scan.step, scan.margin
+    first_row, first_column = max(0, part.top - margin) // height, max(0, part.left - margin) // width
+    last_row = min(scan.rows, -(-(part.bottom + margin) // height))
+    last_column = min(scan.columns, -(-(part.right + margin) // width))
+    rows = np.arange(first_row, last_row) * scan.columns
+    columns = last_column - first_column
+    bounds = np.empty(len(restarts) + 2, np.int64)
+    bounds[0], bounds[1:-1], bounds[-1] = scan.start, restarts, len(data)
+    if last_row == scan.rows and last_column == scan.columns:
+        end = data.find(b"\xff\xd9", int(bounds[-2]))  # others may follow, such as the preview of a camera
+        if end < 0:
+            return None
+        bounds[-1] = end + 2
+    covered = Part(
+        first_row * height,
+        first_column * width,
+        min(last_row * height, header.height),
+        min(last_column * width, header.width),
+    )
+    head = bytearray(scan.head)
+    head[scan.size_at : scan.size_at + 4] = covered.height.to_bytes(2) + covered.width.to_bytes(2)
+    view = memoryview(data)
+    starts, stops = bounds[rows + first_column].tolist(), bounds[rows + last_column].tolist()
+    result = bytearray().join([head, *(view[start:stop] for start, stop in zip(starts, stops, strict=True))])
+    lengths = (bounds[1:] - bounds[:-1])[rows[:, None] + np.arange(first_column, last_column)].ravel()
+    ends = len(head) + lengths.cumsum()  # each interval ends with a marker
+    pixels = np.frombuffer(result, np.uint8)
+    pixels[ends - 2] = 0xFF
+    pixels[ends - 1] = (np.arange(len(rows) * columns) & 7) + 0xD0
+    pixels[-1] = _EOI
+    del pixels
+    return bytes(result), covered
+
+
+def decode_jpeg(
+    data: bytes, header: JpegHeader, *, channels: int, scale: int = 1, buffer: NDArray[np.uint8] | None = None
+) -> NDArray[np.uint8]:
+    """(H, W, C) pixels as they are stored, before any orientation; C is 1 of gray files, 3 where asked for.
+
+    Args:
+        header: of `data`; its size must have been judged before: this takes the memory.
+        channels: 1, of a gray file, or 3.
+        scale: 1, 2, 4 or 8: one pixel for so many in both directions, rounded up.
+        buffer: memory that may be used for the pixels, and is then part of the result.
+
+    Raises:
+        DamagedJpegError: pixels are wrong or missing.
+    """
+    height, width = -(-header.height // scale), -(-header.width // scale)
+    if simplejpeg is not None and header.components != 4:
+        if buffer is not None and buffer.nbytes < height * width * channels:
+            buffer = None
+        try:
+            pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(
+                data,
+                "rgb" if channels == 3 else "gray",
+                min_height=height,
+                min_width=width,
+                min_factor=scale,
+                buffer=buffer,
+            )
+        except ValueError as error:
+            what = str(error)
+            if any(damage in what for damage in _DAMAGE) and "marker 0xd9" not in what:
+                raise DamagedJpegError(what) from error
+        else:
+            return pixels.reshape(height, width, channels)
+    return _decode_by_pillow(data, (height, width), channels, scale)
+
+
+def _decode_by_pillow(data: bytes, size: tuple[int, int], channels: int, scale: int) -> NDArray[np.uint8]:
+    """What simplejpeg does not read (CMYK), or has doubts about that do not matter (bytes behind the pixels)."""
+    try:
+        image: Image.Image = Image.open(io.BytesIO(data), formats=("JPEG",))
+        if scale > 1:
+            image.draft(None, (max(1, image.width // scale), max(1, image.height // scale)))
+        image.load()
+        image = image.convert("RGB" if channels == 3 else "L")
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise DamagedJpegError(str(error)) from error
+    if image.size != size[::-1]:
+        raise DamagedJpegError(f"expected {size[1]}x{size[0]} pixels at 1/{scale}, found {image.width}x{image.height}")
+    return np.frombuffer(image.tobytes(), np.uint8).reshape(*size, channels)
+
+
+def encode_jpeg(pixels: NDArray[np.uint8], quality: int, subsampling: Subsampling = "4:2:0") -> bytes:
+    """A baseline JPEG file of pixels (H, W, C), gray or RGB, with restart markers by which parts can be cut out."""
+    unit = _BLOCK * (_SUBSAMPLING[subsampling] if pixels.shape[2] == 3 else 1)
+    units = -(-pixels.shape[1] // unit)
+    aimed = max(1, _INTERVAL_PIXELS // unit)
+    interval = next(n for n in range(min(aimed, units), 0, -1) if units % n == 0)  # it must divide the units of a line
+    buffer = io.BytesIO()
+    as_image(pixels).save(
+        buffer,
+        "JPEG",
+        quality=quality,
+        subsampling=subsampling,
+        optimize=True,
+        restart_marker_blocks=interval,
+    )
+    return buffer.getvalue()
+
+
+def scale_for(part: tuple[float, float], size: tuple[int, int]) -> int:
+    """The largest scale at which a (height, width) still has at least the pixels of `size`."""
+    most = min(math.floor(part[0] / max(1, size[0])), math.floor(part[1] / max(1, size[1])))
+    return next((scale for scale in SCALES if scale <= most), 1)

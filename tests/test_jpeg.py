@@ -1,0 +1,291 @@
+"""Parts cut out of JPEG files have the very pixels of the whole decode; damaged files raise, and never crash."""
+
+import io
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from PIL import Image
+
+from jpeg_files import drawn, jpeg
+from tensorstore_ds.imaging.jpeg import (
+    DamagedJpegError,
+    Part,
+    cut,
+    decode_jpeg,
+    encode_jpeg,
+    find_restarts,
+    read_header,
+    scale_for,
+)
+
+SUBSAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
+SIZES = [(1, 1), (7, 9), (16, 16), (17, 353), (64, 33), (100, 131), (211, 160)]
+
+
+def pillow(data, mode="RGB"):
+    image = Image.open(io.BytesIO(data)).convert(mode)
+    return np.asarray(image).reshape(image.height, image.width, -1)
+
+
+def parts(height, width, count, seed):
+    rng = np.random.default_rng(seed)
+    yield Part(0, 0, height, width)
+    for _ in range(count):
+        top, left = int(rng.integers(0, height)), int(rng.integers(0, width))
+        yield Part(top, left, int(rng.integers(top, height)) + 1, int(rng.integers(left, width)) + 1)
+
+
+def check_cuts(data, seed=0, count=12, scale=1):
+    """The number of parts that were cut; each has the pixels that Pillow decodes of the whole."""
+    header, restarts, done = read_header(data), find_restarts(data), 0
+    channels = 1 if header.components == 1 else 3
+    whole = decode_jpeg(data, header, channels=channels, scale=scale)
+    if scale == 1:
+        np.testing.assert_array_equal(whole, pillow(data, "L" if channels == 1 else "RGB"))
+    for part in parts(header.height, header.width, count, seed):
+        found = cut(data, header, restarts, part)
+        if found is None:
+            continue
+        small, covered = found
+        assert covered.top <= part.top and covered.left <= part.left
+        assert covered.bottom >= part.bottom and covered.right >= part.right
+        pixels = decode_jpeg(small, read_header(small), channels=channels, scale=scale)
+        top, left = part.top // scale, part.left // scale
+        bottom, right = -(-part.bottom // scale), -(-part.right // scale)
+        y, x = covered.top // scale, covered.left // scale
+        np.testing.assert_array_equal(pixels[top - y : bottom - y, left - x : right - x], whole[top:bottom, left:right])
+        assert pillow(small, "RGB").shape[:2] == (covered.height, covered.width)  # any decoder reads it
+        done += 1
+    return done
+
+
+@pytest.mark.parametrize("subsampling", ["4:2:0", "4:4:4"])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", SIZES)
+def test_cuts_of_our_own_files_are_exact(size, channels, subsampling):
+    data = encode_jpeg(drawn(*size, channels), 90, subsampling)
+    several = len(find_restarts(data)) > 0
+    unit = 8 if channels == 1 or subsampling == "4:4:4" else 16
+    assert several == (size[0] > unit or size[1] > 64)
+    for seed in range(4):
+        assert check_cuts(data, seed) == (13 if several else 0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"restart_marker_blocks": n} for n in (1, 2, 3, 4, 7)] + [{"restart_marker_rows": 1}, {"restart_marker_rows": 2}],
+    ids=str,
+)
+@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
+def test_cuts_of_files_with_markers_of_others_are_exact_or_refused(subsampling, options):
+    for seed, size in enumerate([(97, 112), (50, 63), (161, 47)]):
+        data = jpeg(drawn(*size, seed=seed), subsampling=SUBSAMPLINGS[subsampling], **options)
+        unit = 8 if subsampling == "4:4:4" else 16
+        units, blocks = -(-size[1] // unit), options.get("restart_marker_blocks")
+        fits = blocks is None or units % blocks == 0 or blocks % units == 0
+        assert (check_cuts(data, seed) > 0) == (fits and len(find_restarts(data)) > 0)
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK"])
+def test_cuts_of_gray_and_cmyk_are_exact(mode):
+    pixels = np.asarray(Image.fromarray(drawn(90, 121)).convert(mode)).reshape(90, 121, -1)
+    data = jpeg(pixels, "CMYK" if mode == "CMYK" else None, restart_marker_blocks=4 if mode == "L" else 1)
+    assert (check_cuts(data, count=40) > 0) == (len(find_restarts(data)) > 0) == True  # noqa: E712
+
+
+@pytest.mark.parametrize("scale", [2, 4, 8])
+def test_cuts_are_exact_at_the_scales_of_the_transform(scale):
+    for seed, (size, subsampling) in enumerate(itertools.product([(200, 301), (129, 64)], ("4:2:0", "4:4:4"))):
+        assert check_cuts(encode_jpeg(drawn(*size, seed=seed), 90, subsampling), seed, 20, scale) == 21
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_part_of_any_size_is_exact(data):
+    height, width = (data.draw(st.integers(1, 120)) for _ in range(2))
+    pixels = drawn(height, width, data.draw(st.sampled_from([1, 3])), seed=data.draw(st.integers(0, 99)))
+    file = encode_jpeg(pixels, data.draw(st.integers(1, 95)), data.draw(st.sampled_from(["4:2:0", "4:4:4"])))
+    check_cuts(file, data.draw(st.integers(0, 99)), 4, data.draw(st.sampled_from([1, 1, 2, 8])))
+
+
+def test_what_cannot_be_cut_has_no_restarts():
+    pixels = drawn(80, 112)
+    assert len(find_restarts(jpeg(pixels, restart_marker_blocks=1))) == 34
+    assert len(find_restarts(jpeg(pixels))) == 0  # none written
+    assert len(find_restarts(jpeg(pixels, restart_marker_blocks=5))) == 0  # intervals go over lines
+    assert len(find_restarts(jpeg(pixels, progressive=True, restart_marker_blocks=1))) == 0
+    assert len(find_restarts(b"")) == len(find_restarts(b"\xff\xd8\xff")) == len(find_restarts(b"P6\n")) == 0
+    whole = jpeg(pixels, restart_marker_blocks=1)
+    assert len(find_restarts(whole[:-2])) == 0  # no end
+    assert (
+        len(find_restarts(whole + b"\xff\xd8\xff\xe1a preview\xff\xd0")) == 34
+    )  # what comes after the end is not read
+    restarts = find_restarts(whole)
+    wrong = bytearray(whole)
+    wrong[restarts[3] - 1] = 0xD0
+    assert len(find_restarts(bytes(wrong))) == 0
+
+
+def test_restarts_that_point_elsewhere_are_not_believed():
+    data = jpeg(drawn(80, 112), restart_marker_blocks=1)
+    header, good = read_header(data), find_restarts(data)
+    part = Part(20, 20, 60, 60)
+    assert cut(data, header, good, part) is not None
+    forged = [
+        good + np.uint32(1),
+        good[:-1],
+        good[::-1],
+        np.zeros_like(good),
+        good * np.uint32(1000),
+        good[[0] * len(good)],
+    ]
+    swapped = good.copy()
+    swapped[8:16] = good[:8]  # the right numbers at the wrong places
+    for restarts in (*forged, swapped):
+        assert cut(data, header, restarts, part) is None
+
+
+def test_a_header_says_what_a_file_is():
+    found = read_header(jpeg(drawn(30, 50)))
+    assert (found.height, found.width, found.components, found.has_metadata, found.scan) == (30, 50, 3, False, None)
+    assert read_header(jpeg(drawn(30, 50, 1))).components == 1
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    assert read_header(jpeg(drawn(3, 5), exif=exif)).has_metadata
+    progressive = read_header(jpeg(drawn(30, 50), progressive=True))
+    assert (progressive.height, progressive.width, progressive.scan) == (30, 50, None)
+
+
+def test_a_cut_has_no_metadata_but_what_colors_need():
+    exif = Image.Exif()
+    exif[0x010E] = "x" * 3000
+    data = jpeg(drawn(80, 112), restart_marker_blocks=1, exif=exif, icc_profile=b"p" * 500, comment=b"hello")
+    small, _ = cut(data, read_header(data), find_restarts(data), Part(0, 0, 16, 16))
+    assert b"xxxx" not in small and b"pppp" not in small and b"hello" not in small and b"JFIF" in small
+
+
+@pytest.mark.parametrize("damage", ["cut short", "a wrong number", "wrong bits"])
+def test_damage_is_an_error(damage):
+    data = bytearray(jpeg(drawn(160, 160), restart_marker_blocks=1))
+    restarts = find_restarts(bytes(data))
+    if damage == "cut short":
+        del data[len(data) // 2 :]
+    elif damage == "a wrong number":
+        data[restarts[5] - 1] = 0xD1
+    else:
+        data[restarts[5] : restarts[5] + 12] = b"\xf7" * 12
+    with pytest.raises(DamagedJpegError):
+        decode_jpeg(bytes(data), read_header(bytes(data)), channels=3)
+
+
+def test_bytes_behind_the_pixels_do_no_harm():
+    pixels = drawn(40, 40)
+    data = jpeg(pixels)
+    for more in (data + b"\0" * 20, data[:-2] + b"\0\0\0" + data[-2:]):
+        np.testing.assert_array_equal(decode_jpeg(more, read_header(more), channels=3), pillow(data))
+
+
+def test_without_simplejpeg_pillow_gives_the_same(monkeypatch):
+    files = [encode_jpeg(drawn(133, 97, channels), 90) for channels in (1, 3)]
+    wanted = [[(c, s) for c in ((1, 3) if i == 0 else (3,)) for s in (1, 2, 4, 8)] for i in range(2)]
+    first = [
+        [decode_jpeg(f, read_header(f), channels=c, scale=s) for c, s in w] for f, w in zip(files, wanted, strict=True)
+    ]
+    monkeypatch.setattr("tensorstore_ds.imaging.jpeg.simplejpeg", None)
+    for file, each, expected in zip(files, wanted, first, strict=True):
+        for (channels, scale), pixels in zip(each, expected, strict=True):
+            np.testing.assert_array_equal(decode_jpeg(file, read_header(file), channels=channels, scale=scale), pixels)
+
+
+def test_pixels_come_in_the_buffer_that_is_given():
+    data = jpeg(drawn(40, 30))
+    buffer = np.empty(5000, np.uint8)
+    assert np.shares_memory(decode_jpeg(data, read_header(data), channels=3, buffer=buffer), buffer)
+    small = np.empty(50, np.uint8)
+    assert decode_jpeg(data, read_header(data), channels=3, buffer=small).shape == (40, 30, 3)
+
+
+def test_the_scale_covers_what_is_asked_for():
+    assert [scale_for((n, n), (100, 100)) for n in (99, 199, 200, 399, 400, 800, 5000)] == [1, 1, 2, 2, 4, 8, 8]
+    assert scale_for((800, 150), (100, 100)) == 1
+    assert scale_for((800, 800), (0, 10)) == 8
+
+
+def mutated(file, rng):
+    """A file with some bytes changed, left out, doubled or put elsewhere."""
+    data = bytearray(file)
+    for _ in range(int(rng.integers(1, 4))):
+        at, length = int(rng.integers(0, len(data))), int(rng.integers(1, 6))
+        how = int(rng.integers(0, 6))
+        if how == 0:
+            data[at] ^= 1 << int(rng.integers(0, 8))
+        elif how == 1:
+            data[at : at + length] = rng.bytes(length)
+        elif how == 2:
+            del data[at : at + length]
+        elif how == 3:
+            data[at:at] = data[at : at + length]
+        elif how == 4:
+            data[at : at + 2] = bytes((0xFF, int(rng.integers(0xC0, 0x100))))
+        else:
+            del data[at:]
+        if not data:
+            return b""
+    return bytes(data)
+
+
+def try_mutated(file, rng, part):
+    """Decode a mutated file whole and its part alone: an error, or the same pixels."""
+    data = mutated(file, rng)
+    header, restarts = read_header(data), find_restarts(data)
+    if header is None or header.height * header.width > 300_000:
+        return
+    channels = 1 if header.components == 1 else 3
+    stored = restarts if rng.integers(0, 2) else find_restarts(file)  # of a store: they may belong to another file
+    part = Part(
+        min(part.top, header.height - 1),
+        min(part.left, header.width - 1),
+        min(part.bottom, header.height),
+        min(part.right, header.width),
+    )
+    found = cut(data, header, stored, part)
+    if found is None:
+        return
+    small, covered = found
+    try:
+        pixels = decode_jpeg(small, read_header(small), channels=channels)
+    except DamagedJpegError:
+        return
+    assert pixels.shape == (covered.height, covered.width, channels)
+    try:
+        whole = decode_jpeg(data, header, channels=channels)
+    except DamagedJpegError:
+        return  # the damage is elsewhere
+    inside = pixels[
+        part.top - covered.top : part.bottom - covered.top, part.left - covered.left : part.right - covered.left
+    ]
+    np.testing.assert_array_equal(inside, whole[part.top : part.bottom, part.left : part.right])
+
+
+def fuzz(count, seed):
+    """Try `count` mutated files and parts."""
+    rng = np.random.default_rng(seed)
+    files = [
+        encode_jpeg(drawn(h, w, c, seed=i), 60, s)
+        for i, (h, w, c, s) in enumerate(
+            [(48, 64, 3, "4:2:0"), (33, 48, 3, "4:4:4"), (40, 72, 1, "4:2:0"), (64, 33, 3, "4:2:0")]
+        )
+    ]
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    files.append(jpeg(drawn(48, 48), restart_marker_rows=1, exif=exif))
+    for i in range(count):
+        top, left = (int(n) for n in rng.integers(0, 40, 2))
+        part = Part(top, left, top + int(rng.integers(1, 40)), left + int(rng.integers(1, 40)))
+        try_mutated(files[i % len(files)], rng, part)
+
+
+def test_mutated_files_give_an_error_or_the_right_pixels():
+    fuzz(3000, seed=0)
