@@ -18,7 +18,7 @@ from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField
 from tensorstore_ds.format.kinds.objects import FLAGS
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.imaging.codecs import OnDecode, bad_image, decode_image, decode_mask
-from tensorstore_ds.imaging.jpeg import encode_jpeg
+from tensorstore_ds.imaging.jpeg import encode_jpeg, find_restarts
 from tensorstore_ds.imaging.placement import Placement, box_faults, clip, place
 from tensorstore_ds.imaging.resizing import resize, resize_nearest
 from tensorstore_ds.regular_files import check_machine, read_file
@@ -82,6 +82,7 @@ def _encode_sample(
         image=encoded,
         size=(height, width),
         shape=pixels.shape,
+        restarts=None if encoded is None else find_restarts(encoded),
         label=sample.label,
         objects=objects,
         masks={

@@ -197,7 +197,7 @@ _NOTES = {
     "source": "images have {} sizes: they are kept as their files, which are decoded whenever they are loaded. "
     'Pass `size` for pixels of one size, or `encoding="raw"` for pixels of each.',
     "raw": "images have {} sizes: each is kept as pixels of its own size. "
-    'Pass `size` for one size, or `encoding="jpeg"` for less space.',
+    "Pass `size` for one size, or choose another `encoding`.",
 }
 GRAY, COLOR = Kind(1, "uint8"), Kind(3, "uint8")
 _NAMES = {GRAY: "gray", COLOR: "color", Kind(1, "uint16"): "16-bit gray"}
@@ -314,12 +314,14 @@ def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool,
         what.append(f"colors: {_named(surveyed.kinds)}{' (stored as RGB)' if mixed else ''}")
     color = ' and `color="rgb"`' if colors_differ else ""
     if len({kind.dtype for kind in kinds}) > 1:
-        advice = 'Keep each as it is with `encoding="source"`, or bring all to one depth first.'
+        advice = "Bring all to one depth first."
     elif sizes_differ and masks:
         fits = '`fit="pad"`, `fit="crop"` or `fit="stretch"`'
         advice = f"Masks are stored as pixels of one size: pass `size`{color} with {fits}."
     else:
-        advice = 'Pass `color="rgb"`, or keep each as it is with `encoding="source"`.'
+        advice = 'Pass `color="rgb"`.'
+    if surveyed.files == surveyed.images and not masks:
+        advice = advice.removesuffix(".") + ', or keep each as it is with `encoding="source"`.'
     return Problem(where, SHAPES_DIFFER, f"images are of differing {'; and of differing '.join(what)}. {advice}")
 
 
