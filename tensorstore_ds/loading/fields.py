@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, LabelField, MaskField, ObjectsField
+from tensorstore_ds.format.kinds import (
+    EncodedImageField,
+    ImageField,
+    KeyField,
+    LabelField,
+    MaskField,
+    ObjectsField,
+    RaggedImageField,
+)
 from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
 from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects
@@ -61,6 +69,9 @@ def gather_field(split: Split, name: str, rows: NDArray[np.int64], pool: BufferP
         return PackedObjects(torch.from_numpy(ragged.offsets), values)
     if isinstance(field, KeyField):
         return [column[row] for row in rows.tolist()]
+    if isinstance(field, RaggedImageField):
+        images = [torch.from_numpy(column[row].copy()).permute(2, 0, 1) for row in rows.tolist()]
+        return torch.stack(images) if stack and images and split.has_one_size else images
     keys = [key_of(split, row) for row in rows.tolist()]
     return decode_images([column[row] for row in rows.tolist()], keys, stack=stack and split.has_one_size)
 
