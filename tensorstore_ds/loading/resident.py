@@ -54,7 +54,8 @@ def _obstacle(dataset: StoreDataset, device: torch.device | None) -> str | None:
     if dataset.transform is not None:
         return "a transform gets samples on the CPU. Leave it out, and transform batches on the device."
     if not all(has_fixed_rows(dataset.split.fields[name]) for name in dataset.fields):
-        return "keys, encoded images and images of differing sizes cannot be kept there. Choose other fields, or another `residency`."
+        what = "keys, encoded images and images of differing sizes"
+        return f"{what} cannot be kept there. Choose other fields, or another `residency`."
     return None
 
 
