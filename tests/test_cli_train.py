@@ -265,7 +265,7 @@ def test_what_cannot_be_kept_on_the_device_is_one_line(tmp_path: Path) -> None:
     tensorstore_ds.convert(samples, tmp_path / "s.tsds", options)
     done = tsds("train", tmp_path / "s.tsds", "--out", tmp_path / "run", *FLAGS, "--residency", "device")
     assert done.exit_code == 1 and done.stderr == (
-        "tsds: --residency device: keys and encoded images cannot be kept there. "
+        "tsds: --residency device: keys, encoded images and images of differing sizes cannot be kept there. "
         "Choose other fields, or another --residency.\n"
     )
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -222,11 +223,12 @@ def test_nothing_but_bad_files(folders, tmp_path):
 
 def test_differing_sizes_are_listed_with_the_ways_out(folders, tmp_path):
     (folders / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint8)))
-    for options in (FAIL, SKIP):  # never skipped: it may be most of them
-        with pytest.raises(tsds.SourceError, match=r"6x5 \(15\), 9x9 \(1\).*`size`.*`encoding=") as caught:
+    (folders / "test/bee/2.png").write_bytes(png_bytes(np.zeros((6, 5), np.uint16)))
+    for options in (replace(FAIL, encoding="raw"), replace(SKIP, encoding="raw")):  # never skipped: most may be
+        with pytest.raises(tsds.SourceError, match=r"6x5 \(15\), 9x9 \(1\).*16-bit gray.*`encoding=") as caught:
             tsds.convert(folders, tmp_path / "s.tsds", options)
         assert caught.value.reason == "shapes-differ"
-    tsds.convert(folders, tmp_path / "s.tsds", ConvertOptions(size=(6, 5), workers=0))
+    tsds.convert(folders, tmp_path / "s.tsds", ConvertOptions(workers=0))
 
 
 def test_paths_in_errors_are_tidy_but_behind_a_link(tmp_path, monkeypatch):
@@ -563,10 +565,10 @@ def test_an_estimate_is_from_headers(folders, tmp_path):
 
 
 def test_an_estimate_names_what_is_bad(folders):
-    (folders / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint8)))
+    (folders / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint16)))
     (folders / "test/bee/2.png").write_text("x")
     with pytest.raises(tsds.SourceError) as caught:
-        tsds.estimate(folders)
+        tsds.estimate(folders, ConvertOptions(encoding="raw"))
     assert {p.reason for p in caught.value.problems} == {"not-an-image", "shapes-differ"}
-    problems = tsds.estimate(folders, SKIP).problems
+    problems = tsds.estimate(folders, replace(SKIP, encoding="raw")).problems
     assert {p.reason for p in problems} == {"not-an-image", "shapes-differ"}

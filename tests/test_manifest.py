@@ -15,7 +15,15 @@ from hypothesis import given, settings, strategies as st
 
 from tensorstore_ds.errors import FormatError
 from tensorstore_ds.format.arrays import dump_json
-from tensorstore_ds.format.kinds import EncodedImageField, KeyField, LabelField, ObjectsField, RawImageField, SizeField
+from tensorstore_ds.format.kinds import (
+    EncodedImageField,
+    KeyField,
+    LabelField,
+    ObjectsField,
+    RaggedImageField,
+    RawImageField,
+    SizeField,
+)
 from tensorstore_ds.format.kinds.base import ArrayField, Field, UnknownArrayField, UnknownTableField
 from tensorstore_ds.format.manifest import (
     File,
@@ -75,10 +83,11 @@ FIELDS: st.SearchStrategy[Field] = st.one_of(
     st.builds(
         RawImageField,
         st.builds(ArraySpec, st.sampled_from(DTYPES), st.tuples(*[st.integers(1, 5000)] * 2, st.just(2))),
-        st.none() | st.just(("near", "far")),
-        st.none() | st.just((0, 2.5)),
+        channels=st.none() | st.just(("near", "far")),
+        range=st.none() | st.just((0, 2.5)),
     ),
-    st.sampled_from([KeyField(), SizeField(), EncodedImageField(encoding="jpeg"), EncodedImageField()]),
+    st.builds(RaggedImageField.of, st.sampled_from(DTYPES), st.integers(0, 2**53 - 1)),
+    st.sampled_from([KeyField(), SizeField(), EncodedImageField(encoding="smart"), EncodedImageField()]),
     st.builds(LabelField, classes=TEXTS),
     st.builds(ArrayField, SPECS),
     SPECS.map(lambda spec: UnknownArrayField(spec, {"kind": "pose", **spec.dump(), "unit": "m"})),

@@ -1,5 +1,7 @@
 """Images of differing sizes and colors: what is said of them, and what a conversion makes of gray among color."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -8,6 +10,11 @@ import tensorstore_ds as tsds
 from stores import Samples, class_folders, png_bytes
 from tensorstore_ds.conversion.options import ConvertOptions
 
+LIMITED = ConvertOptions(workers=0, max_pixels=29)
+NOTE_OF_SIZES = (
+    "images have {} sizes: each is kept as pixels of its own size. Pass `size` for one size, or choose another "
+    "`encoding`."
+)
 IN_SHARDS = ConvertOptions(workers=0, shard_nbytes=60)  # two gray images of 6x5, or one in color, at least
 NOTE = '15 gray and 1 color images: all are stored as RGB. Pass `color="gray"` or `color="rgb"` to choose.'
 
@@ -107,22 +114,129 @@ def test_images_that_are_mixed_no_longer_are_gray_again(mixed, tmp_path):
 
 def test_all_that_differs_is_said_at_once(mixed, tmp_path):
     (mixed / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint8)))
-    with pytest.raises(tsds.SourceError, match="differing sizes") as caught:
-        tsds.convert(mixed, tmp_path / "s.tsds", IN_SHARDS)
+    summary = tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(workers=0, encoding="raw"))
+    assert summary.notes == (NOTE_OF_SIZES.format(2), NOTE)
+    (mixed / "test/bee/4.png").write_bytes(png_bytes(np.zeros((2, 2), np.uint16)))
+    with pytest.raises(tsds.SourceError) as caught:
+        tsds.convert(mixed, tmp_path / "16.tsds", ConvertOptions(workers=0, encoding="raw"))
     assert str(caught.value) == (
-        f"{mixed}: images are of differing sizes (height x width): 6x5 (15), 9x9 (1); and of differing colors: "
-        'gray (15), color (1) (stored as RGB). Pass one `size` with `fit="pad"`, `fit="crop"` or `fit="stretch"`, or '
-        'keep sizes with `encoding="jpeg"`, or all as it is with `encoding="source"`.'
+        f"{mixed}: images are of differing sizes (height x width): 6x5 (15), 9x9 (1), 2x2 (1); and of differing "
+        "colors: gray (15), color (1), 16-bit gray (1). Bring all to one depth first, or keep each as it is with "
+        '`encoding="source"`.'
     )
-    for options in ({"size": (8, 8)}, {"encoding": "jpeg"}, {"encoding": "source"}):
-        tsds.convert(mixed, tmp_path / f"{len(list(tmp_path.iterdir()))}.tsds", ConvertOptions(workers=0, **options))
+
+
+def test_masks_need_images_of_one_size(tmp_path):
+    samples = [{"image": np.zeros((n, 3), np.uint8), "mask": np.zeros((n, 3), np.uint8)} for n in (4, 5)]
+    options = ConvertOptions(workers=0, classes=("back", "cat"))
+    with pytest.raises(tsds.SourceError, match=r"4x3 \(1\), 5x3 \(1\). Masks are stored as pixels of one size: pass"):
+        tsds.convert(samples, tmp_path / "s.tsds", options)
+    tsds.convert(samples, tmp_path / "s.tsds", replace(options, size=(4, 4)))
+
+
+def sized(count=12, dtype=np.uint8, channels=3):
+    """Images of differing sizes."""
+    generator = np.random.default_rng(5)
+    top = np.iinfo(dtype).max + 1
+    return [generator.integers(0, top, (3 + i % 5, 2 + i % 7, channels), dtype) for i in range(count)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("dtype", "channels"), [(np.uint8, 3), (np.uint16, 1), (np.int32, 4)])
+def test_arrays_of_differing_sizes_are_kept_as_pixels(tmp_path, dtype, channels, workers):
+    images, out = sized(12, dtype, channels), tmp_path / "s.tsds"
+    summary = tsds.convert(images, out, ConvertOptions(workers=workers, shard_nbytes=400))
+    assert summary.notes == (NOTE_OF_SIZES.format(12),)
+    assert tsds.verify(out) == []
+    store = tsds.open(out)
+    split = store["train"]
+    assert len(store.manifest.splits["train"].shards) > 1
+    assert store.manifest.provenance["options"]["encoding"] == "raw"
+    assert split.fields["image"].encoding == "raw"
+    np.testing.assert_array_equal(split.image_shapes, [image.shape for image in images])
+    for i, image in enumerate(images):
+        found = split["image"][i]
+        assert found.dtype == dtype
+        assert not found.flags.writeable
+        np.testing.assert_array_equal(found, image)
+        np.testing.assert_array_equal(split[i]["image"], image)
+    taken = split.table("image").take([7, 2])
+    np.testing.assert_array_equal(taken["pixels"], np.concatenate([images[7].ravel(), images[2].ravel()]))
+    scale = {"uint8": 255, "uint16": 65535}.get(np.dtype(dtype).name, 1)
+    every = np.concatenate([image.reshape(-1, channels) for image in images]).astype(np.float64) / scale
+    np.testing.assert_allclose(split.statistics["channels"]["mean"], every.mean(0))
+    np.testing.assert_allclose(split.statistics["channels"]["std"], every.std(0))
+
+
+def test_views_of_pixels_share_the_map(tmp_path):
+    tsds.convert(sized(), tmp_path / "s.tsds", ConvertOptions(workers=0))
+    table = tsds.open(tmp_path / "s.tsds")["train"].table("image")
+    assert np.shares_memory(table[3], table["pixels"].part(0))
+
+
+def test_files_of_differing_sizes_are_kept_as_files(mixed, tmp_path):
+    (mixed / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint8)))
+    summary = tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(workers=0))
+    assert summary.notes[0] == (
+        "images have 2 sizes: they are kept as their files, which are decoded whenever they are loaded. "
+        'Pass `size` for pixels of one size, or `encoding="raw"` for pixels of each.'
+    )
+    split = tsds.open(tmp_path / "s.tsds")["test"]
+    assert [split["image"][i] for i in range(8)] == [(mixed / split["key"][i]).read_bytes() for i in range(8)]
+    told = tsds.convert(mixed, tmp_path / "told.tsds", ConvertOptions(workers=0, encoding="source"))
+    assert told.notes == summary.notes[1:]
+    assert files(tmp_path / "s.tsds") == files(tmp_path / "told.tsds")
+    manifests = [tsds.open(tmp_path / f"{name}.tsds").manifest for name in ("s", "told")]
+    assert [manifest.provenance["options"]["encoding"] for manifest in manifests] == ["source", "source"]
+    estimate = tsds.estimate(mixed, ConvertOptions(workers=0))
+    assert estimate.notes == summary.notes
+    assert estimate.fields["image"] == split.fields["image"]
+
+
+def test_files_whose_colors_are_asked_for_are_kept_as_pixels(mixed, tmp_path):
+    (mixed / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint8)))
+    summary = tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(workers=0, color="gray"))
+    assert summary.notes == (NOTE_OF_SIZES.format(2),)
+    assert set(tsds.open(tmp_path / "s.tsds")["test"].image_shapes[:, 2].tolist()) == {1}
+
+
+def test_an_array_of_too_many_pixels(tmp_path):
+    with pytest.raises(tsds.SourceError, match="this image has 6x5 pixels, the limit is 29") as caught:
+        tsds.convert([np.zeros((2, 2), np.uint8), np.zeros((5, 6), np.uint8)], tmp_path / "s.tsds", LIMITED)
+    assert caught.value.reason == "too-many-pixels"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["auto", "raw"])
+def test_a_conversion_of_differing_sizes_stopped_anywhere_ends_in_the_same_bytes(mixed, tmp_path, encoding):
+    (mixed / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint8)))
+    options = replace(IN_SHARDS, encoding=encoding)
+    summary = tsds.convert(mixed, tmp_path / "whole.tsds", options)
+    whole = files(tmp_path / "whole.tsds")
+    after, resumed = 1, []
+    while stopped(mixed, tmp_path / f"{after}.tsds", after, options):
+        again = tsds.convert(mixed, tmp_path / f"{after}.tsds", options)
+        assert files(tmp_path / f"{after}.tsds") == whole, after
+        assert again.notes == summary.notes
+        resumed.append(again.resumed)
+        after += 5
+    assert max(resumed) > 8
+
+
+def test_other_options_do_not_lose_what_was_surveyed(mixed, tmp_path):
+    (mixed / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint8)))
+    out = tmp_path / "s.tsds"
+    assert stopped(mixed, out, 24, IN_SHARDS)
+    with pytest.raises(tsds.OptionError, match="finished shards of another conversion"):
+        tsds.convert(mixed, out, replace(IN_SHARDS, encoding="source"))
+    assert tsds.convert(mixed, out, IN_SHARDS).resumed > 0
 
 
 def test_16_bit_images_among_others(mixed, tmp_path):
     (mixed / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint16)))
     with pytest.raises(tsds.SourceError) as caught:
         tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(workers=0, color="rgb"))
-    assert "6x5 (15), 9x9 (1); and of differing colors: gray (14), color (1), 16-bit gray (1). Keep each" in str(
+    assert "6x5 (15), 9x9 (1); and of differing colors: gray (14), color (1), 16-bit gray (1). Bring all" in str(
         caught.value
     )
     assert caught.value.reason == "shapes-differ"
@@ -131,7 +245,7 @@ def test_16_bit_images_among_others(mixed, tmp_path):
 
 def test_arrays_with_and_without_alpha(tmp_path):
     samples = Samples([np.zeros((4, 5, 3), np.uint8), np.zeros((4, 5, 4), np.uint8), np.zeros((3, 5, 4), np.uint8)])
-    with pytest.raises(tsds.SourceError, match=r'color \(1\).*Pass one `size` and `color="rgb"` with'):
+    with pytest.raises(tsds.SourceError, match=r'color \(1\). Pass `color="rgb"`.$'):
         tsds.convert(samples, tmp_path / "s.tsds", ConvertOptions(workers=0))
     assert tsds.convert(samples, tmp_path / "s.tsds", ConvertOptions(workers=0, size=(8, 8), color="rgb")).notes == ()
 

@@ -24,7 +24,7 @@ from tensorstore_ds.comparison.files import open_files
 from tensorstore_ds.comparison.results import Way
 from tensorstore_ds.comparison.system import drop_files
 from tensorstore_ds.errors import ResidencyError
-from tensorstore_ds.format.kinds import EncodedImageField
+from tensorstore_ds.format.kinds import RawImageField
 from tensorstore_ds.loading.batches import collate_samples
 from tensorstore_ds.loading.collate import PackedObjects, collate_objects, pack_objects
 from tensorstore_ds.loading.dataset import StoreDataset
@@ -181,8 +181,8 @@ class TensorsFeed(SplitFeed):
     def _dataset(self) -> TensorDataset:
         split, fields = self.subject.open(), self.subject.fields
         field = split.fields[fields["image"]]
-        if isinstance(field, EncodedImageField):
-            raise ResidencyError(f"expected images kept as pixels, found {field.encoding}: they differ in size")
+        if not isinstance(field, RawImageField):
+            raise ResidencyError(f"expected images kept as pixels of one size, found {field.describe()}")
         needed, limit = tensors_nbytes(split, fields), self.subject.memory
         if limit is None:
             # The store has to stay in the page cache beside it, or the other ways would be measured on a disk.

@@ -18,7 +18,7 @@ from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField
 from tensorstore_ds.format.kinds.objects import FLAGS
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.imaging.codecs import OnDecode, bad_image, decode_image, decode_mask
-from tensorstore_ds.imaging.jpeg import encode_jpeg
+from tensorstore_ds.imaging.jpeg import encode_jpeg, find_restarts
 from tensorstore_ds.imaging.placement import Placement, box_faults, clip, place
 from tensorstore_ds.imaging.resizing import resize, resize_nearest
 from tensorstore_ds.regular_files import check_machine, read_file
@@ -74,15 +74,15 @@ def _encode_sample(
         resized = ", or numbers too large to be resized" if pixels is not original else ""
         raise bad_image(sample.key, "pixel-nan", f"{message}{resized}.")
     encoded = _encode(sample.key, source, pixels, options)
-    if encoded is not None and math.prod(pixels.shape[:2]) > options.max_pixels:  # of an array, which may have more
-        message = f"this image has {pixels.shape[1]}x{pixels.shape[0]} pixels, the limit is {options.max_pixels}."
-        raise SourceError(Problem(sample.key, "too-many-pixels", message), "Raise the limit with `max_pixels`.")
+    if encoded is not None:
+        check_pixels(sample.key, pixels.shape, options)
     return EncodedSample(
         key=sample.key,
         pixels=pixels,
         image=encoded,
         size=(height, width),
         shape=pixels.shape,
+        restarts=None if encoded is None else find_restarts(encoded),
         label=sample.label,
         objects=objects,
         masks={
@@ -92,6 +92,13 @@ def _encode_sample(
         arrays=sample.arrays,
         problems=problems,
     )
+
+
+def check_pixels(key: str, shape: tuple[int, ...], options: ImageOptions) -> None:
+    """Raise `SourceError` for an image, (H, W, C), of more than `max_pixels`: an array, which was not decoded."""
+    if math.prod(shape[:2]) > options.max_pixels:
+        message = f"this image has {shape[1]}x{shape[0]} pixels, the limit is {options.max_pixels}."
+        raise SourceError(Problem(key, "too-many-pixels", message), "Raise the limit with `max_pixels`.")
 
 
 def with_path(error: SourceError, key: str, image: Any) -> SourceError:
@@ -171,7 +178,7 @@ def _encode_mask(
 
 
 def _encode(key: str, source: Any, pixels: NDArray[Any], options: ImageOptions) -> bytes | None:
-    if options.encoding == "raw":
+    if options.encoding in ("auto", "raw"):
         return None
     if options.encoding == "source":
         if not isinstance(source, bytes):

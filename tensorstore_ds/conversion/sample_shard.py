@@ -28,7 +28,10 @@ from tensorstore_ds.sources.samples import SampleReader, parts_of
 
 #: Where samples come from, in errors and in the store.
 WHERE = "<samples>"
-_SHAPES_ADVICE = 'Pass `size` and `color` for images of one shape, or `encoding="jpeg"` or `encoding="source"`.'
+_SHAPES_ADVICE = (
+    'Pass `size` and `color` for images of one shape, or `encoding="jpeg"` or `encoding="source"`; a list of all '
+    "samples, to `convert`, is stored as pixels of each size."
+)
 
 
 class SampleFormat:

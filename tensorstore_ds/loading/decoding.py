@@ -34,7 +34,7 @@ from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Split
-from tensorstore_ds.reading.stored_images import Pixels, decode_part
+from tensorstore_ds.reading.stored_images import Pixels, decode_part, netpbm_pixels
 from tensorstore_ds.seeding import fold
 
 #: What `decode` may be: a step, or several in a `Compose`.
@@ -135,8 +135,8 @@ class ImageReader:
 
     def read(self, row: int, window: Window, key: str) -> Pixels:
         """What a window needs of an image; the array may be read-only, or memory of this thread's next call."""
-        stored, shape = self._column[row], self.shapes[row].tolist()
-        part = window.needed(shape)
+        shape = self.shapes[row].tolist()
+        part, stored = window.needed(shape), self._stored(row)
         if isinstance(stored, np.ndarray):
             array = stored[part.top : part.bottom, part.left : part.right]
             if self._mixed and array.shape[2] == 1:
@@ -153,6 +153,16 @@ class ImageReader:
             key=key,
             buffer=_buffer(3 * (part.height + 64) * (part.width + 64)),
         )
+
+    def _stored(self, row: int) -> NDArray[Any] | bytes:
+        """An image (H, W, C) as a view of the map, or the bytes of its file."""
+        column = self._column
+        if not isinstance(column, RaggedColumn) or "bytes" not in column.values:
+            pixels: NDArray[Any] = column[row]
+            return pixels
+        data = column["bytes"][int(column.offsets[row]) : int(column.offsets[row + 1])]
+        view = netpbm_pixels(data)
+        return data.tobytes() if view is None else view
 
     def images(
         self, rows: NDArray[np.int64], keys: list[str], placements: Placements, pool: BufferPool, *, stack: bool

@@ -56,7 +56,8 @@ def _obstacle(dataset: StoreDataset, device: torch.device | None) -> str | None:
     if dataset.decode is not None:
         return "a decode plan works on the CPU. Leave it out, and transform batches on the device."
     if not all(has_fixed_rows(dataset.split.fields[name]) for name in dataset.fields):
-        return "keys and encoded images cannot be kept there. Choose other fields, or another `residency`."
+        what = "keys, encoded images and images of differing sizes"
+        return f"{what} cannot be kept there. Choose other fields, or another `residency`."
     return None
 
 

@@ -55,6 +55,9 @@ def stores() -> dict[str, Store]:
         "chunk-size": odd_chunks(),
         "channels": named_channels(),
         "restarts": restarts(),
+        "encoded-smart": encoded_smart(),
+        "raw-sizes": raw_sizes(),
+        "zarr-raw-sizes": raw_sizes(layout="zarr"),
         "captions": captions(),
         "unknown-kinds": unknown_kinds(),
         "unlabelled": unlabelled(),
@@ -245,6 +248,44 @@ def restarts(positions: Sequence[int] | None = None) -> Store:
     field = encoded_image("jpeg", 1024)
     field["per_row"]["restarts"] = {"dtype": "uint32", "shape": [], "ragged": True}
     return Store({"image": field}, {"train": [Shard(2, arrays)]})
+
+
+def encoded_smart(third: bytes = b"P6\n2 3\n255\n" + bytes(range(18))) -> Store:
+    """A JPEG file, a PGM file of 5 x 3 pixels and a PPM file of 2 x 3, width x height."""
+    files = [JPEG_RESTART, b"P5\n5 3\n255\n" + bytes(range(100, 115)), third]
+    arrays = image_table(files, [(8, 16, 1), (3, 5, 1), (3, 2, 3)])
+    arrays |= {
+        "image/restarts/offsets": np.array([0, 1, 1, 1]),
+        "image/restarts/items": np.array([JPEG_RESTART.index(b"\xff\xd0") + 2], np.uint32),
+    }
+    field = encoded_image("smart", 1024)
+    field["per_row"]["restarts"] = {"dtype": "uint32", "shape": [], "ragged": True}
+    return Store({"image": field}, {"train": [Shard(3, arrays)]})
+
+
+def raw_sizes(
+    shapes: Sequence[Sequence[int]] = ((2, 3, 1), (4, 1, 1), (3, 3, 1)),
+    max_pixels: int = 9,
+    layout: str = "memmap",
+    channels: Sequence[str] = (),
+) -> Store:
+    """Pixels of 16 bits, 6, 4 and 9 of three images of differing sizes."""
+    pixels = pattern((19,), "uint16")
+    arrays = {
+        "image/offsets": np.array([0, 6, 10, 19]),
+        "image/pixels": pixels,
+        "image/shape": np.array(shapes, np.int32),
+    }
+    field: Json = {
+        "kind": "image",
+        "encoding": "raw",
+        "values": {"pixels": {"dtype": "uint16", "shape": [], "layout": "memmap"}},
+        "per_row": {"shape": {"dtype": "int32", "shape": [3]}},
+        "max_pixels": max_pixels,
+    }
+    if channels:
+        field["channels"] = list(channels)
+    return Store({"image": field}, {"train": [Shard(3, arrays)]}, layout)
 
 
 def odd_chunks() -> Store:

@@ -25,7 +25,8 @@ for (const [name, field] of Object.entries(manifest.fields)) {
     const label = Number((await fixedRow(name)).data[0]);
     sample[name] = { label, class: field.classes[label] ?? null }; // -1: the sample has no label
   } else if (field.kind === "image") {
-    const { data, shape } = field.values ? await tableRow(name, "bytes") : await fixedRow(name);
+    const value = field.values && Object.keys(field.values)[0]; // the bytes of a file, or pixels of any size
+    const { data, shape } = value ? await tableRow(name, value) : await fixedRow(name);
     sample[name] = { encoding: field.encoding, shape, sha256: sha256(data) };
   }
 }
