@@ -23,7 +23,7 @@ from tensorstore_ds.format.kinds import EncodedImageField, KeyField, MaskField, 
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
 from tensorstore_ds.format.statistics import Statistics
-from tensorstore_ds.imaging.codecs import OnDecode, decode_image
+from tensorstore_ds.imaging.codecs import OnDecode
 from tensorstore_ds.sources.base import Sample, Source
 
 #: Fields that every store has, besides those of its source.
@@ -50,12 +50,12 @@ class RowFormat:
     ) -> RowFormat:
         """What follows from the fields of a source and its first sample."""
         if image.encoding == "raw":
-            own: Field = RawImageField(ArraySpec(first.pixels.dtype.name, first.pixels.shape))
+            own: Field = RawImageField(ArraySpec(first.pixels.dtype.name, first.shape))
         else:
             own = EncodedImageField(encoding=image.encoding, max_pixels=image.max_pixels)
         others = {name: field.fitted(first) for name, field in source_fields.items()}
         fields = {"image": own, **others, "size": SizeField(), "key": KeyField()}
-        return cls(fields, image, on_error, first.pixels.shape[2])
+        return cls(fields, image, on_error, first.shape[2])
 
     @cached_property
     def fixed_nbytes(self) -> int:
@@ -159,11 +159,9 @@ class BlockRows:
         if bad and self.format.on_error == "fail":
             raise SourceError(bad, 'Correct the annotation, or leave out such boxes with `on_error="skip"`.')
         if encoded.image is not None:  # only the bytes are stored: a block of them can hold very many pixels
-            options, pixels = self.format.image, encoded.pixels
-            if options.encoding == "jpeg":  # statistics are of what is stored
-                pixels = decode_image(encoded.image, max_pixels=options.max_pixels, key=encoded.key)
-            self._statistics.add_pixels(pixels)
-            self._statistics.add({"images_of": {str(encoded.pixels.shape[2]): 1}})
+            if encoded.pixels.size:
+                self._statistics.add_pixels(encoded.pixels, encoded.scale)
+            self._statistics.add({"images_of": {str(encoded.shape[2]): 1}})
             self.nbytes += len(encoded.image)
             encoded.pixels = _NO_PIXELS
         self.skipped += encoded.problems
@@ -172,7 +170,7 @@ class BlockRows:
         self._rows.append(encoded)
 
     def _check_shape(self, encoded: EncodedSample) -> None:
-        field, shape, dtype = self.format.fields["image"], encoded.pixels.shape, encoded.pixels.dtype
+        field, shape, dtype = self.format.fields["image"], encoded.shape, encoded.pixels.dtype
         if self.format.image.encoding == "jpeg" and shape[2] != self.format.channels:
             expected, actual = f"{self.format.channels} channels", f"{shape[2]}"
         elif isinstance(field, ArrayField) and (field.spec.shape, field.spec.dtype) != (shape, dtype.name):
