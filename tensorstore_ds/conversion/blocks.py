@@ -14,12 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.conversion.encode import BOX_CROPPED, encode_sample
+from tensorstore_ds.conversion.encode import BOX_CROPPED, check_pixels, encode_sample
 from tensorstore_ds.conversion.options import ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Block
 from tensorstore_ds.durable import write_at
 from tensorstore_ds.errors import OptionError, Problem, SourceError
-from tensorstore_ds.format.kinds import EncodedImageField, KeyField, MaskField, RawImageField, SizeField
+from tensorstore_ds.format.kinds import (
+    EncodedImageField,
+    KeyField,
+    MaskField,
+    RaggedImageField,
+    RawImageField,
+    SizeField,
+)
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
 from tensorstore_ds.format.statistics import Statistics
@@ -37,7 +44,10 @@ _NO_PIXELS = np.empty((0, 0, 0), np.uint8)
 
 @dataclass(frozen=True)
 class RowFormat:
-    """What all rows have in common; `channels` are those of the first image, which no other may differ in."""
+    """What all rows have in common; `channels` are those of the first image, which no other may differ in.
+
+    The encoding ``auto`` means pixels of one size, until a survey has found that sizes differ.
+    """
 
     fields: Mapping[str, Field]
     image: ImageOptions
@@ -46,13 +56,22 @@ class RowFormat:
 
     @classmethod
     def of(
-        cls, source_fields: Mapping[str, Field], first: EncodedSample, image: ImageOptions, on_error: OnError
+        cls,
+        source_fields: Mapping[str, Field],
+        first: EncodedSample,
+        image: ImageOptions,
+        on_error: OnError,
+        *,
+        is_ragged: bool = False,
     ) -> RowFormat:
-        """What follows from the fields of a source and its first sample."""
-        if image.encoding == "raw":
-            own: Field = RawImageField(ArraySpec(first.pixels.dtype.name, first.shape))
+        """What follows from the fields of a source and its first sample; `is_ragged`: pixels of differing sizes."""
+        dtype, encoding = first.pixels.dtype.name, "raw" if image.encoding == "auto" else image.encoding
+        if is_ragged:
+            own: Field = RaggedImageField.of(dtype, image.max_pixels)
+        elif encoding == "raw":
+            own = RawImageField(ArraySpec(dtype, first.shape))
         else:
-            own = EncodedImageField(encoding=image.encoding, max_pixels=image.max_pixels)
+            own = EncodedImageField(encoding=encoding, max_pixels=image.max_pixels)
         others = {name: field.fitted(first) for name, field in source_fields.items()}
         fields = {"image": own, **others, "size": SizeField(), "key": KeyField()}
         return cls(fields, image, on_error, first.shape[2])
@@ -77,7 +96,7 @@ class BlockResult:
 
     first_row: int  #: the block's place in the shard
     rows: int  #: samples stored; their fixed rows stand there, back to back
-    #: For each table the number of values of each sample, (rows,), and the values.
+    #: For each table the number of values of each sample, (rows,), and the values; a ragged value is a table, too.
     tables: Mapping[str, tuple[NDArray[np.int64], Mapping[str, NDArray[Any]]]]
     statistics: Statistics
     skipped: tuple[Problem, ...]  #: samples left out and boxes dropped
@@ -90,7 +109,7 @@ def check_fields(fields: Mapping[str, Field], image: ImageOptions, where: str) -
     taken = [name for name in OWN_FIELDS if name in fields]
     if taken:
         raise SourceError(Problem(where, "array-shape", f"a field of its own is named {taken[0]}. Rename it."))
-    if image.encoding != "raw" and image.size is None and of_kind(fields, MaskField):
+    if image.encoding not in ("auto", "raw") and image.size is None and of_kind(fields, MaskField):
         raise OptionError(
             'masks are stored as pixels of one size: give `size`, with `encoding="raw"` or `encoding="jpeg"`, '
             f'found `encoding="{image.encoding}"` without it.'
@@ -141,7 +160,7 @@ class BlockRows:
     def __init__(self, format: RowFormat, skipped: list[Problem]) -> None:
         self.format = format
         self.skipped = skipped  #: problems of samples and boxes that are left out
-        self.nbytes = 0  #: of the images' bytes, where these are stored and not their pixels
+        self.nbytes = 0  #: of the images, where they differ in size
         self._left_out: dict[Problem, None] = {}
         self.object_nbytes = 0  #: of boxes, keypoints and all else that objects have
         self._masks = of_kind(format.fields, MaskField)
@@ -164,6 +183,8 @@ class BlockRows:
             self._statistics.add({"images_of": {str(encoded.shape[2]): 1}})
             self.nbytes += len(encoded.image)
             encoded.pixels = _NO_PIXELS
+        elif isinstance(self.format.fields["image"], RaggedImageField):
+            self.nbytes += encoded.pixels.nbytes
         self.skipped += encoded.problems
         self._left_out.update(dict.fromkeys(sample.left_out))
         self.object_nbytes += sum(array.nbytes for array in encoded.objects.values())
@@ -173,6 +194,11 @@ class BlockRows:
         field, shape, dtype = self.format.fields["image"], encoded.shape, encoded.pixels.dtype
         if self.format.image.encoding == "jpeg" and shape[2] != self.format.channels:
             expected, actual = f"{self.format.channels} channels", f"{shape[2]}"
+        elif isinstance(field, RaggedImageField):
+            check_pixels(encoded.key, shape, self.format.image)
+            if (field.dtype, self.format.channels) == (dtype.name, shape[2]):
+                return
+            expected, actual = f"{self.format.channels} x {field.dtype}", f"{shape[2]} x {dtype}"
         elif isinstance(field, ArrayField) and (field.spec.shape, field.spec.dtype) != (shape, dtype.name):
             expected = f"{'x'.join(map(str, field.spec.shape))} {field.spec.dtype}"
             actual = f"{'x'.join(map(str, shape))} {dtype}"
@@ -194,6 +220,7 @@ class BlockRows:
             elif isinstance(field, TableField):
                 tables[name] = field.rows(name, self._rows)
                 field.add_statistics(self._statistics, name, *tables[name])
+                tables |= {f"{name}/{value}": each for value, each in field.lists(name, self._rows).items()}
         skipped, left_out = tuple(self.skipped), tuple(self._left_out)
         return BlockResult(first_row, len(self._rows), tables, self._statistics, skipped, left_out, files)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import math
 import multiprocessing
 import os
@@ -168,34 +169,33 @@ class _Conversion:
             return commit(workspace, options, fields, shards, origin, found.problems, found.left_out, self._resumed)
 
     def _shards_of_one_shape(self, prepared: Prepared) -> tuple[Prepared, dict[str, list[FinishedShard]]]:
-        """All shards of each split; all anew, in RGB, where gray and color images turn out to be mixed."""
-        begun = self._workspace.begun() or {}
-        if self._options.color == "auto" and begun.get("mixed") is True:
-            in_rgb = self._in_rgb(prepared)
-            if in_rgb is None:
-                self._workspace.clean(())  # they are mixed no longer
-            prepared = in_rgb or prepared
+        """All shards of each split; all anew, as a survey decides, where images turn out to differ."""
+        begun, asked = self._workspace.begun() or {}, json.loads(json.dumps(self._options.deciding()))
+        if begun.get("surveyed") is True and all(begun.get(name) == value for name, value in asked.items()):
+            surveyed = self._surveyed(prepared)
+            if surveyed is None:
+                self._workspace.clean(())  # they differ no longer
+            prepared = surveyed or prepared
         try:
             return prepared, self._shards(prepared)
         except SourceError as error:
             if error.reason != SHAPES_DIFFER:
                 raise
             self._workspace.clean(())  # as they were prepared for, no shard will ever be of use
-            in_rgb = self._in_rgb(prepared)
-            if in_rgb is None:
+            surveyed = self._surveyed(prepared)
+            if surveyed is None:
                 raise
-        return in_rgb, self._shards(in_rgb)
+        return surveyed, self._shards(surveyed)
 
-    def _in_rgb(self, prepared: Prepared) -> Prepared | None:
-        """The same with all images as RGB, if gray and color are mixed, and nothing else differs."""
+    def _surveyed(self, prepared: Prepared) -> Prepared | None:
+        """The same with images stored as a survey of all headers decides; None if they do not differ."""
         self._notify(Progress("scan", 0, 0))
         surveyed = survey(prepared)
         if surveyed.differing is not None:
             raise SourceError(surveyed.differing)
-        if not surveyed.note:
-            return None
-        self._workspace.note(surveyed.note)
-        return prepared.in_rgb()
+        for note in surveyed.notes:
+            self._workspace.note(note)
+        return prepared.as_surveyed(surveyed) if surveyed.notes else None
 
     def _shards(self, prepared: Prepared) -> dict[str, list[FinishedShard]]:
         options, workspace = self._options, self._workspace
@@ -205,7 +205,7 @@ class _Conversion:
                 "source": one_line(str(self._source.path)),
                 "source_format": self._source.name,
                 "fields": {name: field.dump() for name, field in prepared.format.fields.items()},
-                "mixed": prepared.format.image != options.image,
+                "surveyed": prepared.is_surveyed,
                 **options.deciding(),
             }
         )

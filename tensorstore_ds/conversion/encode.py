@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -84,15 +85,15 @@ def _encode_sample(
         raise bad_image(sample.key, "pixel-nan", f"{message}{resized}.")
     encoded = _encode(sample.key, source, pixels, options)
     height, width = size if placement is None else placement.size
-    if encoded is not None and height * width > options.max_pixels:  # of an array, which may have more
-        message = f"this image has {width}x{height} pixels, the limit is {options.max_pixels}."
-        raise SourceError(Problem(sample.key, "too-many-pixels", message), "Raise the limit with `max_pixels`.")
+    shape = height, width, pixels.shape[2]
+    if encoded is not None:
+        check_pixels(sample.key, shape, options)
     return EncodedSample(
         key=sample.key,
         pixels=pixels,
         image=encoded,
         size=size,
-        shape=(height, width, pixels.shape[2]),
+        shape=shape,
         label=sample.label,
         objects=objects,
         masks={
@@ -134,6 +135,13 @@ def _scale(header: ImageHeader, options: ImageOptions) -> int:
         return 1
     height, width = placement.size
     return scale_for(header.size, (_RESERVE * height, _RESERVE * width))
+
+
+def check_pixels(key: str, shape: tuple[int, ...], options: ImageOptions) -> None:
+    """Raise `SourceError` for an image, (H, W, C), of more than `max_pixels`: an array, which was not decoded."""
+    if math.prod(shape[:2]) > options.max_pixels:
+        message = f"this image has {shape[1]}x{shape[0]} pixels, the limit is {options.max_pixels}."
+        raise SourceError(Problem(key, "too-many-pixels", message), "Raise the limit with `max_pixels`.")
 
 
 def with_path(error: SourceError, key: str, image: Any) -> SourceError:
@@ -213,7 +221,7 @@ def _encode_mask(
 
 
 def _encode(key: str, source: Any, pixels: NDArray[Any], options: ImageOptions) -> bytes | None:
-    if options.encoding == "raw":
+    if options.encoding in ("auto", "raw"):
         return None
     if options.encoding == "source":
         if not isinstance(source, bytes):

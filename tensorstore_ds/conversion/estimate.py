@@ -25,7 +25,7 @@ from tensorstore_ds.conversion.preparation import (
 from tensorstore_ds.conversion.result import note_of_channels, notes_of_classes
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.arrays import ZSTD_LEVEL
-from tensorstore_ds.format.kinds import MaskField
+from tensorstore_ds.format.kinds import MaskField, RawImageField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.machine import memory_limit, usable_cores
 from tensorstore_ds.options import of_class
@@ -100,8 +100,8 @@ def estimate(
         problems.append(surveyed.differing)
     if problems and options.on_error == "fail":
         raise SourceError(problems, SKIP)
-    if surveyed.note:
-        prepared = prepared.in_rgb()
+    if surveyed.notes:
+        prepared = prepared.as_surveyed(surveyed)
     row_nbytes, seconds, compressed = _try(prepared)
     nbytes = prepared.samples * row_nbytes
     memory = memory_limit()
@@ -119,9 +119,9 @@ def estimate(
         sizes=dict(surveyed.sizes.most_common()),
         notes=(
             *prepared.contents.notes,
-            *((surveyed.note,) if surveyed.note else ()),
+            *surveyed.notes,
             *notes_of_classes(options, prepared.format.fields),
-            *note_of_channels(surveyed.kept_channels(prepared.format.image)),
+            *note_of_channels(surveyed.kept_channels),
         ),
     )
 
@@ -138,5 +138,6 @@ def _try(prepared: Prepared) -> tuple[int, float, float]:
     data = b"".join(stored)
     # Besides the image a row has a size, a key with its offset, and often a label: about a hundred bytes.
     small = 100 + sum(field.spec.row_nbytes for field in of_kind(prepared.format.fields, MaskField).values())
-    compressed = len(Zstd(level=ZSTD_LEVEL).encode(data)) / len(data) if data else 1.0
+    is_compressed = data and isinstance(prepared.format.fields["image"], RawImageField)
+    compressed = len(Zstd(level=ZSTD_LEVEL).encode(data)) / len(data) if is_compressed else 1.0
     return len(data) // max(1, len(stored)) + small, seconds, compressed

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any, Literal
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.schema import LIMIT, Encoding, Layout
+from tensorstore_ds.format.schema import LIMIT, Layout
 from tensorstore_ds.imaging import MAX_PIXELS, Color
 from tensorstore_ds.imaging.placement import Fit, Placement, place, shrink
 from tensorstore_ds.options import check, deciding, declarations, declared, option, refusal
@@ -18,6 +18,7 @@ from tensorstore_ds.sources.base import SourceOptions
 OnError = Literal["fail", "skip"]
 Subsampling = Literal["4:2:0", "4:4:4"]
 Check = Literal["eighth", "full", "headers"]
+Encoding = Literal["auto", "raw", "jpeg", "source"]
 
 
 @declared
@@ -26,8 +27,9 @@ class ImageOptions:
 
     encoding: Encoding = option(
         "How images are stored: ``raw`` pixels, for training; ``jpeg``, encoded again, which takes less space; or "
-        "``source``, the bytes of the source files.",
-        default="raw",
+        "``source``, the bytes of the source files. ``auto`` is ``raw`` if all images have one size or `size` is "
+        "given, else ``source``, or ``raw`` where there are no files.",
+        default="auto",
     )
     quality: int = option(
         'Quality of `encoding="jpeg"`: higher is better and takes more space.', default=90, at_least=1, at_most=95

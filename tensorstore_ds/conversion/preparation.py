@@ -70,16 +70,16 @@ class Prepared:
     splits: Mapping[str, Selection]  #: of the store
     format: RowFormat
     row_nbytes: int  #: of a sample in its largest field, about
+    is_surveyed: bool = False  #: whether images differ, and a survey said how they are stored
 
     @property
     def samples(self) -> int:
         """Samples of all splits."""
         return sum(map(len, self.splits.values()))
 
-    def in_rgb(self) -> Prepared:
-        """The same, with all images as RGB."""
-        image = replace(self.format.image, color="rgb")
-        return _prepare(self.source, self.contents, self.splits, image, self.format.on_error)
+    def as_surveyed(self, surveyed: Survey) -> Prepared:
+        """The same, with images stored as a survey of them has decided."""
+        return _prepare(self.source, self.contents, self.splits, surveyed.image, self.format.on_error, surveyed)
 
     def encoded(self, step: int) -> Iterator[EncodedSample]:
         """Every `step`-th sample as it will be stored, but bad ones."""
@@ -104,17 +104,22 @@ def prepare(source: Source, options: ConvertOptions, *, room: int) -> Prepared:
     splits = plan_splits(contents, options.split, options.seed, source.key)
     if options.size is not None:
         nbytes = math.prod(options.size) * _CHANNELS.get(options.color, 1)  # at least
-        if options.encoding == "raw" and options.layout == "memmap":
+        if options.encoding in ("auto", "raw") and options.layout == "memmap":
             check_room(sum(map(len, splits.values())) * nbytes, room)
         check_memory(nbytes)
     return _prepare(source, contents, splits, options.image, options.on_error)
 
 
 def _prepare(
-    source: Source, contents: Contents, splits: Mapping[str, Selection], image: ImageOptions, on_error: OnError
+    source: Source,
+    contents: Contents,
+    splits: Mapping[str, Selection],
+    image: ImageOptions,
+    on_error: OnError,
+    surveyed: Survey | None = None,
 ) -> Prepared:
     """Learn the format of the rows from the first good sample, and their size from some, if images are encoded."""
-    is_raw = image.encoding == "raw"
+    is_raw = image.encoding in ("auto", "raw")
     some = (split if is_raw else split[:: max(1, len(split) // PROBED)] for split in splits.values())
     first: EncodedSample | None = None
     nbytes: list[int] = []
@@ -126,8 +131,12 @@ def _prepare(
         nothing = Problem(str(source.path), "empty-source", "no sample can be read here.")
         advice = "No sample is left to be stored." if bad else "Name the files to be converted, or another `format`."
         raise SourceError([*contents.problems, *bad] or nothing, advice)
-    format = RowFormat.of(contents.fields, first, image, on_error)
-    return Prepared(source, contents, splits, format, max(format.fixed_nbytes, sum(nbytes) // len(nbytes)))
+    is_ragged = surveyed is not None and surveyed.is_ragged
+    format = RowFormat.of(contents.fields, first, image, on_error, is_ragged=is_ragged)
+    row_nbytes = sum(nbytes) // len(nbytes)
+    if surveyed is not None and is_ragged:
+        row_nbytes = surveyed.pixels // surveyed.images * first.pixels[0, 0].nbytes
+    return Prepared(source, contents, splits, format, max(format.fixed_nbytes, row_nbytes), surveyed is not None)
 
 
 def _encoded(
@@ -184,6 +193,12 @@ class Kind(NamedTuple):
         return _NAMES.get(self, f"{self.channels} x {self.dtype}")
 
 
+_NOTES = {
+    "source": "images have {} sizes: they are kept as their files, which are decoded whenever they are loaded. "
+    'Pass `size` for pixels of one size, or `encoding="raw"` for pixels of each.',
+    "raw": "images have {} sizes: each is kept as pixels of its own size. "
+    'Pass `size` for one size, or `encoding="jpeg"` for less space.',
+}
 GRAY, COLOR = Kind(1, "uint8"), Kind(3, "uint8")
 _NAMES = {GRAY: "gray", COLOR: "color", Kind(1, "uint16"): "16-bit gray"}
 
@@ -196,13 +211,23 @@ class Survey:
     kinds: Counter[Kind] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)  #: with what is no image, and with boxes
     left_out: dict[Problem, None] = field(default_factory=dict)  #: what the samples have that is not stored
-    differing: Problem | None = None  #: what keeps the images from being rows of one array, with the way out of it all
-    note: str = ""  #: what the user is told where gray and color images are mixed, which are all stored as RGB then
+    files: int = 0  #: images that are files
+    pixels: int = 0  #: of all images, height times width
+    differing: Problem | None = None  #: what keeps the images from being stored, with the way out of it all
+    image: ImageOptions = field(default_factory=ImageOptions)  #: how they are stored
+    is_ragged: bool = False  #: whether they are stored as pixels of differing sizes
+    notes: tuple[str, ...] = ()  #: what the user is told of what follows from how they differ; if there is anything
 
-    def kept_channels(self, options: ImageOptions) -> dict[str, int]:
+    @property
+    def images(self) -> int:
+        """So many have good headers."""
+        return sum(self.sizes.values())
+
+    @property
+    def kept_channels(self) -> dict[str, int]:
         """Images by their number of channels, where each keeps its own."""
         counts: Counter[str] = Counter()
-        for kind, count in self.kinds.items() if options.encoding == "source" else ():
+        for kind, count in self.kinds.items() if self.image.encoding == "source" else ():
             counts[str(kind.channels)] += count
         return dict(counts)
 
@@ -226,11 +251,26 @@ def survey(prepared: Prepared) -> Survey:
             surveyed.left_out.update(dict.fromkeys(sample.left_out))
             surveyed.sizes[f"{height}x{width}"] += 1
             surveyed.kinds[kind] += 1
-    surveyed.note = _note_of_mixed_colors(surveyed, options)
-    if options.encoding == "raw":
-        masks = bool(of_kind(prepared.format.fields, MaskField))
-        surveyed.differing = _differing(surveyed, options, str(prepared.source.path), masks)
+            surveyed.pixels += height * width
+            surveyed.files += isinstance(sample.image, bytes | str | Path)
+    _decide(surveyed, options, str(prepared.source.path), bool(of_kind(prepared.format.fields, MaskField)))
     return surveyed
+
+
+def _decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> None:
+    """How images are stored of which all headers are known."""
+    surveyed.image, notes = options, []
+    if options.encoding in ("auto", "raw") and options.size is None and len(surveyed.sizes) > 1 and not masks:
+        are_files = options.color == "auto" and surveyed.files == surveyed.images
+        surveyed.image = replace(options, encoding="source" if options.encoding == "auto" and are_files else "raw")
+        surveyed.is_ragged = surveyed.image.encoding == "raw"
+        notes.append(_NOTES[surveyed.image.encoding].format(f"{len(surveyed.sizes):,}"))
+    mixed = _note_of_mixed_colors(surveyed, surveyed.image)
+    if mixed:
+        surveyed.image = replace(surveyed.image, color="rgb")
+    surveyed.notes = (*notes, mixed) if mixed else tuple(notes)
+    if surveyed.image.encoding in ("auto", "raw"):
+        surveyed.differing = _differing(surveyed, options, where, masks, bool(mixed))
 
 
 def _header(sample: Sample, options: ImageOptions) -> tuple[int, int, Kind]:
@@ -254,7 +294,7 @@ def _kind(image: Image.Image) -> Kind:
 
 
 def _note_of_mixed_colors(surveyed: Survey, options: ImageOptions) -> str:
-    kinds = [kind for kind in surveyed.kinds if options.encoding == "raw" or kind in (GRAY, COLOR)]
+    kinds = [kind for kind in surveyed.kinds if options.encoding != "jpeg" or kind in (GRAY, COLOR)]
     if options.encoding == "source" or options.color != "auto" or len({kind.dtype for kind in kinds}) > 1:
         return ""
     if {kind.channels for kind in kinds} != {1, 3}:
@@ -263,23 +303,21 @@ def _note_of_mixed_colors(surveyed: Survey, options: ImageOptions) -> str:
     return f'{counts} images: all are stored as RGB. Pass `color="gray"` or `color="rgb"` to choose.'
 
 
-def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> Problem | None:
+def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool, mixed: bool) -> Problem | None:
     kinds = {_stored(kind, options) for kind in surveyed.kinds}
     sizes_differ = len(surveyed.sizes) > 1 and options.size is None
-    colors_differ = len(kinds) > 1 and not surveyed.note
-    if not sizes_differ and not colors_differ:
+    colors_differ = len(kinds) > 1 and not mixed
+    if not (sizes_differ and masks) and not colors_differ:
         return None
     what = [f"sizes (height x width): {_named(surveyed.sizes)}"] if sizes_differ else []
     if len(kinds) > 1:
-        what.append(f"colors: {_named(surveyed.kinds)}{' (stored as RGB)' if surveyed.note else ''}")
+        what.append(f"colors: {_named(surveyed.kinds)}{' (stored as RGB)' if mixed else ''}")
     color = ' and `color="rgb"`' if colors_differ else ""
     if len({kind.dtype for kind in kinds}) > 1:
         advice = 'Keep each as it is with `encoding="source"`, or bring all to one depth first.'
-    elif sizes_differ:
-        advice = f'Pass one `size`{color} with `fit="pad"`, `fit="crop"` or `fit="stretch"`'
-        if not masks:  # they are stored as pixels of one size
-            advice += f', or keep sizes with `encoding="jpeg"`{color}, or all as it is with `encoding="source"`'
-        advice += "."
+    elif sizes_differ and masks:
+        fits = '`fit="pad"`, `fit="crop"` or `fit="stretch"`'
+        advice = f"Masks are stored as pixels of one size: pass `size`{color} with {fits}."
     else:
         advice = 'Pass `color="rgb"`, or keep each as it is with `encoding="source"`.'
     return Problem(where, SHAPES_DIFFER, f"images are of differing {'; and of differing '.join(what)}. {advice}")

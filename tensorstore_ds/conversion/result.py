@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tensorstore_ds import words
 from tensorstore_ds.conversion.blocks import OWN_FIELDS
@@ -19,7 +19,7 @@ from tensorstore_ds.conversion.shard_writer import FinishedShard
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, Problem, SourceError, StoreExistsError
 from tensorstore_ds.format.arrays import CHUNK_SIZE
-from tensorstore_ds.format.kinds import LabelField, MaskField
+from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.manifest import Manifest, SplitEntry
 from tensorstore_ds.format.statistics import Statistics
@@ -144,7 +144,7 @@ def commit(
         "tool": "tensorstore-ds",
         "tool_version": __version__,
         **origin,
-        "options": options.recorded(),
+        "options": {**options.recorded(), "encoding": cast(ImageField, fields["image"]).encoding},
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "skipped": counts,
         "left_out": dict(Counter(problem.reason for problem in left_out)),

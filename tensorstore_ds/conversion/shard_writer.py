@@ -55,7 +55,7 @@ class ShardWriter:
         self.fields = fields
         self.partial = directory.with_name(directory.name + ".partial")
         self._files: dict[str, BinaryIO] = {}
-        self._lengths = {name: 0 for name, field in fields.items() if isinstance(field, TableField)}
+        self._lengths = {group: 0 for name, field in fields.items() for group in field.groups(name)}
         self._runs: list[tuple[int, int]] = []
         self._statistics = Statistics()
         self._skipped: list[Problem] = []
@@ -76,8 +76,8 @@ class ShardWriter:
                     self._files[path] = target.open("wb", buffering=0)
                 else:
                     target.touch()
-            if isinstance(field, TableField):
-                write_all(self._files[f"{name}/offsets"], bytes(8))
+            for group in field.groups(name):
+                write_all(self._files[f"{group}/offsets"], bytes(8))
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem
 
-Encoding = Literal["raw", "jpeg", "source"]
+Encoding = Literal["raw", "jpeg", "smart", "source"]
 Layout = Literal["memmap", "zarr"]
 ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
@@ -69,6 +69,7 @@ class EncodedSample:
         shape: (H, W, C) of the stored image.
         scale: one of `pixels` stands for so many of the image in both directions, where they serve statistics alone.
         image: the stored bytes, or None where the pixels themselves are stored.
+        restarts: where the byte behind each restart marker lies in these bytes, (m,) uint32; None: there is none.
         size: (height, width) of the image before it was resized.
         label: class index.
         objects: each (M, ...) in the dtype stored; empty without objects.
@@ -82,6 +83,7 @@ class EncodedSample:
     image: bytes | None
     size: tuple[int, int]
     shape: tuple[int, ...]
+    restarts: NDArray[np.uint32] | None = None
     label: int | None = None
     objects: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     masks: Mapping[str, NDArray[Any]] = field(default_factory=dict)

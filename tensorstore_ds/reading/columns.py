@@ -24,6 +24,8 @@ from tensorstore_ds.reading.zarr_part import ZarrPart
 LARGE_NBYTES = 64 * 1024
 #: Rows of at least this size are copied one by one when they come from several shards.
 LARGE_ROW_NBYTES = 4096
+#: Values of which a row has many: files, texts, images.
+_RUNS = frozenset(("bytes", "pixels"))
 
 
 class Column:
@@ -274,6 +276,8 @@ class RaggedColumn:
     def __getitem__(self, item: Any) -> Any:
         """A value column by name; or of row i a dict of (m, ...) arrays, `bytes` or `str`. A slice lists these.
 
+        Of images kept as pixels, row i is a read-only view (H, W, C) of the map.
+
         The dict has `lists` as lists of arrays, and nothing of what is `per_row`.
         """
         if isinstance(item, str):
@@ -285,7 +289,7 @@ class RaggedColumn:
         self._check_fits(stop - start)
         values = {name: column[start:stop] for name, column in self.values.items()}
         lists = {name: column[start:stop] for name, column in self.lists.items()}
-        return self.field.value({**values, **lists})
+        return self.field.value({**values, **lists}, lambda name: self.per_row[name][row], f"{self._name} (row {row})")
 
     def take(self, rows: ArrayLike) -> Ragged:
         """Copy the values of some rows, (n,), in any order and any number of times; `lists` are left out.
@@ -300,11 +304,12 @@ class RaggedColumn:
         starts, stops = self.offsets[rows], self.offsets[rows + 1]
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(stops - starts)])
         self._check_fits(int(offsets[-1]))
-        if set(self.values) == {"bytes"}:  # long runs: copied as such; an index a byte would be eight times the data
-            data = np.empty(offsets[-1], np.uint8)
+        if len(self.values) == 1 and self.values.keys() <= _RUNS:  # copied as such: an index a byte would be larger
+            ((name, column),) = self.values.items()
+            data = np.empty((offsets[-1], *column.spec.shape), column.dtype)
             for i, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
-                data[offsets[i] : offsets[i + 1]] = self.values["bytes"][start:stop]
-            return Ragged(offsets, {"bytes": data})
+                data[offsets[i] : offsets[i + 1]] = column[start:stop]
+            return Ragged(offsets, {name: data})
         flat = np.repeat(starts - offsets[:-1], stops - starts) + np.arange(offsets[-1])
         return Ragged(offsets, {name: column.take(flat) for name, column in self.values.items()})
 

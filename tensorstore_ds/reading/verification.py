@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import FormatError, Problem, SourceError
 from tensorstore_ds.format.arrays import CRC_NBYTES, ArrayGeometry
 from tensorstore_ds.format.chunks import chunk_crcs
-from tensorstore_ds.format.kinds import EncodedImageField, RawImageField
+from tensorstore_ds.format.kinds import EncodedImageField, RaggedImageField, RawImageField
 from tensorstore_ds.format.kinds.base import ArrayField, Finding, TableField, pieces
 from tensorstore_ds.format.manifest import File, shard_path
 from tensorstore_ds.machine import usable_cores
@@ -246,7 +246,7 @@ def _image_sizes(split: Split, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     image = split.fields.get("image")
     if isinstance(image, RawImageField):
         return np.tile(np.array(image.spec.shape[:2], np.float64), (len(rows), 1))
-    if not isinstance(image, EncodedImageField):
+    if not isinstance(image, EncodedImageField | RaggedImageField):
         return np.full((len(rows), 2), np.inf)
     shapes = cast(Column, split.table("image").per_row["shape"])
     return shapes.take(rows)[:, :2].astype(np.float64)
@@ -254,14 +254,13 @@ def _image_sizes(split: Split, rows: NDArray[np.int64]) -> NDArray[np.float64]:
 
 def _check_files(split: Split, name: str, field: EncodedImageField) -> Iterator[Finding]:
     """Whether the headers of stored image files say what is stored of them."""
-    from tensorstore_ds.reading.stored_images import check_jpeg, stored_shape  # Pillow, only where it is needed
+    from tensorstore_ds.reading.stored_images import check_file, stored_shape  # Pillow, only where it is needed
 
     table = split.table(name)
     for start, shapes in pieces(cast(Column, table.per_row["shape"])):
         for row, stored in enumerate(shapes.tolist(), start):
             data, key = table[row], f"{split.name}/{name} {row}"
-            if field.encoding == "jpeg":
-                check_jpeg(data, key=key)
+            check_file(data, field.encoding, key=key)
             found = stored_shape(data, key=key)
             if stored != list(found) or stored[0] * stored[1] > field.max_pixels:
                 limit = f" of at most {field.max_pixels} pixels"

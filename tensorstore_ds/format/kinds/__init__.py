@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tensorstore_ds.format.kinds.base import ArrayField, Field, UnknownField
-from tensorstore_ds.format.kinds.image import EncodedImageField, ImageField, RawImageField, SizeField
+from tensorstore_ds.format.kinds.image import EncodedImageField, ImageField, RaggedImageField, RawImageField, SizeField
 from tensorstore_ds.format.kinds.key import KeyField
 from tensorstore_ds.format.kinds.label import LabelField
 from tensorstore_ds.format.kinds.mask import MaskField
@@ -20,6 +20,7 @@ __all__ = [
     "LabelField",
     "MaskField",
     "ObjectsField",
+    "RaggedImageField",
     "RawImageField",
     "SizeField",
     "UnknownField",

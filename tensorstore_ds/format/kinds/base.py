@@ -195,8 +195,20 @@ class TableField(Field):
         """(n,) number of values of each sample; and the values of all, back to back, and the arrays `per_row`."""
         raise NotImplementedError
 
-    def value(self, values: Mapping[str, Any]) -> Any:
-        """What a reader is given of one sample: of arrays (m, ...), and lists of m arrays."""
+    def lists(
+        self, name: str, samples: Sequence[EncodedSample]
+    ) -> dict[str, tuple[NDArray[np.int64], dict[str, NDArray[Any]]]]:
+        """Of each ragged value (n,) number of items in each list, and all ``items`` back to back."""
+        return {}
+
+    def value(self, values: Mapping[str, Any], per_row: Callable[[str], Any], where: str) -> Any:
+        """What a reader is given of one sample.
+
+        Args:
+            values: arrays (m, ...), and lists of m arrays.
+            per_row: gives what a named array `per_row` has of the sample.
+            where: names the sample in errors.
+        """
         return values
 
     def add_statistics(
@@ -215,7 +227,7 @@ class ListField(TableField):
 
     kind: ClassVar[str] = "list"
 
-    def value(self, values: Mapping[str, Any]) -> Any:
+    def value(self, values: Mapping[str, Any], per_row: Callable[[str], Any], where: str) -> Any:
         """The items."""
         return values["items"]
 
@@ -235,7 +247,7 @@ class BytesField(TableField):
         items = [self.data(sample) for sample in samples]
         return np.array([len(item) for item in items], np.int64), {"bytes": np.frombuffer(b"".join(items), np.uint8)}
 
-    def value(self, values: Mapping[str, Any]) -> Any:
+    def value(self, values: Mapping[str, Any], per_row: Callable[[str], Any], where: str) -> Any:
         """The `bytes` of one sample."""
         return values["bytes"].tobytes()
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.kinds.base import (
     BYTES,
     ArrayField,
@@ -18,7 +19,9 @@ from tensorstore_ds.format.kinds.base import (
     Finding,
     ImageSizes,
     StoredTable,
+    TableField,
     UnknownField,
+    pieces,
 )
 from tensorstore_ds.format.manifest_values import ManifestValues, brief
 from tensorstore_ds.format.schema import ENCODINGS, LIMIT, ArraySpec, EncodedSample, Encoding
@@ -36,7 +39,7 @@ class ImageField(Field):
 
     @property
     def encoding(self) -> Encoding:
-        """How images are kept: ``raw``, ``jpeg`` or ``source``."""
+        """How images are kept: ``raw``, ``jpeg``, ``smart`` or ``source``."""
         raise NotImplementedError
 
     def dump(self) -> dict[str, Any]:
@@ -49,27 +52,29 @@ class ImageField(Field):
             return UnknownField.parse(values, where, data)
         if encoding != "raw":
             return EncodedImageField.parse_encoded(cast(Encoding, encoding), values, where, data)
+        channels = values.names(f"{where}.channels", data["channels"]) if "channels" in data else None
+        if "values" in data:
+            return RaggedImageField.parse_ragged(channels, values, where, data)
         spec = values.spec(where, data)
         if len(spec.shape) != 3:
             values.wrong(where, f"expected the shape [H, W, C] of an image, found {list(spec.shape)}.")
             return RawImageField(spec)
-        channels = values.names(f"{where}.channels", data["channels"]) if "channels" in data else None
         if channels is not None and len(channels) != spec.shape[2]:
             values.wrong(f"{where}.channels", f"expected {spec.shape[2]} names, found {len(channels)}.")
-        return RawImageField(spec, channels, _range(values, where, data))
+        return RawImageField(spec, channels=channels, range=_range(values, where, data))
 
 
 @dataclass(frozen=True)
-class RawImageField(ImageField, ArrayField):
-    """Images kept as pixels: `spec` has the shape (H, W, C).
+class PixelField(ImageField):
+    """Images kept as pixels.
 
     Attributes:
         channels: what they mean; None: gray for one, sRGB for three, sRGB and alpha for four, not known for others.
         range: black and white; None: 0 and the largest number of integers, not known of floating-point numbers.
     """
 
-    channels: tuple[str, ...] | None = None
-    range: tuple[float, float] | None = None
+    channels: tuple[str, ...] | None = field(default=None, kw_only=True)
+    range: tuple[float, float] | None = field(default=None, kw_only=True)
 
     def dump(self) -> dict[str, Any]:
         channels = {} if self.channels is None else {"channels": list(self.channels)}
@@ -80,6 +85,11 @@ class RawImageField(ImageField, ArrayField):
         """Pixels are ``raw``."""
         return "raw"
 
+
+@dataclass(frozen=True)
+class RawImageField(PixelField, ArrayField):
+    """Images kept as pixels, all of one size: `spec` has the shape (H, W, C)."""
+
     def row(self, name: str, sample: EncodedSample) -> Any:
         return sample.pixels
 
@@ -88,16 +98,98 @@ class RawImageField(ImageField, ArrayField):
 
 
 @dataclass(frozen=True)
+class RaggedImageField(PixelField, TableField):
+    """Images kept as pixels, each of its own size, one behind the other in C order.
+
+    Attributes:
+        max_pixels: no image has more.
+    """
+
+    per_row: Mapping[str, ArraySpec] = field(default_factory=lambda: {"shape": _SHAPE}, kw_only=True)
+    max_pixels: int = field(default=LIMIT - 1, kw_only=True)
+
+    @classmethod
+    def of(cls, dtype: str, max_pixels: int) -> RaggedImageField:
+        """Images of a data type."""
+        return cls({"pixels": ArraySpec(dtype, layout="memmap")}, max_pixels=max_pixels)
+
+    @classmethod
+    def parse_ragged(
+        cls, channels: tuple[str, ...] | None, values: ManifestValues, where: str, data: dict[str, Any]
+    ) -> Field:
+        """As `parse`, of images of differing sizes."""
+        specs, per_row = values.table(where, data)
+        pixels = specs.get("pixels")
+        if pixels is None or len(specs) > 1 or pixels.shape or pixels.is_ragged:
+            found = ", ".join(f"{name} ({spec})" for name, spec in specs.items())
+            values.wrong(where, f"expected the one value pixels (of shape []), found {found or 'none'}.")
+            specs = {"pixels": ArraySpec("uint8", layout="memmap")}
+        elif pixels.layout != "memmap":
+            values.wrong(f"{where}.values.pixels", "expected the layout memmap for the pixels of images, found none.")
+        _expect_per_row(values, where, per_row, {"shape": _SHAPE})
+        max_pixels = values.integer(f"{where}.max_pixels", data.get("max_pixels"))
+        return cls(specs, per_row=per_row, channels=channels, range=_range(values, where, data), max_pixels=max_pixels)
+
+    @property
+    def dtype(self) -> str:
+        """Data type of the pixels."""
+        return self.values["pixels"].dtype
+
+    def dump(self) -> dict[str, Any]:
+        return {**super().dump(), "max_pixels": self.max_pixels}
+
+    def describe(self) -> str:
+        return f"{self.dtype} pixels of differing sizes"
+
+    def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
+        pixels = [sample.pixels.reshape(-1) for sample in samples]
+        shapes = np.array([sample.shape for sample in samples], np.int32).reshape(-1, 3)
+        joined = np.concatenate([np.empty(0, self.dtype), *pixels])
+        return np.array([len(each) for each in pixels], np.int64), {"pixels": joined, "shape": shapes}
+
+    def value(self, values: Mapping[str, Any], per_row: Callable[[str], Any], where: str) -> Any:
+        """(H, W, C) pixels, a view; raises `FormatError` where these are not as many as the shape says."""
+        pixels, shape = values["pixels"], per_row("shape").tolist()
+        if min(shape) < 1 or math.prod(shape) != len(pixels):
+            raise FormatError(Problem(where, "image-shape", _wrong_shape(shape, len(pixels))))
+        return pixels.reshape(shape)
+
+    def add_statistics(
+        self, statistics: Statistics, name: str, lengths: NDArray[np.int64], values: Mapping[str, NDArray[Any]]
+    ) -> None:
+        ends = np.cumsum(lengths).tolist()
+        for stop, shape in zip(ends, values["shape"].tolist(), strict=True):
+            statistics.add_pixels(values["pixels"][stop - math.prod(shape) : stop].reshape(shape))
+
+    def check(self, table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
+        """Whether each image has as many numbers as its shape says, and no more pixels or other channels than all."""
+        for start, shapes in pieces(table.per_row["shape"]):
+            lengths = np.diff(table.offsets[start : start + len(shapes) + 1]).tolist()
+            for row, (shape, length) in enumerate(zip(shapes.tolist(), lengths, strict=True), start):
+                if min(shape) < 1 or math.prod(shape) != length:
+                    yield "image-shape", f"row {row}: {_wrong_shape(shape, length)}"
+                elif shape[0] * shape[1] > self.max_pixels:
+                    yield "image-shape", f"expected at most {self.max_pixels} pixels, found {shape} in row {row}."
+                elif self.channels is not None and shape[2] != len(self.channels):
+                    yield "image-shape", f"expected {len(self.channels)} channels, found {shape} in row {row}."
+                else:
+                    continue
+                return
+
+
+@dataclass(frozen=True)
 class EncodedImageField(ImageField, BytesField):
     """Images kept as the bytes of a file, each of its own size.
 
     Attributes:
-        encoding: what the bytes are, ``jpeg`` or ``source``.
+        encoding: what the bytes are, ``jpeg``, ``smart`` or ``source``.
         max_pixels: no image has more.
     """
 
     values: Mapping[str, ArraySpec] = field(default_factory=lambda: {"bytes": replace(BYTES, layout="memmap")})
-    per_row: Mapping[str, ArraySpec] = field(default_factory=lambda: {"shape": _SHAPE}, kw_only=True)
+    per_row: Mapping[str, ArraySpec] = field(
+        default_factory=lambda: {"shape": _SHAPE, "restarts": _RESTARTS}, kw_only=True
+    )
     encoding: Encoding = "source"
     max_pixels: int = LIMIT - 1
 
@@ -107,12 +199,7 @@ class EncodedImageField(ImageField, BytesField):
         specs, per_row = cls.parse_arrays(values, where, data)
         if specs["bytes"].layout != "memmap":  # one image is to be fetched alone, and files do not get any smaller
             values.wrong(f"{where}.values.bytes", "expected the layout memmap for the bytes of images, found none.")
-        for name, expected in (("shape", _SHAPE), ("restarts", _RESTARTS)):
-            spec = per_row.get(name)
-            if replace(spec, layout=None) != expected if spec is not None else name == "shape":
-                found = "none" if spec is None else f"{'lists of ' if spec.is_ragged else ''}{spec}"
-                what = f"{'lists of ' if expected.is_ragged else ''}{expected}"
-                values.wrong(f"{where}.per_row.{name}", f"expected {what} per row, found {found}.")
+        _expect_per_row(values, where, per_row, {"shape": _SHAPE, "restarts": _RESTARTS})
         max_pixels = values.integer(f"{where}.max_pixels", data.get("max_pixels"))
         return cls(specs, encoding, max_pixels, per_row=per_row)
 
@@ -130,6 +217,14 @@ class EncodedImageField(ImageField, BytesField):
         shapes = np.array([sample.shape for sample in samples], np.int32).reshape(-1, 3)
         return lengths, {**values, "shape": shapes}
 
+    def lists(
+        self, name: str, samples: Sequence[EncodedSample]
+    ) -> dict[str, tuple[NDArray[np.int64], dict[str, NDArray[Any]]]]:
+        none = np.empty(0, np.uint32)
+        restarts = [none if sample.restarts is None else sample.restarts for sample in samples]
+        lengths = np.array([len(each) for each in restarts], np.int64)
+        return {"restarts": (lengths, {"items": np.concatenate([none, *restarts])})}
+
     def check(self, table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
         """Whether restart markers are where they are said to be; what the files are is not looked at."""
         if "restarts" not in self.per_row:
@@ -141,6 +236,22 @@ class EncodedImageField(ImageField, BytesField):
                 if data[max(0, position - 2) : position] != bytes((0xFF, 0xD0 + number % 8)):
                     yield "image-restarts", f"expected restart marker {number} before byte {position} of row {row}."
                     return
+
+
+def _wrong_shape(shape: list[int], found: int) -> str:
+    return f"expected {math.prod(shape)} numbers for an image of {' x '.join(map(str, shape))}, found {found}."
+
+
+def _expect_per_row(
+    values: ManifestValues, where: str, found: Mapping[str, ArraySpec], expected: Mapping[str, ArraySpec]
+) -> None:
+    """Note which of the arrays `per_row` is another than expected; `shape` alone must be there."""
+    for name, wanted in expected.items():
+        spec = found.get(name)
+        if replace(spec, layout=None) != wanted if spec is not None else name == "shape":
+            shown = "none" if spec is None else f"{'lists of ' if spec.is_ragged else ''}{spec}"
+            what = f"{'lists of ' if wanted.is_ragged else ''}{wanted}"
+            values.wrong(f"{where}.per_row.{name}", f"expected {what} per row, found {shown}.")
 
 
 def _range(values: ManifestValues, where: str, data: dict[str, Any]) -> tuple[float, float] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -37,7 +37,7 @@ class KeyField(BytesField):
     def data(self, sample: EncodedSample) -> bytes:
         return sample.key.encode()
 
-    def value(self, values: Mapping[str, Any]) -> str:
+    def value(self, values: Mapping[str, Any], per_row: Callable[[str], Any], where: str) -> str:
         data: bytes = values["bytes"].tobytes()
         return data.decode("utf-8", "backslashreplace")
 
