@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -53,6 +54,7 @@ class RowFormat:
     image: ImageOptions
     on_error: OnError
     channels: int
+    least_worth: float = math.inf  #: of the encoding ``smart``, as of `encode_sample`
 
     @classmethod
     def of(
@@ -63,6 +65,7 @@ class RowFormat:
         on_error: OnError,
         *,
         is_ragged: bool = False,
+        least_worth: float = math.inf,
     ) -> RowFormat:
         """What follows from the fields of a source and its first sample; `is_ragged`: pixels of differing sizes."""
         dtype, encoding = first.pixels.dtype.name, "raw" if image.encoding == "auto" else image.encoding
@@ -74,7 +77,7 @@ class RowFormat:
             own = EncodedImageField(encoding=encoding, max_pixels=image.max_pixels)
         others = {name: field.fitted(first) for name, field in source_fields.items()}
         fields = {"image": own, **others, "size": SizeField(), "key": KeyField()}
-        return cls(fields, image, on_error, first.shape[2])
+        return cls(fields, image, on_error, first.shape[2], least_worth)
 
     @cached_property
     def fixed_nbytes(self) -> int:
@@ -172,7 +175,7 @@ class BlockRows:
 
     def add(self, sample: Sample, on_decode: OnDecode | None = None) -> None:
         """Encode a sample; raises `SourceError` if it is bad, and is as it was then."""
-        encoded = encode_sample(sample, self.format.image, on_decode, self._masks)
+        encoded = encode_sample(sample, self.format.image, on_decode, self._masks, self.format.least_worth)
         self._check_shape(encoded)
         bad = faults(encoded.problems)
         if bad and self.format.on_error == "fail":
@@ -192,7 +195,7 @@ class BlockRows:
 
     def _check_shape(self, encoded: EncodedSample) -> None:
         field, shape, dtype = self.format.fields["image"], encoded.shape, encoded.pixels.dtype
-        if self.format.image.encoding == "jpeg" and shape[2] != self.format.channels:
+        if self.format.image.encoding in ("jpeg", "smart") and shape[2] != self.format.channels:
             expected, actual = f"{self.format.channels} channels", f"{shape[2]}"
         elif isinstance(field, RaggedImageField):
             check_pixels(encoded.key, shape, self.format.image)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.conversion.options import ImageOptions
+from tensorstore_ds.conversion.smart import pixel_file, worth
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField
 from tensorstore_ds.format.kinds.objects import FLAGS
@@ -46,25 +47,31 @@ def encode_sample(
     options: ImageOptions,
     on_decode: OnDecode | None = None,
     masks: Mapping[str, MaskField] = MappingProxyType({}),
+    least_worth: float = math.inf,
 ) -> EncodedSample:
     """Decode a sample's image, fit it, its objects and its masks to the size asked for, and encode it.
 
     Args:
         on_decode: called before an image file is decoded, with the bytes of memory that this may take.
+        least_worth: of the encoding ``smart``, the least `worth` of an image that is kept as pixels.
 
     Raises:
         SourceError: the image or a mask cannot be decoded, or an annotation belongs to an image of another size.
         ConversionError: memory is short, or the disk fails.
     """
     try:
-        return _encode_sample(sample, options, on_decode, masks)
+        return _encode_sample(sample, options, on_decode, masks, least_worth)
     except (MemoryError, RecursionError) as error:
         check_machine(sample.key, error)
         raise
 
 
 def _encode_sample(
-    sample: Sample, options: ImageOptions, on_decode: OnDecode | None, masks: Mapping[str, MaskField]
+    sample: Sample,
+    options: ImageOptions,
+    on_decode: OnDecode | None,
+    masks: Mapping[str, MaskField],
+    least_worth: float,
 ) -> EncodedSample:
     source: Any = sample.image
     try:
@@ -88,6 +95,8 @@ def _encode_sample(
     shape = height, width, pixels.shape[2]
     if encoded is not None:
         check_pixels(sample.key, shape, options)
+        if options.encoding == "smart" and worth(shape, len(encoded)) >= least_worth:
+            encoded = pixel_file(pixels)
     return EncodedSample(
         key=sample.key,
         pixels=pixels,

@@ -120,6 +120,7 @@ def estimate(
         notes=(
             *prepared.contents.notes,
             *surveyed.notes,
+            *prepared.notes,
             *notes_of_classes(options, prepared.format.fields),
             *note_of_channels(surveyed.kept_channels),
         ),

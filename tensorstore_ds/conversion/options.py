@@ -18,7 +18,7 @@ from tensorstore_ds.sources.base import SourceOptions
 OnError = Literal["fail", "skip"]
 Subsampling = Literal["4:2:0", "4:4:4"]
 Check = Literal["eighth", "full", "headers"]
-Encoding = Literal["auto", "raw", "jpeg", "source"]
+Encoding = Literal["auto", "raw", "jpeg", "source", "smart"]
 
 
 @declared
@@ -26,10 +26,19 @@ class ImageOptions:
     """How images are kept."""
 
     encoding: Encoding = option(
-        "How images are stored: ``raw`` pixels, for training; ``jpeg``, encoded again, which takes less space; or "
-        "``source``, the bytes of the source files. ``auto`` is ``raw`` if all images have one size or `size` is "
-        "given, else ``source``, or ``raw`` where there are no files.",
+        "How images are stored: ``raw`` pixels, for training; ``jpeg``, encoded again, which takes less space; "
+        "``source``, the bytes of the source files; or ``smart``, each as ``jpeg`` or as pixels, whichever saves more "
+        "decoding for its space, within `budget`. ``auto`` is ``raw`` if all images have one size or `size` is given, "
+        "else ``source``, or ``jpeg`` with `max_side`, or ``raw`` where there are no files.",
         default="auto",
+    )
+    budget: int | None = option(
+        'Bytes that the store may take with `encoding="smart"`.',
+        default=None,
+        at_least=1,
+        at_most=LIMIT - 1,
+        unit="bytes",
+        shown="half of the memory that is free, rounded down to a power of two",
     )
     quality: int = option(
         'Quality of `encoding="jpeg"`: higher is better and takes more space.', default=90, at_least=1, at_most=95
@@ -86,7 +95,9 @@ class ImageOptions:
                 f'`encoding="source"` keeps files as they are: leave out `{resized}` and `color`, '
                 'or use `encoding="jpeg"`.'
             )
-        if self.encoding == "jpeg" and self.color == "rgba":
+        if self.budget is not None and self.encoding != "smart":
+            raise OptionError('`budget` is for `encoding="smart"`: add that, or leave it out.')
+        if self.encoding in ("jpeg", "smart") and self.color == "rgba":
             raise OptionError('JPEG has no alpha: use `encoding="raw"` with `color="rgba"`.')
         if self.size is not None and math.prod(self.size) > self.max_pixels:
             found = f"{self.size[0]}x{self.size[1]}"
