@@ -106,3 +106,14 @@ def test_jpegs_that_are_encoded_again_are_said_to_be(tmp_path):
         notes = tsds.convert(source, tmp_path / f"{name}.tsds", ConvertOptions(workers=0, **options)).notes
         assert any("encoded again" in note for note in notes) == told
         assert any("encoded again" in note for note in tsds.estimate(source, ConvertOptions(**options)).notes) == told
+
+
+def test_a_dry_run_compares_the_encodings(folder, tmp_path):
+    found = tsds.estimate(folder, ConvertOptions(encoding="jpeg"))
+    nbytes = {each.options["encoding"]: each.nbytes for each in found.encodings}
+    assert list(nbytes) == ["raw", "jpeg", "source"]
+    for encoding, expected in nbytes.items():
+        made = tsds.convert(folder, tmp_path / f"{encoding}.tsds", ConvertOptions(encoding=encoding, workers=0))
+        assert 0.7 < expected / made.nbytes < 1.3
+    assert all(each.rate > 0 for each in found.encodings)
+    assert tsds.estimate(folder, ConvertOptions(size=(8, 8))).encodings == ()
