@@ -209,3 +209,109 @@ def test_a_keypoint_has_two_coordinates_or_none():
     assert encoded(3, 4)["difficult"].tolist() == [1]
     with pytest.raises(SourceError, match="expected finite coordinates of keypoints"):
         encoded(1e300, 3)
+
+
+def drawn(height, width):
+    """Pixels of a picture with edges and shades, as photographs have them."""
+    y, x = np.mgrid[:height, :width]
+    waves = [np.sin(x / (5 + 9 * c)) * 60 + np.cos(y / 11 + c) * 50 + 20 * ((x // 23 + y // 17) % 2) for c in range(3)]
+    return (np.stack(waves, axis=2) + 120).clip(0, 255).astype(np.uint8)
+
+
+def test_images_become_smaller_with_their_boxes_and_keypoints():
+    objects = {"boxes": np.array([[10.0, 20, 110, 60]]), "keypoints": np.array([[[200.0, 100]]])}
+    sample = Sample("k", drawn(100, 200), objects=objects)
+    for encoding in ("raw", "jpeg"):
+        encoded = encode_sample(sample, ImageOptions(encoding=encoding, max_side=50))
+        assert (encoded.shape, encoded.size) == ((25, 50, 3), (100, 200))
+        np.testing.assert_allclose(encoded.objects["boxes"], [[2.5, 5, 27.5, 15]])
+        np.testing.assert_allclose(encoded.objects["keypoints"], [[[50, 25]]])
+    same = encode_sample(sample, ImageOptions(max_side=200))
+    np.testing.assert_array_equal(same.pixels, sample.image)
+    np.testing.assert_allclose(same.objects["boxes"], objects["boxes"])
+
+
+@pytest.mark.parametrize("width", [500, 499, 1000, 2001])
+def test_much_larger_jpegs_are_decoded_smaller_and_look_the_same(width):
+    data = saved(Image.fromarray(drawn(width * 3 // 4, width)), "JPEG", quality=95)
+    options = ImageOptions(max_side=125)
+    encoded = encode_sample(Sample("k", data), options)
+    whole = encode_sample(Sample("k", np.asarray(Image.open(io.BytesIO(data)))), options)
+    assert encoded.shape == whole.shape == (94, 125, 3)
+    difference = np.abs(encoded.pixels.astype(int) - whole.pixels)
+    assert difference.mean() < 2
+    assert np.percentile(difference, 99) < 12
+
+
+def test_chroma_is_kept_where_it_is_asked_for():
+    sample = Sample("k", drawn(64, 64))
+    layers = {
+        each: Image.open(io.BytesIO(encode_sample(sample, ImageOptions(encoding="jpeg", subsampling=each)).image)).layer
+        for each in ("4:2:0", "4:4:4")
+    }
+    assert [layer[1:3] for layer in layers["4:2:0"]] == [(2, 2), (1, 1), (1, 1)]
+    assert [layer[1:3] for layer in layers["4:4:4"]] == [(1, 1), (1, 1), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"encoding": "source", "max_side": 9}, "leave out `max_side`"),
+        ({"encoding": "source", "size": (9, 9)}, "leave out `size`"),
+        ({"size": (9, 9), "max_side": 9}, "leave out one of them"),
+        ({"max_side": 0}, "`max_side`: expected 1 or more"),
+        ({"subsampling": "4:1:1"}, "`subsampling`: expected one of 4:2:0, 4:4:4"),
+        ({"check": "none"}, "`check`: expected one of"),
+    ],
+)
+def test_options_of_size_and_check_that_are_refused(options, message):
+    with pytest.raises(OptionError, match=message):
+        ImageOptions(**options)
+
+
+@pytest.mark.parametrize("form", [{}, {"progressive": True}, {"subsampling": 0}, {"restart_marker_blocks": 2}])
+@pytest.mark.parametrize("has_simplejpeg", [True, False])
+def test_an_eighth_finds_the_damage_that_a_full_decode_finds(form, has_simplejpeg, monkeypatch):
+    if not has_simplejpeg:
+        monkeypatch.setattr("tensorstore_ds.imaging.jpeg.simplejpeg", None)
+    data = saved(Image.fromarray(drawn(90, 130)), "JPEG", **form)
+    rng = np.random.default_rng(3)
+    found = 0
+    for _ in range(60):
+        damaged = bytearray(data)
+        kind, at = rng.integers(3), int(rng.integers(640, len(data) - 80))
+        if kind == 0:
+            del damaged[at:]
+        elif kind == 1:
+            damaged[at] ^= 1 << int(rng.integers(8))
+        else:
+            damaged[at : at + 60] = bytes(60)
+        verdicts = set()
+        for check in ("full", "eighth"):
+            try:
+                encode_sample(Sample("k", bytes(damaged)), ImageOptions(encoding="source", check=check))
+                verdicts.add("")
+            except SourceError as error:
+                verdicts.add(error.reason)
+        assert len(verdicts) == 1
+        found += verdicts != {""}
+    assert found >= 15  # files that were cut off, at least
+
+
+def test_what_a_check_decodes():
+    data = saved(Image.fromarray(drawn(90, 130)), "JPEG")
+    for check, shape, scale in (("full", (90, 130, 3), 1), ("eighth", (12, 17, 3), 8), ("headers", (0, 0, 3), 1)):
+        encoded = encode_sample(Sample("k", data), ImageOptions(encoding="source", check=check))
+        assert (encoded.image, encoded.shape, encoded.size) == (data, (90, 130, 3), (90, 130))
+        assert (encoded.pixels.shape, encoded.scale) == (shape, scale)
+    turned = saved(Image.fromarray(drawn(90, 130)), "JPEG", exif=exif_with(6))
+    assert encode_sample(Sample("k", turned), ImageOptions(encoding="source")).shape == (130, 90, 3)
+    assert encode_sample(Sample("k", turned), ImageOptions(encoding="source", check="headers")).shape == (130, 90, 3)
+    cut = encode_sample(Sample("k", data[:-9]), ImageOptions(encoding="source", check="headers"))
+    assert cut.image == data[:-9]
+
+
+def exif_with(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif

@@ -113,3 +113,27 @@ def test_samples_without_a_label_are_not_counted():
     statistics.add_labels(np.array([1, -1, 0, 1, -1]), 3)
     statistics.add_labels(np.array([-1, -1]), 3)
     assert statistics.summary()["class_counts"] == [1, 2, 0]
+
+
+@pytest.mark.parametrize("shape", [(700, 300, 3), (700, 3, 1), (2, 300, 300, 3)])
+def test_sums_of_the_largest_values_are_exact(shape):
+    statistics = Statistics()
+    statistics.add_pixels(np.full(shape, 255, np.uint8))
+    sums, pixels = statistics.sums["channels"], math.prod(shape[:-1])
+    assert (sums["count"], sums["sum"], sums["squares"]) == (
+        pixels,
+        [255 * pixels] * shape[-1],
+        [255**2 * pixels] * shape[-1],
+    )
+
+
+def test_pixels_of_smaller_images_count_for_what_they_stand_for():
+    statistics, pixels = Statistics(), np.arange(16, dtype=np.uint8).reshape(2, 8, 1)
+    statistics.add_pixels(pixels, 8)
+    assert statistics.summary()["channels"]["reduction"] == 8
+    statistics.add_pixels(np.zeros((8, 8, 1), np.uint8))
+    channels = statistics.summary()["channels"]
+    values = np.concatenate([np.repeat(pixels.ravel(), 64), np.zeros(64)]) / 255
+    assert channels["reduction"] == 8
+    assert channels["mean"] == pytest.approx([values.mean()])
+    assert channels["std"] == pytest.approx([values.std()])

@@ -123,6 +123,14 @@ def _show_estimate(src: Path, found: Estimate) -> None:
     lines.append(("memory", f"memmap {fits} the {words.size(found.memory)} that you may use"))
     lines.append(("time", f"about {words.duration(found.seconds)}"))
     text.echo_table(lines)
+    if found.encodings:
+        text.head("encodings, from a few images")
+        rows = [("", "store", "decoded by all cores")]
+        for each in found.encodings:
+            flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in each.options.items())
+            rows.append((flags, words.size(each.nbytes), f"{each.rate:,.0f} images/s"))
+        text.echo_table(rows, right=[1, 2])
+        text.echo("--encoding smart --budget SIZE is between jpeg and raw")
     text.echo("checked: annotations and image headers, no pixels: damaged images are found by the conversion only")
     for note in found.notes:
         text.echo(text.Styled(f"note: {spelled(note)}", fg="yellow"))

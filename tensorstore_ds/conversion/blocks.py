@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,6 +32,7 @@ from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_k
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.imaging.codecs import OnDecode, decode_image
+from tensorstore_ds.imaging.jpeg import JPEG
 from tensorstore_ds.sources.base import Sample, Source
 
 #: Fields that every store has, besides those of its source.
@@ -53,6 +55,7 @@ class RowFormat:
     image: ImageOptions
     on_error: OnError
     channels: int
+    least_worth: float = math.inf  #: of the encoding ``smart``, as of `encode_sample`
 
     @classmethod
     def of(
@@ -63,18 +66,19 @@ class RowFormat:
         on_error: OnError,
         *,
         is_ragged: bool = False,
+        least_worth: float = math.inf,
     ) -> RowFormat:
         """What follows from the fields of a source and its first sample; `is_ragged`: pixels of differing sizes."""
         dtype, encoding = first.pixels.dtype.name, "raw" if image.encoding == "auto" else image.encoding
         if is_ragged:
             own: Field = RaggedImageField.of(dtype, image.max_pixels)
         elif encoding == "raw":
-            own = RawImageField(ArraySpec(dtype, first.pixels.shape))
+            own = RawImageField(ArraySpec(dtype, first.shape))
         else:
             own = EncodedImageField(encoding=encoding, max_pixels=image.max_pixels)
         others = {name: field.fitted(first) for name, field in source_fields.items()}
         fields = {"image": own, **others, "size": SizeField(), "key": KeyField()}
-        return cls(fields, image, on_error, first.pixels.shape[2])
+        return cls(fields, image, on_error, first.shape[2], least_worth)
 
     @cached_property
     def fixed_nbytes(self) -> int:
@@ -172,17 +176,18 @@ class BlockRows:
 
     def add(self, sample: Sample, on_decode: OnDecode | None = None) -> None:
         """Encode a sample; raises `SourceError` if it is bad, and is as it was then."""
-        encoded = encode_sample(sample, self.format.image, on_decode, self._masks)
+        encoded = encode_sample(sample, self.format.image, on_decode, self._masks, self.format.least_worth)
         self._check_shape(encoded)
         bad = faults(encoded.problems)
         if bad and self.format.on_error == "fail":
             raise SourceError(bad, 'Correct the annotation, or leave out such boxes with `on_error="skip"`.')
         if encoded.image is not None:  # only the bytes are stored: a block of them can hold very many pixels
             options, pixels = self.format.image, encoded.pixels
-            if options.encoding == "jpeg":  # statistics are of what is stored
+            if options.encoding != "source" and encoded.image[:2] == JPEG:  # statistics are of what is stored
                 pixels = decode_image(encoded.image, max_pixels=options.max_pixels, key=encoded.key)
-            self._statistics.add_pixels(pixels)
-            self._statistics.add({"images_of": {str(encoded.pixels.shape[2]): 1}})
+            if pixels.size:
+                self._statistics.add_pixels(pixels, encoded.scale)
+            self._statistics.add({"images_of": {str(encoded.shape[2]): 1}})
             self.nbytes += len(encoded.image)
             encoded.pixels = _NO_PIXELS
         elif isinstance(self.format.fields["image"], RaggedImageField):
@@ -193,8 +198,8 @@ class BlockRows:
         self._rows.append(encoded)
 
     def _check_shape(self, encoded: EncodedSample) -> None:
-        field, shape, dtype = self.format.fields["image"], encoded.pixels.shape, encoded.pixels.dtype
-        if self.format.image.encoding == "jpeg" and shape[2] != self.format.channels:
+        field, shape, dtype = self.format.fields["image"], encoded.shape, encoded.pixels.dtype
+        if self.format.image.encoding in ("jpeg", "smart") and shape[2] != self.format.channels:
             expected, actual = f"{self.format.channels} channels", f"{shape[2]}"
         elif isinstance(field, RaggedImageField):
             check_pixels(encoded.key, shape, self.format.image)

@@ -160,7 +160,7 @@ class _Conversion:
         with one_line_for_failures(self._workspace.out), self._workspace as workspace:
             self._notify(Progress("scan", 0, 0))
             prepared = prepare(source, options, room=shutil.disk_usage(workspace.path).free)
-            for note in prepared.contents.notes:
+            for note in (*prepared.contents.notes, *prepared.notes):
                 workspace.note(note)
             self._common = identities(source.common_files())
             prepared, shards = self._shards_of_one_shape(prepared)
@@ -206,6 +206,7 @@ class _Conversion:
                 "source_format": self._source.name,
                 "fields": {name: field.dump() for name, field in prepared.format.fields.items()},
                 "surveyed": prepared.is_surveyed,
+                "least_worth": repr(prepared.format.least_worth),
                 **options.deciding(),
             }
         )

@@ -13,20 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.conversion.options import ImageOptions
+from tensorstore_ds.conversion.smart import pixel_file, worth
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField
 from tensorstore_ds.format.kinds.objects import FLAGS
 from tensorstore_ds.format.schema import EncodedSample
-from tensorstore_ds.imaging.codecs import OnDecode, bad_image, decode_image, decode_mask
-from tensorstore_ds.imaging.jpeg import encode_jpeg, find_restarts
-from tensorstore_ds.imaging.placement import Placement, box_faults, clip, place
+from tensorstore_ds.imaging.codecs import (
+    ImageHeader,
+    OnDecode,
+    bad_image,
+    decode_file,
+    decode_image,
+    decode_mask,
+    read_image_header,
+)
+from tensorstore_ds.imaging.jpeg import JPEG, encode_jpeg, find_restarts, scale_for
+from tensorstore_ds.imaging.placement import Placement, box_faults, clip
 from tensorstore_ds.imaging.resizing import resize, resize_nearest
 from tensorstore_ds.regular_files import check_machine, read_file
 from tensorstore_ds.sources.base import Objects, Sample
 
 #: Reasons that are the resizing's doing, not a fault of the source.
 BOX_CROPPED = "box-cropped"
-_JPEG = b"\xff\xd8"  # how such a file begins
+#: An image is decoded at least so many times as large as it is to become.
+_RESERVE = 2
 #: Characters of a path in an error.
 _SHOWN = 100
 
@@ -36,62 +46,104 @@ def encode_sample(
     options: ImageOptions,
     on_decode: OnDecode | None = None,
     masks: Mapping[str, MaskField] = MappingProxyType({}),
+    least_worth: float = math.inf,
 ) -> EncodedSample:
     """Decode a sample's image, fit it, its objects and its masks to the size asked for, and encode it.
 
     Args:
         on_decode: called before an image file is decoded, with the bytes of memory that this may take.
+        least_worth: of the encoding ``smart``, the least `worth` of an image that is kept as pixels.
 
     Raises:
         SourceError: the image or a mask cannot be decoded, or an annotation belongs to an image of another size.
         ConversionError: memory is short, or the disk fails.
     """
     try:
-        return _encode_sample(sample, options, on_decode, masks)
+        return _encode_sample(sample, options, on_decode, masks, least_worth)
     except (MemoryError, RecursionError) as error:
         check_machine(sample.key, error)
         raise
 
 
 def _encode_sample(
-    sample: Sample, options: ImageOptions, on_decode: OnDecode | None, masks: Mapping[str, MaskField]
+    sample: Sample,
+    options: ImageOptions,
+    on_decode: OnDecode | None,
+    masks: Mapping[str, MaskField],
+    least_worth: float,
 ) -> EncodedSample:
     source: Any = sample.image
     try:
         if isinstance(source, str | Path):
             source = read_file(source, sample.key)
-        original = decode_image(
-            source, color=options.color, max_pixels=options.max_pixels, key=sample.key, on_decode=on_decode
-        )
+        size, scale, original = _decode(source, sample.key, options, on_decode)
     except SourceError as error:
         raise with_path(error, sample.key, sample.image) from error
-    height, width = original.shape[:2]
-    placement = None if options.size is None else place((height, width), options.size, options.fit)
-    objects, problems = fitted_objects(sample, (height, width), placement)
-    pixels = original if placement is None else resize(original, placement)
+    placement = options.placement(size)
+    objects, problems = fitted_objects(sample, size, placement)
+    pixels = original
+    if placement is not None:
+        left, top, right, bottom = (edge / scale for edge in placement.box)
+        pixels = resize(original, replace(placement, box=(left, top, right, bottom)))
     if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
         message = "expected finite numbers as pixels, found NaN or infinity"
         resized = ", or numbers too large to be resized" if pixels is not original else ""
         raise bad_image(sample.key, "pixel-nan", f"{message}{resized}.")
     encoded = _encode(sample.key, source, pixels, options)
+    height, width = size if placement is None else placement.size
+    shape = height, width, pixels.shape[2]
     if encoded is not None:
-        check_pixels(sample.key, pixels.shape, options)
+        check_pixels(sample.key, shape, options)
+        if options.encoding == "smart" and worth(shape, len(encoded)) >= least_worth:
+            encoded = pixel_file(pixels)
     return EncodedSample(
         key=sample.key,
         pixels=pixels,
         image=encoded,
-        size=(height, width),
-        shape=pixels.shape,
+        size=size,
+        shape=shape,
         restarts=None if encoded is None else find_restarts(encoded),
         label=sample.label,
         objects=objects,
         masks={
-            name: _encode_mask(sample, name, field, (height, width), placement, options.max_pixels)
+            name: _encode_mask(sample, name, field, size, placement, options.max_pixels)
             for name, field in masks.items()
         },
         arrays=sample.arrays,
         problems=problems,
+        scale=scale if placement is None else 1,
     )
+
+
+def _decode(
+    source: Any, key: str, options: ImageOptions, on_decode: OnDecode | None
+) -> tuple[tuple[int, int], int, NDArray[Any]]:
+    """(height, width) of an image as it is shown, and its pixels, made so many times smaller by decoding.
+
+    There are none where files are kept and only their headers are read.
+    """
+    if not isinstance(source, bytes):
+        pixels = decode_image(source, color=options.color, max_pixels=options.max_pixels, key=key, on_decode=on_decode)
+        return pixels.shape[:2], 1, pixels
+    header = read_image_header(source, max_pixels=options.max_pixels, key=key)
+    if options.encoding == "source" and options.check == "headers":
+        return header.size, 1, np.empty((0, 0, header.channels), np.uint8)
+    scale = _scale(header, options)
+    pixels = decode_file(source, header, color=options.color, key=key, on_decode=on_decode, scale=scale)
+    return header.size, scale, pixels
+
+
+def _scale(header: ImageHeader, options: ImageOptions) -> int:
+    """By how much an image is decoded smaller: as much as suffices to check it, or to make it smaller well."""
+    if header.jpeg is None:
+        return 1
+    if options.encoding == "source":
+        return 8 if options.check == "eighth" else 1
+    placement = None if options.max_side is None else options.placement(header.size)
+    if placement is None:
+        return 1
+    height, width = placement.size
+    return scale_for(header.size, (_RESERVE * height, _RESERVE * width))
 
 
 def check_pixels(key: str, shape: tuple[int, ...], options: ImageOptions) -> None:
@@ -169,7 +221,7 @@ def _encode_mask(
     if wrong.size:
         message = f"expected pixels in {field.expected()}, found {int(wrong[0])}."
         advice = "Name all classes with `classes`, that of 0 first, or correct the mask."
-        if source[:2] == _JPEG if isinstance(source, bytes) else getattr(source, "format", None) == "JPEG":
+        if source[:2] == JPEG if isinstance(source, bytes) else getattr(source, "format", None) == "JPEG":
             advice = "This mask is a JPEG, which changes the numbers: write all masks again as PNG."
         raise SourceError(Problem(key, "mask-range", message), advice)
     if placement is not None:
@@ -189,7 +241,7 @@ def _encode(key: str, source: Any, pixels: NDArray[Any], options: ImageOptions) 
     if pixels.dtype != np.uint8 or pixels.shape[2] not in (1, 3):
         message = f"JPEG keeps 8-bit gray or RGB, this image is {pixels.dtype} with {pixels.shape[2]} channels."
         raise bad_image(key, "unsupported-depth", message)
-    return encode_jpeg(pixels, options.quality)
+    return encode_jpeg(pixels, options.quality, options.subsampling)
 
 
 def place_objects(

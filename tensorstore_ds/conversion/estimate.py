@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numcodecs.zstd import Zstd
 
 from tensorstore_ds.conversion.blocks import SKIP
+from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import (
     AnySource,
@@ -23,12 +26,14 @@ from tensorstore_ds.conversion.preparation import (
     survey,
 )
 from tensorstore_ds.conversion.result import note_of_channels, notes_of_classes
-from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.arrays import ZSTD_LEVEL
 from tensorstore_ds.format.kinds import MaskField, RawImageField
 from tensorstore_ds.format.kinds.base import Field, of_kind
+from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.machine import memory_limit, usable_cores
 from tensorstore_ds.options import of_class
+from tensorstore_ds.reading.stored_images import decode_stored
 from tensorstore_ds.regular_files import tidied
 
 #: Time beyond that of the samples themselves: starting, listing, syncing, checksums.
@@ -37,6 +42,25 @@ _OVERHEAD = 1.3
 _TRIED = 64
 _TRIED_SECONDS = 1.0
 _TRIED_NBYTES = 64 * 1024**2
+#: Besides the image a row has a size, a key with its offset, and often a label: about so many bytes.
+_SMALL = 100
+#: So many images are tried in other encodings, one of which has this longest side.
+_COMPARED, _MAX_SIDE = 16, 512
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingEstimate:
+    """What another encoding would make of the same images.
+
+    Attributes:
+        options: those of `ConvertOptions` that it takes.
+        nbytes: of the store, projected from a few images.
+        rate: images a second that all cores together decode, or copy where there are pixels; measured now.
+    """
+
+    options: Mapping[str, str | int]
+    nbytes: int
+    rate: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +80,7 @@ class Estimate:
         left_out: what is no sample of its own, such as a split that only repeats others.
         sizes: how many images there are of each size, "480x640" (height x width).
         notes: what the conversion decides by itself: gray images among others that become RGB, a split's other name.
+        encodings: other ways to keep the images, to choose from; none where `size` is given.
     """
 
     format: str
@@ -70,6 +95,7 @@ class Estimate:
     left_out: tuple[Problem, ...]
     sizes: Mapping[str, int]
     notes: tuple[str, ...] = ()
+    encodings: tuple[EncodingEstimate, ...] = ()
 
 
 def estimate(
@@ -120,10 +146,40 @@ def estimate(
         notes=(
             *prepared.contents.notes,
             *surveyed.notes,
+            *prepared.notes,
             *notes_of_classes(options, prepared.format.fields),
             *note_of_channels(surveyed.kept_channels),
         ),
+        encodings=() if options.size is not None else tuple(_compare(prepared)),
     )
+
+
+def _compare(prepared: Prepared) -> Iterator[EncodingEstimate]:
+    """Some images in each encoding: their bytes, and the time that decoding them takes."""
+    source, image = prepared.source, prepared.format.image
+    step = max(1, prepared.samples // _COMPARED)
+    some = [(split.source_split, each) for split in prepared.splits.values() for each in split[::step]]
+    ways: list[dict[str, Any]] = [{"encoding": "raw"}, {"encoding": "jpeg"}]
+    ways += [{"encoding": "jpeg", "max_side": _MAX_SIDE}] if image.max_side is None else []
+    ways += [{"encoding": "source", "color": "auto", "max_side": None, "check": "headers"}]
+    for way in ways:
+        stored = []
+        options = replace(image, budget=None, **way)
+        for split, reference in some[:_COMPARED]:
+            with contextlib.suppress(SourceError, OptionError), own_pixel_limit():
+                stored.append(encode_sample(source.read(split, reference), options))
+        if not stored or (way.get("max_side") and all(max(each.size) <= _MAX_SIDE for each in stored)):
+            continue
+        began = time.perf_counter()
+        for each in stored:
+            if each.image is None:
+                each.pixels.copy()
+            else:
+                decode_stored(each.image, key=each.key)
+        seconds = (time.perf_counter() - began) / len(stored)
+        nbytes = sum(each.pixels.nbytes if each.image is None else len(each.image) for each in stored) // len(stored)
+        shown = {name: value for name, value in way.items() if name == "encoding" or type(value) is int}
+        yield EncodingEstimate(shown, prepared.samples * (nbytes + _SMALL), usable_cores() / seconds)
 
 
 def _try(prepared: Prepared) -> tuple[int, float, float]:
@@ -136,8 +192,7 @@ def _try(prepared: Prepared) -> tuple[int, float, float]:
             break
     seconds = (time.perf_counter() - began) / max(1, len(stored))
     data = b"".join(stored)
-    # Besides the image a row has a size, a key with its offset, and often a label: about a hundred bytes.
-    small = 100 + sum(field.spec.row_nbytes for field in of_kind(prepared.format.fields, MaskField).values())
+    small = _SMALL + sum(field.spec.row_nbytes for field in of_kind(prepared.format.fields, MaskField).values())
     is_compressed = data and isinstance(prepared.format.fields["image"], RawImageField)
     compressed = len(Zstd(level=ZSTD_LEVEL).encode(data)) / len(data) if is_compressed else 1.0
     return len(data) // max(1, len(stored)) + small, seconds, compressed

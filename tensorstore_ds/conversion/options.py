@@ -10,13 +10,15 @@ from typing import Any, Literal
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.schema import LIMIT, Layout
 from tensorstore_ds.imaging import MAX_PIXELS, Color
-from tensorstore_ds.imaging.placement import Fit
+from tensorstore_ds.imaging.placement import Fit, Placement, place, shrink
 from tensorstore_ds.options import check, deciding, declarations, declared, option, refusal
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.sources.base import SourceOptions
 
 OnError = Literal["fail", "skip"]
-Encoding = Literal["auto", "raw", "jpeg", "source"]
+Subsampling = Literal["4:2:0", "4:4:4"]
+Check = Literal["eighth", "full", "headers"]
+Encoding = Literal["auto", "raw", "jpeg", "source", "smart"]
 
 
 @declared
@@ -24,13 +26,33 @@ class ImageOptions:
     """How images are kept."""
 
     encoding: Encoding = option(
-        "How images are stored: ``raw`` pixels, for training; ``jpeg``, encoded again, which takes less space; or "
-        "``source``, the bytes of the source files. ``auto`` is ``raw`` if all images have one size or `size` is "
-        "given, else ``source``, or ``raw`` where there are no files.",
+        "How images are stored: ``raw`` pixels, for training; ``jpeg``, encoded again, which takes less space; "
+        "``source``, the bytes of the source files; or ``smart``, each as ``jpeg`` or as pixels, whichever saves more "
+        "decoding for its space, within `budget`. ``auto`` is ``raw`` if all images have one size or `size` is given, "
+        "else ``source``, or ``jpeg`` with `max_side`, or ``raw`` where there are no files.",
         default="auto",
+    )
+    budget: int | None = option(
+        'Bytes that the store may take with `encoding="smart"`.',
+        default=None,
+        at_least=1,
+        at_most=LIMIT - 1,
+        unit="bytes",
+        shown="half of the memory that is free, rounded down to a power of two",
     )
     quality: int = option(
         'Quality of `encoding="jpeg"`: higher is better and takes more space.', default=90, at_least=1, at_most=95
+    )
+    subsampling: Subsampling = option(
+        'Color resolution of `encoding="jpeg"`: ``4:2:0`` halves it in both directions, as cameras do; ``4:4:4`` keeps '
+        "it, and takes more space and time.",
+        default="4:2:0",
+    )
+    check: Check = option(
+        'How files are checked with `encoding="source"`: ``eighth`` decodes JPEG at an eighth of its size, which reads '
+        "all of the file in half of the time; ``full`` decodes every pixel; ``headers`` decodes nothing, so that "
+        "damage is not found, and mean and standard deviation of the pixels are not known.",
+        default="eighth",
     )
     size: tuple[int, int] | None = option(
         "Resize every image to this (height, width) in pixels, together with its boxes, keypoints and masks.",
@@ -42,6 +64,13 @@ class ImageOptions:
         "How an image is fitted to `size`: ``pad`` adds black borders, ``crop`` cuts off the longer side, ``stretch`` "
         "changes the aspect ratio.",
         default="pad",
+    )
+    max_side: int | None = option(
+        "Make images whose longer side has more pixels smaller, to so many, together with their boxes, keypoints and "
+        "masks. The aspect ratio stays.",
+        default=None,
+        at_least=1,
+        shown="as they are",
     )
     color: Color = option(
         "The color channels to store. ``auto`` keeps gray or color images as they are, stores a mixture of both as "
@@ -58,15 +87,27 @@ class ImageOptions:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.encoding == "source" and (self.size is not None or self.color != "auto"):
+        if self.size is not None and self.max_side is not None:
+            raise OptionError("`size` gives all images one size, `max_side` each its own: leave out one of them.")
+        resized = "max_side" if self.max_side is not None else "size"
+        if self.encoding == "source" and (self.size or self.max_side or self.color != "auto"):
             raise OptionError(
-                '`encoding="source"` keeps files as they are: leave out `size` and `color`, or use `encoding="jpeg"`.'
+                f'`encoding="source"` keeps files as they are: leave out `{resized}` and `color`, '
+                'or use `encoding="jpeg"`.'
             )
-        if self.encoding == "jpeg" and self.color == "rgba":
+        if self.budget is not None and self.encoding != "smart":
+            raise OptionError('`budget` is for `encoding="smart"`: add that, or leave it out.')
+        if self.encoding in ("jpeg", "smart") and self.color == "rgba":
             raise OptionError('JPEG has no alpha: use `encoding="raw"` with `color="rgba"`.')
         if self.size is not None and math.prod(self.size) > self.max_pixels:
             found = f"{self.size[0]}x{self.size[1]}"
             raise refusal("size", f"at most `max_pixels`, {self.max_pixels:,} pixels", found)
+
+    def placement(self, size: tuple[int, int]) -> Placement | None:
+        """Where an image of (height, width) comes to lie; None: it is stored in its own size."""
+        if self.max_side is not None:
+            return shrink(size, self.max_side)
+        return None if self.size is None else place(size, self.size, self.fit)
 
 
 @declared

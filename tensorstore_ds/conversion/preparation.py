@@ -19,16 +19,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from tensorstore_ds import words
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, SKIP, RowFormat, check_fields, faults, or_skipped
 from tensorstore_ds.conversion.encode import encode_sample, fitted_objects, with_path
-from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions, OnError
+from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Selection, plan_splits
+from tensorstore_ds.conversion.smart import least_worth
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.imaging.codecs import color_of, open_image, oriented_size, own_pixel_limit
-from tensorstore_ds.imaging.placement import place
+from tensorstore_ds.imaging.jpeg import JPEG
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import refusal
 from tensorstore_ds.regular_files import open_file, tidied
@@ -41,6 +43,12 @@ AnySource = str | os.PathLike[str] | Indexable | Mapping[str, Indexable]
 
 #: How many samples tell the size of a row, where images keep their encoding.
 PROBED = 32
+#: How many are encoded for the encoding ``smart``, in one process, to learn what all take.
+SURVEYED = 1024
+ENCODED_AGAIN = (
+    "JPEG files are decoded and encoded again, which takes time and loses some quality. "
+    'Pass `encoding="source"` to keep them as they are.'
+)
 #: Of each color; of others it depends on the images.
 _CHANNELS = {"rgb": 3, "rgba": 4}
 #: So many sizes are named in a message.
@@ -71,6 +79,7 @@ class Prepared:
     format: RowFormat
     row_nbytes: int  #: of a sample in its largest field, about
     is_surveyed: bool = False  #: whether images differ, and a survey said how they are stored
+    notes: tuple[str, ...] = ()  #: what the user should know of how images are stored
 
     @property
     def samples(self) -> int:
@@ -124,6 +133,8 @@ def _prepare(
     first: EncodedSample | None = None
     nbytes: list[int] = []
     bad: list[Problem] = []
+    notes: list[str] = []
+    samples, worth = sum(map(len, splits.values())), math.inf
     for encoded in islice(_encoded(source, contents, some, image, on_error, bad), 1 if is_raw else PROBED):
         first = first or encoded
         nbytes.append(len(encoded.image or b""))
@@ -132,11 +143,38 @@ def _prepare(
         advice = "No sample is left to be stored." if bad else "Name the files to be converted, or another `format`."
         raise SourceError([*contents.problems, *bad] or nothing, advice)
     is_ragged = surveyed is not None and surveyed.is_ragged
-    format = RowFormat.of(contents.fields, first, image, on_error, is_ragged=is_ragged)
     row_nbytes = sum(nbytes) // len(nbytes)
+    if image.encoding == "smart":
+        # rounded to a power of two, so that the run that goes on from this one comes to the same
+        budget = 1 << (memory_limit() // 2).bit_length() - 1 if image.budget is None else image.budget
+        every = (split[:: math.ceil(samples / SURVEYED)] for split in splits.values())
+        files = (
+            (each.shape, len(each.image or b""), 0 if each.restarts is None else each.restarts.nbytes)
+            for each in _encoded(source, contents, every, image, "skip", [])
+        )
+        worth, total = least_worth(list(files), samples, budget)
+        row_nbytes = total // samples
+        notes.append(f"the store will have about {words.size(total)}, of the {words.size(budget)} that it may take.")
+    if image.encoding in ("jpeg", "smart") and _is_encoded_again(source, splits, first):
+        notes.append(ENCODED_AGAIN)
+    format = RowFormat.of(contents.fields, first, image, on_error, is_ragged=is_ragged, least_worth=worth)
     if surveyed is not None and is_ragged:
         row_nbytes = surveyed.pixels // surveyed.images * first.pixels[0, 0].nbytes
-    return Prepared(source, contents, splits, format, max(format.fixed_nbytes, row_nbytes), surveyed is not None)
+    return Prepared(
+        source, contents, splits, format, max(format.fixed_nbytes, row_nbytes), surveyed is not None, tuple(notes)
+    )
+
+
+def _is_encoded_again(source: Source, splits: Mapping[str, Selection], first: EncodedSample) -> bool:
+    """Whether the first image is a JPEG file, and stored in the size that it has."""
+    if first.size != first.shape[:2]:
+        return False
+    split = next(each for each in splits.values() if len(each))
+    image = source.read(split.source_split, next(iter(split))).image
+    if isinstance(image, bytes | str | Path):
+        with io.BytesIO(image) if isinstance(image, bytes) else open_file(image, first.key) as file:
+            return bool(file.read(2) == JPEG)
+    return False
 
 
 def _encoded(
@@ -196,6 +234,8 @@ class Kind(NamedTuple):
 _NOTES = {
     "source": "images have {} sizes: they are kept as their files, which are decoded whenever they are loaded. "
     'Pass `size` for pixels of one size, or `encoding="raw"` for pixels of each.',
+    "jpeg": "images have {} sizes: each is kept as a JPEG file of its own size, which is decoded whenever it is "
+    'loaded. Pass `size` for pixels of one size, or `encoding="raw"` for pixels of each.',
     "raw": "images have {} sizes: each is kept as pixels of its own size. "
     "Pass `size` for one size, or choose another `encoding`.",
 }
@@ -211,6 +251,7 @@ class Survey:
     kinds: Counter[Kind] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)  #: with what is no image, and with boxes
     left_out: dict[Problem, None] = field(default_factory=dict)  #: what the samples have that is not stored
+    stored_sizes: set[tuple[int, int]] = field(default_factory=set)  #: (height, width) as stored, of two at most
     files: int = 0  #: images that are files
     pixels: int = 0  #: of all images, height times width
     differing: Problem | None = None  #: what keeps the images from being stored, with the way out of it all
@@ -243,13 +284,15 @@ def survey(prepared: Prepared) -> Survey:
                     height, width, kind = _header(sample, options)
                 except SourceError as error:
                     raise with_path(error, sample.key, sample.image) from error
-                placement = None if options.size is None else place((height, width), options.size, options.fit)
+                placement = options.placement((height, width))
                 surveyed.problems += faults(fitted_objects(sample, (height, width), placement)[1])
             except SourceError as error:
                 surveyed.problems += error.problems
                 continue
             surveyed.left_out.update(dict.fromkeys(sample.left_out))
             surveyed.sizes[f"{height}x{width}"] += 1
+            height, width = (height, width) if placement is None else placement.size
+            surveyed.stored_sizes |= {(height, width)} if len(surveyed.stored_sizes) < 2 else set()
             surveyed.kinds[kind] += 1
             surveyed.pixels += height * width
             surveyed.files += isinstance(sample.image, bytes | str | Path)
@@ -260,9 +303,10 @@ def survey(prepared: Prepared) -> Survey:
 def _decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> None:
     """How images are stored of which all headers are known."""
     surveyed.image, notes = options, []
-    if options.encoding in ("auto", "raw") and options.size is None and len(surveyed.sizes) > 1 and not masks:
+    if options.encoding in ("auto", "raw") and len(surveyed.stored_sizes) > 1 and not masks:
         are_files = options.color == "auto" and surveyed.files == surveyed.images
-        surveyed.image = replace(options, encoding="source" if options.encoding == "auto" and are_files else "raw")
+        kept: Encoding = "source" if options.max_side is None else "jpeg"
+        surveyed.image = replace(options, encoding=kept if options.encoding == "auto" and are_files else "raw")
         surveyed.is_ragged = surveyed.image.encoding == "raw"
         notes.append(_NOTES[surveyed.image.encoding].format(f"{len(surveyed.sizes):,}"))
     mixed = _note_of_mixed_colors(surveyed, surveyed.image)
@@ -294,7 +338,7 @@ def _kind(image: Image.Image) -> Kind:
 
 
 def _note_of_mixed_colors(surveyed: Survey, options: ImageOptions) -> str:
-    kinds = [kind for kind in surveyed.kinds if options.encoding != "jpeg" or kind in (GRAY, COLOR)]
+    kinds = [kind for kind in surveyed.kinds if options.encoding not in ("jpeg", "smart") or kind in (GRAY, COLOR)]
     if options.encoding == "source" or options.color != "auto" or len({kind.dtype for kind in kinds}) > 1:
         return ""
     if {kind.channels for kind in kinds} != {1, 3}:
@@ -305,7 +349,7 @@ def _note_of_mixed_colors(surveyed: Survey, options: ImageOptions) -> str:
 
 def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool, mixed: bool) -> Problem | None:
     kinds = {_stored(kind, options) for kind in surveyed.kinds}
-    sizes_differ = len(surveyed.sizes) > 1 and options.size is None
+    sizes_differ = len(surveyed.stored_sizes) > 1
     colors_differ = len(kinds) > 1 and not mixed
     if not (sizes_differ and masks) and not colors_differ:
         return None

@@ -46,6 +46,9 @@ class SampleFormat:
     def learn(self, key: str, sample: Any) -> RowFormat:
         """Take the format from the first sample; raises `SourceError` if that is bad."""
         image = self.options.image
+        if image.encoding == "smart":
+            advice = 'Convert a folder or a list, or use `encoding="jpeg"`.'
+            raise OptionError(f'`encoding="smart"`: expected samples of which all are there, found a stream. {advice}')
         if self._asked is None:
             self.reader.learn(parts_of(key, sample))
             check_fields(self.reader.fields, image, WHERE)

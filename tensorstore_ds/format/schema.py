@@ -66,7 +66,8 @@ class EncodedSample:
     Attributes:
         key: what the sample is called in its source.
         pixels: (H, W, C) of the stored image; empty once they are no longer needed.
-        shape: (H, W, C).
+        shape: (H, W, C) of the stored image.
+        scale: one of `pixels` stands for so many of the image in both directions, where they serve statistics alone.
         image: the stored bytes, or None where the pixels themselves are stored.
         restarts: where the byte behind each restart marker lies in these bytes, (m,) uint32; None: there is none.
         size: (height, width) of the image before it was resized.
@@ -88,6 +89,7 @@ class EncodedSample:
     masks: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
+    scale: int = 1
 
 
 @dataclass(frozen=True, slots=True)

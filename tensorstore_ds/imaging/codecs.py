@@ -6,6 +6,7 @@ import contextlib
 import io
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -57,10 +58,67 @@ def decode_image(
     """
     if isinstance(source, np.ndarray):
         return _from_array(source, color, key)
-    header = read_header(source) if isinstance(source, bytes) and color != "rgba" else None
-    if isinstance(source, bytes) and header is not None and header.is_plain:
-        return _from_jpeg(source, header, color, max_pixels, key, on_decode)
-    image: Image.Image = open_image(source, max_pixels=max_pixels, key=key) if isinstance(source, bytes) else source
+    if isinstance(source, bytes):
+        header = read_image_header(source, max_pixels=max_pixels, key=key)
+        return decode_file(source, header, color=color, key=key, on_decode=on_decode)
+    return _decode_opened(source, color, key, on_decode)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageHeader:
+    """What an image file's header says.
+
+    Attributes:
+        size: (height, width) as the image is shown.
+        channels: as it is decoded, 1 or 3.
+        jpeg: of a JPEG file that is shown as it is stored; None of all else.
+        image: of all other files, not yet decoded.
+    """
+
+    size: tuple[int, int]
+    channels: int
+    jpeg: JpegHeader | None = None
+    image: Image.Image | None = None
+
+
+def read_image_header(data: bytes, *, max_pixels: int = MAX_PIXELS, key: str = "image") -> ImageHeader:
+    """Read an image file's header; raises as `decode_image` does. Pixels are not decoded yet."""
+    jpeg = read_header(data)
+    if jpeg is not None and jpeg.is_plain:
+        check_pixels((jpeg.height, jpeg.width), max_pixels, key)
+        return ImageHeader((jpeg.height, jpeg.width), jpeg.components, jpeg)
+    image = open_image(data, max_pixels=max_pixels, key=key)
+    size, channels = oriented_size(image, key), 3 if color_of(image.mode) == "color" else 1
+    if jpeg is not None and jpeg.components == channels and orientation(image, key) == 1:
+        return ImageHeader(size, channels, jpeg)
+    return ImageHeader(size, channels, None, image)
+
+
+def decode_file(
+    data: bytes,
+    header: ImageHeader,
+    *,
+    color: Color = "auto",
+    key: str = "image",
+    on_decode: OnDecode | None = None,
+    scale: int = 1,
+) -> NDArray[Any]:
+    """Pixels of an image file whose header was read, as `decode_image` gives them.
+
+    Args:
+        scale: 1, 2, 4 or 8: of `header.jpeg`, one pixel for so many in both directions, rounded up.
+    """
+    if header.jpeg is None or color == "rgba":
+        return _decode_opened(header.image or open_image(data, max_pixels=2**63, key=key), color, key, on_decode)
+    if on_decode is not None:
+        on_decode(header.jpeg.height * header.jpeg.width * _PEAK_NBYTES)
+    try:
+        return _from_array(decode_jpeg(data, header.jpeg, channels=header.channels, scale=scale), color, key)
+    except DamagedJpegError as error:
+        raise _damaged(key, "this image is damaged", error) from error
+
+
+def _decode_opened(image: Image.Image, color: Color, key: str, on_decode: OnDecode | None) -> NDArray[Any]:
     if on_decode is not None:
         on_decode(image.width * image.height * _PEAK_NBYTES)
     try:
@@ -68,18 +126,6 @@ def decode_image(
     except SourceError:
         raise
     except Exception as error:
-        raise _damaged(key, "this image is damaged", error) from error
-
-
-def _from_jpeg(
-    data: bytes, header: JpegHeader, color: Color, max_pixels: int, key: str, on_decode: OnDecode | None
-) -> NDArray[Any]:
-    check_pixels((header.height, header.width), max_pixels, key)
-    if on_decode is not None:
-        on_decode(header.height * header.width * _PEAK_NBYTES)
-    try:
-        return _from_array(decode_jpeg(data, header, channels=header.components), color, key)
-    except DamagedJpegError as error:
         raise _damaged(key, "this image is damaged", error) from error
 
 
@@ -152,7 +198,8 @@ def check_pixels(size: tuple[int, int], max_pixels: int, key: str) -> None:
 def orientation(image: Image.Image, key: str = "image") -> int:
     """EXIF's number of how an opened image is to be turned, 1 if not at all; raises as `decode_image` does."""
     try:
-        return 1 if _ORIENTED.isdisjoint(image.info) else int(image.getexif().get(_ORIENTATION, 1))
+        found = 1 if _ORIENTED.isdisjoint(image.info) else int(image.getexif().get(_ORIENTATION, 1))
+        return found if 1 <= found <= 8 else 1
     except Exception as error:
         raise _damaged(key, "this image's header is damaged", error) from error
 
@@ -160,7 +207,7 @@ def orientation(image: Image.Image, key: str = "image") -> int:
 def oriented_size(image: Image.Image, key: str = "image") -> tuple[int, int]:
     """(height, width) of an opened image as it will be shown, from its header; raises as `decode_image` does."""
     width, height = image.size
-    return (width, height) if 5 <= orientation(image, key) <= 8 else (height, width)
+    return (width, height) if orientation(image, key) >= 5 else (height, width)
 
 
 def color_of(mode: str) -> str:

@@ -25,6 +25,8 @@ try:
 except ImportError:  # no wheel for musl and free-threaded Python: Pillow is slower, and copies the pixels twice
     simplejpeg = None
 
+#: How a JPEG file begins.
+JPEG = b"\xff\xd8"
 Subsampling = Literal["4:2:0", "4:4:4"]
 #: One pixel of chroma stands for so many of the image, in both directions.
 _SUBSAMPLING: dict[Subsampling, int] = {"4:2:0": 2, "4:4:4": 1}

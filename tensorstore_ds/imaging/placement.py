@@ -58,6 +58,20 @@ def place(source: tuple[int, int], size: tuple[int, int], fit: Fit) -> Placement
     return Placement((0, 0, width, height), resized, size, offset)
 
 
+def shrink(source: tuple[int, int], max_side: int) -> Placement | None:
+    """Make an image of (height, width) `source` smaller, so that no side is longer; None if none is.
+
+    >>> shrink((500, 1000), 250).size, shrink((250, 200), 250)
+    ((125, 250), None)
+    """
+    height, width = source
+    scale = max_side / max(source)
+    if scale >= 1:
+        return None
+    size = max(1, round(height * scale)), max(1, round(width * scale))
+    return Placement((0, 0, width, height), size, size)
+
+
 def box_faults(boxes: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.str_]:
     """(M,) reason codes, empty where a box (M, 4) has an area inside an image of `size` (height, width)."""
     x1, y1, x2, y2 = boxes.T

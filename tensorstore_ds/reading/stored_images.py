@@ -39,6 +39,7 @@ _NETPBM = re.compile(rb"P([56])\n([1-9][0-9]{0,9}) ([1-9][0-9]{0,9})\n255\n")
 
 #: By EXIF's orientation, how stored pixels become upright: transposed, then mirrored top to bottom, left to right.
 _TURNS = {
+    1: (False, False, False),
     2: (False, False, True),
     3: (False, True, True),
     4: (False, True, False),
@@ -117,7 +118,7 @@ def decode_part(
         _check_shape(array.shape, shape, key)
         return Pixels(np.repeat(array, 3, axis=2) if channels == 3 and array.shape[2] == 1 else array, 0, 0)
     orientation = orientation_of(data, key) if header.has_metadata else 1
-    turned, *mirrored = _TURNS.get(orientation, (False, False, False))
+    turned, *mirrored = _TURNS[orientation]
     size = header.height, header.width
     found_channels = 1 if header.components == 1 else 3
     _check_shape((*(size[::-1] if turned else size), found_channels), shape, key)
@@ -190,7 +191,7 @@ def check_file(data: bytes, encoding: Encoding, *, key: str) -> None:
 
 def netpbm_pixels(data: bytes | NDArray[np.uint8]) -> NDArray[np.uint8] | None:
     """(H, W, C), a view, of a PGM or PPM file as the encoding ``smart`` has it; None for all else."""
-    header = _NETPBM.match(memoryview(data))
+    header = _NETPBM.match(data)  # type: ignore[arg-type]  # any buffer will do
     if header is None:
         return None
     shape = int(header[3]), int(header[2]), 3 if header[1] == b"6" else 1
