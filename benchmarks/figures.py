@@ -22,6 +22,7 @@ INDEX, HEADLINE = ROOT / "docs/index.md", ("<!-- headline begin -->", "<!-- head
 _UNSAID = ("tensorstore-ds", "torchvision")
 
 Result = Mapping[str, Any]
+_Bar = tuple[str, Mapping[str, Any], str]  # its name, the way that it shows, its label
 
 _HEAD = """# Figures
 
@@ -62,9 +63,7 @@ _PHOTOGRAPHS = """## Photographs
 The table has images per second of JPEG photographs, about 500x375 pixels and 50 kB each, from the page cache. All
 loaders have two threads or two workers and take turns. FFCV keeps JPEG files of quality 90 and decodes each whole; this
 project's `jpeg` is such a file, too, of which only the crop is decoded, and `source` is the file as it was. For
-training, batches of 256 are uint8 tensors of 224x224; for detection they are whole images, with boxes.
-
-![Images per second of photographs, as bars](photographs.png)"""
+training, batches of 256 are uint8 tensors of 224x224; for detection they are whole images, with boxes."""
 _PROFILE = """The table has the microseconds of processor time that a training crop costs with encoding `jpeg`, in one
 thread, and below it the images per second with more threads."""
 _CONVERTING = """A conversion decodes with Pillow, as the bare loop does. The rest of its time goes to listing the files
@@ -175,6 +174,7 @@ def _photographs(results: Mapping[str, Result]) -> list[str]:
     """A row per loader, a column per task; then the targets, and where the time goes."""
     parts = [_PHOTOGRAPHS]
     if "photographs" in results:
+        parts += ["![Images per second of photographs, as bars](photographs.png)"]
         races = results["photographs"]["races"]
         cells: dict[str, list[str]] = {}
         for place, one in enumerate(races):
@@ -311,16 +311,16 @@ def draw_photographs(result: Result, file: Path) -> None:
         ways = sorted((way for way in one["ways"] if way["rate"]), key=lambda way: way["rate"])
         bars = [(photograph_title({**way, "version": ""}), way, f"{way['rate']:,.0f}") for way in ways]
         panels += [(_PANELS[one["task"]], bars, max(way["rate"] for way in ways))] if ways else []
-    _draw_bars("Photographs: images per second", panels, file)
+    _draw_bars("Photographs: images per second", panels, file, room=1.3)
 
 
 _PANELS = {"train": "training crops", "validate": "validation crops", "detect": "whole images and boxes"}
 
 
 def _draw_bars(
-    title: str, panels: Sequence[tuple[str, Sequence[tuple[str, Mapping[str, Any], str]], float]], file: Path
+    title: str, panels: Sequence[tuple[str, Sequence[_Bar], float]], file: Path, *, room: float = 2.45
 ) -> None:
-    """Each panel has a title, bars with a name, what they show and a label, and the length at which they are cut."""
+    """Each panel has a title, bars, and the length at which they are cut; `room` is the width in longest bars."""
     from tensorstore_ds.pictures.sheet import EDGE, EVAL, FADED, INK, sheet
 
     heights = [len(bars) + 1.6 for _, bars, _ in panels]
@@ -332,7 +332,7 @@ def _draw_bars(
             lengths = [min(way["rate"], longest) for _, way, _ in bars]
             drawn = axes.barh([short for short, _, _ in bars], lengths, color=colors, height=0.74)
             axes.bar_label(drawn, [label for _, _, label in bars], padding=4, fontsize=10, color=INK)
-            axes.set_xlim(0, 2.45 * max(lengths))
+            axes.set_xlim(0, room * max(lengths))
             axes.set_xticks([])
             axes.tick_params(axis="y", labelsize=10, length=0)
             axes.spines["bottom"].set_visible(False)

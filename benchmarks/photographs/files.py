@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from torchvision.datasets import ImageFolder, VOCDetection
 from torchvision.transforms import v2
 
 from benchmarks.photographs import RESIZED, SIDE
-from benchmarks.photographs.drawing import CLASSES
 from tensorstore_ds.comparison.files import voc_target
 
 
@@ -34,7 +34,9 @@ def load(task: str, source: Path, target: Path, batch: int, mode: str, threads: 
 def dataset_of(task: str, source: Path) -> Dataset[Any]:
     """Its samples: images (C, H, W) uint8, and labels or objects."""
     if task == "detect":
-        target = functools.partial(voc_target, classes=CLASSES)
+        annotations = (file.read_text() for file in source.glob("VOCdevkit/VOC2007/Annotations/*.xml"))
+        names = {name for text in annotations for name in re.findall("<object><name>([^<]*)", text)}
+        target = functools.partial(voc_target, classes=tuple(sorted(names)))
         return VOCDetection(str(source), "2007", "train", transform=v2.PILToTensor(), target_transform=target)
     crops: list[Any] = [v2.RandomResizedCrop(SIDE, antialias=True)]
     if task == "validate":

@@ -80,7 +80,7 @@ def race(task: str, source: Path, ways: Sequence[Way], scratch: Path, repeat: in
     """Rate, and the seconds of every round, of each way; or why there are none."""
     batch = OBJECTS_BATCH if task == "detect" else BATCH
     scratch.mkdir()
-    facts = _facts(task, source, scratch, batch)
+    facts = expected_of(task, source, scratch, batch)
     answers: dict[str, list[Answer]] = defaultdict(list)
     results = []
     with ExitStack() as stack:
@@ -119,7 +119,7 @@ def as_data(way: Way, lane: Lane, seconds: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _facts(task: str, source: Path, scratch: Path, batch: int) -> dict[str, Any]:
+def expected_of(task: str, source: Path, scratch: Path, batch: int) -> dict[str, Any]:
     """What is delivered if all is right, for the runner to compare with: files that torchvision has read."""
     dataset: Any = dataset_of(task, source)
     file = scratch / "expected.npy"

@@ -22,7 +22,7 @@ def options(mode: str, **more: Any) -> tsds.ConvertOptions:
 
 
 def write(task: str, source: Path, target: Path, mode: str) -> None:
-    tsds.convert(source, target / STORE, options(mode))
+    tsds.convert(source / "VOCdevkit" if task == "detect" else source, target / STORE, options(mode))
 
 
 def load(task: str, source: Path, target: Path, batch: int, mode: str, threads: int) -> Iterable[Any]:
