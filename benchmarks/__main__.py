@@ -28,6 +28,11 @@ from benchmarks import (
     whole_job,
 )
 from benchmarks.measure import RESULTS, Settings, say, write_result
+from benchmarks.photographs import (
+    conversion as photograph_conversion,
+    profile as photograph_profile,
+    race as photograph_race,
+)
 from benchmarks.samples import write_digits
 
 MEASUREMENTS: Mapping[str, Callable[[Settings], Mapping[str, Any]]] = {
@@ -47,6 +52,9 @@ MEASUREMENTS: Mapping[str, Callable[[Settings], Mapping[str, Any]]] = {
     "batch_transforms": batch_transforms.measure,
     "whole_job": whole_job.measure,
     "first_batch": whole_job.measure_first_batch,
+    "photographs": photograph_race.measure,
+    "convert_photographs": photograph_conversion.measure,
+    "profile_photographs": photograph_profile.measure,
     "training": training.measure,
 }
 #: Those that take long for what they say.
@@ -61,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("measurements", nargs="*", metavar="NAME", help=named)
     parser.add_argument("--mnist", type=Path, metavar="DIR", help="MNIST as PNG files: train/0 to test/9")
     parser.add_argument("--voc", type=Path, metavar="DIR", help="a VOC folder with a split train, such as BCCD")
+    photographs = "JPEG photographs in class folders, such as ImageNet's train (default: drawn ones)"
+    parser.add_argument("--photographs", type=Path, metavar="DIR", help=photographs)
     parser.add_argument("--repeat", type=int, default=7, metavar="N", help="rounds of what is compared (default: 7)")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="where to keep the results")
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="a folder on a disk with 12 GB free")
@@ -74,12 +84,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--mnist: expected a folder with train/0 to test/9, found {options.mnist}")
     if options.voc is not None and not options.voc.joinpath("Annotations").is_dir():
         parser.error(f"--voc: expected a folder with Annotations, found {options.voc}")
+    if options.photographs is not None and not any(options.photographs.glob("*/*.[jJ][pP]*[gG]")):
+        parser.error(f"--photographs: expected a folder of class folders of JPEG files, found {options.photographs}")
     with _digits(options.mnist, options.scratch) as (digits, name):
         for measurement in options.measurements or usual:
             say(f"measuring {measurement} ...")
             begun = time.monotonic()
             with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
-                settings = Settings(Path(folder), digits, name, options.repeat, options.voc)
+                settings = Settings(Path(folder), digits, name, options.repeat, options.voc, options.photographs)
                 result = MEASUREMENTS[measurement](settings)
             if result:
                 write_result(options.results / f"{measurement}.json", result)

@@ -17,11 +17,13 @@ from tensorstore_ds.comparison.results import Way
 PAGE, CHART, README = ROOT / "docs/figures.md", ROOT / "docs/loading.png", ROOT / "README.md"
 ROW_SIZES = ROOT / "docs/row_sizes.png"
 BEGIN, END = "<!-- figures begin -->", "<!-- figures end -->"
+PHOTOGRAPHS_CHART = ROOT / "docs/photographs.png"
 INDEX, HEADLINE = ROOT / "docs/index.md", ("<!-- headline begin -->", "<!-- headline end -->")
 #: Left out of the machine's description: the same everywhere, or of no weight.
 _UNSAID = ("tensorstore-ds", "torchvision")
 
 Result = Mapping[str, Any]
+_Bar = tuple[str, Mapping[str, Any], str]  # its name, the way that it shows, its label
 
 _HEAD = """# Figures
 
@@ -65,6 +67,14 @@ something of its own. Whether the misaligned buffer is slower depends on the pro
 says so for yours.
 
 ![Gigabytes per second by the size of a row, as lines](row_sizes.png)"""
+_PHOTOGRAPHS = """## Photographs
+
+The table has images per second of JPEG photographs, about 500x375 pixels and 50 kB each, from the page cache. All
+loaders have two threads or two workers and take turns. FFCV keeps JPEG files of quality 90 and decodes each whole; this
+project's `jpeg` is such a file, too, of which only the crop is decoded, and `source` is the file as it was. For
+training, batches of 256 are uint8 tensors of 224x224; for detection they are whole images, with boxes."""
+_PROFILE = """The table has the microseconds of processor time that a training crop costs with encoding `jpeg`, in one
+thread, and below it the images per second with more threads."""
 _CONVERTING = """A conversion decodes with Pillow, as the bare loop does. The rest of its time goes to listing the files
 twice (to recognize the format, and to scan), to statistics, and to syncing and hashing every byte."""
 
@@ -79,6 +89,8 @@ def page(results: Mapping[str, Result]) -> str:
     parts = [_HEAD]
     if "loading" in results:
         parts += [_LOADING, *_races(results["loading"]), *_figures(results, "loading")]
+    if {"photographs", "profile_photographs"} & set(results):
+        parts += _photographs(results)
     if {"loading_cold", "soak"} & set(results):
         parts += ["## The first epoch, and memory", _COLD, *_figures(results, "loading_cold", "soak")]
     for name, title in (("bench_mnist", "MNIST"), ("bench_bccd", "BCCD"), ("bench_mnist_train", "MNIST, training")):
@@ -92,7 +104,10 @@ def page(results: Mapping[str, Result]) -> str:
     if "row_sizes" in results:
         parts += [_ROW_SIZES, *_row_sizes(results["row_sizes"]), *_figures(results, "row_sizes")]
     parts += [_LEARNING, "## Converting and opening"]
-    parts += [*_figures(results, "convert_mnist", "take", "open_large", "remote", "memory", "startup"), _CONVERTING]
+    parts += [
+        *_figures(results, "convert_mnist", "convert_photographs", "take", "open_large", "remote", "memory", "startup"),
+        _CONVERTING,
+    ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
@@ -161,6 +176,43 @@ def short_table(result: Result) -> str:
 def _best(ways: Ways, title: str) -> Mapping[str, Any] | None:
     titles = [way["title"] for way in ways if way["title"].startswith(title) and way["rate"]]
     return best(ways, titles[0]) if titles else None
+
+
+# --- photographs --------------------------------------------------------------------------------------------------
+
+
+def _photographs(results: Mapping[str, Result]) -> list[str]:
+    """A row per loader, a column per task; then the targets, and where the time goes."""
+    parts = [_PHOTOGRAPHS]
+    if "photographs" in results:
+        parts += ["![Images per second of photographs, as bars](photographs.png)"]
+        races = results["photographs"]["races"]
+        cells: dict[str, list[str]] = {}
+        for place, one in enumerate(races):
+            for way in one["ways"]:
+                row = cells.setdefault(photograph_title(way), [""] * len(races))
+                row[place] = f"not measured: {way['reason']}" if way["rate"] is None else f"{way['rate']:,.0f}"
+        titles = [f"**{title}**" if title.startswith(OURS.title) else title for title in cells]
+        rows = [[title, *row] for title, row in zip(titles, cells.values(), strict=True)]
+        parts += ["\n".join(table(("", *(one["title"] for one in races)), rows, right=1))]
+        parts += _figures(results, "photographs")
+    if "profile_photographs" in results:
+        result = results["profile_photographs"]
+        rows = [[row["part"], f"{row['microseconds']:,.0f}"] for row in result["parts"]]
+        rates = [way for way in result["threads"] if way["rate"]]
+        threads = ", ".join(f"{way['threads']}: {way['rate']:,.0f}" for way in rates)
+        parts += [_PROFILE, "\n".join(table(("microseconds for an image", ""), rows, right=1))]
+        parts += [f"Images per second by threads: {threads}.", measured_on(result)]
+    return parts
+
+
+def photograph_title(way: Mapping[str, Any]) -> str:
+    """A loader, and how it keeps photographs.
+
+    >>> photograph_title({"title": "FFCV", "version": "1.0.2", "mode": "jpg"})
+    'FFCV 1.0.2, jpg'
+    """
+    return ", ".join(filter(None, [f"{way['title']} {way['version']}".strip(), way["mode"]]))
 
 
 # --- tsds bench ---------------------------------------------------------------------------------------------------
@@ -306,28 +358,49 @@ def draw(result: Result, file: Path) -> None:
 
     Where `memcpy` alone would make all other bars short, its bar is cut, and says so.
     """
-    from tensorstore_ds.pictures.sheet import EDGE, EVAL, FADED, INK, sheet
-
-    races = []
+    panels = []
     for one in result["races"]:
         titles = dict.fromkeys(way["title"] for way in one["ways"] if way["rate"])
-        races.append(sorted((best(one["ways"], title) for title in titles), key=lambda way: way["rate"]))
-    heights = [len(ways) + 1.6 for ways in races]
+        ways = sorted((best(one["ways"], title) for title in titles), key=lambda way: way["rate"])
+        longest = 1.25 * max(way["rate"] for way in ways if way["title"] != MEMCPY.title)
+        bars = [(_short_name(way), way, _bar_label(way, cut=way["rate"] > longest)) for way in ways]
+        panels.append((one["title"], bars, longest))
+    _draw_bars("Images per second, shuffled epochs from the page cache", panels, file)
+
+
+def draw_photographs(result: Result, file: Path) -> None:
+    """A panel per task, a bar per loader and use, the longest first."""
+    panels = []
+    for one in result["races"]:
+        ways = sorted((way for way in one["ways"] if way["rate"]), key=lambda way: way["rate"])
+        bars = [(photograph_title({**way, "version": ""}), way, f"{way['rate']:,.0f}") for way in ways]
+        panels += [(_PANELS[one["task"]], bars, max(way["rate"] for way in ways))] if ways else []
+    _draw_bars("Photographs: images per second", panels, file, room=1.3)
+
+
+_PANELS = {"train": "training crops", "validate": "validation crops", "detect": "whole images and boxes"}
+
+
+def _draw_bars(
+    title: str, panels: Sequence[tuple[str, Sequence[_Bar], float]], file: Path, *, room: float = 2.45
+) -> None:
+    """Each panel has a title, bars, and the length at which they are cut; `room` is the width in longest bars."""
+    from tensorstore_ds.pictures.sheet import EDGE, EVAL, FADED, INK, sheet
+
+    heights = [len(bars) + 1.6 for _, bars, _ in panels]
     with sheet(file, 5.2, 0.29 * sum(heights) + 0.4) as figure:
-        figure.suptitle("Images per second, shuffled epochs from the page cache", fontsize=11.5, x=0.01, ha="left")
-        panels = figure.subplots(len(races), 1, height_ratios=heights, squeeze=False)[:, 0]
-        for axes, one, ways in zip(panels, result["races"], races, strict=True):
-            longest = 1.25 * max(way["rate"] for way in ways if way["title"] != MEMCPY.title)
-            colors = [{OURS.title: EVAL, MEMCPY.title: EDGE}.get(way["title"], FADED) for way in ways]
-            lengths = [min(way["rate"], longest) for way in ways]
-            bars = axes.barh([_short_name(way) for way in ways], lengths, color=colors, height=0.74)
-            labels = [_bar_label(way, cut=way["rate"] > longest) for way in ways]
-            axes.bar_label(bars, labels, padding=4, fontsize=10, color=INK)
-            axes.set_xlim(0, 2.45 * max(lengths))
+        figure.suptitle(title, fontsize=11.5, x=0.01, ha="left")
+        every = figure.subplots(len(panels), 1, height_ratios=heights, squeeze=False)[:, 0]
+        for axes, (name, bars, longest) in zip(every, panels, strict=True):
+            colors = [{OURS.title: EVAL, MEMCPY.title: EDGE}.get(way["title"], FADED) for _, way, _ in bars]
+            lengths = [min(way["rate"], longest) for _, way, _ in bars]
+            drawn = axes.barh([short for short, _, _ in bars], lengths, color=colors, height=0.74)
+            axes.bar_label(drawn, [label for _, _, label in bars], padding=4, fontsize=10, color=INK)
+            axes.set_xlim(0, room * max(lengths))
             axes.set_xticks([])
             axes.tick_params(axis="y", labelsize=10, length=0)
             axes.spines["bottom"].set_visible(False)
-            axes.set_title(one["title"], fontsize=10.5)
+            axes.set_title(name, fontsize=10.5)
 
 
 def _short_name(way: Mapping[str, Any]) -> str:
@@ -356,6 +429,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         draw(results["loading"], CHART)
     if "row_sizes" in results:
         draw_row_sizes(results["row_sizes"], ROW_SIZES)
+    if "photographs" in results:
+        draw_photographs(results["photographs"], PHOTOGRAPHS_CHART)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ class Settings:
     digits_name: str  #: What they are, for the tables.
     repeat: int  #: Rounds of what is compared.
     voc: Path | None = None  #: Images with boxes, a VOC folder with a split ``train``; None if there are none.
+    photographs: Path | None = None  #: JPEG files in class folders; None to draw some.
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ class ImageReader:
             if self._mixed and array.shape[2] == 1:
                 array = np.repeat(array, 3, axis=2)
             return Pixels(array, part.top, part.left)
-        restarts = None if self._restarts is None else self._restarts[row]["items"]
+        restarts = None if self._restarts is None else self._restarts[row]
         return decode_part(
             stored,
             part,

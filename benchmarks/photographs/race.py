@@ -1,0 +1,182 @@
+"""Epochs of photographs: training crops, validation crops, and whole images with boxes, each loader in turn."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measure import ROOT, Figure, Settings, as_result, median_ratio, say
+from benchmarks.peers import OURS, WORKERS
+from benchmarks.photographs import BATCH, FFCV_JPEG, OBJECTS_BATCH, STORES, TORCHVISION, Way
+from benchmarks.photographs.drawing import write_class_folders, write_voc
+from benchmarks.photographs.files import columns, dataset_of
+from tensorstore_ds.comparison.delivery import marks_of
+from tensorstore_ds.comparison.lane import Answer, Lane, take_turns
+
+#: Photographs that are drawn, or used of those that are there; and how often each of them is in an epoch.
+DRAWN, TIMES = 2560, 2
+ANNOTATED = 1600
+_COMPARED = 64  # images of a validation epoch
+_PATIENCE = 900.0
+_AT_LEAST = 0.2  # seconds: see loading.py
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """Training and validation of images with labels, detection of images with boxes."""
+    files, name = folder_of_photographs(settings)
+    every = [*STORES.values(), FFCV_JPEG, TORCHVISION]
+    crops = {"train": every, "validate": [STORES["jpeg"], STORES["source"], FFCV_JPEG, TORCHVISION]}
+    races = [_raced(task, name, files, ways, settings) for task, ways in crops.items()]
+    shutil.rmtree(files)
+    voc = settings.scratch / "voc"
+    write_voc(voc, ANNOTATED)
+    races.append(_raced("detect", "drawn photographs with boxes", voc, [STORES["source"], TORCHVISION], settings))
+    return as_result(figures_of_races(races), races=races)
+
+
+def folder_of_photographs(settings: Settings, times: int = TIMES) -> tuple[Path, str]:
+    """A folder of class folders of JPEG files, each `times` times in it, and what they are."""
+    folder = settings.scratch / "photographs"
+    given, name = settings.photographs, "drawn photographs"
+    if given is None:
+        say(f"  drawing {DRAWN:,} photographs ...")
+        given = settings.scratch / "drawn"
+        write_class_folders(given, DRAWN)
+    else:
+        name = f"photographs of {given.name}"
+    paths = sorted(given.glob("*/*.[jJ][pP]*[gG]"))
+    chosen = [paths[i] for i in np.linspace(0, len(paths) - 1, min(DRAWN, len(paths))).astype(int)]
+    for path in chosen:
+        (folder / path.parent.name).mkdir(parents=True, exist_ok=True)
+        for copy in range(times):
+            shutil.copyfile(path, folder / path.parent.name / f"{path.stem}-{copy}.jpg")
+    if settings.photographs is None:
+        shutil.rmtree(given)
+    return folder, f"{len(chosen) * times:,} {name}"
+
+
+# --- turns ----------------------------------------------------------------------------------------------------------
+
+
+def lane_of(way: Way, task: str, source: Path, scratch: Path) -> Lane:
+    """The process of a way, begun; what it converts the files to is in `scratch`."""
+    target = scratch / way.name
+    target.mkdir()
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    assignment = {"way": asdict(way), "task": task, "source": str(source), "target": str(target)}
+    return Lane(way.name, "benchmarks.photographs.runner", assignment, scratch, {"PYTHONPATH": paths})
+
+
+def race(task: str, source: Path, ways: Sequence[Way], scratch: Path, repeat: int) -> list[dict[str, Any]]:
+    """Rate, and the seconds of every round, of each way; or why there are none."""
+    batch = OBJECTS_BATCH if task == "detect" else BATCH
+    scratch.mkdir()
+    facts = expected_of(task, source, scratch, batch)
+    answers: dict[str, list[Answer]] = defaultdict(list)
+    results = []
+    with ExitStack() as stack:
+        lanes = []
+        for way in ways:
+            say(f"  {task}: {way.title} {way.mode}")
+            lane = stack.enter_context(lane_of(way, task, source, scratch))
+            lane.begin(_PATIENCE)
+            checked = lane.ask("verify" if task == "detect" else "verify_crops", _PATIENCE, batch_size=batch, **facts)
+            if checked["state"] == "ok" and not (checked.get("same", True) and checked.get("whole", True)):
+                lane.reason = "what it delivered is not what is in the files"
+            lane.reason = lane.reason or checked.get("reason", "")
+            lanes.append(lane)
+        able = [lane for lane in lanes if not lane.reason]
+
+        def ask(lane: Lane) -> Answer:
+            return lane.ask("load", _PATIENCE, batch_size=batch, seconds=_AT_LEAST)
+
+        take_turns(able, answers, rounds=repeat, seconds=_PATIENCE, ask=ask)
+        for way, lane in zip(ways, lanes, strict=True):
+            own = [answer for answer in answers[way.name] if answer["state"] == "ok"]
+            results.append(as_data(way, lane, [float(np.mean(one["epochs"])) / one["samples"] for one in own]))
+    shutil.rmtree(scratch)
+    return results
+
+
+def as_data(way: Way, lane: Lane, seconds: Sequence[float]) -> dict[str, Any]:
+    """`seconds` are those per sample, of each round."""
+    missing = lane.reason.startswith(("ModuleNotFoundError", "ImportError", "PackageNotFoundError"))
+    return {
+        **{name: getattr(way, name) for name in ("title", "mode", "threads")},
+        "version": lane.ready.get("version", ""),
+        "rate": round(1 / statistics.median(seconds), 1) if seconds and not lane.reason else None,
+        "seconds": [] if lane.reason else [round(one, 7) for one in seconds],
+        "reason": f"not installed: {way.install}" if missing and way.install else lane.reason,
+    }
+
+
+def expected_of(task: str, source: Path, scratch: Path, batch: int) -> dict[str, Any]:
+    """What is delivered if all is right, for the runner to compare with: files that torchvision has read."""
+    dataset: Any = dataset_of(task, source)
+    file = scratch / "expected.npy"
+    if task == "detect":
+        samples = ([dataset[i]] for i in range(len(dataset)))
+        batches = (columns(tuple(map(list, zip(*one, strict=True)))) for one in samples)
+        np.save(file, np.concatenate([marks_of(_as_stored(one), pixels=True) for one in batches]))
+        return {"seconds": _PATIENCE, "marks": str(file), "pixels": True, "boxes": True}
+    np.save(file, np.array(dataset.targets, np.int64))
+    images = scratch / "images.npy"
+    if task == "validate":
+        np.save(images, np.stack([np.asarray(dataset[i][0]) for i in range(min(_COMPARED, batch, len(dataset)))]))
+    return {"labels": str(file), "images": str(images) if task == "validate" else ""}
+
+
+def _as_stored(batch: dict[str, Any]) -> dict[str, Any]:
+    images = [np.asarray(image).transpose(1, 2, 0) for image in batch["image"]]
+    return {"image": images, **{name: np.asarray(batch[name]) for name in ("offsets", "labels", "boxes")}}
+
+
+def _raced(task: str, name: str, source: Path, ways: Sequence[Way], settings: Settings) -> dict[str, Any]:
+    found = race(task, source, ways, settings.scratch / "race", settings.repeat)
+    return {"task": task, "title": f"{_TITLES[task]}: {name}", "ways": found}
+
+
+_TITLES = {
+    "train": "training, `RandomResizedCrop(224)`",
+    "validate": "validation, resized to 256, center of 224",
+    "detect": f"whole images and boxes, batch {OBJECTS_BATCH}",
+}
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+#: Task, our encoding, the other, and how many times its rate is the target.
+TARGETS = (
+    ("train", "jpeg", FFCV_JPEG, 2.2),
+    ("train", "jpeg", TORCHVISION, 3.6),
+    ("train", "source", FFCV_JPEG, 1.3),
+    ("train", "source", TORCHVISION, 2.5),
+    ("validate", "jpeg", FFCV_JPEG, 1.5),
+    ("detect", "source", TORCHVISION, 3.0),
+)
+_NAMES = {"train": "training crops", "validate": "validation crops", "detect": "whole images and boxes"}
+
+
+def figures_of_races(races: Sequence[dict[str, Any]]) -> list[Figure]:
+    """The targets; each ratio is the median of the ratios of the rounds."""
+    ways = {(one["task"], way["title"], way["mode"]): way for one in races for way in one["ways"]}
+    figures = []
+    for task, encoding, other, limit in TARGETS:
+        ours, theirs = ways.get((task, OURS.title, encoding)), ways.get((task, other.title, other.mode))
+        if ours is None or theirs is None:
+            continue
+        missing = ours["reason"] or theirs["reason"]
+        value = None if missing else median_ratio(theirs["seconds"], ours["seconds"])
+        note = missing or f"{ours['rate']:,.0f} against {theirs['rate']:,.0f} images/s, {WORKERS} threads or workers"
+        what = f"speed, photographs, {_NAMES[task]}, encoding `{encoding}`, relative to {other.title}"
+        figures.append(Figure(what, value, limit, "x", decimals=1, at_least=True, note=note))
+    return figures
