@@ -269,7 +269,10 @@ def _resize(
         resized = _upsample(source, list(target.shape[:2]), False, None, None)
     else:
         scales = [r / e for r, e in zip(window.resized, extent, strict=True)]
-        resized = _upsample(source, list(window.last), False, *scales)[..., window.first[0] :, window.first[1] :]
+        # An axis whose length is to stay is not resized at all, whatever its scale: one more pixel is asked for then.
+        size = [last + (last == length) for last, length in zip(window.last, part.shape, strict=False)]
+        resized = _upsample(source, size, False, *scales)
+        resized = resized[..., window.first[0] : window.last[0], window.first[1] : window.last[1]]
     out.copy_(resized if native else resized.round_())
 
 
