@@ -9,6 +9,7 @@ The format is ITU-T T.81; what is cut is its sequential mode, Huffman-coded, wit
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 from dataclasses import dataclass
@@ -188,23 +189,33 @@ def find_restarts(data: bytes) -> NDArray[np.uint32]:
     if not len(end) or codes[end[0]] != _EOI:
         return none
     restarts = (places[: end[0]] + 2).astype(np.uint32)
-    return restarts if _fit(array, header.scan, restarts) else none
+    return restarts if _fit(data, header.scan, restarts) else none
 
 
-def _fit(array: NDArray[np.uint8], scan: Scan, restarts: NDArray[np.uint32]) -> bool:
+def _fit(data: bytes, scan: Scan, restarts: NDArray[np.uint32]) -> bool:
     """Whether there is a restart marker, rightly numbered, before each of these, and as many as the size asks for."""
     count = len(restarts)
     if count != scan.rows * scan.columns - 1:
         return False
     if not count:
         return True
-    if int(restarts[0]) < scan.start + 2 or int(restarts[-1]) > len(array) or (restarts[1:] <= restarts[:-1]).any():
+    if restarts[0] < scan.start + 2 or restarts[-1] > len(data) or not (restarts[1:] > restarts[:-1]).all():
         return False
-    numbers = (np.arange(count) & 7) + 0xD0
-    return bool((array[restarts - 2] == 0xFF).all() and (array[restarts - 1] == numbers).all())
+    return bool((_pairs(data)[restarts - 2] == _markers(count)).all())
 
 
-def cut(data: bytes, header: JpegHeader, restarts: NDArray[np.uint32], part: Part) -> tuple[bytes, Part] | None:
+def _pairs(data: bytes | bytearray) -> NDArray[np.uint16]:
+    """(bytes - 1,) each byte and the one behind it: a view."""
+    return np.ndarray((len(data) - 1,), "<u2", data, 0, (1,))
+
+
+@functools.lru_cache(maxsize=64)
+def _markers(count: int) -> NDArray[np.uint16]:
+    """So many restart markers, as `_pairs`: FF D0 to FF D7, and again."""
+    return ((np.arange(count) & 7) << 8 | 0xD0FF).astype(np.uint16)
+
+
+def cut(data: bytes, header: JpegHeader, restarts: NDArray[np.uint32], part: Part) -> tuple[bytearray, Part] | None:
     """A JPEG file of the intervals that hold a part of an image, and what they cover of it.
 
     Of what they cover, `part` itself has the bits that decoding everything gives, and its edges where the image ends.
@@ -217,45 +228,40 @@ def cut(data: bytes, header: JpegHeader, restarts: NDArray[np.uint32], part: Par
         None if the file cannot be cut: it must be decoded whole.
     """
     scan = header.scan
-    array = np.frombuffer(data, np.uint8)
-    if scan is None or not len(restarts) or not _fit(array, scan, restarts):
+    if scan is None or not len(restarts) or not _fit(data, scan, restarts):
         return None
     (height, width), margin = scan.step, scan.margin
-    first_row, first_column = max(0, part.top - margin) // height, max(0, part.left - margin) // width
-    last_row = min(scan.rows, -(-(part.bottom + margin) // height))
-    last_column = min(scan.columns, -(-(part.right + margin) // width))
-    rows = np.arange(first_row, last_row) * scan.columns
-    columns = last_column - first_column
+    top, left = max(0, part.top - margin) // height, max(0, part.left - margin) // width
+    bottom = min(scan.rows, -(-(part.bottom + margin) // height))
+    right = min(scan.columns, -(-(part.right + margin) // width))
     bounds = np.empty(len(restarts) + 2, np.int64)
     bounds[0], bounds[1:-1], bounds[-1] = scan.start, restarts, len(data)
-    if last_row == scan.rows and last_column == scan.columns:
+    if bottom == scan.rows and right == scan.columns:
         end = data.find(b"\xff\xd9", int(bounds[-2]))  # others may follow, such as the preview of a camera
         if end < 0:
             return None
         bounds[-1] = end + 2
-    covered = Part(
-        first_row * height,
-        first_column * width,
-        min(last_row * height, header.height),
-        min(last_column * width, header.width),
-    )
+    grid = scan.rows, scan.columns
+    starts, ends = (each.reshape(grid)[top:bottom, left:right] for each in (bounds[:-1], bounds[1:]))
+    covered = Part(top * height, left * width, min(bottom * height, header.height), min(right * width, header.width))
     head = bytearray(scan.head)
     head[scan.size_at : scan.size_at + 4] = covered.height.to_bytes(2) + covered.width.to_bytes(2)
+    lines = zip(starts[:, 0].tolist(), ends[:, -1].tolist(), strict=True)
     view = memoryview(data)
-    starts, stops = bounds[rows + first_column].tolist(), bounds[rows + last_column].tolist()
-    result = bytearray().join([head, *(view[start:stop] for start, stop in zip(starts, stops, strict=True))])
-    lengths = (bounds[1:] - bounds[:-1])[rows[:, None] + np.arange(first_column, last_column)].ravel()
-    ends = len(head) + lengths.cumsum()  # each interval ends with a marker
-    pixels = np.frombuffer(result, np.uint8)
-    pixels[ends - 2] = 0xFF
-    pixels[ends - 1] = (np.arange(len(rows) * columns) & 7) + 0xD0
-    pixels[-1] = _EOI
-    del pixels
-    return bytes(result), covered
+    result = bytearray().join([head, *[view[start:stop] for start, stop in lines]])
+    # Each interval ends with two bytes of a marker.
+    _pairs(result)[(ends - starts).cumsum() + (len(head) - 2)] = _markers(starts.size)
+    result[-1] = _EOI
+    return result, covered
 
 
 def decode_jpeg(
-    data: bytes, header: JpegHeader, *, channels: int, scale: int = 1, buffer: NDArray[np.uint8] | None = None
+    data: bytes | bytearray,
+    header: JpegHeader,
+    *,
+    channels: int,
+    scale: int = 1,
+    buffer: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
     """(H, W, C) pixels as they are stored, before any orientation; C is 1 of gray files, 3 where asked for.
 
@@ -290,7 +296,7 @@ def decode_jpeg(
     return _decode_by_pillow(data, (height, width), channels, scale)
 
 
-def _decode_by_pillow(data: bytes, size: tuple[int, int], channels: int, scale: int) -> NDArray[np.uint8]:
+def _decode_by_pillow(data: bytes | bytearray, size: tuple[int, int], channels: int, scale: int) -> NDArray[np.uint8]:
     """What simplejpeg does not read (CMYK), or has doubts about that do not matter (bytes behind the pixels)."""
     try:
         image: Image.Image = Image.open(io.BytesIO(data), formats=("JPEG",))

@@ -14,14 +14,22 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
-from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField, UnknownField
 from tensorstore_ds.format.kinds.base import UnknownTableField
 from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip, place_objects
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
-from tensorstore_ds.loading.decoding import ImageReader, Images, Plan, fixes_size, place, place_masks, steps_of
+from tensorstore_ds.loading.decoding import (
+    DamagedImageError,
+    ImageReader,
+    Images,
+    Plan,
+    fixes_size,
+    place,
+    place_masks,
+    steps_of,
+)
 from tensorstore_ds.loading.fields import (
     ReturnAs,
     Value,
@@ -323,13 +331,12 @@ class StoreDataset(Dataset[Sample]):
         stack = one_size and not self.by_sample  # a transform may bring images of several sizes or channels to one
         while True:
             placements = place(self.decode, reader.shapes[rows], rows, draw[1])
-            keys = [self.key(row) for row in rows.tolist()]
             try:
-                return rows, placements, reader.images(rows, keys, placements, pool, stack=stack)
-            except SourceError as error:
+                return rows, placements, reader.images(rows, placements, pool, stack=stack)
+            except DamagedImageError as error:
                 if self.on_error == "raise":
                     raise
-                bad = keys.index(error.problems[0].where)
+                bad = error.place
                 self.replaced.append(int(rows[bad]))
                 other = fold(*draw, rows[bad : bad + 1].view(np.uint64)) % np.uint64(len(self))
                 rows = rows.copy()

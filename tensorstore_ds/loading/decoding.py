@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ from tensorstore_ds.loading.augment.geometry import Geometry
 from tensorstore_ds.loading.augment.pixels import mirror
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.loading.fields import key_of
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Split
@@ -44,7 +46,8 @@ Plan = Geometry | Compose
 Images = torch.Tensor | list[torch.Tensor]
 
 #: What `interpolate(mode="bilinear", antialias=True)` calls; it alone writes into memory that is there.
-_upsample = torch.ops.aten._upsample_bilinear2d_aa
+_upsample = torch.ops.aten._upsample_bilinear2d_aa.default
+_upsample_out = torch.ops.aten._upsample_bilinear2d_aa.out
 
 _scratch = threading.local()  # pixels that one thread decodes before it resizes them
 
@@ -114,6 +117,18 @@ class Window(NamedTuple):
         return Part(*low, *high)
 
 
+class DamagedImageError(SourceError):
+    """An image of a batch cannot be had.
+
+    Attributes:
+        place: which one, in the batch.
+    """
+
+    def __init__(self, place: int, key: str, error: SourceError) -> None:
+        super().__init__([replace(problem, where=key) for problem in error.problems], error.advice)
+        self.place = place
+
+
 class ImageReader:
     """Reads the images of a split.
 
@@ -130,10 +145,12 @@ class ImageReader:
         #: Of every image as it is read: gray ones among others are read as RGB.
         self.channels = int(of_all.max()) if len(of_all) else 0
         self._mixed = len(of_all) > 1
+        self._files = self._column.values.get("bytes") if isinstance(self._column, RaggedColumn) else None
+        self._offsets = self._column.offsets if isinstance(self._column, RaggedColumn) else np.empty(0, np.int64)
         restarts = self._column.per_row.get("restarts") if isinstance(self._column, RaggedColumn) else None
         self._restarts = restarts if isinstance(restarts, RaggedColumn) else None
 
-    def read(self, row: int, window: Window, key: str) -> Pixels:
+    def read(self, row: int, window: Window) -> Pixels:
         """What a window needs of an image; the array may be read-only, or memory of this thread's next call."""
         shape = self.shapes[row].tolist()
         part, stored = window.needed(shape), self._stored(row)
@@ -150,35 +167,34 @@ class ImageReader:
             restarts=restarts,
             scale=scale_for(window.extent, window.resized),
             channels=3 if self._mixed else None,
-            key=key,
+            key="",
             buffer=_buffer(3 * (part.height + 64) * (part.width + 64)),
         )
 
     def _stored(self, row: int) -> NDArray[Any] | bytes:
         """An image (H, W, C) as a view of the map, or the bytes of its file."""
-        column = self._column
-        if not isinstance(column, RaggedColumn) or "bytes" not in column.values:
-            pixels: NDArray[Any] = column[row]
+        if self._files is None:
+            pixels: NDArray[Any] = self._column[row]
             return pixels
-        data = column["bytes"][int(column.offsets[row]) : int(column.offsets[row + 1])]
+        data = self._files[int(self._offsets[row]) : int(self._offsets[row + 1])]
         view = netpbm_pixels(data)
         return data.tobytes() if view is None else view
 
-    def images(
-        self, rows: NDArray[np.int64], keys: list[str], placements: Placements, pool: BufferPool, *, stack: bool
-    ) -> Images:
+    def images(self, rows: NDArray[np.int64], placements: Placements, pool: BufferPool, *, stack: bool) -> Images:
         """Images of some rows, as they are placed; on one canvas size if they are stacked.
 
         Raises:
-            SourceError: an image is damaged, or of another dtype than those that it is stacked with. Its `problems`
-                name it by its key.
+            DamagedImageError: an image cannot be decoded, or is of another dtype than those that it is stacked with.
         """
         windows, sizes = _windows(placements), placements.size.tolist()
         tensor: torch.Tensor | None = None
         stacked: NDArray[Any] | None = None
         listed = []
-        for i, (row, key, window) in enumerate(zip(rows.tolist(), keys, windows, strict=True)):
-            pixels = self.read(row, window, key)
+        for i, (row, window) in enumerate(zip(rows.tolist(), windows, strict=True)):
+            try:
+                pixels = self.read(row, window)
+            except SourceError as error:
+                raise DamagedImageError(i, key_of(self._split, row), error) from error
             if not stack:
                 canvas = np.empty((*sizes[i], pixels.array.shape[2]), pixels.array.dtype)
                 listed.append(torch.from_numpy(canvas).permute(2, 0, 1))
@@ -188,8 +204,9 @@ class ImageReader:
                 canvas = stacked[i]
                 if pixels.array.dtype != canvas.dtype or pixels.array.shape[2] != canvas.shape[2]:
                     expected, found = (f"{a.shape[2]} x {a.dtype}" for a in (canvas, pixels.array))
-                    problem = Problem(key, "shapes-differ", f"expected {expected}, as {keys[0]} has it, found {found}.")
-                    raise SourceError(problem, "Bring all to one with a `transform`.")
+                    problem = Problem("", "shapes-differ", f"expected {expected}, as others have it, found {found}.")
+                    differing = SourceError(problem, "Bring all to one with a `transform`.")
+                    raise DamagedImageError(i, key_of(self._split, row), differing)
             lay(canvas, pixels, window, placements.fill or 0)
         if tensor is not None:
             images = tensor.permute(0, 3, 1, 2)
@@ -258,12 +275,12 @@ def _resize(
 ) -> None:
     """Resize a part to fill `target`; or as if it were `extent` large, what a window shows of it."""
     dense = part.flags.c_contiguous and part.flags.writeable and min(part.strides) > 0  # torch takes no others
-    source = torch.from_numpy(part if dense else np.array(part, order="C")).permute(2, 0, 1)[None]
+    source = torch.from_numpy((part if dense else np.array(part, order="C"))[None]).permute(0, 3, 1, 2)
     native = source.dtype in (torch.uint8, torch.float32, torch.float64)
     source = source if native else source.to(torch.float32)
-    out = torch.from_numpy(target).permute(2, 0, 1)[None]
+    out = torch.from_numpy(target[None]).permute(0, 3, 1, 2)
     if window is None and native and target.flags.c_contiguous:
-        _upsample.out(source, list(target.shape[:2]), False, None, None, out=out)
+        _upsample_out(source, list(target.shape[:2]), False, None, None, out=out)
         return
     if window is None:
         resized = _upsample(source, list(target.shape[:2]), False, None, None)

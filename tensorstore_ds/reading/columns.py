@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 import mmap
@@ -39,6 +40,7 @@ class Column:
         self.spec = spec
         self._name = name
         self._starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        self._edges: list[int] = self._starts.tolist()
         self._load = load
         self._parts: dict[int, Part] = {}
 
@@ -63,7 +65,7 @@ class Column:
         return len(self._starts) - 1
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return self._edges[-1]
 
     def __repr__(self) -> str:
         return f"<Column {self._name!r} {self.shape} {self.dtype}>"
@@ -84,20 +86,18 @@ class Column:
             start, stop, step = item.indices(len(self))
             return self._slice(start, stop) if step == 1 else self.take(np.arange(start, stop, step))
         if isinstance(item, int | np.integer):
-            row = _checked_rows(item, len(self), self._name)
-            shard = int(self._starts.searchsorted(row, "right")) - 1
-            return self.part(shard)[int(row - self._starts[shard])]
+            row = _checked_row(item, len(self), self._name)
+            shard = bisect.bisect_right(self._edges, row) - 1
+            return self.part(shard)[row - self._edges[shard]]
         return self.take(item)
 
     def pieces(self, start: int, stop: int) -> list[NDArray[Any]]:
         """Rows ``[start, stop)``, both in [0, len], as each shard has them: views of maps, or unpacked arrays."""
         if stop <= start:
             return []
-        first, last = (int(s) - 1 for s in self._starts.searchsorted([start, stop - 1], "right"))
-        return [
-            self.part(i)[max(start - int(self._starts[i]), 0) : stop - int(self._starts[i])]
-            for i in range(first, last + 1)
-        ]
+        edges = self._edges
+        first, last = bisect.bisect_right(edges, start) - 1, bisect.bisect_right(edges, stop - 1) - 1
+        return [self.part(i)[max(start - edges[i], 0) : stop - edges[i]] for i in range(first, last + 1)]
 
     def take(self, rows: ArrayLike, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Copy rows, in any order and any number of times, with one gather, as `numpy.take` does along axis 0.
@@ -284,7 +284,7 @@ class RaggedColumn:
             return self.values[item]
         if isinstance(item, slice):
             return [self[row] for row in range(*item.indices(len(self)))]
-        row = int(_checked_rows(item, len(self), self._name))
+        row = _checked_row(item, len(self), self._name)
         start, stop = int(self.offsets[row]), int(self.offsets[row + 1])
         self._check_fits(stop - start)
         values = {name: column[start:stop] for name, column in self.values.items()}
@@ -349,6 +349,13 @@ def _take(part: Part, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         np.take(part, rows, axis=0, out=out, mode="clip")
     elif rows.size:
         part.take(rows, out)
+
+
+def _checked_row(row: Any, length: int, name: str) -> int:
+    """`row` in [0, length)."""
+    if type(row) is int and 0 <= row < length:
+        return row
+    return int(_checked_rows(row, length, name))
 
 
 def _checked_rows(rows: ArrayLike, length: int, name: str) -> NDArray[np.int64]:

@@ -129,15 +129,16 @@ def decode_part(
     if turned:
         lines, columns = columns, lines
     wanted, covered = Part(lines[0], columns[0], lines[1], columns[1]), Part(0, 0, *size)
+    file: bytes | bytearray = data
     if restarts is not None and wanted.height * wanted.width < _WHOLE * math.prod(size):
         found = cut(data, header, restarts, wanted)
         if found is not None:
-            data, covered = found
+            file, covered = found
             header = replace(header, height=covered.height, width=covered.width, scan=None)
     if covered.height * covered.width > MAX_PIXELS * scale**2:
         _check_memory(-(-covered.height // scale), -(-covered.width // scale), key)
     try:
-        array = decode_jpeg(data, header, channels=channels or found_channels, scale=scale, buffer=buffer)
+        array = decode_jpeg(file, header, channels=channels or found_channels, scale=scale, buffer=buffer)
     except DamagedJpegError as error:
         raise bad_image(key, "truncated-image", f"this image is damaged ({error}).") from error
     top, left = covered.top, covered.left
