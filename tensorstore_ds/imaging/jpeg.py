@@ -150,7 +150,7 @@ def read_header(data: Bytes) -> JpegHeader | None:
     if not height or not width or components not in (1, 3, 4):  # the height may come behind the scan
         return None
     scan = None
-    complete = segment[4] == components and segment[5 + 2 * components :] == b"\0\x3f\0"
+    complete = len(segment) == 8 + 2 * components and segment[4] == components and segment[-3:] == b"\0\x3f\0"
     if is_plain and complete and marker_of_frame in _SEQUENTIAL and interval:
         scan = _scan(frame, b"".join(kept), size_at, at, interval)
     return JpegHeader(height, width, components, has_metadata, scan)
