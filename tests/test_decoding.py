@@ -16,7 +16,7 @@ from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.imaging.jpeg import encode_jpeg, find_restarts
 from tensorstore_ds.loading import decoding
 
-SIZES = [(90, 131), (211, 160), (64, 64), (33, 200), (1, 1), (1, 40), (50, 3), (256, 300)]
+SIZES = [(90, 131), (211, 160), (64, 64), (33, 200), (1, 1), (1, 40), (50, 3), (256, 300), (1, 3000)]
 CROP = tsds.RandomResizedCrop((40, 56), scale=(0.05, 1.0), seed=3)
 
 
@@ -113,6 +113,9 @@ def test_each_step_is_torchvisions(stored, step, reference):
     path, images = stored
     for row, image in enumerate(images):
         got = tsds.StoreDataset(path, decode=step)[row]["image"]
+        if getattr(step, "max_size", None) and image.shape[1:] == (1, 3000):  # torchvision's would have no lines
+            assert got.shape[1:] == (1, 50)
+            continue
         want = reference(image)
         assert got.shape == want.shape
         is_scaled = isinstance(step, tsds.Resize) and all(

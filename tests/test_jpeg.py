@@ -297,3 +297,8 @@ def test_a_scan_header_of_no_bytes_is_no_crash():
 
 def test_mutated_files_give_an_error_or_the_right_pixels():
     fuzz(3000, seed=0)
+
+
+@pytest.mark.slow
+def test_many_mutated_files_give_an_error_or_the_right_pixels():
+    fuzz(40_000, seed=1)
