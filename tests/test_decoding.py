@@ -365,3 +365,12 @@ def test_placements_of_nothing_and_of_all():
         .resize((8, 8))
     )
     assert away.window[0].tolist() == away.window[1].tolist() or away.resized.tolist() == [[8, 0]]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_floating_point_is_not_rounded_to_whole_numbers(tmp_path, dtype):
+    samples = [{"image": np.linspace(0, 1, n * n, dtype=dtype).reshape(n, n, 1)} for n in (8, 10)]
+    split = store_of(tmp_path / "s.tsds", samples)
+    image = tsds.StoreDataset(split, decode=tsds.Resize((4, 4)))[0]["image"]
+    expected = TF.resize(torch.from_numpy(samples[0]["image"].astype(np.float32)).permute(2, 0, 1), [4, 4])
+    torch.testing.assert_close(image.float(), expected, rtol=0, atol=1e-3)

@@ -26,7 +26,7 @@ from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.imaging.jpeg import SCALES, Part
 from tensorstore_ds.imaging.placement import Placement
-from tensorstore_ds.imaging.resizing import resize
+from tensorstore_ds.imaging.resizing import as_image, resize
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.augment.geometry import Geometry
 from tensorstore_ds.loading.augment.pixels import mirror
@@ -36,7 +36,7 @@ from tensorstore_ds.loading.fields import key_of
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.columns import RaggedColumn, aligned_empty
 from tensorstore_ds.reading.store import Split
-from tensorstore_ds.reading.stored_images import Pixels, decode_part, netpbm_pixels
+from tensorstore_ds.reading.stored_images import Pixels, decode_part, netpbm_pixels, stored_shape
 from tensorstore_ds.seeding import fold
 
 #: What `decode` may be: a step, or several in a `Compose`.
@@ -288,7 +288,30 @@ def _resize(
         size = [last + (last == length) for last, length in zip(window.last, part.shape, strict=False)]
         resized = _upsample(source, size, False, *scales)
         resized = resized[..., window.first[0] : window.last[0], window.first[1] : window.last[1]]
-    out.copy_(resized if native else resized.round_())
+    out.copy_(resized if native or target.dtype.kind == "f" else resized.round_())
+
+
+def decode_resized(
+    data: bytes, size: tuple[int, int], *, is_gray: bool, key: str
+) -> tuple[NDArray[Any], tuple[int, int]]:
+    """An image file as ``Resize(size)`` in a decode plan makes it of a stored one.
+
+    Returns:
+        (H, W, C) pixels, RGB or, if `is_gray`, of one channel; and the image's own (height, width).
+
+    Raises:
+        SourceError: the file is damaged, or no image.
+    """
+    height, width, channels = shape = stored_shape(data, key=key)
+    whole = Placements.whole((height, width))
+    (window,) = windows_of(whole.resize(size), whole.size)
+    part, wanted = Part(*window.low, *window.high), None if is_gray else 3
+    pixels = decode_part(data, part, shape=shape, scale=window.scale, channels=wanted, key=key)
+    canvas = np.empty((*size, pixels.array.shape[2]), pixels.array.dtype)
+    lay(canvas, pixels, window, 0)
+    if is_gray and channels == 3 and canvas.dtype == np.uint8:
+        canvas = np.asarray(as_image(canvas).convert("L"))[:, :, None]
+    return canvas, (height, width)
 
 
 def _is_dense(array: NDArray[Any]) -> bool:

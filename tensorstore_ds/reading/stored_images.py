@@ -38,7 +38,7 @@ _NETPBM = re.compile(rb"P([56])\n([1-9][0-9]{0,9}) ([1-9][0-9]{0,9})\n255\n")
 
 
 #: By EXIF's orientation, how stored pixels become upright: transposed, then mirrored top to bottom, left to right.
-_TURNS = {
+TURNS = {
     1: (False, False, False),
     2: (False, False, True),
     3: (False, True, True),
@@ -118,7 +118,7 @@ def decode_part(
         _check_shape(array.shape, shape, key)
         return Pixels(np.repeat(array, 3, axis=2) if channels == 3 and array.shape[2] == 1 else array, 0, 0)
     orientation = orientation_of(bytes(data), key) if header.has_metadata else 1
-    turned, *mirrored = _TURNS[orientation]
+    turned, *mirrored = TURNS[orientation]
     size = header.height, header.width
     found_channels = 1 if header.components == 1 else 3
     _check_shape((*(size[::-1] if turned else size), found_channels), shape, key)
