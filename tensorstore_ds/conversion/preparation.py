@@ -47,7 +47,7 @@ PROBED = 32
 SURVEYED = 1024
 ENCODED_AGAIN = (
     "JPEG files are decoded and encoded again, which takes time and loses some quality. "
-    'Pass `encoding="source"` to keep them as they are.'
+    'A conversion with `encoding="source"` keeps them as they are.'
 )
 #: Of each color; of others it depends on the images.
 _CHANNELS = {"rgb": 3, "rgba": 4}
@@ -88,7 +88,7 @@ class Prepared:
 
     def as_surveyed(self, surveyed: Survey) -> Prepared:
         """The same, with images stored as a survey of them has decided."""
-        return _prepare(self.source, self.contents, self.splits, surveyed.image, self.format.on_error, surveyed)
+        return learn(self.source, self.contents, self.splits, surveyed.image, self.format.on_error, surveyed)
 
     def encoded(self, step: int) -> Iterator[EncodedSample]:
         """Every `step`-th sample as it will be stored, but bad ones."""
@@ -116,10 +116,10 @@ def prepare(source: Source, options: ConvertOptions, *, room: int) -> Prepared:
         if options.encoding in ("auto", "raw") and options.layout == "memmap":
             check_room(sum(map(len, splits.values())) * nbytes, room)
         check_memory(nbytes)
-    return _prepare(source, contents, splits, options.image, options.on_error)
+    return learn(source, contents, splits, options.image, options.on_error)
 
 
-def _prepare(
+def learn(
     source: Source,
     contents: Contents,
     splits: Mapping[str, Selection],
@@ -296,11 +296,11 @@ def survey(prepared: Prepared) -> Survey:
             surveyed.kinds[kind] += 1
             surveyed.pixels += height * width
             surveyed.files += isinstance(sample.image, bytes | str | Path)
-    _decide(surveyed, options, str(prepared.source.path), bool(of_kind(prepared.format.fields, MaskField)))
+    decide(surveyed, options, str(prepared.source.path), bool(of_kind(prepared.format.fields, MaskField)))
     return surveyed
 
 
-def _decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> None:
+def decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> None:
     """How images are stored of which all headers are known."""
     surveyed.image, notes = options, []
     if options.encoding in ("auto", "raw") and len(surveyed.stored_sizes) > 1 and not masks:
