@@ -24,7 +24,7 @@ from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, SKIP, RowFormat, che
 from tensorstore_ds.conversion.encode import encode_sample, fitted_objects, with_path
 from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Selection, plan_splits
-from tensorstore_ds.conversion.smart import least_worth
+from tensorstore_ds.conversion.smart import jpeg_size, least_worth, usual_budget
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import of_kind
@@ -145,13 +145,9 @@ def learn(
     is_ragged = surveyed is not None and surveyed.is_ragged
     row_nbytes = sum(nbytes) // len(nbytes)
     if image.encoding == "smart":
-        # rounded to a power of two, so that the run that goes on from this one comes to the same
-        budget = 1 << (memory_limit() // 2).bit_length() - 1 if image.budget is None else image.budget
+        budget = usual_budget() if image.budget is None else image.budget
         every = (split[:: math.ceil(samples / SURVEYED)] for split in splits.values())
-        files = (
-            (each.shape, len(each.image or b""), 0 if each.restarts is None else each.restarts.nbytes)
-            for each in _encoded(source, contents, every, image, "skip", [])
-        )
+        files = map(jpeg_size, _encoded(source, contents, every, image, "skip", []))
         worth, total = least_worth(list(files), samples, budget)
         row_nbytes = total // samples
         notes.append(f"the store will have about {words.size(total)}, of the {words.size(budget)} that it may take.")
