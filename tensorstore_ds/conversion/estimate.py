@@ -182,10 +182,9 @@ def _compare(prepared: Prepared) -> Iterator[EncodingEstimate]:
             files = [jpeg_size(each) for each in stored]
         began = time.perf_counter()
         for each in stored:
-            if each.image is None:
-                each.pixels.copy()
-            else:
-                decode_stored(each.image, key=each.key)
+            pixels = each.pixels if each.image is None else decode_stored(each.image, key=each.key)
+            if each.image is None or way["encoding"] == "smart":  # else they are new
+                pixels.copy()
         seconds = (time.perf_counter() - began) / len(stored)
         nbytes = sum(each.pixels.nbytes if each.image is None else len(each.image) for each in stored) // len(stored)
         shown = {name: value for name, value in way.items() if name == "encoding" or type(value) is int}
