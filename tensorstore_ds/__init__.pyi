@@ -6,7 +6,7 @@ from .comparison.options import BenchOptions as BenchOptions
 from .comparison.results import Comparison as Comparison
 from .conversion.convert import convert as convert
 from .conversion.estimate import Estimate as Estimate, estimate as estimate
-from .conversion.options import ConvertOptions as ConvertOptions
+from .conversion.options import ConvertOptions as ConvertOptions, RepackOptions as RepackOptions
 from .conversion.repack import repack as repack
 from .conversion.result import Progress as Progress, Summary as Summary
 from .conversion.sample_shard import ShardJob as ShardJob

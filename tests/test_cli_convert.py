@@ -260,9 +260,16 @@ def test_dry_run_finds_what_is_wrong_with_boxes_and_says_what_it_does_not_look_a
     assert tsds("convert", source, tmp_path / "out.tsds").exit_code == 1
 
 
-def test_dry_run_names_differing_sizes_which_cannot_be_skipped(photos: Path, tmp_path: Path) -> None:
+def test_dry_run_says_how_images_of_differing_sizes_are_kept(photos: Path, tmp_path: Path) -> None:
     Image.new("RGB", (7, 7)).save(photos / "cat" / "odd.png")
     done = tsds("convert", photos, tmp_path / "out.tsds", "--dry-run", "--on-error", "skip")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "note: images have 2 sizes: they are kept as their files" in done.stdout
+
+
+def test_dry_run_names_differing_depths_which_cannot_be_skipped(photos: Path, tmp_path: Path) -> None:
+    Image.new("I;16", (7, 7)).save(photos / "cat" / "odd.png")
+    done = tsds("convert", photos, tmp_path / "out.tsds", "--dry-run", "--on-error", "skip", "--encoding", "raw")
     assert done.exit_code == 1
     assert "shapes-differ: " in done.stdout
     assert done.stderr == "tsds: 1 problem would stop the conversion.\n"

@@ -24,6 +24,8 @@ from tensorstore_ds import (
     ConvertOptions,
     DataLoader,
     DiagnoseOptions,
+    RepackOptions,
+    SizeBucketSampler,
     StoreDataset,
     SubsetSampler,
     TrainOptions,
@@ -102,7 +104,8 @@ def library() -> list[tuple[str, ast.AST]]:
 def parameters() -> set[str]:
     """Names that a user of the loader and its samplers passes by keyword."""
     named = {*Order.__annotations__, *TorchOptions.__annotations__}
-    for each in (DataLoader, StoreDataset, SubsetSampler, WeightedSampler, BlockShuffleSampler, shuffle_quality):
+    samplers = (SubsetSampler, WeightedSampler, BlockShuffleSampler, SizeBucketSampler)
+    for each in (DataLoader, StoreDataset, *samplers, shuffle_quality):
         named |= set(inspect.signature(each).parameters)
     return named
 
@@ -150,7 +153,13 @@ def test_the_list_of_commands_has_them_all() -> None:
 
 @pytest.mark.parametrize(
     ("name", "cls"),
-    [("convert", ConvertOptions), ("train", TrainOptions), ("bench", BenchOptions), ("doctor", DiagnoseOptions)],
+    [
+        ("convert", ConvertOptions),
+        ("train", TrainOptions),
+        ("bench", BenchOptions),
+        ("doctor", DiagnoseOptions),
+        ("repack", RepackOptions),
+    ],
 )
 def test_every_option_of_a_class_is_a_flag_with_its_choices_and_default(name: str, cls: type) -> None:
     flags = options(name)
@@ -252,7 +261,7 @@ def test_without_arguments_there_is_the_help() -> None:
         (["convrt", "a", "b"], "No such command 'convrt'. Did you mean convert?"),
         (["nothing-like-it"], "No such command 'nothing-like-it'."),
         (["convert", "a", "b", "--sise", "3"], "No such option '--sise'. Did you mean --size?"),
-        (["convert", "a", "b", "--encoding", "jpg"], "one of 'raw', 'jpeg', 'source'. Did you mean jpeg?"),
+        (["convert", "a", "b", "--encoding", "jpg"], "'raw', 'jpeg', 'source', 'smart'. Did you mean jpeg?"),
         (["convert", "a", "b", "--seed", "9" * 5000], "(5,002 characters) is not a valid integer range."),
         (["convert", "a", "b", "--size", "9" * 5000], "found '9999999999999999999... (5,003 characters)"),
     ],

@@ -68,8 +68,8 @@ def test_gray_among_color_becomes_rgb_and_the_user_is_told(mixed, tmp_path, work
 
 def test_files_kept_as_they_are_stay_gray_and_color(mixed, tmp_path):
     note = (
-        "images keep their channels, 15 with 1 and 1 with 3: no batch of both is one tensor. Bring them to one in a "
-        '`transform`, or pass `encoding="jpeg"` and `color="rgb"`.'
+        "images keep their channels, 15 with 1 and 1 with 3: the loader gives batches of both as RGB. "
+        'Pass `encoding="jpeg"` and `color="rgb"` to store all as RGB.'
     )
     options = ConvertOptions(encoding="source", workers=0)
     assert tsds.estimate(mixed, options).notes == (note,)

@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from stores import Samples, contents
+from jpeg_files import drawn, jpeg
+from stores import Samples, contents, interrupted
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.smart import least_worth, pixel_file, worth
 
@@ -108,10 +109,45 @@ def test_jpegs_that_are_encoded_again_are_said_to_be(tmp_path):
         assert any("encoded again" in note for note in tsds.estimate(source, ConvertOptions(**options)).notes) == told
 
 
+def test_a_dry_run_leaves_out_what_cannot_be(folder):
+    options = tsds.estimate(folder, ConvertOptions(encoding="raw", color="rgba")).encodings
+    assert [each.options["encoding"] for each in options] == ["raw", "source"]
+
+
+def test_a_conversion_that_goes_on_makes_the_same_bytes(folder, tmp_path):
+    options = ConvertOptions(encoding="smart", budget=700_000, shard_nbytes=100_000, workers=0)
+    interrupted(folder, tmp_path / "a.tsds", 40, options)
+    assert tsds.convert(folder, tmp_path / "a.tsds", options).resumed >= 1
+    tsds.convert(folder, tmp_path / "b.tsds", options)
+    assert contents(tmp_path / "a.tsds") == contents(tmp_path / "b.tsds")
+
+
+@pytest.mark.slow
+def test_a_store_of_600_photographs_is_within_5_percent_of_its_budget(tmp_path):
+    rng = np.random.default_rng(1)
+    for i in range(600):
+        (tmp_path / "src" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        path = tmp_path / "src" / "ab"[i % 2] / f"{i:03d}.jpg"
+        path.write_bytes(jpeg(drawn(*rng.integers(100, 400, 2).tolist(), seed=i), quality=95))
+    sizes = {}
+    for encoding in ("jpeg", "raw"):
+        options = ConvertOptions(encoding=encoding, workers=0)
+        sizes[encoding] = tsds.convert(tmp_path / "src", tmp_path / f"{encoding}.tsds", options).nbytes
+    for share in (0.1, 0.5, 0.9):
+        budget = round(sizes["jpeg"] + share * (sizes["raw"] - sizes["jpeg"]))
+        options = ConvertOptions(encoding="smart", budget=budget, workers=0)
+        made = tsds.convert(tmp_path / "src", tmp_path / f"{share}.tsds", options).nbytes
+        assert 0.95 * budget < made <= budget
+
+
 def test_a_dry_run_compares_the_encodings(folder, tmp_path):
     found = tsds.estimate(folder, ConvertOptions(encoding="jpeg"))
     nbytes = {each.options["encoding"]: each.nbytes for each in found.encodings}
-    assert list(nbytes) == ["raw", "jpeg", "source"]
+    assert list(nbytes) == ["raw", "jpeg", "smart", "source"]
+    assert nbytes["smart"] == pytest.approx(nbytes["raw"], rel=0.01)  # there is room for all pixels
+    between = tsds.estimate(folder, ConvertOptions(encoding="smart", budget=(nbytes["raw"] + nbytes["jpeg"]) // 2))
+    (smart,) = (each for each in between.encodings if each.options == {"encoding": "smart"})
+    assert nbytes["jpeg"] < smart.nbytes < 0.9 * nbytes["raw"]
     for encoding, expected in nbytes.items():
         made = tsds.convert(folder, tmp_path / f"{encoding}.tsds", ConvertOptions(encoding=encoding, workers=0))
         assert 0.7 < expected / made.nbytes < 1.3

@@ -271,9 +271,13 @@ OTHER = {
     "format": "folders",
     "layout": "zarr",
     "encoding": "jpeg",
+    "budget": 10**8,
     "quality": 50,
+    "subsampling": "4:4:4",
+    "check": "full",
     "size": (3, 3),
     "fit": "crop",
+    "max_side": 3,
     "color": "rgb",
     "max_pixels": 1000,
     "classes": ("bee", "ant"),
@@ -292,6 +296,7 @@ def test_any_option_that_changes_is_refused_or_changes_no_byte(folders, out, tmp
     """Whatever is changed between two runs: the store is that of a fresh conversion, or there is none."""
     source = folders / "train"
     values = {"workers": 0, "shard_nbytes": 60, "quality": 80}
+    values |= {"encoding": "smart", "budget": 10**7} if name == "budget" else {}
     interrupted(source, out, 5, ConvertOptions(**values))
     changed = ConvertOptions(**values | {name: OTHER[name]})
     if name in ("workers", "on_error", "license", "citation"):

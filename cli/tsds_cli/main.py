@@ -17,7 +17,7 @@ COMMANDS = {
     "convert": "Convert the data set SRC into a new store OUT.",
     "info": "Show what a STORE holds.",
     "verify": "Check every byte of a STORE.",
-    "repack": "Write the store SRC again as OUT, in another layout.",
+    "repack": "Write the store SRC again as OUT, in another layout or encoding.",
     "stats": "Print the statistics of a STORE, for each split.",
     "preview": "Draw samples of a STORE as a contact sheet (PNG).",
     "warm": "Read a STORE into the page cache.",

@@ -1,45 +1,59 @@
-"""``tsds repack``: the same store in the other layout."""
+"""``tsds repack``: the same store in another layout, or with its images in another encoding."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Literal
 
 import click
 
-from tensorstore_ds import ConvertOptions, words
+from tensorstore_ds import RepackOptions, words
 from tsds_cli import text
 from tsds_cli.messages import interrupted
-from tsds_cli.options import json_option, option_of, path_argument
+from tsds_cli.options import json_option, options_of, path_argument
 from tsds_cli.progress import ProgressBar
 
 
 @click.command()
 @path_argument("source", "SRC")
 @path_argument("out")
-@option_of(ConvertOptions, "layout", required=True, show_default=False)
+@options_of(RepackOptions)
 @json_option
-def repack(source: Path, out: Path, layout: Literal["memmap", "zarr"], as_json: bool) -> None:
-    """Write the store SRC again as OUT, in another layout.
+def repack(source: Path, out: Path, options: RepackOptions, as_json: bool) -> None:
+    """Write the store SRC again as OUT, in another layout or encoding.
 
-    Every value stays the same, bit for bit. SRC is not changed.
+    With another layout alone, every value stays the same, bit for bit. With another encoding, the images change, and
+    boxes, keypoints and masks are moved if images are resized; all else stays. SRC is not changed.
 
     \b
     Examples:
       tsds repack photos.tsds photos-small.tsds --layout zarr
       tsds repack downloaded.tsds photos.tsds --layout memmap
+      tsds repack photos.tsds small.tsds --encoding jpeg --max-side 512
+      tsds repack small.tsds pixels.tsds --encoding raw --size 224 --fit crop
     """
     from tensorstore_ds import repack as run
 
+    if options.layout is None and options.encoding is None:
+        raise click.UsageError("Give --layout, --encoding or both.")
     try:
         with ProgressBar() as bar:
-            summary = run(source, out, layout=layout, progress=bar.update)
+            summary = run(source, out, options, progress=bar.update)
     except KeyboardInterrupt:
+        partial = out.with_name(f"{out.name}.partial")
+        if options.encoding is not None and partial.exists():
+            done = f"interrupted; finished shards are kept in {partial}, the same command goes on from there"
+            raise interrupted(done) from None
         raise interrupted(f"interrupted; {out} was not made") from None
     if as_json:
         text.echo_json(summary)
         return
-    done = f"{layout}, {words.size(summary.nbytes)}, {words.duration(summary.seconds)}"
+    made = [each for each in (options.layout, options.encoding) if each is not None]
+    done = f"{', '.join(made)}, {words.size(summary.nbytes)}, {words.duration(summary.seconds)}"
     text.echo(text.Styled(str(out), bold=True), f"  {done}")
+    if summary.resumed:
+        text.echo(f"used again: {text.count(summary.resumed, 'shard')} that an earlier run had finished")
+    if summary.skipped:
+        reasons = ", ".join(f"{reason} {n:,}" for reason, n in summary.skipped.items())
+        text.echo(text.Styled(f"skipped: {reasons}, each named in {out / 'skipped.jsonl'}", fg="yellow"))
     text.echo(f"next: {text.program()} verify {shlex.quote(str(out))}")

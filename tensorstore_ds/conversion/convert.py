@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import math
-import multiprocessing
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +27,7 @@ from tensorstore_ds.conversion.result import (
     one_line_for_failures,
 )
 from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
-from tensorstore_ds.conversion.workers import WORKER_NAME, run_blocks
+from tensorstore_ds.conversion.workers import end_if_inheriting, run_blocks
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.conversion.writer import Writer
 from tensorstore_ds.errors import OptionError, SourceError, one_line
@@ -73,10 +72,7 @@ def convert(
         StoreExistsError: `out` exists.
         ConversionError: the disk or the memory is full, or a worker process died.
     """
-    process = multiprocessing.current_process()
-    if process.name.startswith(WORKER_NAME) and getattr(process, "_inheriting", False):
-        # A worker runs the user's script again, to find what is defined there. Its parent notices, and goes on alone.
-        raise SystemExit(1)
+    end_if_inheriting()
     options, notify = of_class(options, ConvertOptions), progress or in_notebook()
     target = tidied(out)
     if streams := _streams(source):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -26,6 +27,7 @@ from tensorstore_ds.conversion.preparation import (
     survey,
 )
 from tensorstore_ds.conversion.result import note_of_channels, notes_of_classes
+from tensorstore_ds.conversion.smart import jpeg_size, least_worth, usual_budget
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.arrays import ZSTD_LEVEL
 from tensorstore_ds.format.kinds import MaskField, RawImageField
@@ -161,21 +163,28 @@ def _compare(prepared: Prepared) -> Iterator[EncodingEstimate]:
     some = [(split.source_split, each) for split in prepared.splits.values() for each in split[::step]]
     ways: list[dict[str, Any]] = [{"encoding": "raw"}, {"encoding": "jpeg"}]
     ways += [{"encoding": "jpeg", "max_side": _MAX_SIDE}] if image.max_side is None else []
-    ways += [{"encoding": "source", "color": "auto", "max_side": None, "check": "headers"}]
+    ways += [{"encoding": "smart"}, {"encoding": "source", "color": "auto", "max_side": None, "check": "headers"}]
+    files: list[tuple[tuple[int, ...], int, int]] = []
     for way in ways:
-        stored = []
-        options = replace(image, budget=None, **way)
+        stored, worth = [], math.inf
+        try:
+            options = replace(image, budget=None, **way)
+            if way["encoding"] == "smart":
+                worth, _ = least_worth(files, prepared.samples, image.budget or usual_budget())
+        except OptionError:  # no JPEG can have these channels, or not even the JPEG files keep to the budget
+            continue
         for split, reference in some[:_COMPARED]:
             with contextlib.suppress(SourceError, OptionError), own_pixel_limit():
-                stored.append(encode_sample(source.read(split, reference), options))
+                stored.append(encode_sample(source.read(split, reference), options, least_worth=worth))
         if not stored or (way.get("max_side") and all(max(each.size) <= _MAX_SIDE for each in stored)):
             continue
+        if way == {"encoding": "jpeg"}:
+            files = [jpeg_size(each) for each in stored]
         began = time.perf_counter()
         for each in stored:
-            if each.image is None:
-                each.pixels.copy()
-            else:
-                decode_stored(each.image, key=each.key)
+            pixels = each.pixels if each.image is None else decode_stored(each.image, key=each.key)
+            if each.image is None or way["encoding"] == "smart":  # else they are new
+                pixels.copy()
         seconds = (time.perf_counter() - began) / len(stored)
         nbytes = sum(each.pixels.nbytes if each.image is None else len(each.image) for each in stored) // len(stored)
         shown = {name: value for name, value in way.items() if name == "encoding" or type(value) is int}

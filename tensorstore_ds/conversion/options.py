@@ -11,7 +11,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.schema import LIMIT, Layout
 from tensorstore_ds.imaging import MAX_PIXELS, Color
 from tensorstore_ds.imaging.placement import Fit, Placement, place, shrink
-from tensorstore_ds.options import check, deciding, declarations, declared, option, refusal
+from tensorstore_ds.options import changed, check, deciding, declarations, declared, option, refusal
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.sources.base import SourceOptions
 
@@ -175,3 +175,48 @@ class ConvertOptions(ImageOptions, SourceOptions):
         """What is noted in the store of how it was made; names of fields say the rest, and paths are private."""
         noted = declarations(type(self))
         return {name: value for name, value in self.deciding().items() if noted[name].recorded}
+
+
+_CONVERT = declarations(ConvertOptions)
+
+
+@declared
+class RepackOptions:
+    """Options of `repack`: `layout`, `encoding` or both.
+
+    Raises:
+        OptionError: options are out of their range, or contradict each other.
+    """
+
+    layout: Layout | None = changed(_CONVERT["layout"], default=None, shown="that of the store")
+    encoding: Literal["raw", "jpeg", "smart"] | None = option(
+        "How images are to be stored: ``raw`` pixels; ``jpeg``, which takes less space; or ``smart``, each as ``jpeg`` "
+        "or as pixels, whichever saves more decoding for its space, within `budget`. The options that follow belong to "
+        "it.",
+        default=None,
+        shown="as they are",
+    )
+    budget: int | None = changed(_CONVERT["budget"], default=None)
+    quality: int = changed(_CONVERT["quality"], default=90)
+    subsampling: Subsampling = changed(_CONVERT["subsampling"], default="4:2:0")
+    size: tuple[int, int] | None = changed(_CONVERT["size"], default=None)
+    fit: Fit = changed(_CONVERT["fit"], default="pad")
+    max_side: int | None = changed(_CONVERT["max_side"], default=None)
+    color: Color = changed(_CONVERT["color"], default="auto")
+    workers: int | None = changed(
+        _CONVERT["workers"], default=None, help="Number of worker processes; 0 encodes in the main process."
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+        given = [each.name for each in declarations(type(self)).values() if getattr(self, each.name) != each.default]
+        alone = [name for name in given if name not in ("layout", "encoding", "workers")]
+        if self.encoding is None and alone:
+            raise OptionError(f"`{alone[0]}` belongs to an encoding: give `encoding`, too.")
+        self.image(MAX_PIXELS)
+
+    def image(self, max_pixels: int) -> ImageOptions:
+        """The options of images, of at most so many pixels."""
+        names = ("encoding", "budget", "quality", "subsampling", "size", "fit", "max_side", "color")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return ImageOptions(**given, max_pixels=max_pixels)

@@ -24,7 +24,7 @@ from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, SKIP, RowFormat, che
 from tensorstore_ds.conversion.encode import encode_sample, fitted_objects, with_path
 from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Selection, plan_splits
-from tensorstore_ds.conversion.smart import least_worth
+from tensorstore_ds.conversion.smart import jpeg_size, least_worth, usual_budget
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import of_kind
@@ -47,7 +47,7 @@ PROBED = 32
 SURVEYED = 1024
 ENCODED_AGAIN = (
     "JPEG files are decoded and encoded again, which takes time and loses some quality. "
-    'Pass `encoding="source"` to keep them as they are.'
+    'A conversion with `encoding="source"` keeps them as they are.'
 )
 #: Of each color; of others it depends on the images.
 _CHANNELS = {"rgb": 3, "rgba": 4}
@@ -88,7 +88,7 @@ class Prepared:
 
     def as_surveyed(self, surveyed: Survey) -> Prepared:
         """The same, with images stored as a survey of them has decided."""
-        return _prepare(self.source, self.contents, self.splits, surveyed.image, self.format.on_error, surveyed)
+        return learn(self.source, self.contents, self.splits, surveyed.image, self.format.on_error, surveyed)
 
     def encoded(self, step: int) -> Iterator[EncodedSample]:
         """Every `step`-th sample as it will be stored, but bad ones."""
@@ -116,10 +116,10 @@ def prepare(source: Source, options: ConvertOptions, *, room: int) -> Prepared:
         if options.encoding in ("auto", "raw") and options.layout == "memmap":
             check_room(sum(map(len, splits.values())) * nbytes, room)
         check_memory(nbytes)
-    return _prepare(source, contents, splits, options.image, options.on_error)
+    return learn(source, contents, splits, options.image, options.on_error)
 
 
-def _prepare(
+def learn(
     source: Source,
     contents: Contents,
     splits: Mapping[str, Selection],
@@ -145,13 +145,9 @@ def _prepare(
     is_ragged = surveyed is not None and surveyed.is_ragged
     row_nbytes = sum(nbytes) // len(nbytes)
     if image.encoding == "smart":
-        # rounded to a power of two, so that the run that goes on from this one comes to the same
-        budget = 1 << (memory_limit() // 2).bit_length() - 1 if image.budget is None else image.budget
+        budget = usual_budget() if image.budget is None else image.budget
         every = (split[:: math.ceil(samples / SURVEYED)] for split in splits.values())
-        files = (
-            (each.shape, len(each.image or b""), 0 if each.restarts is None else each.restarts.nbytes)
-            for each in _encoded(source, contents, every, image, "skip", [])
-        )
+        files = map(jpeg_size, _encoded(source, contents, every, image, "skip", []))
         worth, total = least_worth(list(files), samples, budget)
         row_nbytes = total // samples
         notes.append(f"the store will have about {words.size(total)}, of the {words.size(budget)} that it may take.")
@@ -296,11 +292,11 @@ def survey(prepared: Prepared) -> Survey:
             surveyed.kinds[kind] += 1
             surveyed.pixels += height * width
             surveyed.files += isinstance(sample.image, bytes | str | Path)
-    _decide(surveyed, options, str(prepared.source.path), bool(of_kind(prepared.format.fields, MaskField)))
+    decide(surveyed, options, str(prepared.source.path), bool(of_kind(prepared.format.fields, MaskField)))
     return surveyed
 
 
-def _decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> None:
+def decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> None:
     """How images are stored of which all headers are known."""
     surveyed.image, notes = options, []
     if options.encoding in ("auto", "raw") and len(surveyed.stored_sizes) > 1 and not masks:

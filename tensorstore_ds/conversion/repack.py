@@ -1,14 +1,15 @@
-"""Turn a store of one layout into one of the other, exactly."""
+"""Write a store again: in the other layout, exactly; or with its images in another encoding."""
 
 from __future__ import annotations
 
 import json
 import os
-import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from tensorstore_ds.conversion.blocks import raw_path
+from tensorstore_ds.conversion.options import RepackOptions
+from tensorstore_ds.conversion.reencode import Reencoding
 from tensorstore_ds.conversion.result import (
     OnProgress,
     Progress,
@@ -17,13 +18,16 @@ from tensorstore_ds.conversion.result import (
     one_line_for_failures,
     summarize,
 )
-from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard
+from tensorstore_ds.conversion.shard_writer import complete_shard
+from tensorstore_ds.conversion.stored_samples import copy_arrays
+from tensorstore_ds.conversion.workers import end_if_inheriting
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import FormatError, OptionError, Problem, one_line
+from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import Layout
-from tensorstore_ds.reading.columns import array_columns
+from tensorstore_ds.options import of_class, with_changes
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.verification import verify
 from tensorstore_ds.regular_files import tidied
@@ -32,30 +36,70 @@ from tensorstore_ds.regular_files import tidied
 def repack(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
+    options: RepackOptions | None = None,
     *,
-    layout: Layout,
     progress: OnProgress | None = None,
+    **changes: Any,
 ) -> Summary:
-    """Write the store at `path` again at `out`, in another layout; every value, statistic and name stays.
+    """Write the store at `path` again at `out`: in another layout, with its images in another encoding, or both.
 
-    `progress` is as of `convert`. The store is verified first, so that damage is not given a fresh checksum.
+    >>> tsds.repack("photos.tsds", "shared.tsds", layout="zarr")                  # doctest: +SKIP
+    >>> tsds.repack("photos.tsds", "small.tsds", encoding="jpeg", max_side=512)   # doctest: +SKIP
+
+    With another `layout` alone every value, statistic and name stays. With an `encoding` the images change, with what
+    is known of their pixels; if they are resized, boxes, keypoints and masks move with them. All else stays, in the
+    same splits, shards and order. The new store notes how it was made. JPEG files that become JPEG files again lose
+    some quality, and a note says so. Interrupted, the same call with an `encoding` goes on from the shards that were
+    finished.
+
+    The store is verified first, so that damage is not given a fresh checksum.
+
+    Args:
+        path: of the store, which is not changed.
+        out: path of the new one; must not exist.
+        options: see `RepackOptions`.
+        progress: as of `convert`.
+        changes: options by their names.
 
     Raises:
         FormatError: the store is damaged.
         StoreExistsError: `out` exists.
-        OptionError: the store has that layout already.
-        ConversionError: the disk is full.
+        OptionError: nothing would change, or options contradict each other, the store, or the interrupted run.
+        SourceError: an image cannot be decoded, or cannot be kept in the encoding.
+        ConversionError: the disk or the memory is full, or a worker process died.
     """
-    began = time.monotonic()
-    notify = progress or in_notebook()
-    store = open_store(path)
-    target = tidied(out)
-    if store.layout == layout:
-        raise OptionError(f"{store.path}: this store has the layout {layout} already. Copy it as it is.")
+    end_if_inheriting()
+    options, notify = with_changes(of_class(options, RepackOptions), changes), progress or in_notebook()
+    if options.layout is None and options.encoding is None:
+        raise OptionError("expected what is to change, found nothing: give `layout`, `encoding` or both.")
+    store, target = open_store(path), tidied(out)
+    is_encoded = _changes_images(store, options)
+    if not is_encoded and options.layout in (None, store.layout):
+        have = f"layout {store.layout}" if options.encoding is None else f"encoding {options.encoding}"
+        raise OptionError(f"{store.path}: this store has the {have} already. Copy it as it is.")
     problems = verify(path, progress=lambda done, total: notify(Progress("checksum", done, total)))
     if problems:
         raise FormatError(problems, "Copy the store again; a damaged one is not repacked.")
-    with one_line_for_failures(target), Workspace(target) as workspace:
+    with one_line_for_failures(target):
+        if is_encoded:
+            return Reencoding(store, target, options, notify, _skipped(store.path)).run()
+        return _with_layout(store, target, options.layout or store.layout, notify)
+
+
+def _changes_images(store: Store, options: RepackOptions) -> bool:
+    """Whether images change; pixels that stay what they are do not."""
+    if options.encoding is None:
+        return False
+    image = store.manifest.fields.get("image")
+    if not isinstance(image, ImageField):
+        found = "none" if image is None else image.describe()
+        raise OptionError(f"{store.path}: expected images that can be encoded, found {found}. Give `layout` alone.")
+    is_same = options.size is None and options.max_side is None and options.color == "auto"
+    return not (options.encoding == image.encoding == "raw" and is_same)
+
+
+def _with_layout(store: Store, out: Path, layout: Layout, notify: OnProgress) -> Summary:
+    with Workspace(out) as workspace:
         workspace.begin({"repacked": one_line(str(store.path)), "layout": layout})
         total, done = sum(len(store[name]) for name in store), 0
         splits = {}
@@ -68,24 +112,14 @@ def repack(
             splits[name] = SplitEntry(tuple(shards), store[name].statistics)
         manifest = replace(store.manifest, layout=layout, splits=splits)
         manifest = workspace.commit(manifest, _skipped(store.path))
-    return summarize(target, manifest, began)
+    return summarize(out, manifest, workspace.began)
 
 
 def _repack_shard(store: Store, name: str, index: int, root: Path, layout: Layout) -> Shard:
-    shard = store.manifest.splits[name].shards[index]
+    shard, fields = store.manifest.splits[name].shards[index], store[name].fields
     directory = root / shard_path(name, index)
-    split = store[name]
-    for field in split.fields:
-        for array, column in array_columns(field, split[field]).items():
-            path = raw_path(directory, array)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = column.part(index)
-            step = max(1, COPY_NBYTES // max(1, column.spec.row_nbytes))
-            with path.open("wb") as file:
-                for start in range(0, part.shape[0], step):
-                    file.write(part[start : min(start + step, part.shape[0])].tobytes())
-    chunk_size = store.manifest.chunk_size
-    whole = complete_shard(directory, split.fields, shard.rows, shard.lengths, layout, chunk_size)
+    copy_arrays(store, name, index, fields, directory)
+    whole = complete_shard(directory, fields, shard.rows, shard.lengths, layout, store.manifest.chunk_size)
     sync(directory.parent)
     return whole
 

@@ -182,8 +182,8 @@ def note_of_channels(images_of: Mapping[str, int]) -> list[str]:
     if len(images_of) < 2:
         return []
     counts = " and ".join(f"{images_of[channels]:,} with {channels}" for channels in sorted(images_of))
-    what = f"images keep their channels, {counts}: no batch of both is one tensor"
-    return [f'{what}. Bring them to one in a `transform`, or pass `encoding="jpeg"` and `color="rgb"`.']
+    what = f"images keep their channels, {counts}: the loader gives batches of both as RGB"
+    return [f'{what}. Pass `encoding="jpeg"` and `color="rgb"` to store all as RGB.']
 
 
 @contextlib.contextmanager

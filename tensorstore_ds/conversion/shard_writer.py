@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO
 
 import numpy as np
@@ -97,9 +98,17 @@ class ShardWriter:
                 write_all(self._files[f"{name}/{value}"], np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
             self._lengths[name] += int(lengths.sum())
 
-    def finish(self, layout: Layout, samples: int, origin: str) -> FinishedShard:
-        """Complete the shard, sync it and let it appear. The arguments are as of `FinishedShard`."""
+    def finish(
+        self, layout: Layout, samples: int, origin: str, lengths: Mapping[str, int] = MappingProxyType({})
+    ) -> FinishedShard:
+        """Complete the shard, sync it and let it appear.
+
+        Args:
+            samples, origin: as of `FinishedShard`.
+            lengths: of tables whose values were put into place, and not appended.
+        """
         self.__exit__()
+        self._lengths |= lengths
         for name, field in of_kind(self.fields, ArrayField).items():
             self._close_gaps(raw_path(self.partial, name), field.spec.row_nbytes)
         rows = sum(n for _, n in self._runs)

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from tensorstore_ds import words
 from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.schema import EncodedSample
+from tensorstore_ds.machine import memory_limit
 
 #: Seconds that decoding a JPEG file takes: for itself, for each pixel, and for each byte. They are constants and not
 #: measured, so that the same source gives the same store everywhere. Only their ratios matter.
@@ -20,10 +22,20 @@ _ROW_NBYTES = 100
 _AIM, _AIM_OF_ALL = 0.975, 0.99
 
 
+def usual_budget() -> int:
+    """Half of the memory that is free, rounded down to a power of two, so that a run that goes on has the same."""
+    return 1 << (memory_limit() // 2).bit_length() - 1
+
+
 def pixel_file(pixels: NDArray[Any]) -> bytes:
     """A PGM or PPM file of uint8 pixels (H, W, C), gray or RGB."""
     height, width, channels = pixels.shape
     return b"P%d\n%d %d\n255\n" % (5 if channels == 1 else 6, width, height) + pixels.tobytes()
+
+
+def jpeg_size(sample: EncodedSample) -> tuple[tuple[int, ...], int, int]:
+    """Shape, bytes as a JPEG file, and bytes that this takes besides, as `least_worth` takes them."""
+    return sample.shape, len(sample.image or b""), 0 if sample.restarts is None else sample.restarts.nbytes
 
 
 def worth(shape: tuple[int, ...], nbytes: int) -> float:
@@ -46,7 +58,7 @@ def least_worth(images: Sequence[tuple[tuple[int, ...], int, int]], samples: int
     Raises:
         OptionError: not even the JPEG files fit.
     """
-    each = samples / len(images)  # so many are like one of these
+    each = samples / max(1, len(images))  # so many are like one of these
     room = budget * (_AIM_OF_ALL if samples == len(images) else _AIM)
     nbytes = samples * _ROW_NBYTES + each * sum(size + more for _, size, more in images)
     if nbytes > room:

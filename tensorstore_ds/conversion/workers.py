@@ -74,6 +74,13 @@ def run_blocks(job: Job, blocks: Iterable[Block], workers: int, note: Callable[[
             yield convert_block(job, block)
 
 
+def end_if_inheriting() -> None:
+    """End a worker that runs the user's script again, to find what is defined there; its parent goes on alone."""
+    process = multiprocessing.current_process()
+    if process.name.startswith(WORKER_NAME) and getattr(process, "_inheriting", False):
+        raise SystemExit(1)
+
+
 def start_method() -> str:
     """``fork`` where it is safe: it starts in milliseconds and hands over any source. Else ``spawn``.
 

@@ -117,7 +117,11 @@ def store_and_threads(m: Measured) -> Iterator[Verdict]:
         yield Verdict("compressed", line, change, rates | {"gather": m.best.gather})
     if d is not None and starved(m):
         line = f"Images are kept as files and decoded in every epoch: {duration(d.decode)} each, {_best(m)}."
-        change = 'Convert with `encoding="raw"`, if the pixels fit (`dry_run` says so), or with a smaller `size`.'
+        change = (
+            "Decode only what is used: give `decode` a RandomResizedCrop or Resize, and keep JPEG files with restart "
+            'markers, as `encoding="jpeg"` writes them. Or keep pixels: `encoding="smart"` within the memory that '
+            'there is, `encoding="raw"` if all of them fit (`dry_run` says so).'
+        )
         yield Verdict("decode-bound", line, change, rates | {"decode": d.decode, "read": d.read})
     used, wanted = m.current.settings, m.wanted
     if wanted is None or wanted.num_workers or m.gain < QUICKER:

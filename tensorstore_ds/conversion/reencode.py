@@ -1,0 +1,246 @@
+"""A store whose images are encoded anew; what does not follow from their pixels is copied."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, Job
+from tensorstore_ds.conversion.options import RepackOptions
+from tensorstore_ds.conversion.plan import Block, Selection, ShardName, block_rows, plan_blocks
+from tensorstore_ds.conversion.preparation import Kind, Prepared, Survey, check_room, decide, learn
+from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, summarize
+from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
+from tensorstore_ds.conversion.stored_samples import StoredSamples, copy_arrays
+from tensorstore_ds.conversion.workers import run_blocks
+from tensorstore_ds.conversion.workspace import Workspace
+from tensorstore_ds.errors import OptionError, Problem, SourceError, one_line
+from tensorstore_ds.format.arrays import CHUNK_SIZE
+from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField, ObjectsField
+from tensorstore_ds.format.kinds.base import ArrayField, of_kind
+from tensorstore_ds.format.kinds.image import PixelField
+from tensorstore_ds.format.manifest import Manifest, SplitEntry, shard_path
+from tensorstore_ds.format.statistics import Statistics
+from tensorstore_ds.imaging import MAX_PIXELS
+from tensorstore_ds.machine import memory_limit, usable_cores
+from tensorstore_ds.options import deciding
+from tensorstore_ds.reading.store import Store
+from tensorstore_ds.version import __version__
+
+#: Memory that decoding takes for each pixel, at most about.
+_PIXEL_NBYTES = 16
+#: Rows whose shapes are counted together.
+_ROWS = 100_000
+_ADVICE = {
+    "unsupported-depth": 'Use `encoding="raw"`, which keeps all depths and channels.',
+    "": "A store is repacked with all of its samples: to leave some out, convert their source anew.",
+}
+
+
+class Reencoding:
+    """A store that is written again with its images in another encoding, shard by shard.
+
+    Args:
+        store: it was verified.
+        skipped: what its ``skipped.jsonl`` says.
+    """
+
+    def __init__(
+        self, store: Store, out: Path, options: RepackOptions, notify: OnProgress, skipped: Sequence[Problem]
+    ) -> None:
+        self._store = store
+        self._options = options
+        self._notify = notify
+        self._skipped = skipped
+        self._total, self._done = sum(len(store[name]) for name in store), 0
+        self._workspace = Workspace(out, on_note=self._tell)
+        self._layout = options.layout or store.layout
+
+    def run(self) -> Summary:
+        """As `repack`."""
+        with self._workspace as workspace:
+            try:
+                prepared = self._prepared()
+                for note in prepared.notes:
+                    workspace.note(note)
+                shards, resumed = self._shards(prepared)
+            except SourceError as error:
+                advice = "" if error.reason == SHAPES_DIFFER else _ADVICE.get(error.reason, _ADVICE[""])
+                raise SourceError(error.problems, advice) from error
+            cropped = [problem for shard in shards.values() for problem in shard.skipped]
+            manifest = workspace.commit(self._manifest(prepared, shards, cropped), [*self._skipped, *cropped])
+            counts = dict(Counter(problem.reason for problem in cropped))
+        return summarize(workspace.out, manifest, workspace.began, counts, (), resumed, tuple(workspace.notes))
+
+    def _prepared(self) -> Prepared:
+        """What the rows will be, of the fields that change."""
+        store, options = self._store, self._options
+        fields = store.manifest.fields
+        is_resized = options.size is not None or options.max_side is not None
+        moved = {n: f for n, f in fields.items() if is_resized and isinstance(f, ObjectsField | MaskField)}
+        _check_objects(store, of_kind(moved, ObjectsField))
+        source = StoredSamples(store, moved)
+        contents = source.scan()
+        surveyed = self._surveyed(bool(of_kind(fields, MaskField)))
+        splits = {name: Selection(name, rows, range(len(rows))) for name, rows in contents.splits.items()}
+        prepared = learn(source, contents, splits, surveyed.image, "fail", surveyed)
+        made = prepared.format.fields["image"]
+        before = fields["image"]
+        if isinstance(made, PixelField) and isinstance(before, PixelField) and options.color == "auto":
+            made = replace(made, channels=before.channels, range=before.range)
+        changed = {"image": made, **{name: prepared.format.fields[name] for name in moved}}
+        notes = (*surveyed.notes, *prepared.notes)
+        return replace(prepared, format=replace(prepared.format, fields=changed), notes=notes)
+
+    def _surveyed(self, masks: bool) -> Survey:
+        """The shapes of all images, which a store knows, and how the images are stored that have them."""
+        store, surveyed, largest = self._store, Survey(), MAX_PIXELS
+        field = store.manifest.fields["image"]
+        dtype = field.spec.dtype if isinstance(field, ArrayField) else getattr(field, "dtype", "uint8")
+        for (height, width, channels), count in _shapes(store):
+            surveyed.sizes[f"{height}x{width}"] += count
+            surveyed.kinds[Kind(channels, dtype)] += count
+            largest = max(largest, height * width)
+        # What memory has no room for is refused, whatever a stranger's store says.
+        image = self._options.image(max(MAX_PIXELS, min(largest, memory_limit() // 2 // _PIXEL_NBYTES)))
+        for size, count in surveyed.sizes.items():
+            height, width = map(int, size.split("x"))
+            placement = image.placement((height, width))
+            stored = (height, width) if placement is None else placement.size
+            surveyed.stored_sizes |= {stored} if len(surveyed.stored_sizes) < 2 else set()
+            surveyed.pixels += count * math.prod(stored)
+        decide(surveyed, image, str(store.path), masks)
+        if surveyed.differing is not None:
+            raise SourceError(surveyed.differing)
+        return surveyed
+
+    def _shards(self, prepared: Prepared) -> tuple[dict[ShardName, FinishedShard], int]:
+        """All shards, and how many of them an earlier run had finished."""
+        store, workspace = self._store, self._workspace
+        plan = {"sha256": store.sha256, "least_worth": repr(prepared.format.least_worth), **deciding(self._options)}
+        workspace.begin({"repacked": one_line(str(store.path)), **plan})
+        shards = _as_they_are(store)
+        finished = {name: shard for name in shards if (shard := workspace.finished(*name)) is not None}
+        workspace.clean(finished)
+        resumed = len(finished)
+        missing = {name: shard for name, shard in shards.items() if name not in finished}
+        self._tell(done=sum(shard.shard.rows for shard in finished.values()))
+        if self._layout == "memmap":
+            check_room(sum(map(len, missing.values())) * prepared.row_nbytes, shutil.disk_usage(workspace.path).free)
+        finished |= self._encode(prepared, missing)
+        return {name: finished[name] for name in shards}, resumed
+
+    def _encode(self, prepared: Prepared, shards: Mapping[ShardName, Selection]) -> dict[ShardName, FinishedShard]:
+        """Encode the images of all shards, in blocks, and finish one shard after the other."""
+        store, workspace = self._store, self._workspace
+        job, rows = Job(prepared.source, prepared.format), block_rows(prepared.row_nbytes)
+        workers = usable_cores() if self._options.workers is None else self._options.workers
+        workers = min(workers, sum(math.ceil(len(shard) / rows) for shard in shards.values()))
+        fields = {**store.manifest.fields, **job.format.fields}
+        copied = [name for name in fields if name not in job.format.fields]
+        finished = {}
+        with contextlib.ExitStack() as stack:
+            folders = {name: workspace.store / shard_path(*name) for name in shards}
+            writers = {name: ShardWriter(folder, fields) for name, folder in folders.items()}
+
+            def blocks() -> Iterator[Block]:
+                """Those of all shards in order; a shard's files are made when its first block is asked for."""
+                for name, shard in shards.items():
+                    if len(shard):
+                        yield from plan_blocks(shard, rows, stack.enter_context(writers[name]).partial)
+
+            results = stack.enter_context(contextlib.closing(run_blocks(job, blocks(), workers, workspace.note)))
+            for name, shard in shards.items():
+                if not len(shard):
+                    stack.enter_context(writers[name])
+                for start in range(0, len(shard), rows):
+                    writers[name].append(next(results))
+                    self._tell(done=min(rows, len(shard) - start))
+                copy_arrays(store, *name, copied, writers[name].partial)
+                groups = [group for field in copied for group in fields[field].groups(field)]
+                known = store.manifest.splits[name[0]].shards[name[1]].lengths
+                lengths = {group: known[group] for group in groups}
+                finished[name] = writers[name].finish(self._layout, len(shard), store.sha256, lengths)
+                workspace.finish(*name, finished[name])
+        return finished
+
+    def _manifest(
+        self, prepared: Prepared, shards: Mapping[ShardName, FinishedShard], cropped: Sequence[Problem]
+    ) -> Manifest:
+        before, changed = self._store.manifest, prepared.format.fields
+        splits = {}
+        for name, split in before.splits.items():
+            statistics, own = Statistics(), [shard for each, shard in shards.items() if each[0] == name]
+            for shard in own:
+                statistics.add(shard.statistics)
+            kept = {key: value for key, value in split.statistics.items() if key != "channels"}
+            splits[name] = SplitEntry(tuple(shard.shard for shard in own), {**kept, **statistics.summary()})
+        return replace(
+            before,
+            layout=self._layout,
+            chunk_size=CHUNK_SIZE,
+            fields={**before.fields, **changed},
+            splits=splits,
+            provenance=self._provenance(cropped),
+        )
+
+    def _provenance(self, cropped: Sequence[Problem]) -> dict[str, object]:
+        """That of the store, and that it was repacked with these options; those of its conversion follow."""
+        before, options = self._store.manifest.provenance, deciding(self._options)
+        given = {name: value for name, value in options.items() if value is not None}
+        step = {
+            "tool_version": __version__,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "sha256": self._store.sha256,
+            "options": given,
+        }
+        skipped, steps = before.get("skipped"), before.get("repacked")
+        counts = Counter(skipped if isinstance(skipped, Mapping) else {})
+        counts.update(problem.reason for problem in cropped)
+        return {
+            **before,
+            "options": {**self._store.manifest.conversion_options, **given, "budget": options["budget"]},
+            "skipped": dict(counts),
+            "repacked": [*(steps if isinstance(steps, list) else []), step],
+        }
+
+    def _tell(self, note: str = "", done: int = 0) -> None:
+        self._done += done
+        self._notify(Progress("compress", self._done, self._total, note=note))
+
+
+def _check_objects(store: Store, moved: Mapping[str, ObjectsField]) -> None:
+    """Refuse to resize images whose objects this version cannot move along."""
+    for name, field in moved.items():
+        unknown = [value for value in (*field.values, *field.per_row) if value not in OBJECT_VALUES]
+        if unknown or len(moved) > 1:
+            found = f"{unknown[0]} in {name}" if unknown else f"the fields {', '.join(moved)}"
+            expected = f"one field of objects with {', '.join(OBJECT_VALUES)}"
+            raise OptionError(f"{store.path}: to resize images, expected {expected}, found {found}. Keep their size.")
+
+
+def _shapes(store: Store) -> Iterator[tuple[tuple[int, int, int], int]]:
+    """Shapes of images, (H, W, C), and how many have each; some shapes come several times."""
+    for split in (store[name] for name in store):
+        for start in range(0, len(split), _ROWS):
+            found, counts = np.unique(split.image_shapes[start : start + _ROWS], axis=0, return_counts=True)
+            yield from zip(found.tolist(), counts.tolist(), strict=True)
+
+
+def _as_they_are(store: Store) -> dict[ShardName, Selection]:
+    """The rows of each shard of a store."""
+    shards = {}
+    for name, split in store.manifest.splits.items():
+        start = 0
+        for index, shard in enumerate(split.shards):
+            shards[name, index] = Selection(name, range(split.rows), range(start, start + shard.rows))
+            start += shard.rows
+    return shards

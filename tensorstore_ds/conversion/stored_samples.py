@@ -1,0 +1,105 @@
+"""The samples of a store as a source, so that they can be converted once more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tensorstore_ds.conversion.blocks import raw_path
+from tensorstore_ds.conversion.plan import block_rows
+from tensorstore_ds.conversion.shard_writer import COPY_NBYTES
+from tensorstore_ds.format.kinds import KeyField, MaskField, ObjectsField
+from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.reading.columns import Column, array_columns
+from tensorstore_ds.reading.store import Store
+from tensorstore_ds.reading.stored_images import netpbm_pixels
+from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
+
+
+class StoredSamples(Source):
+    """The images of a store, and what moves with them; a reference is a row.
+
+    Args:
+        store: it pickles as its path, and so does this.
+        moved: fields of objects and masks that samples are to have.
+    """
+
+    name: ClassVar[str] = "store"
+
+    def __init__(self, store: Store, moved: Collection[str]) -> None:
+        super().__init__(store.path, SourceOptions())
+        self._store = store
+        self._moved = tuple(moved)
+        self._piece: _Piece | None = None
+
+    def scan(self) -> Contents:
+        """All rows of all splits, and the fields that are `moved`."""
+        fields = {name: self._store.manifest.fields[name] for name in self._moved}
+        return Contents(fields, {name: range(len(self._store[name])) for name in self._store})
+
+    def read(self, split: str, reference: Reference) -> Sample:
+        """One sample: its image as the bytes of a file, or as pixels."""
+        row = int(reference)
+        if self._piece is None or not self._piece.has(split, row):
+            self._piece = _Piece(self._store, split, row, self._moved)
+        return self._piece.sample(row)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_piece": None}
+
+
+class _Piece:
+    """Some consecutive rows of a split, read at once where a compressed chunk has many rows."""
+
+    def __init__(self, store: Store, split: str, row: int, moved: Collection[str]) -> None:
+        self._name, self._split = split, store[split]
+        fields, image = self._split.fields, self._split["image"]
+        self._start = row
+        self._stop = min(row + block_rows(image.nbytes // len(self._split)), len(self._split))
+        keys = next(iter(of_kind(fields, KeyField)), None)
+        self._keys = None if keys is None else self._split[keys][self._start : self._stop]
+        # Files, and pixels of differing sizes, are never compressed; they are read one by one.
+        self._images = image[self._start : self._stop] if isinstance(image, Column) else None
+        self._objects = {
+            name: self._split.table(name).take(np.arange(self._start, self._stop))
+            for name in of_kind(fields, ObjectsField)
+            if name in moved
+        }
+        self._masks = {
+            name: self._split.column(name)[self._start : self._stop]
+            for name in of_kind(fields, MaskField)
+            if name in moved
+        }
+
+    def has(self, split: str, row: int) -> bool:
+        """Whether a row is among these."""
+        return split == self._name and self._start <= row < self._stop
+
+    def sample(self, row: int) -> Sample:
+        """One of them."""
+        i = row - self._start
+        image: Any = self._split["image"][row] if self._images is None else self._images[i]
+        if isinstance(image, bytes):
+            pixels = netpbm_pixels(image)
+            image = image if pixels is None else pixels
+        key = f"{self._name}/{row:05d}" if self._keys is None else self._keys[i]
+        objects = None
+        for table in self._objects.values():
+            objects = {n: values[table.offsets[i] : table.offsets[i + 1]] for n, values in table.values.items()}
+        return Sample(key, image, objects=objects, masks={name: mask[i] for name, mask in self._masks.items()})
+
+
+def copy_arrays(store: Store, split: str, index: int, fields: Iterable[str], folder: Path) -> None:
+    """Write the bytes of all arrays of some fields of a shard, uncompressed, to where `complete_shard` takes them."""
+    for field in fields:
+        for array, column in array_columns(field, store[split][field]).items():
+            path = raw_path(folder, array)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = column.part(index)
+            step = max(1, COPY_NBYTES // max(1, column.spec.row_nbytes))
+            with path.open("wb") as file:
+                for start in range(0, part.shape[0], step):
+                    file.write(part[start : min(start + step, part.shape[0])].tobytes())
