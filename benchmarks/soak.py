@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+import tensorstore_ds as tsds
 from benchmarks.measure import (
     FIGURE_HEAD,
     ROOT,
@@ -27,11 +28,14 @@ from benchmarks.measure import (
     table,
     write_result,
 )
+from benchmarks.photographs.drawing import write_class_folders
 from benchmarks.samples import STORE, make_noise
 from tensorstore_ds.comparison.system import own_nbytes
 
 #: Own memory that a process may gain from its 100th epoch on.
 GROWTH_LIMIT = 5  # MB
+#: And with images of differing sizes, of which some MB are in memory at a time, never the same ones.
+SIZES_LIMIT = 20  # MB
 #: Maps that it may gain: the C library's allocator maps its arenas as it likes.
 MAPS_LIMIT = 10
 #: Private memory of a reader. The store has to be larger than that of all of them together.
@@ -45,6 +49,8 @@ LARGE_SHAPE = (256, 256, 3)
 LOADERS = 8
 #: Rows of the smaller store: an epoch of more batches than a loader ever holds, so that its buffers are all there.
 FEW_ROWS = 625
+#: Photographs of differing sizes, and their longer side.
+DIFFERING, LONG_SIDE = 192, 200
 _HELD = {"threads": "threads", "files": "open files", "children": "child processes", "shared": "shared memory"}
 METHODS = {"fork": "forked", "spawn": "spawned"}
 
@@ -62,6 +68,15 @@ def measure_epochs(store: Path, epochs: int) -> list[Figure]:
         Figure(f"{name}: own memory more", growth, GROWTH_LIMIT, "MB", 1, note=note),
         *(Figure(f"{name}: {what} more", last[key] - first[key], limit, decimals=0) for key, what, limit in others),
     ]
+
+
+def measure_sizes(store: Path, epochs: int) -> list[Figure]:
+    """Images of differing sizes in one process: buffers of all sizes come and go."""
+    first, *_, last = in_fresh_process("soak_processes", "sizes", store, epochs)
+    name = f"{epochs:,} epochs of images of differing sizes, as lists, padded and cropped"
+    note = f"{first['own'] / 1000:.1f} MB after {first['epoch']:,}, {last['own'] / 1000:.1f} MB at the end"
+    growth = (last["own"] - first["own"]) / 1000
+    return [Figure(f"{name}: own memory more", growth, SIZES_LIMIT, "MB", 1, note=note)]
 
 
 def measure_readers(store: Path, nbytes: int, count: int) -> list[Figure]:
@@ -125,10 +140,13 @@ def measure_drops(store: Path, count: int) -> list[Figure]:
 
 
 def measure_all(scratch: Path, epochs: int, drops: int, readers: int) -> list[Figure]:
-    """All four."""
+    """All five."""
     small, few, large = (scratch / name for name in ("small", "few", "large"))
     make_noise(small, SMALL_ROWS, SMALL_SHAPE)
     figures = [*measure_epochs(small / STORE, epochs), *measure_drops(small / STORE, drops)]
+    write_class_folders(scratch / "photographs", DIFFERING, LONG_SIDE)
+    tsds.convert(scratch / "photographs", scratch / "sizes.tsds", tsds.ConvertOptions(encoding="jpeg", workers=2))
+    figures += measure_sizes(scratch / "sizes.tsds", min(100, epochs))
     row = LARGE_SHAPE[0] * LARGE_SHAPE[1] * LARGE_SHAPE[2]
     rows = max(2 * FEW_ROWS, readers * PRIVATE_LIMIT * 1_000_000 // row + 1)  # more than all readers may have
     make_noise(few, FEW_ROWS, LARGE_SHAPE)

@@ -55,6 +55,24 @@ def run_epochs(store: Path, epochs: int) -> list[dict[str, int]]:
     return seen
 
 
+def run_sizes(store: Path, epochs: int) -> list[dict[str, int]]:
+    """Images of differing sizes, as lists, padded and cropped in turn; what is held after 10 epochs and at the end."""
+    dataset, crops = tsds.StoreDataset(store), tsds.RandomResizedCrop(96)
+    loaders = [
+        tsds.DataLoader(dataset, BATCH, shuffle=True, num_threads=2),
+        tsds.DataLoader(dataset, BATCH, shuffle=True, num_threads=2, collate_images="padded"),
+        tsds.DataLoader(dataset, BATCH, shuffle=True, num_threads=2, decode=crops),
+    ]
+    seen = []
+    for epoch in range(1, epochs + 1):
+        for loader in loaders:
+            if sum(len(batch["label"]) for batch in loader) != len(dataset):
+                raise RuntimeError(f"epoch {epoch}: expected {len(dataset)} samples")
+        if epoch in (min(10, epochs), epochs):
+            seen.append({"epoch": epoch, **held()})
+    return seen
+
+
 def settled(done: Callable[[], bool]) -> None:
     """Look again until it is so, for a while."""
     end = time.monotonic() + SETTLE
@@ -245,6 +263,8 @@ def main(what: str, store: str, *rest: str) -> None:
     path = Path(store)
     if what == "epochs":
         found: Any = run_epochs(path, int(rest[0]))
+    elif what == "sizes":
+        found = run_sizes(path, int(rest[0]))
     elif what in ("readers", "loaders"):
         found = run_readers(path, rest[0], int(rest[1]), what == "loaders")
     else:

@@ -161,7 +161,7 @@ def test_encoded_images_are_loaded_only_and_not_as_tensors(tmp_path: Path) -> No
     for way in CPU_WAYS:
         made = runner(way, tmp_path / "s.tsds", tmp_path)
         if way.group == "tensors":
-            with pytest.raises(tsds.ResidencyError, match="expected images kept as pixels, found source"):
+            with pytest.raises(tsds.ResidencyError, match="expected images kept as pixels of one size, found source"):
                 made.feed.open()
         else:
             assert made.load(3, 0.01)["samples"] == 8

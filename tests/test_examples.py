@@ -72,6 +72,15 @@ def test_classification_learns_digits(example: Example, digits: Path) -> None:
     assert number(line, "accuracy") > 0.8
 
 
+@pytest.mark.slow
+def test_photographs_are_drawn_and_learned(example: Example, tmp_path: Path) -> None:
+    line = example("photographs.py", tmp_path / "photos", "--epochs", 1, "--size", 64)
+    assert line.endswith("on 40 photographs after 1 epochs") and 0 <= number(line, "accuracy") <= 1
+    dataset = tsds.StoreDataset(tmp_path / "photos.tsds", "train")
+    assert len(dataset) == 120 and len({tuple(shape) for shape in dataset.split.image_shapes.tolist()}) > 60
+    assert dataset.classes == ("disc", "square", "triangle")
+
+
 def test_writing_makes_the_same_store_with_any_number_of_processes(tmp_path: Path) -> None:
     for count in (1, 3):
         words = [EXAMPLES / "writing.py", tmp_path / f"{count}.tsds", "--processes", str(count)]

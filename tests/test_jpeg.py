@@ -287,5 +287,18 @@ def fuzz(count, seed):
         try_mutated(files[i % len(files)], rng, part)
 
 
+def test_a_scan_header_of_no_bytes_is_no_crash():
+    data = jpeg(drawn(20, 20), restart_marker_blocks=1)
+    at = data.index(b"\xff\xda")
+    for length in (b"\0\2", b"\0\3", b"\0\5"):
+        mutated_data = data[: at + 2] + length + data[at + 4 :]
+        assert len(find_restarts(mutated_data)) == 0
+
+
 def test_mutated_files_give_an_error_or_the_right_pixels():
     fuzz(3000, seed=0)
+
+
+@pytest.mark.slow
+def test_many_mutated_files_give_an_error_or_the_right_pixels():
+    fuzz(40_000, seed=1)

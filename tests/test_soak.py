@@ -23,7 +23,7 @@ def test_a_small_soak_keeps_the_bounds(tmp_path: Path, capsys: pytest.CaptureFix
     assert soak.main(given) == 0, capsys.readouterr().out
     content = json.loads(file.read_text())
     assert {"cpu", "cores", "memory", "date"} <= content["machine"].keys()
-    assert [figure["met"] for figure in content["figures"]] == [True] * 15
+    assert [figure["met"] for figure in content["figures"]] == [True] * 16
     assert re.fullmatch(r"[\d.]+ MB after 10, [\d.]+ MB after 20; \d+ s", content["figures"][0]["note"])
     assert list(tmp_path.iterdir()) == [file]
 
@@ -32,6 +32,8 @@ def test_a_bound_that_is_exceeded_is_a_status(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(soak, "make_noise", lambda folder, *_: (folder.mkdir(), (folder / "images.npy").touch()))
     monkeypatch.setattr(soak, "measure_epochs", lambda *_: [Figure("memory more", 6.0, 5.0, "MB")])
     monkeypatch.setattr(soak, "measure_drops", lambda *_: [Figure("threads more", 0, 0)])
+    monkeypatch.setattr(soak, "DIFFERING", 4)
+    monkeypatch.setattr(soak, "measure_sizes", lambda *_: [])
     monkeypatch.setattr(soak, "measure_readers", lambda *_: [])
     monkeypatch.setattr(soak, "measure_loaders", lambda *_: [])
     assert soak.main(["--scratch", str(tmp_path)]) == 1

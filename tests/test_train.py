@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.nn.modules.module import register_module_forward_hook
-from torchvision.models.vision_transformer import EncoderBlock
 
 import tensorstore_ds as tsds
 from global_state import global_state
 from stores import Samples
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
-from training_stores import annotated, labelled, load_history, one_line, patterns, small
+from training_stores import annotated, labelled, load_history, one_line, patterns, signal_in_pass, small
 
 
 @pytest.fixture(scope="module")
@@ -147,28 +144,6 @@ class Stop:
     def __call__(self, record: tsds.EpochRecord) -> None:
         if record.epoch == self.epoch:
             os.kill(os.getpid(), self.number)
-
-
-@contextmanager
-def signal_in_pass(number: int, *, passes: int, backward: bool) -> Iterator[None]:
-    """Send this process a signal in a block of the model, in the pass of that number, forward or backward."""
-    seen = 0
-
-    def after(block: Any, inputs: Any, outputs: torch.Tensor) -> None:
-        nonlocal seen
-        if not isinstance(block, EncoderBlock) or not block.training or type(outputs) is not torch.Tensor:
-            return  # an evaluation, or tensors without content, by which memory is reckoned
-        seen += 1
-        if seen == 2 * passes and backward:
-            outputs.register_hook(lambda _: os.kill(os.getpid(), number))
-        elif seen == 2 * passes - 1 and not backward:
-            os.kill(os.getpid(), number)
-
-    handle = register_module_forward_hook(after)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from tensorstore_ds.training.data import (
     eval_split_of,
     image_shape,
     split_of,
+    stored_size,
     train_loader,
     unlabelled_samples,
     unseen_classes,
@@ -124,7 +125,7 @@ def images(*shapes: tuple[int, ...], dtype: Any = np.uint8, count: int = 3) -> l
 )
 def test_the_shape_of_all_images(tmp_path: Path, samples: Any, options: Any, expected: tuple[int, int, int]) -> None:
     store = store_of(tmp_path / "s.tsds", samples, CLASSES, **options)
-    assert image_shape(store, store["train"]) == expected
+    assert image_shape(store["train"]) == expected
 
 
 def source_files(path: Path, *sizes: tuple[int, int]) -> tsds.Store:
@@ -138,34 +139,45 @@ def source_files(path: Path, *sizes: tuple[int, int]) -> tsds.Store:
 
 def test_the_shape_of_files_that_are_kept(tmp_path: Path) -> None:
     store = source_files(tmp_path, *[(7, 5)] * 3)
-    assert image_shape(store, store["train"]) == (7, 5, 3)
+    assert image_shape(store["train"]) == (7, 5, 3)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "found"),
+    ("sizes", "side"),
     [
-        ([(7, 5), (5, 7)], "found 5x7, 7x5. Convert with `size`."),
-        ([(n + 1, 5) for n in range(5)], "found 1x5, 2x5, 3x5 and others. Convert with `size`."),
-        ([(n + 1, 5) for n in range(20)], "found many sizes. Convert with `size`."),
+        ([(7, 5), (5, 7)], 16),
+        ([(70, 50), (40, 60), (90, 80)], 48),
+        ([(300, 400), (400, 300), (10, 20)], 224),
     ],
 )
-def test_images_of_several_sizes(tmp_path: Path, sizes: list[tuple[int, int]], found: str) -> None:
+def test_images_of_several_sizes_become_squares(tmp_path: Path, sizes: list[tuple[int, int]], side: int) -> None:
     store = source_files(tmp_path, *sizes)
-    text = refused(lambda: image_shape(store, store["train"]))
-    assert text == f"train/image: expected images of one size, {found}"
+    assert image_shape(store["train"]) == (side, side, 3)
+    assert stored_size(store, store["train"]) is None
+
+
+def test_the_size_that_a_conversion_made(tmp_path: Path) -> None:
+    samples = images((6, 9, 3), (20, 10, 3))
+    store = store_of(tmp_path / "a.tsds", samples, CLASSES, encoding="jpeg", size=(8, 10))
+    assert stored_size(store, store["train"]) == (8, 10)
+    for name, encoding in (("b", "jpeg"), ("c", "raw")):
+        store = store_of(tmp_path / f"{name}.tsds", images((6, 9, 3)), CLASSES, encoding=encoding)
+        assert stored_size(store, store["train"]) == (None if encoding == "jpeg" else (6, 9))
 
 
 def test_images_of_16_bits(tmp_path: Path) -> None:
     store = store_of(tmp_path / "s.tsds", images((4, 4, 1), dtype=np.uint16), CLASSES)
-    text = refused(lambda: image_shape(store, store["train"]))
+    text = refused(lambda: image_shape(store["train"]))
     assert text == "train/image: expected uint8, found uint16. Convert 8-bit images."
+    store = store_of(tmp_path / "t.tsds", images((4, 4, 1), (5, 4, 1), dtype=np.uint16), CLASSES)
+    assert refused(lambda: image_shape(store["train"])) == text
 
 
 @pytest.mark.parametrize("name", ["picture", "image"])
 def test_no_images(tmp_path: Path, name: str) -> None:
     field = {"kind": "array", "dtype": "uint8", "shape": [3]}
     store = tsds.open(write_store(tmp_path / "s", {name: field}, ("train", 2, {name: np.zeros((2, 3), np.uint8)})))
-    text = refused(lambda: image_shape(store, store["train"]))
+    text = refused(lambda: image_shape(store["train"]))
     assert text == f"train: expected images in a field image, found {name} (array). Convert images."
 
 

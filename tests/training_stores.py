@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch.nn.modules.module import register_module_forward_hook
+from torchvision.models.vision_transformer import EncoderBlock
 
 import tensorstore_ds as tsds
 from stores import store_of
@@ -102,3 +107,25 @@ def one_line(error: TsdsError) -> str:
 def names(folder: Path) -> Sequence[str]:
     """What is in a folder."""
     return sorted(path.name for path in folder.iterdir())
+
+
+@contextmanager
+def signal_in_pass(number: int, *, passes: int, backward: bool) -> Iterator[None]:
+    """Send this process a signal in a block of the model, in the pass of that number, forward or backward."""
+    seen = 0
+
+    def after(block: Any, inputs: Any, outputs: torch.Tensor) -> None:
+        nonlocal seen
+        if not isinstance(block, EncoderBlock) or not block.training or type(outputs) is not torch.Tensor:
+            return  # an evaluation, or tensors without content, by which memory is reckoned
+        seen += 1
+        if seen == 2 * passes and backward:
+            outputs.register_hook(lambda _: os.kill(os.getpid(), number))
+        elif seen == 2 * passes - 1 and not backward:
+            os.kill(os.getpid(), number)
+
+    handle = register_module_forward_hook(after)
+    try:
+        yield
+    finally:
+        handle.remove()

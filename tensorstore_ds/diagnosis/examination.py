@@ -63,6 +63,8 @@ class Examination:
         self._student = self._choose_student(dataset, step)
         if self._student is not None and self._student.fields is not None:
             dataset = loading.remade(dataset, self._student.fields, dataset.transform)
+        if self._student is not None and self._student.decode is not None and dataset.decode is None:
+            dataset = dataset.with_decode(self._student.decode)
         self._dataset = dataset
         self._rows = dataset  # those that are in memory, once they have been brought there
 
@@ -75,7 +77,7 @@ class Examination:
             return None
         try:
             options = TrainOptions(model=model, batch_size=self._options.batch_size)
-            return training.student_of(self._store, dataset.split, options, self._device)
+            return training.student_of(dataset.split, options, self._device)
         except TsdsError as error:
             self._note("training", f"no model learns from this store, loading alone was examined ({error})")
             return None

@@ -15,9 +15,10 @@ from tensorstore_ds.diagnosis.measure_loading import Step, finish, loader_of
 from tensorstore_ds.diagnosis.results import Copies, ModelRun, Settings
 from tensorstore_ds.loading.collate import Collate, map_tensors
 from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.decoding import Plan
 from tensorstore_ds.loading.device import DevicePrefetcher, move
-from tensorstore_ds.reading.store import Split, Store
-from tensorstore_ds.training.augmentation import train_transform
+from tensorstore_ds.reading.store import Split
+from tensorstore_ds.training.augmentation import train_plan, train_transform
 from tensorstore_ds.training.data import image_shape, task_of
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import TrainOptions
@@ -38,6 +39,7 @@ class Student:
     fields: tuple[str, ...] | None = None  #: of the store that it needs; None: all
     transform: Callable[..., Any] | None = None  #: called as ``transform(batch, rows, epoch)`` on the device
     collate: Collate = "packed"  #: the shape of objects that it takes
+    decode: Plan | None = None  #: how its images are placed before they are decoded
 
     def whole_step(self, batch: Any, batch_size: int, epoch: int) -> None:
         """Transform a batch and learn from it."""
@@ -50,7 +52,7 @@ class Student:
         return next(iter(loader_of(dataset, Settings(), batch_size, device=device, collate=self.collate)))
 
 
-def student_of(store: Store, split: Split, options: TrainOptions, device: torch.device) -> Student:
+def student_of(split: Split, options: TrainOptions, device: torch.device) -> Student:
     """The model that `tsds train` would train on a split.
 
     Raises:
@@ -58,12 +60,12 @@ def student_of(store: Store, split: Split, options: TrainOptions, device: torch.
         FormatError: a label is not the index of a class.
     """
     task = task_of(split)
-    height, width, channels = image_shape(store, split)
+    height, width, channels = image_shape(split)
     vit = options.vit((height, width), channels)
     options = completed(options, vit)
     transform = train_transform(split, options, vit)
     learner = Learner(vit, task, options, device=device, steps=10**6)  # the learning rate does not matter here
-    return Student(options.model, learner.train_batch, task.fields, transform)
+    return Student(options.model, learner.train_batch, task.fields, transform, decode=train_plan(split, options, vit))
 
 
 # --- the model alone --------------------------------------------------------------------------------------------

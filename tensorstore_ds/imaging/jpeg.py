@@ -28,6 +28,8 @@ except ImportError:  # no wheel for musl and free-threaded Python: Pillow is slo
 
 #: How a JPEG file begins.
 JPEG = b"\xff\xd8"
+#: A file in memory.
+Bytes = bytes | bytearray | memoryview
 Subsampling = Literal["4:2:0", "4:4:4"]
 #: One pixel of chroma stands for so many of the image, in both directions.
 _SUBSAMPLING: dict[Subsampling, int] = {"4:2:0": 2, "4:4:4": 1}
@@ -111,11 +113,12 @@ class Scan:
     margin: int
 
 
-def read_header(data: bytes) -> JpegHeader | None:
+def read_header(data: Bytes) -> JpegHeader | None:
     """The header of a JPEG file with 8 bits a sample; None of anything else, or where it is damaged."""
     if data[:3] != b"\xff\xd8\xff":
         return None
-    kept, at, frame, size_at, interval, has_metadata = [data[:2]], 2, b"", 0, 0, False
+    kept, at, size_at, interval, has_metadata = [data[:2]], 2, 0, 0, False
+    frame: Bytes = b""
     kept_nbytes, marker_of_frame, is_plain = 2, 0, True
     while True:
         head = data[at : at + 4]
@@ -147,13 +150,13 @@ def read_header(data: bytes) -> JpegHeader | None:
     if not height or not width or components not in (1, 3, 4):  # the height may come behind the scan
         return None
     scan = None
-    complete = segment[4] == components and segment[5 + 2 * components :] == b"\0\x3f\0"
+    complete = len(segment) == 8 + 2 * components and segment[4] == components and segment[-3:] == b"\0\x3f\0"
     if is_plain and complete and marker_of_frame in _SEQUENTIAL and interval:
         scan = _scan(frame, b"".join(kept), size_at, at, interval)
     return JpegHeader(height, width, components, has_metadata, scan)
 
 
-def _scan(frame: bytes, head: bytes, size_at: int, start: int, interval: int) -> Scan | None:
+def _scan(frame: Bytes, head: bytes, size_at: int, start: int, interval: int) -> Scan | None:
     """The grid of the intervals; None if they do not make one, or the chroma is of an unusual size."""
     height, width, components = frame[5] << 8 | frame[6], frame[7] << 8 | frame[8], frame[9]
     factors = [(each >> 4, each & 15) for each in frame[11::3]]
@@ -192,7 +195,7 @@ def find_restarts(data: bytes) -> NDArray[np.uint32]:
     return restarts if _fit(data, header.scan, restarts) else none
 
 
-def _fit(data: bytes, scan: Scan, restarts: NDArray[np.uint32]) -> bool:
+def _fit(data: Bytes, scan: Scan, restarts: NDArray[np.uint32]) -> bool:
     """Whether there is a restart marker, rightly numbered, before each of these, and as many as the size asks for."""
     count = len(restarts)
     if count != scan.rows * scan.columns - 1:
@@ -204,7 +207,7 @@ def _fit(data: bytes, scan: Scan, restarts: NDArray[np.uint32]) -> bool:
     return bool((_pairs(data)[restarts - 2] == _markers(count)).all())
 
 
-def _pairs(data: bytes | bytearray) -> NDArray[np.uint16]:
+def _pairs(data: Bytes) -> NDArray[np.uint16]:
     """(bytes - 1,) each byte and the one behind it: a view."""
     return np.ndarray((len(data) - 1,), "<u2", data, 0, (1,))
 
@@ -215,7 +218,7 @@ def _markers(count: int) -> NDArray[np.uint16]:
     return ((np.arange(count) & 7) << 8 | 0xD0FF).astype(np.uint16)
 
 
-def cut(data: bytes, header: JpegHeader, restarts: NDArray[np.uint32], part: Part) -> tuple[bytearray, Part] | None:
+def cut(data: Bytes, header: JpegHeader, restarts: NDArray[np.uint32], part: Part) -> tuple[bytearray, Part] | None:
     """A JPEG file of the intervals that hold a part of an image, and what they cover of it.
 
     Of what they cover, `part` itself has the bits that decoding everything gives, and its edges where the image ends.
@@ -237,10 +240,10 @@ def cut(data: bytes, header: JpegHeader, restarts: NDArray[np.uint32], part: Par
     bounds = np.empty(len(restarts) + 2, np.int64)
     bounds[0], bounds[1:-1], bounds[-1] = scan.start, restarts, len(data)
     if bottom == scan.rows and right == scan.columns:
-        end = data.find(b"\xff\xd9", int(bounds[-2]))  # others may follow, such as the preview of a camera
+        end = bytes(data[int(bounds[-2]) :]).find(b"\xff\xd9")  # more may follow, such as the preview of a camera
         if end < 0:
             return None
-        bounds[-1] = end + 2
+        bounds[-1] = bounds[-2] + end + 2
     grid = scan.rows, scan.columns
     starts, ends = (each.reshape(grid)[top:bottom, left:right] for each in (bounds[:-1], bounds[1:]))
     covered = Part(top * height, left * width, min(bottom * height, header.height), min(right * width, header.width))
@@ -256,7 +259,7 @@ def cut(data: bytes, header: JpegHeader, restarts: NDArray[np.uint32], part: Par
 
 
 def decode_jpeg(
-    data: bytes | bytearray,
+    data: Bytes,
     header: JpegHeader,
     *,
     channels: int,
@@ -296,7 +299,7 @@ def decode_jpeg(
     return _decode_by_pillow(data, (height, width), channels, scale)
 
 
-def _decode_by_pillow(data: bytes | bytearray, size: tuple[int, int], channels: int, scale: int) -> NDArray[np.uint8]:
+def _decode_by_pillow(data: Bytes, size: tuple[int, int], channels: int, scale: int) -> NDArray[np.uint8]:
     """What simplejpeg does not read (CMYK), or has doubts about that do not matter (bytes behind the pixels)."""
     try:
         image: Image.Image = Image.open(io.BytesIO(data), formats=("JPEG",))

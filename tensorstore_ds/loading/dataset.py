@@ -302,12 +302,22 @@ class StoreDataset(Dataset[Sample]):
         batch = self.gather(indices, draw=draw)
         return TransformedSamples(batch) if self.by_sample and draw is None else batch
 
-    def gather(self, indices: ArrayLike, pool: BufferPool | None = None, draw: tuple[int, int] | None = None) -> Batch:
+    def gather(
+        self,
+        indices: ArrayLike,
+        pool: BufferPool | None = None,
+        draw: tuple[int, int] | None = None,
+        *,
+        fields: Sequence[str] | None = None,
+    ) -> Batch:
         """A whole batch in memory of `pool`, the data set's own by default; what is drawn follows from (seed, epoch).
+
+        With some `fields`, it has only these.
 
         With ``on_error="replace"``, the batch's `rows` are those that took the place of damaged ones.
         """
-        return self._gather(self.fields, self.store_rows(indices), pool or self._pool, draw or (0, self.epoch))
+        names = self.fields if fields is None else fields
+        return self._gather(names, self.store_rows(indices), pool or self._pool, draw or (0, self.epoch))
 
     def _gather(self, names: Sequence[str], rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
         placements, columns = None, dict[str, Value]()

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.schema import ArraySpec
-from tensorstore_ds.imaging.jpeg import Part, scale_for
+from tensorstore_ds.imaging.jpeg import SCALES, Part
 from tensorstore_ds.imaging.placement import Placement
-from tensorstore_ds.imaging.resizing import resize
+from tensorstore_ds.imaging.resizing import as_image, resize
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.augment.geometry import Geometry
 from tensorstore_ds.loading.augment.pixels import mirror
@@ -34,9 +34,9 @@ from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.fields import key_of
 from tensorstore_ds.options import refusal
-from tensorstore_ds.reading.columns import RaggedColumn
+from tensorstore_ds.reading.columns import RaggedColumn, aligned_empty
 from tensorstore_ds.reading.store import Split
-from tensorstore_ds.reading.stored_images import Pixels, decode_part, netpbm_pixels
+from tensorstore_ds.reading.stored_images import Pixels, decode_part, netpbm_pixels, stored_shape
 from tensorstore_ds.seeding import fold
 
 #: What `decode` may be: a step, or several in a `Compose`.
@@ -49,7 +49,10 @@ Images = torch.Tensor | list[torch.Tensor]
 _upsample = torch.ops.aten._upsample_bilinear2d_aa.default
 _upsample_out = torch.ops.aten._upsample_bilinear2d_aa.out
 
-_scratch = threading.local()  # pixels that one thread decodes before it resizes them
+#: A thread keeps so many bytes for pixels that are decoded before they are resized.
+_MOST_SCRATCH = 64 * 1024**2
+_AROUND = 256  #: pixels that are decoded around a part, at most about
+_scratch = threading.local()
 
 
 def steps_of(plan: Plan) -> list[Geometry]:
@@ -83,38 +86,36 @@ def fixes_size(plan: Plan | None, had_one: bool) -> bool:
 
 
 class Window(NamedTuple):
-    """What is seen of one image: see `Placements`."""
+    """What is seen of one image: see `Placements`. Pairs are y, x."""
 
-    origin: tuple[float, float]
-    extent: tuple[float, float]
-    resized: tuple[int, int]
-    first: tuple[int, int]  #: of the resized image, the first line and column that are seen
-    last: tuple[int, int]  #: and the ones after the last
-    at: tuple[int, int]  #: where these lie on the canvas
+    origin: list[float]
+    extent: list[float]
+    resized: list[int]
+    first: list[int]  #: of the resized image, the first line and column that are seen
+    last: list[int]  #: and the ones after the last
+    at: list[int]  #: where these lie on the canvas
+    is_whole: bool  #: whether all of the resized image is seen
+    low: list[int]  #: where the pixels begin on which it depends
+    high: list[int]  #: and where they end
+    scale: int  #: as 1 of so many pixels they are still enough
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of the resized image is seen."""
-        return self.first == (0, 0) and self.last == self.resized
 
-    def needed(self, shape: Sequence[int]) -> Part:
-        """The pixels of an image on which it depends."""
-        if self.is_whole:
-            low = [math.floor(o) for o in self.origin]
-            high = [math.ceil(o + e) for o, e in zip(self.origin, self.extent, strict=True)]
-        elif self.resized == self.extent:
-            low = [math.floor(o + first) for o, first in zip(self.origin, self.first, strict=True)]
-            high = [math.ceil(o + last) for o, last in zip(self.origin, self.last, strict=True)]
-        else:
-            # From the first pixel on: only so torch's result is that of the whole image, cut afterwards.
-            low = [math.floor(o) for o in self.origin]
-            high = [
-                math.ceil(min(o + e, o + (last - 0.5) * e / r + max(e / r, 1.0) + 1))
-                for o, e, r, last in zip(self.origin, self.extent, self.resized, self.last, strict=True)
-            ]
-        low = [min(max(0, n), size - 1) for n, size in zip(low, shape, strict=False)]
-        high = [max(first + 1, min(n, size)) for first, n, size in zip(low, high, shape, strict=False)]
-        return Part(*low, *high)
+def windows_of(placements: Placements, sizes: NDArray[np.integer[Any]]) -> list[Window]:
+    """What is seen of each image; `sizes` are their (B, 2) heights and widths."""
+    low, high = placements.window
+    origin, extent, resized = placements.origin, placements.extent, placements.resized
+    first, last = low - placements.offset, high - placements.offset
+    step = extent / np.maximum(1, resized)
+    is_whole = ((first == 0) & (last == resized)).all(axis=1, keepdims=True)
+    is_cut = ~is_whole & (resized == extent).all(axis=1, keepdims=True)
+    # A window that is resized depends on all from the first pixel on: only so torch's result is that of the image.
+    reach = np.where(is_whole, np.inf, np.where(is_cut, last, (last - 0.5) * step + np.maximum(step, 1.0) + 1))
+    begins = np.floor(origin + np.where(is_cut, first, 0)).clip(0, sizes - 1)
+    ends = np.ceil(origin + np.minimum(extent, reach)).clip(begins + 1, sizes)
+    scales = np.array([1, *SCALES[::-1]])
+    scale = scales[np.searchsorted(scales, step.min(axis=1), "right").clip(1) - 1]
+    arrays = (origin, extent, resized, first, last, low, is_whole[:, 0], begins.astype(int), ends.astype(int), scale)
+    return [Window(*each) for each in zip(*(array.tolist() for array in arrays), strict=True)]
 
 
 class DamagedImageError(SourceError):
@@ -150,35 +151,28 @@ class ImageReader:
         restarts = self._column.per_row.get("restarts") if isinstance(self._column, RaggedColumn) else None
         self._restarts = restarts if isinstance(restarts, RaggedColumn) else None
 
-    def read(self, row: int, window: Window) -> Pixels:
-        """What a window needs of an image; the array may be read-only, or memory of this thread's next call."""
-        shape = self.shapes[row].tolist()
-        part, stored = window.needed(shape), self._stored(row)
-        if isinstance(stored, np.ndarray):
-            array = stored[part.top : part.bottom, part.left : part.right]
+    def read(self, row: int, window: Window, buffer: NDArray[np.uint8] | None) -> Pixels:
+        """What a window needs of an image; the array may be read-only, or in `buffer`, if there is one."""
+        part = Part(*window.low, *window.high)
+        if self._files is None:
+            pixels: NDArray[Any] | None = self._column[row]
+        else:
+            file: Any = self._files[int(self._offsets[row]) : int(self._offsets[row + 1])]
+            pixels = netpbm_pixels(file)
+        if pixels is not None:
+            array = pixels[part.top : part.bottom, part.left : part.right]
             if self._mixed and array.shape[2] == 1:
                 array = np.repeat(array, 3, axis=2)
             return Pixels(array, part.top, part.left)
-        restarts = None if self._restarts is None else self._restarts[row]
         return decode_part(
-            stored,
+            memoryview(file),
             part,
-            shape=shape,
-            restarts=restarts,
-            scale=scale_for(window.extent, window.resized),
+            shape=self.shapes[row].tolist(),
+            restarts=None if self._restarts is None else self._restarts[row],
+            scale=window.scale,
             channels=3 if self._mixed else None,
-            key="",
-            buffer=_buffer(3 * (part.height + 64) * (part.width + 64)),
+            buffer=buffer,
         )
-
-    def _stored(self, row: int) -> NDArray[Any] | bytes:
-        """An image (H, W, C) as a view of the map, or the bytes of its file."""
-        if self._files is None:
-            pixels: NDArray[Any] = self._column[row]
-            return pixels
-        data = self._files[int(self._offsets[row]) : int(self._offsets[row + 1])]
-        view = netpbm_pixels(data)
-        return data.tobytes() if view is None else view
 
     def images(self, rows: NDArray[np.int64], placements: Placements, pool: BufferPool, *, stack: bool) -> Images:
         """Images of some rows, as they are placed; on one canvas size if they are stacked.
@@ -186,18 +180,23 @@ class ImageReader:
         Raises:
             DamagedImageError: an image cannot be decoded, or is of another dtype than those that it is stacked with.
         """
-        windows, sizes = _windows(placements), placements.size.tolist()
+        windows, sizes = windows_of(placements, self.shapes[rows, :2]), placements.size.tolist()
         tensor: torch.Tensor | None = None
         stacked: NDArray[Any] | None = None
         listed = []
         for i, (row, window) in enumerate(zip(rows.tolist(), windows, strict=True)):
             try:
-                pixels = self.read(row, window)
+                pixels = self.read(row, window, _scratch_of(window) if stack else None)
             except SourceError as error:
                 raise DamagedImageError(i, key_of(self._split, row), error) from error
             if not stack:
-                canvas = np.empty((*sizes[i], pixels.array.shape[2]), pixels.array.dtype)
+                canvas, is_placed = pixels.array, window.is_whole and window.resized == window.extent == sizes[i]
+                is_placed &= sizes[i] == list(canvas.shape[:2]) and _is_dense(canvas)
+                if not is_placed:
+                    canvas = np.empty((*sizes[i], canvas.shape[2]), canvas.dtype)
                 listed.append(torch.from_numpy(canvas).permute(2, 0, 1))
+                if is_placed:
+                    continue
             else:
                 if stacked is None:
                     tensor, stacked = pool.empty(len(rows), _spec(pixels, sizes[0]))
@@ -218,25 +217,21 @@ def _spec(pixels: Pixels, size: list[int]) -> ArraySpec:
     return ArraySpec(pixels.array.dtype.name, (*size, pixels.array.shape[2]))
 
 
-def _windows(placements: Placements) -> list[Window]:
-    low, high = placements.window
-    arrays = (
-        placements.origin,
-        placements.extent,
-        placements.resized,
-        low - placements.offset,
-        high - placements.offset,
-        low,
-    )
-    return [Window(*map(tuple, each)) for each in zip(*(array.tolist() for array in arrays), strict=True)]
+def _scratch_of(window: Window) -> NDArray[np.uint8] | None:
+    """Memory for the pixels that are decoded for a window."""
+    height, width = (high - low + _AROUND for low, high in zip(window.low, window.high, strict=True))
+    nbytes = 3 * height * width // window.scale**2
+    return _memory("decoded", nbytes) if nbytes <= _MOST_SCRATCH else None
 
 
-def _buffer(nbytes: int) -> NDArray[np.uint8]:
-    """This thread's memory for pixels that are decoded next: fresh memory costs more than to fill it."""
-    buffer: NDArray[np.uint8] | None = getattr(_scratch, "buffer", None)
-    if buffer is None or len(buffer) < nbytes:
-        buffer = _scratch.buffer = np.empty(nbytes, np.uint8)
-    return buffer
+def _memory(name: str, nbytes: int) -> NDArray[np.uint8]:
+    """This thread's memory of a name: fresh memory costs more than to fill it."""
+    memory: NDArray[np.uint8] | None = getattr(_scratch, name, None)
+    if memory is None or len(memory) < nbytes:
+        memory = aligned_empty((-(-nbytes // 8) * 8,), np.uint8)
+        if nbytes <= _MOST_SCRATCH:
+            setattr(_scratch, name, memory)
+    return memory
 
 
 def lay(canvas: NDArray[Any], pixels: Pixels, window: Window, fill: float) -> None:
@@ -253,7 +248,7 @@ def lay(canvas: NDArray[Any], pixels: Pixels, window: Window, fill: float) -> No
         return
     array, scale = pixels.array, pixels.scale
     y, x = ((o - begins) / scale for o, begins in zip(window.origin, pixels[1:3], strict=True))
-    extent = tuple(e / scale for e in window.extent)
+    extent = [e / scale for e in window.extent]
     whole_pixels = all(n.is_integer() for n in (y, x, *extent))
     if whole_pixels and window.resized == extent:
         y, x = int(y) + window.first[0], int(x) + window.first[1]
@@ -274,8 +269,11 @@ def _resize(
     target: NDArray[Any], part: NDArray[Any], window: Window | None = None, extent: Sequence[float] = ()
 ) -> None:
     """Resize a part to fill `target`; or as if it were `extent` large, what a window shows of it."""
-    dense = part.flags.c_contiguous and part.flags.writeable and min(part.strides) > 0  # torch takes no others
-    source = torch.from_numpy((part if dense else np.array(part, order="C"))[None]).permute(0, 3, 1, 2)
+    if not _is_dense(part):
+        dense = _memory("crop", part.nbytes).view(part.dtype)[: part.size].reshape(part.shape)
+        dense[...] = part
+        part = dense
+    source = torch.from_numpy(part[None]).permute(0, 3, 1, 2)
     native = source.dtype in (torch.uint8, torch.float32, torch.float64)
     source = source if native else source.to(torch.float32)
     out = torch.from_numpy(target[None]).permute(0, 3, 1, 2)
@@ -290,13 +288,42 @@ def _resize(
         size = [last + (last == length) for last, length in zip(window.last, part.shape, strict=False)]
         resized = _upsample(source, size, False, *scales)
         resized = resized[..., window.first[0] : window.last[0], window.first[1] : window.last[1]]
-    out.copy_(resized if native else resized.round_())
+    out.copy_(resized if native or target.dtype.kind == "f" else resized.round_())
+
+
+def decode_resized(
+    data: bytes, size: tuple[int, int], *, is_gray: bool, key: str
+) -> tuple[NDArray[Any], tuple[int, int]]:
+    """An image file as ``Resize(size)`` in a decode plan makes it of a stored one.
+
+    Returns:
+        (H, W, C) pixels, RGB or, if `is_gray`, of one channel; and the image's own (height, width).
+
+    Raises:
+        SourceError: the file is damaged, or no image.
+    """
+    height, width, channels = shape = stored_shape(data, key=key)
+    whole = Placements.whole((height, width))
+    (window,) = windows_of(whole.resize(size), whole.size)
+    part, wanted = Part(*window.low, *window.high), None if is_gray else 3
+    pixels = decode_part(data, part, shape=shape, scale=window.scale, channels=wanted, key=key)
+    canvas = np.empty((*size, pixels.array.shape[2]), pixels.array.dtype)
+    lay(canvas, pixels, window, 0)
+    if is_gray and channels == 3 and canvas.dtype == np.uint8:
+        canvas = np.asarray(as_image(canvas).convert("L"))[:, :, None]
+    return canvas, (height, width)
+
+
+def _is_dense(array: NDArray[Any]) -> bool:
+    """Whether torch takes it as it is."""
+    return array.flags.c_contiguous and array.flags.writeable and min(array.strides) > 0
 
 
 def place_masks(masks: NDArray[Any], field: MaskField, placements: Placements) -> Images:
     """Masks (B, h, w) moved as their images are: each pixel is the one at its center; the rest is ignored, or 0."""
     sizes, laid = placements.size.tolist(), []
-    for i, window in enumerate(_windows(placements)):
+    sizes_of_masks = np.broadcast_to(masks.shape[1:], (len(masks), 2))
+    for i, window in enumerate(windows_of(placements, sizes_of_masks)):
         canvas = np.full(sizes[i], field.ignored or 0, masks.dtype)
         y, x = (
             np.floor(o + (np.arange(a, b) + 0.5) * (e / max(1, r))).astype(np.intp).clip(0, n - 1)

@@ -8,7 +8,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, Literal, TypeVar, Unpack, cast
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from tensorstore_ds.loading.collate import COLLATES, Collate
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan
 from tensorstore_ds.loading.device import CopyTimer, DevicePrefetcher, checked_device
+from tensorstore_ds.loading.device_decoding import DeviceDecoder, check_device_decoding
 from tensorstore_ds.loading.epoch import Epoch, Group, LoaderStats, Position, ahead, grouped
 from tensorstore_ds.loading.order import (
     deciding_sampler,
@@ -94,7 +95,8 @@ class DataLoader(data.DataLoader[Batches]):
             `Compose` of this library's batch transforms; what it draws follows from each sample's row and the epoch. On
             a CPU, the threads call it where it is only of these; else the script's own thread does.
         decode: a plan by which the images of a `StoreDataset` are cut and resized before they are decoded, as its own
-            `decode`.
+            `decode`. Or ``device``: JPEG files (of the encodings ``jpeg`` and ``source``) go to an NVIDIA GPU as they
+            are, and torchvision's nvJPEG decodes them there; not measured yet.
         torch_options: `num_workers`, torch's worker processes, for transforms that hold the GIL, 0 for threads; and
             `drop_last`, `timeout`, `worker_init_fn`, `multiprocessing_context`, `generator`, `persistent_workers`,
             `pin_memory_device` and `in_order`.
@@ -122,10 +124,10 @@ class DataLoader(data.DataLoader[Batches]):
         size_divisor: int = 1,
         residency: ResidencyChoice = "page-cache",
         batch_transform: TransformsBatches | None = None,
-        decode: Plan | None = None,
+        decode: Plan | Literal["device"] | None = None,
         **torch_options: Unpack[TorchOptions],
     ) -> None:
-        if decode is not None:
+        if decode is not None and decode != "device":
             if not isinstance(dataset, StoreDataset):
                 raise refusal("decode", "a StoreDataset", f"a {type(dataset).__name__}")
             dataset = dataset.with_decode(decode)
@@ -136,10 +138,16 @@ class DataLoader(data.DataLoader[Batches]):
         _check_buckets(dataset, sampler, batch_sampler)
         _check_padding(dataset, in_batches, collate_fn, collate_images, size_divisor)
         self.device = None if device is None else checked_device(device)
+        workers = torch_options.get("num_workers", 0)
+        self._decoder: DeviceDecoder | None = None
+        if decode == "device":
+            padded = collate_images == "padded"
+            of_loader = {"workers": workers, "collate_fn": collate_fn, "collate_images=padded": padded}
+            check_device_decoding(dataset, self.device, {**of_loader, "batch_size=None": not in_batches})
+            self._decoder = DeviceDecoder(cast(StoreDataset, dataset), cast(torch.device, self.device))
         on_gpu = self.device is not None and self.device.type == "cuda"
         pin_memory = on_gpu if pin_memory is None else pin_memory
         pinned = pin_memory and torch.cuda.is_available()
-        workers = torch_options.get("num_workers", 0)
         self.seed = seed
         self.collate: Collate = collate
         self.collate_images: CollateImages = collate_images
@@ -322,6 +330,8 @@ class DataLoader(data.DataLoader[Batches]):
         else:
             self._draw_as_torch(position)
             batches = self._by_threads(dataset, position)
+            if self._decoder is not None:
+                batches = map(self._decoder.decode, batches)
         if self.device is not None:
             batches = iter(DevicePrefetcher(batches, self.device, timer=self._copies))
         return position, batches
@@ -337,7 +347,7 @@ class DataLoader(data.DataLoader[Batches]):
             self._resident = lock(open_store(dataset.path), splits=dataset.split_name, fields=dataset.fields)
 
         def make(group: Group) -> list[Any]:
-            whole = dataset.gather(np.concatenate(group), self._pool, draw)
+            whole = (self._decoder or dataset).gather(np.concatenate(group), self._pool, draw)
             if self._in_threads is not None:
                 changed = self._in_threads.transform_batch(whole.columns, whole.rows, position.epoch, self._pool)
                 whole = whole.with_columns(changed)

@@ -53,11 +53,11 @@ def _obstacle(dataset: StoreDataset, device: torch.device | None) -> str | None:
         return "expected a device to keep the split on. Pass `device`."
     if dataset.transform is not None:
         return "a transform gets samples on the CPU. Leave it out, and transform batches on the device."
-    if dataset.decode is not None:
-        return "a decode plan works on the CPU. Leave it out, and transform batches on the device."
     if not all(has_fixed_rows(dataset.split.fields[name]) for name in dataset.fields):
         what = "keys, encoded images and images of differing sizes"
         return f"{what} cannot be kept there. Choose other fields, or another `residency`."
+    if dataset.decode is not None:
+        return "a decode plan works on the CPU. Leave it out, and transform batches on the device."
     return None
 
 

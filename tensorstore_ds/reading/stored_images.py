@@ -38,7 +38,7 @@ _NETPBM = re.compile(rb"P([56])\n([1-9][0-9]{0,9}) ([1-9][0-9]{0,9})\n255\n")
 
 
 #: By EXIF's orientation, how stored pixels become upright: transposed, then mirrored top to bottom, left to right.
-_TURNS = {
+TURNS = {
     1: (False, False, False),
     2: (False, False, True),
     3: (False, True, True),
@@ -89,14 +89,14 @@ def decode_stored(data: bytes, *, key: str) -> NDArray[Any]:
 
 
 def decode_part(
-    data: bytes,
+    data: bytes | memoryview,
     part: Part,
     *,
     shape: Sequence[int],
     restarts: NDArray[np.uint32] | None = None,
     scale: int = 1,
     channels: int | None = None,
-    key: str,
+    key: str = "",
     buffer: NDArray[np.uint8] | None = None,
 ) -> Pixels:
     """At least a part of a stored image file: of a JPEG file, as little more as can be, at a scale.
@@ -114,11 +114,11 @@ def decode_part(
     """
     header = read_header(data)
     if header is None:
-        array = decode_stored(data, key=key)
+        array = decode_stored(bytes(data), key=key)
         _check_shape(array.shape, shape, key)
         return Pixels(np.repeat(array, 3, axis=2) if channels == 3 and array.shape[2] == 1 else array, 0, 0)
-    orientation = orientation_of(data, key) if header.has_metadata else 1
-    turned, *mirrored = _TURNS[orientation]
+    orientation = orientation_of(bytes(data), key) if header.has_metadata else 1
+    turned, *mirrored = TURNS[orientation]
     size = header.height, header.width
     found_channels = 1 if header.components == 1 else 3
     _check_shape((*(size[::-1] if turned else size), found_channels), shape, key)
@@ -129,7 +129,7 @@ def decode_part(
     if turned:
         lines, columns = columns, lines
     wanted, covered = Part(lines[0], columns[0], lines[1], columns[1]), Part(0, 0, *size)
-    file: bytes | bytearray = data
+    file: bytes | bytearray | memoryview = data
     if restarts is not None and wanted.height * wanted.width < _WHOLE * math.prod(size):
         found = cut(data, header, restarts, wanted)
         if found is not None:

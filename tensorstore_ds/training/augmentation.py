@@ -1,4 +1,8 @@
-"""From a batch of stored images to what a model takes: augmented, resized, normalized, on its device."""
+"""From stored images to what a model takes: placed and decoded, or as pixels; augmented, normalized, on its device.
+
+Pixels of one size are gathered as they are, and batches of them are resized and augmented on the device. Other images
+are placed by a decode plan, so that little more is decoded than the model sees; the rest happens on the device, too.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,27 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import ObjectsField
+from tensorstore_ds.format.kinds import EncodedImageField, ObjectsField
 from tensorstore_ds.format.statistics import channel_moments
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.augment.color import ColorJitter, Normalize
-from tensorstore_ds.loading.augment.geometry import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from tensorstore_ds.loading.augment.geometry import (
+    Geometry,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+)
+from tensorstore_ds.loading.fields import is_decoded
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.training.options import TrainOptions, ViTOptions
 
 #: Sides of an image to each pixel of `light`'s shift: 3 pixels of 28, 28 of 224.
 SHIFT = 8
+#: Smallest and largest share of an image that `strong` enlarges.
+SHARES = (0.35, 1.0)
+#: Mean and standard deviation of ImageNet's photographs, which torchvision's models are trained with.
+PHOTOGRAPHS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class RandomStretchedCrop(RandomResizedCrop):
@@ -26,25 +41,46 @@ class RandomStretchedCrop(RandomResizedCrop):
         return self.ratio[0] * aspects, self.ratio[1] * aspects
 
 
+def train_plan(split: Split, options: TrainOptions, vit: ViTOptions) -> Compose | None:
+    """How images of a training split are placed before they are decoded; None if they are pixels of one size.
+
+    ``light``: parts of eight ninths of the height and width. ``strong``: parts of a third of the image or more.
+    """
+    if not is_decoded(split.fields["image"]):
+        return None
+    steps: list[Geometry] = [Resize(vit.image_size)]
+    if options.augment == "strong":
+        steps = [RandomStretchedCrop(vit.image_size, scale=SHARES)]
+    elif options.augment == "light":
+        height, width = vit.image_size
+        steps = [Resize((height + height // SHIFT, width + width // SHIFT)), RandomCrop(vit.image_size)]
+    return Compose(steps, seed=options.seed)
+
+
+def eval_plan(split: Split, vit: ViTOptions) -> Resize | None:
+    """How images of an evaluation are placed before they are decoded; None if they are pixels of one size."""
+    return Resize(vit.image_size) if is_decoded(split.fields["image"]) else None
+
+
 def train_transform(split: Split, options: TrainOptions, vit: ViTOptions) -> Compose:
-    """What batches of a training split go through: ``transform(batch, rows, epoch)``.
+    """What batches of a training split go through: ``transform(batch, rows, epoch)``. Plans have placed their images.
 
     ``light``: shifted by up to an eighth of the image, and brightness and contrast changed by a fifth. ``strong``:
     parts of a third of the image or more, enlarged; brightness, contrast and saturation changed by two fifths.
     """
     height, width = vit.image_size
-    color = vit.channels in (1, 3)
     steps: list[nn.Module] = []
-    if options.augment == "strong":
-        steps.append(RandomStretchedCrop(vit.image_size, scale=(0.35, 1.0)))
-        steps += [ColorJitter(0.4, 0.4, 0.4 if vit.channels == 3 else None)] if color else []
-    else:
-        steps.append(Resize(vit.image_size))
+    if not is_decoded(split.fields["image"]):
+        strong = options.augment == "strong"
+        steps.append(RandomStretchedCrop(vit.image_size, scale=SHARES) if strong else Resize(vit.image_size))
         if options.augment == "light":
             # Continued by the pixels at the edge: black is up to ten standard deviations away in bright, even images.
             padding = (width // SHIFT, height // SHIFT)
             steps.append(RandomCrop(vit.image_size, padding=padding, padding_mode="edge"))
-            steps += [ColorJitter(0.2, 0.2)] if color else []
+    if vit.channels in (1, 3) and options.augment == "strong":
+        steps.append(ColorJitter(0.4, 0.4, 0.4 if vit.channels == 3 else None))
+    elif vit.channels in (1, 3) and options.augment == "light":
+        steps.append(ColorJitter(0.2, 0.2))
     if options.flip:
         has_objects = isinstance(split.fields.get("objects"), ObjectsField)
         steps.append(RandomHorizontalFlip.from_split(split) if has_objects else RandomHorizontalFlip())
@@ -53,13 +89,20 @@ def train_transform(split: Split, options: TrainOptions, vit: ViTOptions) -> Com
 
 def eval_transform(split: Split, options: TrainOptions, vit: ViTOptions) -> Compose:
     """What batches of an evaluation go through: resized, and normalized as in training; `split` is that of training."""
-    return Compose([Resize(vit.image_size), normalize(split)], seed=options.seed)
+    steps = [] if is_decoded(split.fields["image"]) else [Resize(vit.image_size)]
+    return Compose([*steps, normalize(split)], seed=options.seed)
 
 
 def normalize(split: Split) -> Normalize:
-    """By the split's mean and standard deviation; a channel that is constant is only moved to 0."""
+    """By the split's mean and standard deviation; a channel that is constant is only moved to 0.
+
+    By those of photographs, if the store keeps none: of files that are gray and in color, or that were not decoded.
+    """
     channels = channel_moments(split.statistics)
-    if channels is None:  # the store keeps none of images with different numbers of channels
+    if channels is None and isinstance(split.fields["image"], EncodedImageField):
+        is_gray = split.image_shapes[:, 2].max() == 1
+        return Normalize(*(values[1:2] if is_gray else values for values in PHOTOGRAPHS))
+    if channels is None:
         raise OptionError(
             f"{split.name}: expected images of one number of channels, found none in the statistics. "
             'Convert with `color="gray"` or `color="rgb"`.'

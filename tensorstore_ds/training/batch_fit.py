@@ -19,7 +19,7 @@ from tensorstore_ds.loading.device import move
 from tensorstore_ds.loading.loader import PREFETCH_FACTOR
 from tensorstore_ds.machine import address_limits, memory_limits, return_freed_memory, usable_cores
 from tensorstore_ds.reading.store import Split, Store
-from tensorstore_ds.training.augmentation import train_transform
+from tensorstore_ds.training.augmentation import train_plan, train_transform
 from tensorstore_ds.training.data import image_shape, split_of, task_of
 from tensorstore_ds.training.footprint import Footprint
 from tensorstore_ds.training.learner import Learner, precision_of
@@ -65,7 +65,9 @@ def batch_size_of(
     wanted = options.batch_size or max(1, min(BATCH_SIZE, len(split) // ranks.size))
     if ranks.device.type != "cpu":
         return wanted, ""
-    dataset = StoreDataset(store.path, split.name, fields=task.fields)
+    complete = completed(options, vit)
+    plan = train_plan(split, complete, vit)
+    dataset = StoreDataset(store.path, split.name, fields=task.fields, decode=plan)
     footprint = Footprint(
         vit,
         task.outputs,
@@ -73,7 +75,7 @@ def batch_size_of(
         precision_of(options.precision, ranks.device),
         waiting=PREFETCH_FACTOR * (options.num_threads or min(8, usable_cores())) + 1,
         dataset=dataset,
-        transform=train_transform(split, completed(options, vit), vit),
+        transform=train_transform(split, complete, vit),
     )
     needed, least = footprint.nbytes(wanted), footprint.nbytes(1)
     who, left = min((memory_limits() | address_limits()).items(), key=lambda limit: limit[1])
@@ -117,11 +119,11 @@ def memory_advice(store: Store, options: TrainOptions, ranks: Ranks) -> str:
     if ranks.size == 1:  # ranks would wait for each other
         split = split_of(store, options.train_split, "train_split")
         task = task_of(split, options.task)
-        height, width, channels = image_shape(store, split)
+        height, width, channels = image_shape(split)
         vit = options.vit((height, width), channels)
         fitting = fitting_batch_size(
             lambda: Learner(vit, task, options, device=ranks.device, steps=2),
-            StoreDataset(store.path, split.name, fields=task.fields),
+            StoreDataset(store.path, split.name, fields=task.fields, decode=train_plan(split, options, vit)),
             train_transform(split, options, vit),
             ranks.device,
             too_large=wanted,

@@ -48,8 +48,15 @@ class ModelCard:
     task: Task  #: What it has learned.
     mean: tuple[float, ...]  #: Of each channel, by which images are normalized; of values in [0, 1] for uint8.
     std: tuple[float, ...]  #: Likewise.
-    stored: tuple[int, int]  #: (height, width) of the images in the store; the model's own size may be another.
-    fit: Fit = "pad"  #: How images were brought to that size: ``pad``, ``crop`` or ``stretch``.
+    #: (height, width) that the conversion brought images to; the model's own size may be another. None if the store
+    #: has images of sizes of their own, each of which is stretched to the model's as it is decoded.
+    stored: tuple[int, int] | None
+    fit: Fit = "pad"  #: How images were brought to the size `stored`: ``pad``, ``crop`` or ``stretch``.
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(height, width) that images are brought to first; keypoints are predicted in its pixels."""
+        return self.stored or self.vit.image_size
 
     def as_data(self) -> dict[str, Any]:
         """As plain values."""
@@ -61,12 +68,14 @@ class ModelCard:
         vit = _vit(data["vit"])
         mean, std = (_numbers(name, data[name], vit.channels) for name in ("mean", "std"))
         _expect(min(std) > 0, "std", "more than 0", std)
-        height, width = (_integer("stored", side) for side in data["stored"])
-        small = min(height, width) >= 1 and height * width <= MAX_PIXELS
-        _expect(small, "stored", f"1 to {MAX_PIXELS} pixels", (height, width))
+        stored = None
+        if data["stored"] is not None:
+            height, width = stored = _pair("stored", data["stored"])
+            small = min(stored) >= 1 and height * width <= MAX_PIXELS
+            _expect(small, "stored", f"1 to {MAX_PIXELS} pixels", stored)
         fits = [fit for fit in FITS if isinstance(data["fit"], str) and fit == data["fit"]]
         _expect(bool(fits), "fit", f"one of {', '.join(FITS)}", data["fit"])
-        return cls(vit, task_from_data(data["task"]), mean, std, (height, width), fits[0])
+        return cls(vit, task_from_data(data["task"]), mean, std, stored, fits[0])
 
 
 def save(path: Path, card: ModelCard, content: Mapping[str, Any]) -> None:
@@ -203,9 +212,13 @@ def _shapes(card: ModelCard) -> dict[str, torch.Size]:
 
 def _vit(data: Mapping[str, Any]) -> ViTOptions:
     numbers = {name: _integer(name, value) for name, value in data.items() if name not in ("image_size", "dropout")}
-    height, width = (_integer("image_size", side) for side in data["image_size"])
     (dropout,) = _numbers("dropout", [data["dropout"]], 1)
-    return ViTOptions(image_size=(height, width), dropout=dropout, **numbers)
+    return ViTOptions(image_size=_pair("image_size", data["image_size"]), dropout=dropout, **numbers)
+
+
+def _pair(name: str, sides: Any) -> tuple[int, int]:
+    height, width = (_integer(name, side) for side in sides)
+    return height, width
 
 
 def _integer(name: str, value: object) -> int:

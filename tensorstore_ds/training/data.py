@@ -10,12 +10,21 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField, RawImageField
+from tensorstore_ds.format.kinds import (
+    ImageField,
+    LabelField,
+    MaskField,
+    ObjectsField,
+    RaggedImageField,
+    RawImageField,
+)
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.decoding import Plan
+from tensorstore_ds.loading.fields import is_decoded
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.weighted import WeightedSampler, checked_labels, class_balanced_weights, repeat_factors
 from tensorstore_ds.machine import memory_limit
@@ -31,6 +40,8 @@ EVAL_SPLITS = ("val", "valid", "validation", "test")
 RARE = 0.1
 #: Of neighboring rows that are read together, where a split does not fit in memory.
 BLOCK_NBYTES = 8 * 1024**2
+#: Sides of what a model gets of images that differ in size: at most this, and a multiple of a patch.
+LARGEST_SIDE, PATCH = 224, 16
 
 
 def split_of(store: Store, name: str, option: str) -> Split:
@@ -165,42 +176,47 @@ def has_labels(task: Task, split: Split) -> bool:
     return not task.label_field or bool(counts.any())
 
 
-def image_shape(store: Store, split: Split) -> tuple[int, int, int]:
-    """(height, width, channels) of all images of a split.
+def image_shape(split: Split) -> tuple[int, int, int]:
+    """(height, width, channels) of what a model gets of a split's images, if nobody asks for another size.
+
+    That is their own size, if all have one. Otherwise a square of 224 x 224, or less where most images are smaller.
 
     Raises:
-        OptionError: there are no images, they are of several sizes, or not of 8 bits.
+        OptionError: there are no images, or they are not of 8 bits.
     """
     field = split.fields.get("image")
     if not isinstance(field, ImageField):
         raise OptionError(f"{split.name}: expected images in a field image, found {_kinds(split)}. Convert images.")
+    if isinstance(field, RawImageField | RaggedImageField) and field.dtype not in ("uint8", "float32", "float16"):
+        raise OptionError(f"{split.name}/image: expected uint8, found {field.dtype}. Convert 8-bit images.")
     if isinstance(field, RawImageField):
-        if field.spec.dtype not in ("uint8", "float32", "float16"):
-            raise OptionError(f"{split.name}/image: expected uint8, found {field.spec.dtype}. Convert 8-bit images.")
         height, width, channels = field.spec.shape
         return height, width, channels
-    statistics = split.statistics.get("sizes")  # by anybody
-    distinct = statistics.get("distinct") if isinstance(statistics, dict) else None
-    sizes = distinct if isinstance(distinct, dict) else {}
-    if store.manifest.conversion_options.get("size") is None and len(sizes) != 1:
-        shown = ", ".join(list(sizes)[:3]) or "many sizes"
-        raise OptionError(
-            f"{split.name}/image: expected images of one size, found {shown}{' and others' if len(sizes) > 3 else ''}. "
-            "Convert with `size`."
-        )
-    channels, height, width = StoreDataset(store.path, split.name, fields=("image",))[0]["image"].shape
-    return height, width, channels
+    shapes = split.image_shapes
+    channels = int(shapes[:, 2].max())  # gray images among others are read as RGB
+    if (shapes[:, :2] == shapes[0, :2]).all():
+        return int(shapes[0, 0]), int(shapes[0, 1]), channels
+    side = int(np.median(shapes[:, :2].min(axis=1)))
+    side = max(PATCH, min(side, LARGEST_SIDE) // PATCH * PATCH)
+    return side, side, channels
+
+
+def stored_size(store: Store, split: Split) -> tuple[int, int] | None:
+    """(height, width) that the conversion has brought all images to; None if they are kept in sizes of their own."""
+    if is_decoded(split.fields["image"]) and store.manifest.conversion_options.get("size") is None:
+        return None
+    return image_shape(split)[:2]
 
 
 def train_loader(
-    store: Store, task: Task, options: TrainOptions, transform: Compose, ranks: Ranks
+    store: Store, task: Task, options: TrainOptions, transform: Compose, ranks: Ranks, *, plan: Plan | None = None
 ) -> tuple[DataLoader[Any], str]:
     """Batches to learn from, on the device, and a word on the order in which they come.
 
     Raises:
         OptionError: the batch is larger than the split, or the balance does not fit the task.
     """
-    dataset = StoreDataset(store.path, options.train_split, fields=task.fields)
+    dataset = StoreDataset(store.path, options.train_split, fields=task.fields, decode=plan)
     share = len(dataset) // ranks.size
     if options.batch_size > share:
         of_rank = f" for each of {ranks.size} ranks" if ranks.size > 1 else ""

@@ -104,11 +104,11 @@ class TrainOptions:
         default="auto",
     )
     image_size: tuple[int, int] | None = option(
-        "Resize images to this (height, width) in pixels, on the device.",
+        "Resize images to this (height, width) in pixels.",
         default=None,
         at_least=1,
         at_most=LARGEST,
-        shown="that of `model`, or as they are stored",
+        shown="that of `model`, or as they are stored; 224x224 if they differ in size, less if most are smaller",
     )
     patch_size: int | None = _of_vit("patch_size")
     width: int | None = _of_vit("width")
@@ -153,7 +153,7 @@ class TrainOptions:
     )
     mix: Mix = option("Blend the images of a batch and their labels, with ``mixup`` or ``cutmix``.", default="none")
     augment: Augment = option(
-        "Random changes of the images, on the device: ``light`` shifts them and changes brightness and contrast; "
+        "Random changes of the images: ``light`` shifts them and changes brightness and contrast; "
         "``strong`` enlarges random parts and changes colors more.",
         default=None,
         shown="light, or none for fewer than 10 epochs",

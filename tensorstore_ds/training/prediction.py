@@ -19,6 +19,7 @@ from tensorstore_ds.imaging.resizing import resize
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.augment.color import Normalize
 from tensorstore_ds.loading.augment.geometry import Resize
+from tensorstore_ds.loading.decoding import decode_resized
 from tensorstore_ds.options import user_path
 from tensorstore_ds.regular_files import read_file
 from tensorstore_ds.training.checkpoint import ModelCard, load_model
@@ -45,7 +46,8 @@ def predict(
 ) -> Iterator[Prediction]:
     """Predict image files with a checkpoint of `train`.
 
-    They are brought to the size and the colors of the store that the model was trained on, as the conversion did it.
+    They are brought to the size and the colors of the store that the model was trained on, as the conversion did it;
+    if its images have sizes of their own, to the size of the model, as they are decoded.
 
     Args:
         checkpoint: `best.pt` or `last.pt` of a run.
@@ -71,26 +73,31 @@ def predict(
         batch = torch.from_numpy(np.stack([pixels for pixels, _ in read])).permute(0, 3, 1, 2).to(place_of)
         with torch.inference_mode():
             outputs = model(prepare({"image": batch})["image"])
-        numbers = (outputs.float() * max(card.stored)).isfinite().all(1).tolist()
+        numbers = (outputs.float() * max(card.image_size)).isfinite().all(1).tolist()
         if not all(numbers):
             raise TrainingError(
                 f"{os.fspath(checkpoint)}: expected a model that says numbers, found NaN or infinity of "
                 f"{part[numbers.index(False)]}. Use another checkpoint, of a run whose loss is a number."
             )
-        answers = card.task.predictions(outputs, card.stored)
+        answers = card.task.predictions(outputs, card.image_size)
         for path, answer, (_, placement) in zip(part, answers, read, strict=True):
             yield Prediction(path, _placed_back(answer, placement))
 
 
 def _read(path: Path, card: ModelCard) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Placement]:
     """An image's pixels as the store would have them, and how they came there."""
-    pixels = decode_image(read_file(path, str(path)), color=_COLORS.get(card.vit.channels, "auto"), key=str(path))
+    data, key, channels = read_file(path, str(path)), str(path), card.vit.channels
+    if card.stored is None:
+        pixels, size = decode_resized(data, card.image_size, is_gray=channels == 1, key=key)
+    else:
+        pixels = decode_image(data, color=_COLORS.get(channels, "auto"), key=key)
+        size = pixels.shape[0], pixels.shape[1]
     if pixels.shape[2] != card.vit.channels or pixels.dtype != np.uint8:
         message = f"expected uint8 with {card.vit.channels} channels, found {pixels.dtype} with {pixels.shape[2]}."
         problem = Problem(str(path), "unsupported-depth", message)
         raise SourceError(problem, "Give images such as the model was trained on.")
-    placement = place((pixels.shape[0], pixels.shape[1]), card.stored, card.fit)
-    return np.ascontiguousarray(resize(pixels, placement)), placement
+    placement = place(size, card.image_size, card.fit if card.stored else "stretch")
+    return np.ascontiguousarray(pixels if card.stored is None else resize(pixels, placement)), placement
 
 
 def _placed_back(answer: Mapping[str, Any], placement: Placement) -> Mapping[str, Any]:

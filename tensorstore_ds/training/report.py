@@ -16,6 +16,8 @@ from torch import Tensor
 
 from tensorstore_ds.durable import replacing
 from tensorstore_ds.errors import TrainingError
+from tensorstore_ds.loading.decoding import Plan, steps_of
+from tensorstore_ds.reading.store import Split
 from tensorstore_ds.training import checkpoint
 from tensorstore_ds.training.data import crowded_samples, reason_for, unlabelled_samples, unseen_classes
 from tensorstore_ds.training.history import (
@@ -28,6 +30,7 @@ from tensorstore_ds.training.history import (
     plain,
     tensorboard_available,
 )
+from tensorstore_ds.training.options import ViTOptions
 from tensorstore_ds.training.plots import draw_confusion, draw_curves, draw_keypoint_errors
 from tensorstore_ds.training.process import Tally
 from tensorstore_ds.training.run import Run
@@ -194,12 +197,16 @@ def _notes(run: Run) -> Iterator[str]:
         f"{run.loader.residency.replace('-', ' ')}; {evaluated}"
     )
     vit, ranks = run.vit, f", {run.ranks.size} ranks" if run.ranks.size > 1 else ""
-    resized = "" if vit.image_size == run.card.stored else f", resized from {'x'.join(map(str, run.card.stored))}"
+    resized = (
+        "" if vit.image_size == run.card.image_size else f", resized from {'x'.join(map(str, run.card.image_size))}"
+    )
     yield (
         f"ViT of {_parameters(run) / 1e6:.2f} million weights, {'x'.join(map(str, vit.grid))} patches of "
         f"{vit.patch_size} pixels, images of {'x'.join(map(str, vit.image_size))}{resized}; {run.learner.precision} on "
         f"{run.ranks.device.type}{ranks}"
     )
+    if run.plan is not None:
+        yield f"images of {_sizes(run.split)} are {_plan_in_words(run.plan, run.vit)}; choose a size with `image_size`"
     if run.batch_note:
         yield run.batch_note
     if crowded := crowded_samples(run.task, run.split):
@@ -224,6 +231,17 @@ def _notes(run: Run) -> Iterator[str]:
             yield "all epochs are trained: the last one is evaluated again"
         else:
             yield f"goes on in epoch {position.epoch + 1} after {position.batch:,} of {batches:,} batches"
+
+
+def _sizes(split: Split) -> str:
+    sizes = split.image_shapes[:, :2]
+    low, high = ("x".join(map(str, size.tolist())) for size in (sizes.min(axis=0), sizes.max(axis=0)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _plan_in_words(plan: Plan, vit: ViTOptions) -> str:
+    names = " and ".join(type(step).__name__ for step in steps_of(plan))
+    return f"decoded to {'x'.join(map(str, vit.image_size))} by {names}, and by Resize where they are evaluated"
 
 
 def _facts(run: Run) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
 from tensorstore_ds.imaging.placement import FITS, Fit
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.training import checkpoint
-from tensorstore_ds.training.augmentation import normalize, train_transform
+from tensorstore_ds.training.augmentation import normalize, train_plan, train_transform
 from tensorstore_ds.training.batch_fit import batch_size_of, is_out_of_memory
-from tensorstore_ds.training.data import eval_split_of, image_shape, split_of, task_of, train_loader
+from tensorstore_ds.training.data import eval_split_of, image_shape, split_of, stored_size, task_of, train_loader
 from tensorstore_ds.training.history import EpochRecord, dump_record, plain
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import TrainOptions
@@ -72,18 +72,20 @@ class Run:
         self.split = split_of(store, options.train_split, "train_split")
         self.task = task_of(self.split, options.task)
         self.eval_split = eval_split_of(store, options, self.task)
-        height, width, channels = image_shape(store, self.split)
+        height, width, channels = image_shape(self.split)
         self.vit = options.vit((height, width), channels)
-        if self.eval_split is not None and image_shape(store, self.eval_split)[2] != channels:
+        if self.eval_split is not None and image_shape(self.eval_split)[2] != channels:
             raise OptionError(f"{self.eval_split.name}: expected images of {channels} channels, found others.")
         fit = store.manifest.conversion_options.get("fit")
         fits: list[Fit] = [known for known in FITS if known == fit]  # a manifest may say anything there
         moments = normalize(self.split)
-        self.card = checkpoint.ModelCard(self.vit, self.task, moments.mean, moments.std, (height, width), *fits)
+        stored = stored_size(store, self.split)
+        self.card = checkpoint.ModelCard(self.vit, self.task, moments.mean, moments.std, stored, *fits)
         batch_size, self.batch_note = batch_size_of(store, self.split, self.task, self.vit, options, ranks)
         self.options = options = completed(replace(options, batch_size=batch_size), self.vit, ranks=ranks.size)
         transform = train_transform(self.split, options, self.vit)
-        self.loader, self.order = train_loader(store, self.task, options, transform, ranks)
+        self.plan = train_plan(self.split, options, self.vit)
+        self.loader, self.order = train_loader(store, self.task, options, transform, ranks, plan=self.plan)
         steps = math.ceil(len(self.loader) / options.accumulate) * options.epochs
         self.learner = Learner(
             self.vit, self.task, options, device=ranks.device, steps=steps, distributed=ranks.size > 1

@@ -12,7 +12,7 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.options import of_class, user_path
 from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.seeding import torch_seeds
-from tensorstore_ds.training.augmentation import eval_transform
+from tensorstore_ds.training.augmentation import eval_plan, eval_transform
 from tensorstore_ds.training.batch_fit import is_out_of_memory, memory_advice
 from tensorstore_ds.training.data import eval_loader
 from tensorstore_ds.training.history import Listeners
@@ -125,7 +125,9 @@ def evaluate(run: Run, stop: Stop) -> Tally | None:
     if run.eval_split is None:
         return None
     tally = Tally()
-    dataset = StoreDataset(run.store.path, run.eval_split.name, fields=run.task.fields)
+    dataset = StoreDataset(
+        run.store.path, run.eval_split.name, fields=run.task.fields, decode=eval_plan(run.split, run.vit)
+    )
     transform = eval_transform(run.split, run.options, run.vit)
     loader, weight = eval_loader(dataset, run.options, run.ranks, transform=transform)
     with run.learner.evaluating() as model:

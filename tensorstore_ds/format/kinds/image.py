@@ -90,6 +90,11 @@ class PixelField(ImageField):
 class RawImageField(PixelField, ArrayField):
     """Images kept as pixels, all of one size: `spec` has the shape (H, W, C)."""
 
+    @property
+    def dtype(self) -> str:
+        """Data type of the pixels."""
+        return self.spec.dtype
+
     def row(self, name: str, sample: EncodedSample) -> Any:
         return sample.pixels
 

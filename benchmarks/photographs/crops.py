@@ -1,0 +1,115 @@
+"""Draw `docs/crops.jpg`, what a decode plan does with one photograph; and measure what a scale changes.
+
+python -m benchmarks.photographs.crops
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+from torchvision.transforms.v2.functional import resized_crop
+
+from benchmarks.photographs.drawing import draw_photograph
+from tensorstore_ds.imaging.jpeg import SCALES, Part, cut, encode_jpeg, find_restarts, read_header
+from tensorstore_ds.loading.augment.placements import Placements
+from tensorstore_ds.loading.decoding import lay, windows_of
+from tensorstore_ds.reading.stored_images import decode_part
+
+PICTURE = Path(__file__).parents[2] / "docs/crops.jpg"
+#: Of the picture: the photograph, the part that is seen, and what it becomes.
+HEIGHT, WIDTH = 375, 500
+CROP, OUTPUT = Part(100, 170, 260, 370), 224
+_ORANGE, _WHITE, _GAP = (255, 140, 0), (255, 255, 255), 24
+#: Of the measurement.
+PHOTOGRAPHS, SIDE = 24, 64
+
+
+def draw() -> Image.Image:
+    """The file with its intervals; the intervals that are cut out of it; and the result."""
+    pixels, _, _ = draw_photograph(np.random.default_rng(4), HEIGHT, WIDTH)
+    data = encode_jpeg(pixels, 90)
+    header, restarts = read_header(data), find_restarts(data)
+    if header is None or header.scan is None:
+        raise RuntimeError("expected a JPEG file with restart markers")
+    found = cut(data, header, restarts, CROP)
+    if found is None:
+        raise RuntimeError("expected a file that can be cut")
+    file, covered = found
+    whole = Image.open(io.BytesIO(data)).convert("RGB")
+    dimmed = Image.blend(whole, Image.new("RGB", whole.size, _WHITE), 0.55)
+    box = covered.left, covered.top, covered.right, covered.bottom
+    dimmed.paste(whole.crop(box), box[:2])
+    lines = ImageDraw.Draw(dimmed)
+    step_y, step_x = header.scan.step
+    for x in range(step_x, WIDTH, step_x):
+        lines.line((x, 0, x, HEIGHT), _WHITE)
+    for y in range(step_y, HEIGHT, step_y):
+        lines.line((0, y, WIDTH, y), _WHITE)
+    lines.rectangle((CROP.left, CROP.top, CROP.right - 1, CROP.bottom - 1), outline=_ORANGE, width=3)
+    decoded = Image.open(io.BytesIO(bytes(file)))
+    corner = CROP.left - covered.left, CROP.top - covered.top
+    part = ImageDraw.Draw(decoded)
+    part.rectangle((*corner, corner[0] + CROP.width - 1, corner[1] + CROP.height - 1), outline=_ORANGE, width=3)
+    result = Image.fromarray(placed(data, header_shape(data), CROP, (OUTPUT, OUTPUT), 1))
+    panels = [dimmed, decoded, result]
+    sheet = Image.new("RGB", (sum(p.width for p in panels) + 2 * _GAP, HEIGHT), _WHITE)
+    left = 0
+    for panel in panels:
+        sheet.paste(panel, (left, (HEIGHT - panel.height) // 2))
+        left += panel.width + _GAP
+    share = len(file) / len(data)
+    print(f"{len(file):,} of {len(data):,} bytes ({share:.0%}), {covered.height}x{covered.width} pixels decoded")
+    return sheet
+
+
+def header_shape(data: bytes) -> tuple[int, int, int]:
+    """Height, width and channels of a JPEG file in color."""
+    header = read_header(data)
+    return (0, 0, 0) if header is None else (header.height, header.width, 3)
+
+
+def placed(
+    data: bytes, shape: tuple[int, int, int], crop: Part, size: tuple[int, int], scale: int
+) -> NDArray[np.uint8]:
+    """(H, W, 3): a crop, decoded at a scale and resized, as a plan does it."""
+    whole = Placements.whole(shape[:2])
+    placements = whole.crop((crop.top, crop.left), (crop.height, crop.width)).resize(size)
+    (window,) = windows_of(placements, whole.size)
+    part = Part(*window.low, *window.high)
+    pixels = decode_part(data, part, shape=shape, restarts=find_restarts(data), scale=scale)
+    canvas = np.empty((*size, 3), np.uint8)
+    lay(canvas, pixels, window, 0)
+    return canvas
+
+
+def measure() -> dict[int, dict[str, Any]]:
+    """By scale: differences in levels between crops that are decoded at it, and those of all pixels."""
+    found: dict[int, dict[str, Any]] = {}
+    for scale in (1, *reversed(SCALES)):
+        differences = []
+        for number in range(PHOTOGRAPHS):
+            rng = np.random.default_rng(number)
+            pixels, _, _ = draw_photograph(rng, 768, 1024)
+            data = encode_jpeg(pixels, 90)
+            side = int(rng.integers(scale * SIDE, min(768, 2 * scale * SIDE)))
+            top, left = int(rng.integers(768 - side + 1)), int(rng.integers(1024 - side + 1))
+            crop = Part(top, left, top + side, left + side)
+            image = torch.from_numpy(np.array(Image.open(io.BytesIO(data)))).permute(2, 0, 1)
+            expected = resized_crop(image, top, left, side, side, [SIDE, SIDE], antialias=True).permute(1, 2, 0).numpy()
+            result = placed(data, header_shape(data), crop, (SIDE, SIDE), scale)
+            differences.append(np.abs(result.astype(np.int16) - expected))
+        all_of = np.stack(differences)
+        found[scale] = {"mean": all_of.mean(), "worst": all_of.mean((1, 2, 3)).max(), "p99": np.percentile(all_of, 99)}
+    return found
+
+
+if __name__ == "__main__":
+    draw().save(PICTURE, quality=88)
+    for scale, row in measure().items():
+        print(f"1/{scale}: " + ", ".join(f"{name} {value:.2f}" for name, value in row.items()))

@@ -1,0 +1,98 @@
+"""Train a torchvision model on photographs of differing sizes, as ImageNet is trained on.
+
+python examples/photographs.py photos
+
+The folder has `train` and `test`, each with a folder of JPEG files per class. Without a folder, photographs are drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+from torch.nn.functional import cross_entropy
+from torchvision.models import shufflenet_v2_x0_5
+
+import tensorstore_ds as tsds
+
+SHAPES = ("disc", "square", "triangle")
+
+
+def draw_photographs(folder: Path, count: int) -> None:
+    """JPEG files of differing sizes: a bright shape on a dark background, which is the class."""
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        width, height = (int(side) for side in rng.integers(200, 420, 2))
+        ground, color = (tuple(rng.integers(*levels, 3).tolist()) for levels in ((0, 110), (150, 256)))
+        image = Image.new("RGB", (width, height), ground)
+        radius = int(min(width, height) * rng.uniform(0.25, 0.4))
+        circle = int(rng.integers(radius, width - radius)), int(rng.integers(radius, height - radius)), radius
+        name, draw = SHAPES[number % 3], ImageDraw.Draw(image)
+        if name == "disc":
+            draw.circle(circle[:2], radius, fill=color)
+        else:
+            draw.regular_polygon(circle, {"square": 4, "triangle": 3}[name], fill=color)
+        path = folder / ("test" if number % 4 == 3 else "train") / name / f"{number:04}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path, quality=90)
+
+
+def main() -> None:
+    """Convert once, train on crops, test on the middle of each photograph."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--size", type=int, default=112, help="pixels a side of what the model sees")
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+
+    if not options.folder.exists():
+        draw_photographs(options.folder, 160)
+    store = options.folder.with_suffix(".tsds")
+    if not store.exists():  # as JPEG files with restart markers, from which crops are cut before they are decoded
+        tsds.convert(options.folder, store, tsds.ConvertOptions(encoding="jpeg", max_side=500))
+    train, test = (tsds.StoreDataset(store, split, on_error="replace") for split in ("train", "test"))
+
+    normalize = tsds.Normalize.from_split(train.split)
+    size = options.size
+    crops = tsds.DataLoader(
+        train,
+        batch_size=16,
+        shuffle=True,
+        drop_last=True,
+        device=device,
+        decode=tsds.RandomResizedCrop(size, scale=(0.35, 1.0)),  # on the CPU, one placement for each image
+        batch_transform=tsds.Compose(  # on the device, for whole batches
+            [tsds.RandomHorizontalFlip(), tsds.ColorJitter(0.4, 0.4, 0.4), normalize]
+        ),
+    )
+    middles = tsds.DataLoader(
+        test,
+        batch_size=32,
+        device=device,
+        decode=tsds.Compose([tsds.Resize(size * 8 // 7), tsds.CenterCrop(size)]),
+        batch_transform=normalize,
+    )
+
+    model = shufflenet_v2_x0_5(weights=None, num_classes=len(train.classes)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(options.epochs):
+        model.train()
+        for batch in crops:
+            loss = cross_entropy(model(batch["image"]), batch["label"])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    model.eval()
+    with torch.inference_mode():
+        right = sum(int((model(batch["image"]).argmax(1) == batch["label"]).sum()) for batch in middles)
+    print(f"accuracy {right / len(test):.3f} on {len(test)} photographs after {options.epochs} epochs")
+
+
+if __name__ == "__main__":
+    main()
