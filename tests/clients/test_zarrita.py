@@ -67,6 +67,9 @@ def expected(path: Path, split: str, row: int) -> dict[str, Any]:
         ("zarr-detection", "train", 0),
         ("zarr-chunks", "train", 12),
         ("unlabelled", "test", 1),
+        ("encoded-smart", "train", 1),
+        ("raw-sizes", "train", 1),
+        ("zarr-raw-sizes", "train", 0),
     ],
 )
 def test_the_example_prints_a_row(name: str, split: str, row: int, tmp_path: Path) -> None:
