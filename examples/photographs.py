@@ -18,23 +18,19 @@ from torchvision.models import shufflenet_v2_x0_5
 
 import tensorstore_ds as tsds
 
-SHAPES = ("disc", "square", "triangle")
+COLORS = ("blue", "green", "red")
 
 
 def draw_photographs(folder: Path, count: int) -> None:
-    """JPEG files of differing sizes: a bright shape on a dark background, which is the class."""
+    """JPEG files of differing sizes: a disc on a background of any color, and the color of the disc is the class."""
     rng = np.random.default_rng(0)
     for number in range(count):
         width, height = (int(side) for side in rng.integers(200, 420, 2))
-        ground, color = (tuple(rng.integers(*levels, 3).tolist()) for levels in ((0, 110), (150, 256)))
-        image = Image.new("RGB", (width, height), ground)
+        image = Image.new("RGB", (width, height), tuple(rng.integers(0, 160, 3).tolist()))
         radius = int(min(width, height) * rng.uniform(0.25, 0.4))
-        circle = int(rng.integers(radius, width - radius)), int(rng.integers(radius, height - radius)), radius
-        name, draw = SHAPES[number % 3], ImageDraw.Draw(image)
-        if name == "disc":
-            draw.circle(circle[:2], radius, fill=color)
-        else:
-            draw.regular_polygon(circle, {"square": 4, "triangle": 3}[name], fill=color)
+        middle = int(rng.integers(radius, width - radius)), int(rng.integers(radius, height - radius))
+        name = COLORS[number % 3]
+        ImageDraw.Draw(image).circle(middle, radius, fill=name)
         path = folder / ("test" if number % 4 == 3 else "train") / name / f"{number:04}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         image.save(path, quality=90)
@@ -44,7 +40,7 @@ def main() -> None:
     """Convert once, train on crops, test on the middle of each photograph."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--size", type=int, default=112, help="pixels a side of what the model sees")
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"

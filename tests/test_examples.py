@@ -78,7 +78,7 @@ def test_photographs_are_drawn_and_learned(example: Example, tmp_path: Path) -> 
     assert line.endswith("on 40 photographs after 1 epochs") and 0 <= number(line, "accuracy") <= 1
     dataset = tsds.StoreDataset(tmp_path / "photos.tsds", "train")
     assert len(dataset) == 120 and len({tuple(shape) for shape in dataset.split.image_shapes.tolist()}) > 60
-    assert dataset.classes == ("disc", "square", "triangle")
+    assert dataset.classes == ("blue", "green", "red")
 
 
 def test_writing_makes_the_same_store_with_any_number_of_processes(tmp_path: Path) -> None:
