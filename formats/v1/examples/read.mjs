@@ -27,7 +27,8 @@ for (const [name, field] of Object.entries(manifest.fields)) {
   } else if (field.kind === "image") {
     const value = field.values && Object.keys(field.values)[0]; // the bytes of a file, or pixels of any size
     const { data, shape } = value ? await tableRow(name, value) : await fixedRow(name);
-    sample[name] = { encoding: field.encoding, shape, sha256: sha256(data) };
+    const pixels = value === "pixels" ? Array.from((await fixedRow(`${name}/shape`)).data) : shape;
+    sample[name] = { encoding: field.encoding, shape: pixels, sha256: sha256(data) };
   }
 }
 console.log(JSON.stringify(sample, null, 1));
