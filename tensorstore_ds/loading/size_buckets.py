@@ -38,7 +38,7 @@ class SizeBucketSampler(Sampler[list[int]]):
 
     >>> sizes = np.array([[375, 500], [500, 375]] * 32)
     >>> [SizeBucketSampler(sizes, 4, buckets=buckets).padding_waste for buckets in (1, 2)]
-    [0.22580645161290325, 0.0]
+    [0.23809523809523814, 0.0]
 
     Args:
         dataset: a `StoreDataset`, whose images count as they are stored; or, for other data sets and for transforms
