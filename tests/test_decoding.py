@@ -1,6 +1,7 @@
 """Decode plans give the pixels of decoding everything and using torchvision; objects and masks follow."""
 
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -295,6 +296,24 @@ def test_a_damaged_image_is_named_or_replaced(tmp_path):
     assert labels[:2] + labels[3:] == [0, 1, 3, 4, 5] and labels[2] != 2
     assert loader.stats().replaced == 1
     assert [label for batch in tsds.DataLoader(dataset, 2) for label in batch["label"].tolist()] == labels  # determined
+
+
+def test_replacing_ends_where_all_images_are_damaged(tmp_path):
+    samples = [{"image": drawn(40, 40, seed=i), "label": i} for i in range(8)]
+    path = store_of(tmp_path / "s.tsds", samples, list("abcdefgh"), encoding="jpeg").path
+    offsets = tsds.open(path)["train"].table("image").offsets
+    data = next(each for each in path.rglob("image/bytes/**/*") if each.is_file() and each.stat().st_size > 1000)
+    damaged = bytearray(data.read_bytes())
+    for start, stop in itertools.pairwise(offsets[:8].tolist()):  # all but the last
+        damaged[(start + stop) // 2 : stop] = b"\xf7" * (stop - (start + stop) // 2)
+    data.write_bytes(bytes(damaged))
+    for seed in range(20):
+        loader = tsds.DataLoader(tsds.StoreDataset(path, on_error="replace"), 8, seed=seed)
+        assert [batch["label"].tolist() for batch in loader] == [[7] * 8]  # also by way of damaged ones
+    dataset = tsds.StoreDataset(path, on_error="replace").subset([1, 3])
+    with pytest.raises(SourceError, match=r"00001: this image is damaged .* 64 that were drawn in the place of"):
+        dataset.gather([0, 1])
+    assert len(dataset.replaced) == 64
 
 
 def test_a_file_that_is_not_of_its_shape_is_named():

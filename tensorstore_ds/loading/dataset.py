@@ -14,6 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
+from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField, UnknownField
 from tensorstore_ds.format.kinds.base import UnknownTableField
 from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip, place_objects
@@ -47,6 +48,8 @@ from tensorstore_ds.seeding import fold, torch_seeds
 
 TransformOf = Literal["sample", "image"]
 OnError = Literal["raise", "replace"]
+#: Images that are drawn in the place of a damaged one, until one is good: where all are damaged, there must be an end.
+_MOST_REPLACED = 64
 #: A dict of fields, a tuple, or whatever a transform makes of it.
 Sample = Any
 
@@ -155,7 +158,8 @@ class StoreDataset(Dataset[Sample]):
             needed of an image is decoded. Boxes, keypoints and masks move along. Random steps draw by (their seed,
             epoch, row); for other loaders than this library's, `set_epoch` says the epoch.
         on_error: what to do about an image that cannot be decoded: ``raise`` a `SourceError` that names the sample, or
-            ``replace`` it by another sample, drawn by (seed, epoch, row), and count it in `replaced`.
+            ``replace`` it by another sample, drawn by (seed, epoch, row), and count it in `replaced`; where 64 drawn in
+            its place are damaged, too, the error is raised.
         sha256: the store that is meant, by its `Store.sha256`; None for whichever is there now. Every process that
             opens it later gets this one, or raises `FormatError`.
     """
@@ -339,6 +343,7 @@ class StoreDataset(Dataset[Sample]):
         reader = self._reader
         one_size = fixes_size(self.decode, self.split.has_one_size)
         stack = one_size and not self.by_sample  # a transform may bring images of several sizes or channels to one
+        wanted, tried = rows, np.zeros(len(rows), np.int64)
         while True:
             placements = place(self.decode, reader.shapes[rows], rows, draw[1])
             try:
@@ -347,8 +352,13 @@ class StoreDataset(Dataset[Sample]):
                 if self.on_error == "raise":
                     raise
                 bad = error.place
+                if tried[bad] == _MOST_REPLACED:
+                    more = f"So are {_MOST_REPLACED} that were drawn in the place of {self.key(int(wanted[bad]))}."
+                    raise SourceError(error.problems, f"{more} Is the store damaged, see `tsds verify`?") from error
                 self.replaced.append(int(rows[bad]))
-                other = fold(*draw, rows[bad : bad + 1].view(np.uint64)) % np.uint64(len(self))
+                tried[bad] += 1  # drawn by it, too: rows that follow from rows could come back to the first
+                drawn_by = wanted[bad : bad + 1].view(np.uint64)
+                other = fold(*draw, drawn_by, int(tried[bad])) % np.uint64(len(self))
                 rows = rows.copy()
                 rows[bad] = self.store_rows(other.view(np.int64))[0]
 
