@@ -302,3 +302,11 @@ def test_mutated_files_give_an_error_or_the_right_pixels():
 @pytest.mark.slow
 def test_many_mutated_files_give_an_error_or_the_right_pixels():
     fuzz(40_000, seed=1)
+
+
+def test_a_file_that_ends_after_some_intervals_is_damaged():
+    pytest.importorskip("simplejpeg")  # Pillow says nothing
+    data = encode_jpeg(drawn(96, 128), 90)
+    ended = data[: int(find_restarts(data)[3]) - 2] + b"\xff\xd9"
+    with pytest.raises(DamagedJpegError, match="found marker 0xd9 instead of RST3"):
+        decode_jpeg(ended, read_header(ended), channels=3)

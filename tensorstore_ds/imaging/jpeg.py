@@ -292,7 +292,7 @@ def decode_jpeg(
             )
         except ValueError as error:
             what = str(error)
-            if any(damage in what for damage in _DAMAGE) and "marker 0xd9" not in what:
+            if any(damage in what for damage in _DAMAGE) and "before marker 0xd9" not in what:
                 raise DamagedJpegError(what) from error
         else:
             return pixels.reshape(height, width, channels)
