@@ -47,7 +47,9 @@ class TsdsError(Exception):
 class _ProblemError(TsdsError, ValueError):
     """An error that carries the list of problems behind it."""
 
-    def __init__(self, problems: Problem | Sequence[Problem], advice: str = "") -> None:
+    def __init__(self, problems: Problem | Sequence[Problem] | str, advice: str = "") -> None:
+        if isinstance(problems, str):  # torch makes an exception of a worker process anew, from its traceback
+            problems = Problem("worker process", "worker", (problems.strip() or "failed").splitlines()[-1])
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
         self.advice = advice
         super().__init__(self.problems, advice)

@@ -316,6 +316,47 @@ def test_replacing_ends_where_all_images_are_damaged(tmp_path):
     assert len(dataset.replaced) == 64
 
 
+def test_a_damaged_image_in_a_worker_process_is_named(tmp_path):
+    samples = [{"image": drawn(80, 80, seed=i), "label": 0} for i in range(4)]
+    path = store_of(tmp_path / "s.tsds", samples, ["a"], encoding="jpeg").path
+    offsets = tsds.open(path)["train"].table("image").offsets
+    data = next(each for each in path.rglob("image/bytes/**/*") if each.is_file() and each.stat().st_size > 1000)
+    damaged = bytearray(data.read_bytes())
+    middle = int(offsets[2] + offsets[3]) // 2
+    damaged[middle : middle + 200] = b"\xf7" * 200
+    data.write_bytes(bytes(damaged))
+    with pytest.raises(SourceError, match="00002: this image is damaged"):
+        list(tsds.DataLoader(tsds.StoreDataset(path), 4, decode=tsds.Resize((40, 40)), num_workers=1))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tsds.Resize(8.5),
+        lambda: tsds.Resize((8.5, 9)),
+        lambda: tsds.Resize(0),
+        lambda: tsds.Resize(2**16),
+        lambda: tsds.Resize(8, max_size=8),
+        lambda: tsds.CenterCrop((8, 9, 10)),
+        lambda: tsds.Letterbox("8"),
+        lambda: tsds.RandomResizedCrop(8, scale=0.5),
+        lambda: tsds.RandomResizedCrop(8, scale=(0.1, 0.2, 0.3)),
+        lambda: tsds.RandomResizedCrop(8, ratio=(1, float("inf"))),
+        lambda: tsds.RandomResizedCrop(8, scale=(float("nan"), 1)),
+    ],
+)
+def test_sizes_and_limits_that_make_no_sense_are_refused(make):
+    with pytest.raises(OptionError, match="expected"):
+        make()
+
+
+def test_sizes_may_be_numpys_and_a_fill_must_fit(tmp_path):
+    path = store_of(tmp_path / "s.tsds", [{"image": drawn(8, 9), "label": 0}], ["a"]).path
+    assert tsds.StoreDataset(path, decode=tsds.Resize(np.int64(4)))[0]["image"].shape == (3, 4, 4)
+    with pytest.raises(OptionError, match="fill`: expected a value of uint8, found 300"):
+        tsds.StoreDataset(path, decode=tsds.Pad(2, fill=300))[0]
+
+
 def test_a_file_that_is_not_of_its_shape_is_named():
     data = encode_jpeg(drawn(80, 112), 90)
     from tensorstore_ds.imaging.jpeg import Part

@@ -315,3 +315,12 @@ def exif_with(orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     return exif
+
+
+@pytest.mark.parametrize("without", [False, True])
+@pytest.mark.parametrize("size", [(1, 1), (3, 40), (8, 8)])
+def test_tiny_files_are_checked_whole(monkeypatch, size, without):
+    if without:
+        monkeypatch.setattr("tensorstore_ds.imaging.jpeg.simplejpeg", None)
+    data = saved(Image.new("RGB", size, (10, 20, 30)), "JPEG")
+    assert encode_sample(Sample("k", data), ImageOptions(encoding="source")).shape == (*size[::-1], 3)

@@ -40,6 +40,8 @@ def parts(height, width, count, seed):
 def check_cuts(data, seed=0, count=12, scale=1):
     """The number of parts that were cut; each has the pixels that Pillow decodes of the whole."""
     header, restarts, done = read_header(data), find_restarts(data), 0
+    if min(header.height, header.width) < scale:
+        return 0
     channels = 1 if header.components == 1 else 3
     whole = decode_jpeg(data, header, channels=channels, scale=scale)
     if scale == 1:
@@ -49,6 +51,8 @@ def check_cuts(data, seed=0, count=12, scale=1):
         if found is None:
             continue
         small, covered = found
+        if min(covered.height, covered.width) < scale:
+            continue
         assert covered.top <= part.top and covered.left <= part.left
         assert covered.bottom >= part.bottom and covered.right >= part.right
         pixels = decode_jpeg(small, read_header(small), channels=channels, scale=scale)

@@ -138,7 +138,7 @@ def _scale(header: ImageHeader, options: ImageOptions) -> int:
     if header.jpeg is None:
         return 1
     if options.encoding == "source":
-        return 8 if options.check == "eighth" else 1
+        return 8 if options.check == "eighth" and min(header.size) >= 8 else 1
     placement = None if options.max_side is None else options.placement(header.size)
     if placement is None:
         return 1

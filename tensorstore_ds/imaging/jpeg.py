@@ -271,7 +271,8 @@ def decode_jpeg(
     Args:
         header: of `data`; its size must have been judged before: this takes the memory.
         channels: 1, of a gray file, or 3.
-        scale: 1, 2, 4 or 8: one pixel for so many in both directions, rounded up.
+        scale: 1, 2, 4 or 8: one pixel for so many in both directions, rounded up. The image has at least as many lines
+            and columns: of smaller ones, decoders choose other scales.
         buffer: memory that may be used for the pixels, and is then part of the result.
 
     Raises:

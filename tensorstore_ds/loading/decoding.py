@@ -15,7 +15,7 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -125,9 +125,14 @@ class DamagedImageError(SourceError):
         place: which one, in the batch.
     """
 
-    def __init__(self, place: int, key: str, error: SourceError) -> None:
-        super().__init__([replace(problem, where=key) for problem in error.problems], error.advice)
-        self.place = place
+    place: int = 0
+
+    @classmethod
+    def at(cls, place: int, key: str, error: SourceError) -> Self:
+        """What is wrong with the image at a place, named by its key."""
+        named = cls([replace(problem, where=key) for problem in error.problems], error.advice)
+        named.place = place
+        return named
 
 
 class ImageReader:
@@ -188,7 +193,7 @@ class ImageReader:
             try:
                 pixels = self.read(row, window, _scratch_of(window) if stack else None)
             except SourceError as error:
-                raise DamagedImageError(i, key_of(self._split, row), error) from error
+                raise DamagedImageError.at(i, key_of(self._split, row), error) from error
             if not stack:
                 canvas, is_placed = pixels.array, window.is_whole and window.resized == window.extent == sizes[i]
                 is_placed &= sizes[i] == list(canvas.shape[:2]) and _is_dense(canvas)
@@ -205,7 +210,7 @@ class ImageReader:
                     expected, found = (f"{a.shape[2]} x {a.dtype}" for a in (canvas, pixels.array))
                     problem = Problem("", "shapes-differ", f"expected {expected}, as others have it, found {found}.")
                     differing = SourceError(problem, "Bring all to one with a `transform`.")
-                    raise DamagedImageError(i, key_of(self._split, row), differing)
+                    raise DamagedImageError.at(i, key_of(self._split, row), differing)
             lay(canvas, pixels, window, placements.fill or 0)
         if tensor is not None:
             images = tensor.permute(0, 3, 1, 2)
@@ -243,7 +248,10 @@ def lay(canvas: NDArray[Any], pixels: Pixels, window: Window, fill: float) -> No
     (top, left), (height, width) = window.at, (b - a for a, b in zip(window.first, window.last, strict=True))
     target = canvas[top : top + height, left : left + width]
     if target.shape != canvas.shape:
-        canvas[...] = fill
+        try:
+            canvas[...] = fill
+        except OverflowError:
+            raise refusal("fill", f"a value of {canvas.dtype}", fill) from None
     if not target.size:
         return
     array, scale = pixels.array, pixels.scale

@@ -10,6 +10,7 @@ knows how many are left.
 
 from __future__ import annotations
 
+import operator
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, get_args
@@ -45,6 +46,8 @@ from tensorstore_ds.seeding import Bits, uniforms
 
 #: How often a resized crop is drawn until it fits into the image, as in torchvision.
 ATTEMPTS = 10
+#: The largest side of a result: memory for it is taken before anything else can be known.
+_MOST_SIDE = 2**15
 
 
 class Geometry(BatchTransform):
@@ -161,9 +164,10 @@ class RandomResizedCrop(Geometry):
         self.size = _size(size)
         self.scale = scale
         self.ratio = ratio
-        for name, (low, high) in {"scale": scale, "ratio": ratio}.items():
-            if not 0 < low <= high:
-                raise refusal(name, "two positive numbers, the smaller first", (low, high))
+        for name, limits in {"scale": scale, "ratio": ratio}.items():
+            numbers = np.asarray(limits, float)
+            if numbers.shape != (2,) or not 0 < numbers[0] <= numbers[1] < np.inf:
+                raise refusal(name, "two positive numbers, the smaller first", limits)
 
     def make_params(self, keys: Bits, size: Sizes) -> Params:
         """`boxes` (B, 4) int64: top, left, height and width of the part.
@@ -311,12 +315,12 @@ class Resize(Fitting):
 
     def __init__(self, size: int | Sequence[int], max_size: int | None = None) -> None:
         super().__init__()
-        self.size = size if isinstance(size, int) else _size(size)
+        height, width = _size(size)
+        keeps_aspect = hasattr(size, "__index__")
+        self.size = height if keeps_aspect else (height, width)
         self.max_size = max_size
-        self.fixes_size = None if isinstance(size, int) else True  # type: ignore[misc]  # of the instance
-        if isinstance(size, int) and size < 1:
-            raise refusal("size", "a positive number or (height, width)", size)
-        if max_size is not None and (not isinstance(size, int) or max_size <= size):
+        self.fixes_size = None if keeps_aspect else True  # type: ignore[misc]  # of the instance
+        if max_size is not None and (not keeps_aspect or not height < max_size <= _MOST_SIDE):
             raise refusal("max_size", "more than `size`, which is one number", max_size)
 
     def place(self, placements: Placements, keys: Bits) -> Placements:
@@ -455,10 +459,13 @@ def _flipped_order(keypoints: int, flip_pairs: Sequence[tuple[int, int]] | None)
 
 def _size(size: int | Sequence[int]) -> tuple[int, int]:
     """(height, width) of one number or two."""
-    height_width = (size, size) if isinstance(size, int) else tuple(size)
-    if len(height_width) != 2 or min(height_width) < 1:
-        raise refusal("size", "a positive number or (height, width)", size)
-    return height_width
+    try:
+        height, width = map(operator.index, (size, size) if hasattr(size, "__index__") else size)
+    except (TypeError, ValueError):
+        height = width = 0
+    if min(height, width) < 1 or max(height, width) > _MOST_SIDE:
+        raise refusal("size", f"a positive number up to {_MOST_SIDE}, or (height, width)", size)
+    return height, width
 
 
 def _sides(padding: int | Sequence[int]) -> tuple[int, int, int, int]:
