@@ -113,7 +113,8 @@ def windows_of(placements: Placements, sizes: NDArray[np.integer[Any]]) -> list[
     begins = np.floor(origin + np.where(is_cut, first, 0)).clip(0, sizes - 1)
     ends = np.ceil(origin + np.minimum(extent, reach)).clip(begins + 1, sizes)
     scales = np.array([1, *SCALES[::-1]])
-    scale = scales[np.searchsorted(scales, step.min(axis=1), "right").clip(1) - 1]
+    least = np.where((resized > 0).all(axis=1), step.min(axis=1), 1.0)
+    scale = scales[np.searchsorted(scales, least, "right").clip(1) - 1]
     arrays = (origin, extent, resized, first, last, low, is_whole[:, 0], begins.astype(int), ends.astype(int), scale)
     return [Window(*each) for each in zip(*(array.tolist() for array in arrays), strict=True)]
 
