@@ -47,7 +47,7 @@ def check_cuts(data, seed=0, count=12, scale=1):
     if scale == 1:
         np.testing.assert_array_equal(whole, pillow(data, "L" if channels == 1 else "RGB"))
     for part in parts(header.height, header.width, count, seed):
-        found = cut(data, header, restarts, part)
+        found = cut(data, header, restarts, part, scale=scale)
         if found is None:
             continue
         small, covered = found
@@ -111,7 +111,20 @@ def test_any_part_of_any_size_is_exact(data):
     height, width = (data.draw(st.integers(1, 120)) for _ in range(2))
     pixels = drawn(height, width, data.draw(st.sampled_from([1, 3])), seed=data.draw(st.integers(0, 99)))
     file = encode_jpeg(pixels, data.draw(st.integers(1, 95)), data.draw(st.sampled_from(["4:2:0", "4:4:4"])))
-    check_cuts(file, data.draw(st.integers(0, 99)), 4, data.draw(st.sampled_from([1, 1, 2, 8])))
+    check_cuts(file, data.draw(st.integers(0, 99)), 4, data.draw(st.sampled_from([1, 1, 2, 4, 8])))
+
+
+def test_narrow_cuts_are_exact():
+    for width, channels in itertools.product((66, 68, 80, 84), (1, 3)):
+        data = encode_jpeg(drawn(40, width, channels, seed=width), 20)
+        header, restarts = read_header(data), find_restarts(data)
+        for scale, left in itertools.product((1, 2, 4), range(56, width)):
+            part = Part(8, left, 20, left + 1)
+            small, covered = cut(data, header, restarts, part, scale=scale)
+            whole = decode_jpeg(data, header, channels=channels, scale=scale)
+            pixels = decode_jpeg(small, read_header(small), channels=channels, scale=scale)
+            column = pixels[(8 - covered.top) // scale : (20 - covered.top) // scale, (left - covered.left) // scale]
+            np.testing.assert_array_equal(column, whole[8 // scale : 20 // scale, left // scale])
 
 
 def test_what_cannot_be_cut_has_no_restarts():
@@ -306,6 +319,16 @@ def test_mutated_files_give_an_error_or_the_right_pixels():
 @pytest.mark.slow
 def test_many_mutated_files_give_an_error_or_the_right_pixels():
     fuzz(40_000, seed=1)
+
+
+def test_a_marker_among_the_pixels_is_damage():
+    pytest.importorskip("simplejpeg")
+    data = encode_jpeg(drawn(48, 64), 90)
+    at = int(find_restarts(data)[1]) + 4
+    for inserted in (b"\xff\xe6", b"\xff\xfe", b"\xff\xc4"):
+        changed = data[:at] + inserted + data[at:]
+        with pytest.raises(DamagedJpegError):
+            decode_jpeg(changed, read_header(changed), channels=3)
 
 
 def test_a_file_that_ends_after_some_intervals_is_damaged():

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import io
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -42,8 +43,11 @@ _SEQUENTIAL = (0xC0, 0xC1)  # baseline, extended: Huffman-coded
 _FRAMES = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}
 _TABLES = (0xC4, 0xDB, _DRI)
 _BLOCK = 8
-#: What libjpeg warns of where pixels are wrong; it goes on, and Pillow says nothing.
-_DAMAGE = ("bad Huffman code", "premature end of data segment", "instead of RST", "before marker 0xd")
+#: What simplejpeg refuses, and Pillow reads. All else that libjpeg says is about damage, about which Pillow is silent,
+_UNSUPPORTED = ("subsampling", "color conversion")
+#: but for this about the header, behind which it does not say more;
+_OF_HEADER = ("JFIF revision", "bad ICC marker")
+_BEHIND = "before marker 0xd9"  #: and this, about bytes behind the pixels.
 
 
 class DamagedJpegError(ValueError):
@@ -77,6 +81,9 @@ class JpegHeader:
         height, width: as stored, before any orientation.
         components: 1 (gray), 3 (color) or 4 (CMYK).
         has_metadata: whether there may be an orientation, in EXIF or XMP.
+        head: the segments that decoding needs, from SOI to SOS.
+        start: where the pixels begin in the file.
+        interval: units between restart markers; 0 if there are none.
         scan: how the pixels are laid out, if they can be cut.
     """
 
@@ -84,6 +91,9 @@ class JpegHeader:
     width: int
     components: int
     has_metadata: bool
+    head: bytes
+    start: int
+    interval: int
     scan: Scan | None
 
     @property
@@ -97,16 +107,12 @@ class Scan:
     """The pixels of a JPEG file, as intervals between restart markers: a grid of `rows` x `columns`.
 
     Attributes:
-        head: the segments that decoding needs, from SOI to SOS.
-        size_at: where height and width stand in `head`.
-        start: where the intervals begin in the file.
+        size_at: where height and width stand in the header's `head`.
         step: (height, width) of an interval, in pixels.
         margin: pixels around a part on which it depends: chroma is interpolated.
     """
 
-    head: bytes
     size_at: int
-    start: int
     rows: int
     columns: int
     step: tuple[int, int]
@@ -152,11 +158,11 @@ def read_header(data: Bytes) -> JpegHeader | None:
     scan = None
     complete = len(segment) == 8 + 2 * components and segment[4] == components and segment[-3:] == b"\0\x3f\0"
     if is_plain and complete and marker_of_frame in _SEQUENTIAL and interval:
-        scan = _scan(frame, b"".join(kept), size_at, at, interval)
-    return JpegHeader(height, width, components, has_metadata, scan)
+        scan = _scan(frame, size_at, interval)
+    return JpegHeader(height, width, components, has_metadata, b"".join(kept), at, interval, scan)
 
 
-def _scan(frame: Bytes, head: bytes, size_at: int, start: int, interval: int) -> Scan | None:
+def _scan(frame: Bytes, size_at: int, interval: int) -> Scan | None:
     """The grid of the intervals; None if they do not make one, or the chroma is of an unusual size."""
     height, width, components = frame[5] << 8 | frame[6], frame[7] << 8 | frame[8], frame[9]
     factors = [(each >> 4, each & 15) for each in frame[11::3]]
@@ -171,7 +177,7 @@ def _scan(frame: Bytes, head: bytes, size_at: int, start: int, interval: int) ->
         return None
     lines = max(1, interval // units)  # an interval is a part of a line, or some lines
     step = unit_height * lines, unit_width * min(interval, units)
-    return Scan(head, size_at, start, -(-height // step[0]), -(-units // interval) or 1, step, max(most))
+    return Scan(size_at, -(-height // step[0]), -(-units // interval) or 1, step, max(most))
 
 
 def find_restarts(data: bytes) -> NDArray[np.uint32]:
@@ -184,7 +190,7 @@ def find_restarts(data: bytes) -> NDArray[np.uint32]:
     header = read_header(data)
     if header is None or header.scan is None:
         return none
-    array, start = np.frombuffer(data, np.uint8), header.scan.start
+    array, start = np.frombuffer(data, np.uint8), header.start
     places = np.flatnonzero(array[start:-1] == 0xFF) + start
     codes = array[places + 1]
     places, codes = places[codes != 0], codes[codes != 0]  # FF 00 is a byte FF of the pixels
@@ -192,17 +198,17 @@ def find_restarts(data: bytes) -> NDArray[np.uint32]:
     if not len(end) or codes[end[0]] != _EOI:
         return none
     restarts = (places[: end[0]] + 2).astype(np.uint32)
-    return restarts if _fit(data, header.scan, restarts) else none
+    return restarts if _fit(data, header.start, header.scan, restarts) else none
 
 
-def _fit(data: Bytes, scan: Scan, restarts: NDArray[np.uint32]) -> bool:
+def _fit(data: Bytes, start: int, scan: Scan, restarts: NDArray[np.uint32]) -> bool:
     """Whether there is a restart marker, rightly numbered, before each of these, and as many as the size asks for."""
     count = len(restarts)
     if count != scan.rows * scan.columns - 1:
         return False
     if not count:
         return True
-    if restarts[0] < scan.start + 2 or restarts[-1] > len(data) or not (restarts[1:] > restarts[:-1]).all():
+    if restarts[0] < start + 2 or restarts[-1] > len(data) or not (restarts[1:] > restarts[:-1]).all():
         return False
     return bool((_pairs(data)[restarts - 2] == _markers(count)).all())
 
@@ -218,7 +224,9 @@ def _markers(count: int) -> NDArray[np.uint16]:
     return ((np.arange(count) & 7) << 8 | 0xD0FF).astype(np.uint16)
 
 
-def cut(data: Bytes, header: JpegHeader, restarts: NDArray[np.uint32], part: Part) -> tuple[bytearray, Part] | None:
+def cut(
+    data: Bytes, header: JpegHeader, restarts: NDArray[np.uint32], part: Part, *, scale: int = 1
+) -> tuple[bytearray, Part] | None:
     """A JPEG file of the intervals that hold a part of an image, and what they cover of it.
 
     Of what they cover, `part` itself has the bits that decoding everything gives, and its edges where the image ends.
@@ -226,19 +234,23 @@ def cut(data: Bytes, header: JpegHeader, restarts: NDArray[np.uint32], part: Par
     Args:
         restarts: where its restart markers end, from `find_restarts` or from a store; not trusted.
         part: inside of the image, at least 1 x 1.
+        scale: at which it will be decoded.
 
     Returns:
         None if the file cannot be cut: it must be decoded whole.
     """
     scan = header.scan
-    if scan is None or not len(restarts) or not _fit(data, scan, restarts):
+    if scan is None or not len(restarts) or not _fit(data, header.start, scan, restarts):
         return None
-    (height, width), margin = scan.step, scan.margin
+    (height, width), margin = scan.step, scan.margin * scale
     top, left = max(0, part.top - margin) // height, max(0, part.left - margin) // width
     bottom = min(scan.rows, -(-(part.bottom + margin) // height))
     right = min(scan.columns, -(-(part.right + margin) // width))
+    while min(right * width, header.width) - left * width <= 2 * margin and right - left < scan.columns:
+        # libjpeg does not interpolate chroma of one or two columns
+        left, right = (left - 1, right) if left else (left, right + 1)
     bounds = np.empty(len(restarts) + 2, np.int64)
-    bounds[0], bounds[1:-1], bounds[-1] = scan.start, restarts, len(data)
+    bounds[0], bounds[1:-1], bounds[-1] = header.start, restarts, len(data)
     if bottom == scan.rows and right == scan.columns:
         end = bytes(data[int(bounds[-2]) :]).find(b"\xff\xd9")  # more may follow, such as the preview of a camera
         if end < 0:
@@ -247,7 +259,7 @@ def cut(data: Bytes, header: JpegHeader, restarts: NDArray[np.uint32], part: Par
     grid = scan.rows, scan.columns
     starts, ends = (each.reshape(grid)[top:bottom, left:right] for each in (bounds[:-1], bounds[1:]))
     covered = Part(top * height, left * width, min(bottom * height, header.height), min(right * width, header.width))
-    head = bytearray(scan.head)
+    head = bytearray(header.head)
     head[scan.size_at : scan.size_at + 4] = covered.height.to_bytes(2) + covered.width.to_bytes(2)
     lines = zip(starts[:, 0].tolist(), ends[:, -1].tolist(), strict=True)
     view = memoryview(data)
@@ -293,11 +305,31 @@ def decode_jpeg(
             )
         except ValueError as error:
             what = str(error)
-            if any(damage in what for damage in _DAMAGE) and "before marker 0xd9" not in what:
+            plain = _with_plain_header(data) if any(each in what for each in _OF_HEADER) else data
+            if plain != data:
+                return decode_jpeg(plain, header, channels=channels, scale=scale, buffer=buffer)
+            if not any(each in what for each in _UNSUPPORTED) and not (_BEHIND in what and _has_all_restarts(data)):
                 raise DamagedJpegError(what) from error
         else:
             return pixels.reshape(height, width, channels)
     return _decode_by_pillow(data, (height, width), channels, scale)
+
+
+def _with_plain_header(data: Bytes) -> Bytes:
+    """The same image behind the segments that decoding needs, of a known revision of JFIF."""
+    header = read_header(data)
+    if header is None:
+        return data
+    return re.sub(rb"(?s)(JFIF\0)..", rb"\1\1\1", header.head, count=1) + bytes(data[header.start :])
+
+
+def _has_all_restarts(data: Bytes) -> bool:
+    """Whether all restart markers that there should be come before the end; where one is missing, pixels are wrong."""
+    header = read_header(data)
+    if header is None or not header.interval:
+        return header is not None
+    is_single = header.scan is not None and header.scan.rows * header.scan.columns == 1
+    return is_single or len(find_restarts(bytes(data))) > 0
 
 
 def _decode_by_pillow(data: Bytes, size: tuple[int, int], channels: int, scale: int) -> NDArray[np.uint8]:
@@ -324,14 +356,8 @@ def encode_jpeg(pixels: NDArray[np.uint8], quality: int, subsampling: Subsamplin
     aimed = max(1, _INTERVAL_PIXELS // unit)
     interval = next(n for n in range(min(aimed, units), 0, -1) if units % n == 0)  # it must divide the units of a line
     buffer = io.BytesIO()
-    as_image(pixels).save(
-        buffer,
-        "JPEG",
-        quality=quality,
-        subsampling=subsampling,
-        optimize=True,
-        restart_marker_blocks=interval,
-    )
+    # Tables of its own for each file (`optimize`) would save 2 % of the bytes, and take more than twice the time.
+    as_image(pixels).save(buffer, "JPEG", quality=quality, subsampling=subsampling, restart_marker_blocks=interval)
     return buffer.getvalue()
 
 

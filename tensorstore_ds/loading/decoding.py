@@ -52,6 +52,8 @@ _upsample_out = torch.ops.aten._upsample_bilinear2d_aa.out
 #: A thread keeps so many bytes for pixels that are decoded before they are resized.
 _MOST_SCRATCH = 64 * 1024**2
 _AROUND = 256  #: pixels that are decoded around a part, at most about
+#: A window is resized alone from a line or column that begins at a pixel, but for this part of one; so many are tried.
+_NEAR, _ANCHORS = 1 / 32, 33
 _scratch = threading.local()
 
 
@@ -97,6 +99,7 @@ class Window(NamedTuple):
     is_whole: bool  #: whether all of the resized image is seen
     low: list[int]  #: where the pixels begin on which it depends
     high: list[int]  #: and where they end
+    anchor: list[int]  #: the line and column of the resized image that begin there
     scale: int  #: as 1 of so many pixels they are still enough
 
 
@@ -108,15 +111,34 @@ def windows_of(placements: Placements, sizes: NDArray[np.integer[Any]]) -> list[
     step = extent / np.maximum(1, resized)
     is_whole = ((first == 0) & (last == resized)).all(axis=1, keepdims=True)
     is_cut = ~is_whole & (resized == extent).all(axis=1, keepdims=True)
-    # A window that is resized depends on all from the first pixel on: only so torch's result is that of the image.
-    reach = np.where(is_whole, np.inf, np.where(is_cut, last, (last - 0.5) * step + np.maximum(step, 1.0) + 1))
-    begins = np.floor(origin + np.where(is_cut, first, 0)).clip(0, sizes - 1)
-    ends = np.ceil(origin + np.minimum(extent, reach)).clip(begins + 1, sizes)
     scales = np.array([1, *SCALES[::-1]])
     least = np.where((resized > 0).all(axis=1), step.min(axis=1), 1.0)
     scale = scales[np.searchsorted(scales, least, "right").clip(1) - 1]
-    arrays = (origin, extent, resized, first, last, low, is_whole[:, 0], begins.astype(int), ends.astype(int), scale)
+    anchor = np.where(is_whole | is_cut, 0, _anchors(origin, step, first, scale[:, None]))
+    reach = np.where(is_whole, np.inf, np.where(is_cut, last, (last - 0.5) * step + np.maximum(step, 1.0) + 1))
+    at_anchor = np.rint((origin + anchor * step) / scale[:, None]) * scale[:, None]
+    begins = np.where(anchor > 0, at_anchor, np.floor(origin + np.where(is_cut, first, 0))).clip(0, sizes - 1)
+    ends = np.ceil(origin + np.minimum(extent, reach)).clip(begins + 1, sizes)
+    seen = (first, last, low, is_whole[:, 0], begins.astype(int), ends.astype(int))
+    arrays: list[NDArray[Any]] = [origin, extent, resized, *seen, anchor, scale]
     return [Window(*each) for each in zip(*(array.tolist() for array in arrays), strict=True)]
+
+
+def _anchors(
+    origin: NDArray[np.float64], step: NDArray[np.float64], first: NDArray[np.int64], scale: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """(B, 2) lines and columns of a resized image, shortly before those that are seen, that begin at a pixel.
+
+    From there on the image can be resized alone: torch resizes from the edge of a pixel. One that begins within
+    1/32 of a pixel will do. If there is none, that is 0, the first.
+    """
+    latest = first - 1 - np.ceil(1 / np.minimum(1, np.maximum(step, 1e-3))).astype(int)  # as far as the filter reaches
+    lines = (latest[..., None] - np.arange(_ANCHORS)).clip(0)
+    places = (origin[..., None] + lines * step[..., None]) / scale[..., None]
+    off = np.abs(places - np.rint(places))
+    best = np.where(off <= _NEAR / 2, 0, off).argmin(axis=2)[..., None]
+    found, off = (np.take_along_axis(each, best, 2)[..., 0] for each in (lines, off))
+    return np.where(off <= _NEAR, found, 0)
 
 
 class DamagedImageError(SourceError):
@@ -244,7 +266,7 @@ def lay(canvas: NDArray[Any], pixels: Pixels, window: Window, fill: float) -> No
     """Resize what a window shows of an image, bilinear and antialiased, and lay it on a canvas (H, W, C).
 
     The pixels are those of torchvision's `resize` of the part, cut afterwards: to the bit for uint8 where the part has
-    whole pixels, and within rounding where it has not, which Pillow resizes.
+    whole pixels and all of it is seen, else as those of a part that lies within `_NEAR` of a pixel of its place.
     """
     (top, left), (height, width) = window.at, (b - a for a, b in zip(window.first, window.last, strict=True))
     target = canvas[top : top + height, left : left + width]
@@ -256,36 +278,40 @@ def lay(canvas: NDArray[Any], pixels: Pixels, window: Window, fill: float) -> No
     if not target.size:
         return
     array, scale = pixels.array, pixels.scale
-    y, x = ((o - begins) / scale for o, begins in zip(window.origin, pixels[1:3], strict=True))
-    extent = [e / scale for e in window.extent]
-    whole_pixels = all(n.is_integer() for n in (y, x, *extent))
+    origin, step = window.origin, [e / max(1, r) for e, r in zip(window.extent, window.resized, strict=True)]
+
+    def places(lines: list[int]) -> list[float]:
+        """Where a line and a column of the resized image begin in the array."""
+        return [(o + n * s - b) / scale for o, n, s, b in zip(origin, lines, step, pixels[1:3], strict=True)]
+
+    extent, corner = [e / scale for e in window.extent], places(window.anchor)
+    whole_pixels = all(n.is_integer() for n in (*corner, *extent))
+    y, x = (round(n) for n in corner)
     if whole_pixels and window.resized == extent:
-        y, x = int(y) + window.first[0], int(x) + window.first[1]
+        y, x = y + window.first[0], x + window.first[1]
         target[...] = array[y : y + height, x : x + width]
     elif whole_pixels and window.is_whole:
-        _resize(target, array[int(y) : int(y + extent[0]), int(x) : int(x + extent[1])])
-    elif y == x == 0:
-        _resize(target, array[: math.ceil(extent[0]), : math.ceil(extent[1])], window, extent)
-    else:
-        step_y, step_x = (e / r for e, r in zip(extent, window.resized, strict=True))
-        y, x = y + window.first[0] * step_y, x + window.first[1] * step_x
-        bottom, right = y + height * step_y, x + width * step_x
-        box = max(0.0, x), max(0.0, y), min(array.shape[1], right), min(array.shape[0], bottom)
+        _resize(target, array[y : y + int(extent[0]), x : x + int(extent[1])])
+    elif abs(corner[0] - y) <= _NEAR and abs(corner[1] - x) <= _NEAR:
+        bottom, right = (math.ceil((end - b) / scale) for end, b in zip(window.high, pixels[1:3], strict=True))
+        _resize(target, array[y:bottom, x:right], window, extent)
+    else:  # at fractions of pixels, which Pillow knows
+        (top_edge, left_edge), (bottom_edge, right_edge) = places(window.first), places(window.last)
+        box = max(0.0, left_edge), max(0.0, top_edge), min(array.shape[1], right_edge), min(array.shape[0], bottom_edge)
         target[...] = resize(array, Placement(box, (height, width), (height, width)))
 
 
 def _resize(
     target: NDArray[Any], part: NDArray[Any], window: Window | None = None, extent: Sequence[float] = ()
 ) -> None:
-    """Resize a part to fill `target`; or as if it were `extent` large, what a window shows of it."""
-    if not _is_dense(part):
+    """Resize a part to fill `target`; or, as if all were `extent` large, what a window shows of it."""
+    if not part.flags.writeable or min(part.strides) <= 0:  # torch takes neither
         dense = _memory("crop", part.nbytes).view(part.dtype)[: part.size].reshape(part.shape)
         dense[...] = part
         part = dense
-    source = torch.from_numpy(part[None]).permute(0, 3, 1, 2)
+    source, out = (torch.from_numpy(each[None].transpose(0, 3, 1, 2)) for each in (part, target))
     native = source.dtype in (torch.uint8, torch.float32, torch.float64)
     source = source if native else source.to(torch.float32)
-    out = torch.from_numpy(target[None]).permute(0, 3, 1, 2)
     if window is None and native and target.flags.c_contiguous:
         _upsample_out(source, list(target.shape[:2]), False, None, None, out=out)
         return
@@ -294,9 +320,11 @@ def _resize(
     else:
         scales = [r / e for r, e in zip(window.resized, extent, strict=True)]
         # An axis whose length is to stay is not resized at all, whatever its scale: one more pixel is asked for then.
-        size = [last + (last == length) for last, length in zip(window.last, part.shape, strict=False)]
-        resized = _upsample(source, size, False, *scales)
-        resized = resized[..., window.first[0] : window.last[0], window.first[1] : window.last[1]]
+        first, last = (
+            [n - a for n, a in zip(each, window.anchor, strict=True)] for each in (window.first, window.last)
+        )
+        size = [stop + (stop == length) for stop, length in zip(last, part.shape, strict=False)]
+        resized = _upsample(source, size, False, *scales)[..., first[0] : last[0], first[1] : last[1]]
     out.copy_(resized if native or target.dtype.kind == "f" else resized.round_())
 
 

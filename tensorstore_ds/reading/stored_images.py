@@ -131,7 +131,7 @@ def decode_part(
     wanted, covered = Part(lines[0], columns[0], lines[1], columns[1]), Part(0, 0, *size)
     file: bytes | bytearray | memoryview = data
     if restarts is not None and wanted.height * wanted.width < _WHOLE * math.prod(size):
-        found = cut(data, header, restarts, wanted)
+        found = cut(data, header, restarts, wanted, scale=scale)
         if found is not None:
             file, covered = found
             header = replace(header, height=covered.height, width=covered.width, scan=None)
