@@ -20,6 +20,7 @@ from .errors import (
     OptionError as OptionError,
     OutputError as OutputError,
     Problem as Problem,
+    RemoteError as RemoteError,
     ResidencyError as ResidencyError,
     SourceError as SourceError,
     StoreExistsError as StoreExistsError,

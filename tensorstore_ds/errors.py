@@ -10,6 +10,7 @@
     ├── ResidencyError    bytes that cannot be held, locked or dropped here       (RuntimeError)
     ├── TrainingError     a run that cannot go on: loss, memory, checkpoint       (RuntimeError)
     │   └── TrainingStopped  a run that was asked to stop, and kept what it had
+    ├── RemoteError       a server that cannot be reached, refuses or is wrong    (ConnectionError)
     ├── OutputError       a checkpoint, report or picture that cannot be written  (RuntimeError)
     └── StoreExistsError  the target of a conversion is already there             (FileExistsError)
 
@@ -102,6 +103,21 @@ class TrainingStopped(TrainingError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class RemoteError(TsdsError, ConnectionError):
+    """A server cannot be reached, refuses, or sends something else than what was asked for.
+
+    Attributes:
+        reason: ``missing``, ``refused``, ``replaced``, ``unreachable`` or ``wrong``.
+    """
+
+    def __init__(self, message: str, reason: str = "wrong") -> None:
+        super().__init__(message, reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return one_line(str(self.args[0]))
 
 
 class OutputError(TsdsError, RuntimeError):

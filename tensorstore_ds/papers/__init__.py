@@ -1,0 +1,1 @@
+"""The papers that go with a shared store: card, Croissant, preview, citation."""

@@ -1,0 +1,1 @@
+"""Stores are passed on: pushed, pulled, packed into one file, and served."""
