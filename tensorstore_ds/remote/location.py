@@ -174,7 +174,8 @@ def _open(url: str) -> Any:
         if scheme == "file":
             return store.LocalStore(urlsplit(url).path, mkdir=True)
         if scheme in ("http", "https"):
-            return store.HTTPStore.from_url(url, client_options={**options, "allow_http": scheme == "http"})
+            options["allow_http"] = scheme == "http"
+            return store.HTTPStore.from_url(url, client_options=options)
         plain = {"allow_http": True} if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true") else {}
         return store.from_url(url, client_options={**options, **plain})  # type: ignore[call-overload]
     except Exception as error:
