@@ -13,7 +13,6 @@ import functools
 import io
 import math
 import re
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -73,8 +72,7 @@ class Part(NamedTuple):
         return self.right - self.left
 
 
-@dataclass(frozen=True, slots=True)
-class JpegHeader:
+class JpegHeader(NamedTuple):
     """What stands before the pixels of a JPEG file.
 
     Attributes:
@@ -102,8 +100,7 @@ class JpegHeader:
         return self.components != 4 and not self.has_metadata
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(NamedTuple):
     """The pixels of a JPEG file, as intervals between restart markers: a grid of `rows` x `columns`.
 
     Attributes:
@@ -198,19 +195,24 @@ def find_restarts(data: bytes) -> NDArray[np.uint32]:
     if not len(end) or codes[end[0]] != _EOI:
         return none
     restarts = (places[: end[0]] + 2).astype(np.uint32)
-    return restarts if _fit(data, header.start, header.scan, restarts) else none
+    return none if _bounds(data, header.start, header.scan, restarts) is None else restarts
 
 
-def _fit(data: Bytes, start: int, scan: Scan, restarts: NDArray[np.uint32]) -> bool:
-    """Whether there is a restart marker, rightly numbered, before each of these, and as many as the size asks for."""
+def _bounds(data: Bytes, start: int, scan: Scan, restarts: NDArray[np.uint32]) -> NDArray[np.int64] | None:
+    """(intervals + 1,) where each interval begins, and the end of the file.
+
+    None if there is not a restart marker, rightly numbered, before each of `restarts`, or not one for each interval.
+    """
     count = len(restarts)
     if count != scan.rows * scan.columns - 1:
-        return False
-    if not count:
-        return True
-    if restarts[0] < start + 2 or restarts[-1] > len(data) or not (restarts[1:] > restarts[:-1]).all():
-        return False
-    return bool((_pairs(data)[restarts - 2] == _markers(count)).all())
+        return None
+    bounds = np.empty(count + 2, np.int64)
+    bounds[0], bounds[1:-1], bounds[-1] = start, restarts, len(data)
+    if count and ((bounds[1:] - bounds[:-1]).min() < 0 or restarts[0] < start + 2):
+        return None
+    if count and not (_pairs(data)[bounds[1:-1] - 2] == _markers(count)).all():
+        return None
+    return bounds
 
 
 def _pairs(data: Bytes) -> NDArray[np.uint16]:
@@ -240,7 +242,8 @@ def cut(
         None if the file cannot be cut: it must be decoded whole.
     """
     scan = header.scan
-    if scan is None or not len(restarts) or not _fit(data, header.start, scan, restarts):
+    bounds = None if scan is None or not len(restarts) else _bounds(data, header.start, scan, restarts)
+    if scan is None or bounds is None:
         return None
     (height, width), margin = scan.step, scan.margin * scale
     top, left = max(0, part.top - margin) // height, max(0, part.left - margin) // width
@@ -249,8 +252,6 @@ def cut(
     while min(right * width, header.width) - left * width <= 2 * margin and right - left < scan.columns:
         # libjpeg does not interpolate chroma of one or two columns
         left, right = (left - 1, right) if left else (left, right + 1)
-    bounds = np.empty(len(restarts) + 2, np.int64)
-    bounds[0], bounds[1:-1], bounds[-1] = header.start, restarts, len(data)
     if bottom == scan.rows and right == scan.columns:
         end = bytes(data[int(bounds[-2]) :]).find(b"\xff\xd9")  # more may follow, such as the preview of a camera
         if end < 0:

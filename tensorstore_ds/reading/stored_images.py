@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,7 +133,7 @@ def decode_part(
         found = cut(data, header, restarts, wanted, scale=scale)
         if found is not None:
             file, covered = found
-            header = replace(header, height=covered.height, width=covered.width, scan=None)
+            header = header._replace(height=covered.height, width=covered.width, scan=None)
     if covered.height * covered.width > MAX_PIXELS * scale**2:
         _check_memory(-(-covered.height // scale), -(-covered.width // scale), key)
     try:
