@@ -63,7 +63,8 @@ def card(
         path: of the store, which is not changed.
         out: the folder; None: ``NAME-card`` beside ``NAME.tsds``. It is made if it does not exist.
         answers: another file of answers, YAML or TOML.
-        croissant: also `croissant.json`, and the folder `preview` with small samples as Parquet.
+        croissant: also `croissant.json`, and the folder `preview` with small samples as Parquet; so they are, too,
+            where an earlier call wrote them.
         huggingface: as `croissant`; the folder is what a repository of the Hub has beside the store.
         strict: refuse to write papers where an answer is missing.
 
@@ -88,12 +89,13 @@ def card(
     if strict and missing:
         advice = "Fill them in; license and citation are noted by tsds annotate."
         raise OptionError(f"{questions}: expected answers to all questions, missing {', '.join(missing)}. {advice}")
-    previews = _previews(facts) if croissant or huggingface else {}
+    describes = croissant or huggingface or (folder / "croissant.json").exists()  # which would be wrong by now
+    previews = _previews(facts) if describes else {}
     papers = {
         **{f"preview/{name}.parquet": data for name, data in previews.items()},
         "CITATION.cff": citation_cff(facts).encode(),
         "datacite.json": datacite_json(facts).encode(),
-        "croissant.json": croissant_json(facts, previews).encode() if croissant or huggingface else b"",
+        "croissant.json": croissant_json(facts, previews).encode() if describes else b"",
     }
     papers = {name: data for name, data in papers.items() if data}
     pictures = _write_pictures(facts, folder)

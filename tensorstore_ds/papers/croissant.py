@@ -11,7 +11,7 @@ from tensorstore_ds.format.kinds import KeyField, LabelField, MaskField, Objects
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.papers.citing import license_url
-from tensorstore_ds.papers.facts import Facts, options_of
+from tensorstore_ds.papers.facts import COUNTED, Facts, options_of
 from tensorstore_ds.reading.store_files import open_file
 
 #: A store of more files has a FileSet for each field instead.
@@ -119,10 +119,9 @@ def _responsible(facts: Facts) -> dict[str, Any]:
     options = ", ".join(f"{name}: {value}" for name, value in options_of(facts.store).items())
     converted = [f"Converted to a Zarr store by tensorstore-ds with the options {options}."] if options else []
     found["rai:dataPreprocessingProtocol"] = [*filter(None, [answers.get("preprocessing")]), *converted]
-    counted = [
-        f"{sum(n.values())} {facts.classes[f][0]} values of {f}" for f in facts.classes if (n := facts.totals(f))
-    ]
-    noted = [f"In the store: {', '.join(counted)}."] if counted and "annotation" in answers else []
+    totals = {name: sum(facts.totals(name).values()) for name in facts.classes}
+    counted = [f"{n} {COUNTED.get(facts.classes[name][0], 'values')} in {name}" for name, n in totals.items() if n]
+    noted = [f"With a class are {', '.join(counted)}."] if counted and "annotation" in answers else []
     found["rai:dataAnnotationProtocol"] = [*filter(None, [answers.get("annotation")]), *noted]
     left_out = ", ".join(f"{fault.reason} {fault.count}" for fault in facts.faults)
     faults = [f"Left out by the conversion, by reason: {left_out}."] if left_out else []

@@ -126,6 +126,13 @@ class Facts:
         }
         return [task for task, is_one in found.items() if is_one]
 
+    @property
+    def objects(self) -> dict[str, int]:
+        """Objects of each split, where they were counted."""
+        found = {name: self.store[name].statistics.get("objects") for name in self.store}
+        totals = {name: each.get("total") for name, each in found.items() if isinstance(each, Mapping)}
+        return {name: total for name, total in totals.items() if type(total) is int}
+
     def counts(self, field: str) -> dict[str, dict[str, int]]:
         """How often each class of a field occurs, by split and class name; without splits that were not counted."""
         counts = {name: self.store[name].class_counts.get(field, {}) for name in self.store}

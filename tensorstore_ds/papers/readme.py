@@ -90,8 +90,13 @@ def _hub_license(license: str | None) -> list[str]:
 
 def _contents(facts: Facts) -> str:
     store = facts.store
-    rows = [[markdown(name), f"{len(store[name]):,}", size_of(store, name)] for name in store]
-    splits = _table(["split", "samples", "size"], rows, right=(1, 2))
+    objects = facts.objects
+    names = ["split", "samples", *(["objects"] if objects else []), "size"]
+    rows = []
+    for name in store:
+        counted = [f"{objects.get(name, 0):,}"] if objects else []
+        rows.append([markdown(name), f"{len(store[name]):,}", *counted, size_of(store, name)])
+    splits = _table(names, rows, right=range(1, len(names)))
     fields = [
         [markdown(name), markdown(field.kind), _cell(field.describe())] for name, field in store.manifest.fields.items()
     ]
