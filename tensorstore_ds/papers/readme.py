@@ -110,7 +110,7 @@ def _classes(facts: Facts, field: str, pictures: Collection[str]) -> str:
     if not totals:
         shown = ", ".join(markdown(name) for name in classes[:_CLASSES])
         more = f", and {len(classes) - _CLASSES:,} more" if len(classes) > _CLASSES else ""
-        return f"{head}\n\n{len(classes):,} classes, which were not counted: {shown}{more}."
+        return f"{head}\n\n{_classes_in_words(len(classes))}, which were not counted: {shown}{more}."
     chart = f"classes-{field}.png"
     drawn = f"![{what.capitalize()} of each class](pictures/{chart})\n\n" if chart in pictures else ""
     most = sorted(range(len(classes)), key=lambda i: -totals[classes[i]])
@@ -125,7 +125,7 @@ def _classes(facts: Facts, field: str, pictures: Collection[str]) -> str:
         bar = "█" * max(round(totals[name] / largest * _BAR), 1 if totals[name] else 0)
         rows.append([str(i), _cell(name), *numbers, f"{totals[name]:,}", *([] if drawn else [bar])])
     table = _table(names, rows, right=(0, *range(2, 2 + len(columns))))
-    text = f"{len(classes):,} classes; the numbers are {what}."
+    text = f"{_classes_in_words(len(classes))}; the numbers are {what}."
     if len(classes) > _CLASSES:
         rest = [totals[classes[i]] for i in most[_CLASSES:]]
         text += f" The table has the {_CLASSES} most frequent; the others have {rest[-1]:,} to {rest[0]:,} each."
@@ -133,6 +133,10 @@ def _classes(facts: Facts, field: str, pictures: Collection[str]) -> str:
     if bare:
         text += f" {sum(bare.values()):,} samples have no label."
     return f"{head}\n\n{text}\n\n{drawn}{table}"
+
+
+def _classes_in_words(n: int) -> str:
+    return "1 class" if n == 1 else f"{n:,} classes"
 
 
 def _load(facts: Facts, previews: Sequence[str], papers: Collection[str]) -> str:
@@ -220,7 +224,7 @@ def _rights(facts: Facts) -> str:
     license = markdown(manifest.license) if manifest.license else "*No license was given: ask before you use the data.*"
     parts = ["## License and citation", f"License: {license}" if manifest.license else license]
     if facts.creators:
-        parts.append(f"Made by {'; '.join(map(markdown, facts.creators))}.")
+        parts.append(f"Creators: {'; '.join(map(markdown, facts.creators))}")
     if manifest.citation:
         language = "bibtex" if manifest.citation.lstrip().startswith("@") else ""
         parts.append(code_block(manifest.citation, language))
