@@ -25,7 +25,8 @@ def test_a_template_has_all_questions_and_no_answer(tmp_path: Path) -> None:
 
 
 def test_answers_are_texts_as_they_are_written(tmp_path: Path) -> None:
-    text = "version: 1.10\ntitle: no\npublished: 2026-11-02\ndescription: |\n  a\n\n  b: c\ncreators: [one, '2']\ntags: x\n"
+    text = "version: 1.10\ntitle: no\npublished: 2026-11-02\ndescription: |\n  a\n\n  b: c\n"
+    text += "creators: [one, '2']\ntags: x\n"
     assert read(tmp_path, text) == {
         "version": "1.10",
         "title": "no",
