@@ -24,7 +24,6 @@ from tsds_cli.options import json_option, option_of, path_argument, text_or_file
 )
 @click.option(
     "--description",
-    type=text_or_file,
     metavar="TEXT|@FILE",
     help="What the data are, in a few sentences. Empty: remove it.",
 )
@@ -38,14 +37,16 @@ def annotate(store: Path, license: str | None, citation: str | None, description
     \b
     Examples:
       tsds annotate photos.tsds --license CC-BY-4.0
-      tsds annotate photos.tsds --citation @paper.bib --description "Birds of the Elbe."
+      tsds annotate photos.tsds --citation @paper.bib --description @about.txt
     """
     import tensorstore_ds as tsds
 
     if license is None and citation is None and description is None:
         raise click.UsageError("Give --license, --citation or --description.")
     before = tsds.open(store).sha256
-    opened = tsds.annotate(store, license=license, citation=citation, description=description)
+    texts = {"citation": citation, "description": description}
+    read = {name: value if value is None else text_or_file(value) for name, value in texts.items()}
+    opened = tsds.annotate(store, license=license, **read)
     if as_json:
         text.echo_json({"path": store, "before": before, "sha256": opened.sha256})
         return

@@ -30,7 +30,7 @@ from tsds_cli.options import json_option, path as path_type, path_argument
 def card(
     store: Path, out: Path | None, answers: Path | None, croissant: bool, huggingface: bool, strict: bool, as_json: bool
 ) -> None:
-    """Write the papers that go with a shared STORE: card, preview, citation.
+    """Write the papers of a STORE: card, preview, citation.
 
     OUT_DIR is a folder beside the store, NAME-card if it is not given. README.md says what the data are, how they were
     made and what is known to be wrong; CITATION.cff and datacite.json say how to cite them. What only you know is asked

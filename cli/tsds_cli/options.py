@@ -26,7 +26,7 @@ _FLAGS = {
 #: Options that are files on the command line, with the function of the library that reads them.
 _READERS = {"classes": "read_classes", "keypoints": "read_keypoints"}
 
-#: Options that are texts, with what stands for them in the help; ``@FILE`` is the text in a file.
+#: What stands for the values of texts in the help.
 _TEXTS = {"license": "SPDX", "citation": "TEXT|@FILE"}
 #: Bytes of a text in a file.
 _TEXT_LIMIT = 2**20
@@ -47,6 +47,8 @@ def options_of(cls: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., A
             for name in chosen.keys() & _READERS.keys():
                 if chosen[name] is not None:
                     chosen[name] = getattr(tensorstore_ds, _READERS[name])(chosen[name])
+            if chosen.get("citation") is not None:
+                chosen["citation"] = text_or_file(chosen["citation"])
             return command(options=cls(**chosen), **values)
 
         decorated: Callable[..., Any] = run
@@ -102,7 +104,7 @@ def _type(declared: Option) -> tuple[Any, str | None]:
     if declared.choices:
         return Choice(declared.choices), None
     if declared.name in _TEXTS:
-        return text_or_file, _TEXTS[declared.name]
+        return str, _TEXTS[declared.name]
     least = declared.at_least if declared.above is None else declared.above
     most = declared.at_most if declared.below is None else declared.below
     if declared.type is int:
