@@ -23,7 +23,8 @@ def test_it_says_that_the_digest_has_changed(store: Path) -> None:
     assert shown.exit_code == 0
     now = tsds_library.open(store).sha256
     assert re.search(rf"digest has changed\n  before  {before}\n  now     {now}\n", shown.output)
-    assert "license  CC-BY-4.0" in tsds("info", store).output
+    known = tsds("info", store).output
+    assert re.search(r"about +Black\.\n +license +CC-BY-4\.0\n +cite +We, 2026\n", known)
     again = tsds("annotate", store, "--license", "CC-BY-4.0")
     assert "nothing changed" in again.output
 

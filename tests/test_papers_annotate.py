@@ -185,3 +185,12 @@ def test_a_conversion_notes_them(tmp_path: Path) -> None:
     tsds.convert(Samples(samples), tmp_path / "s.tsds", options)
     manifest = tsds.open(tmp_path / "s.tsds").manifest
     assert (manifest.license, manifest.citation) == ("CC-BY-4.0", "We")
+
+
+def test_a_repacked_store_keeps_them(store: tsds.Store, tmp_path: Path) -> None:
+    tsds.annotate(store.path, license="MIT", citation="c", description="d")
+    tsds.repack(store.path, tmp_path / "z.tsds", layout="zarr")
+    tsds.repack(store.path, tmp_path / "j.tsds", encoding="jpeg", workers=0)
+    for name in ("z.tsds", "j.tsds"):
+        manifest = tsds.open(tmp_path / name).manifest
+        assert (manifest.license, manifest.citation, manifest.provenance["description"]) == ("MIT", "c", "d")

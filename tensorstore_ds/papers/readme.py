@@ -11,6 +11,8 @@ from tensorstore_ds.papers.facts import COUNTED, Facts, options_of, size_categor
 
 #: Classes in the table; the most frequent ones if there are more.
 _CLASSES = 50
+#: Reasons in the table of faults; the format has fewer.
+_REASONS = 100
 #: Characters of the longest bar.
 _BAR = 24
 #: Characters of a value in a table.
@@ -188,7 +190,7 @@ def _origin(facts: Facts) -> str:
 def _faults(facts: Facts) -> str:
     if not facts.faults:
         return "## Known faults\n\nNothing was left out by the conversion."
-    rows = [[_cell(fault.reason), f"{fault.count:,}", _cell(fault.example)] for fault in facts.faults]
+    rows = [[_cell(fault.reason), f"{fault.count:,}", _cell(fault.example)] for fault in facts.faults[:_REASONS]]
     text = f"These samples, boxes or files are not in the store; `{facts.name}/skipped.jsonl` names each."
     return f"## Known faults\n\n{text}\n\n{_table(['reason', 'count', 'the first of them'], rows, right=(1,))}"
 
