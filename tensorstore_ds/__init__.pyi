@@ -65,6 +65,8 @@ from .page_cache.residency import (
     residency as residency,
 )
 from .page_cache.warming import Warming as Warming, warm as warm, warm_in_background as warm_in_background
+from .papers.annotate import annotate as annotate
+from .papers.card import Card as Card, card as card
 from .pictures.contact_sheet import preview as preview
 from .reading.columns import Column as Column, Ragged as Ragged, RaggedColumn as RaggedColumn
 from .reading.store import Split as Split, Store as Store, open as open

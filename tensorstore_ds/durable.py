@@ -94,7 +94,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     partial = partial_of(path)
     before = sys.exception()
     try:
-        with open(partial, "wb") as file:
+        with open(partial, "wb", opener=_without_links) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -109,6 +109,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         if not isinstance(system, OSError) or system.filename not in (None, *map(str, (partial, path, path.parent))):
             raise  # nothing that the system said of these files
         raise unwritable(path, system) from error
+
+
+def _without_links(path: str, flags: int) -> int:
+    """Open a file for writing, but not through a link, which somebody may have left in a folder of theirs."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | _FLAGS, 0o666)
 
 
 def partial_of(path: Path) -> Path:

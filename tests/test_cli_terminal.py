@@ -114,12 +114,13 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(source: Path) -> Path:
     """What is made of them by a process, with hostile strings in all that a manifest may say freely."""
     out = source.parent / f"out{NASTY}"
-    given = ("--on-error", "skip", "--license", NASTY, "--citation", NASTY, "--workers", 2)
+    given = ("--on-error", "skip", "--license", "LicenseRef-Own", "--citation", NASTY, "--workers", 2)
     shown = process("convert", source, out, *given)
     assert "skipped: 1" in shown
 
     def everywhere(document: dict[str, Any]) -> None:
         manifest = document["attributes"]["tsds"]
+        manifest["license"] = NASTY
         origin = manifest["provenance"]
         origin.update({name: NASTY for name, value in origin.items() if isinstance(value, str)})
         origin.update(skipped={NASTY: 3}, left_out={NASTY: NASTY}, options={NASTY: NASTY}, **{NASTY: NASTY})

@@ -37,6 +37,8 @@ NOT_RUN = {
     "docs/masks.md: city/": "a folder tree",
     "docs/plain-reading.md: photos.tsds/": "a folder tree",
     "docs/plain-reading.md: npm install": "clients/test_zarrita.py runs it where Node is",
+    "docs/papers.md: title: Pets": "answers; test_papers_answers.py reads such files",
+    "docs/papers.md: README.md": "a folder tree",
     "docs/sources.md: encodings, from a few images": "what a dry run has printed; its rates are this machine's",
     "docs/resuming.md: #SBATCH": "a job for Slurm; its last line is run above it on the page",
     "README.md: make demo": "installs",

@@ -286,7 +286,7 @@ OTHER = {
     "shard_nbytes": 90,
     "workers": 1,
     "on_error": "skip",
-    "license": "CC0",
+    "license": "CC0-1.0",
     "citation": "me",
 }
 

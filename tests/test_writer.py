@@ -590,7 +590,7 @@ def test_other_options_than_before_are_refused(out):
         Calls().write(out, stop=5)
     with pytest.raises(tsds.OptionError, match="finished shards of another conversion are kept here: `classes` was"):
         Calls().write(out, classes=["x", "y", "z"])
-    assert Calls().write(out, license="CC0").resumed == 2
+    assert Calls().write(out, license="CC0-1.0").resumed == 2
 
 
 def test_a_split_that_is_not_written_any_more_leaves_nothing(tmp_path, out):

@@ -104,6 +104,8 @@ def _show_head(store: Store, path: Path) -> None:
         counts = origin.get(name)
         if isinstance(counts, Mapping) and counts:
             lines.append((name.replace("_", " "), ", ".join(f"{reason} {n}" for reason, n in counts.items())))
+    if isinstance(origin.get("description"), str):
+        lines.append(("about", origin["description"]))
     lines += [(name, value) for name, value in (("license", manifest.license), ("cite", manifest.citation)) if value]
     text.echo_table(lines)
 

@@ -18,6 +18,8 @@ COMMANDS = {
     "info": "Show what a STORE holds.",
     "verify": "Check every byte of a STORE.",
     "repack": "Write the store SRC again as OUT, in another layout or encoding.",
+    "annotate": "Note license, citation or description in a STORE.",
+    "card": "Write the papers of a STORE: card, preview, citation.",
     "stats": "Print the statistics of a STORE, for each split.",
     "preview": "Draw samples of a STORE as a contact sheet (PNG).",
     "warm": "Read a STORE into the page cache.",

@@ -26,6 +26,11 @@ _FLAGS = {
 #: Options that are files on the command line, with the function of the library that reads them.
 _READERS = {"classes": "read_classes", "keypoints": "read_keypoints"}
 
+#: What stands for the values of texts in the help.
+_TEXTS = {"license": "SPDX", "citation": "TEXT|@FILE"}
+#: Bytes of a text in a file.
+_TEXT_LIMIT = 2**20
+
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,6 +47,8 @@ def options_of(cls: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., A
             for name in chosen.keys() & _READERS.keys():
                 if chosen[name] is not None:
                     chosen[name] = getattr(tensorstore_ds, _READERS[name])(chosen[name])
+            if chosen.get("citation") is not None:
+                chosen["citation"] = text_or_file(chosen["citation"])
             return command(options=cls(**chosen), **values)
 
         decorated: Callable[..., Any] = run
@@ -96,6 +103,8 @@ def _type(declared: Option) -> tuple[Any, str | None]:
         return (lambda value: _several(declared, value)), "NAME,..." if declared.choices else "N,..."
     if declared.choices:
         return Choice(declared.choices), None
+    if declared.name in _TEXTS:
+        return str, _TEXTS[declared.name]
     least = declared.at_least if declared.above is None else declared.above
     most = declared.at_most if declared.below is None else declared.below
     if declared.type is int:
@@ -171,6 +180,23 @@ def rows(value: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d{1,18}(,\d{1,18})*", value):
         raise click.BadParameter(f"expected row numbers, such as 1,5,7, found {value!r}.")
     return tuple(int(row) for row in value.split(","))
+
+
+def text_or_file(value: str) -> str:
+    """A text, or with ``@FILE`` the text in a file, without white space at its ends."""
+    if not value.startswith("@"):
+        return value
+    try:
+        with Path(value[1:]).open("rb") as file:
+            data = file.read(_TEXT_LIMIT + 1)
+        if len(data) > _TEXT_LIMIT:
+            raise click.BadParameter(f"expected a file of at most 1 MiB, found a larger one: {value[1:]}.")
+        return data.decode("utf-8-sig").strip()
+    except UnicodeDecodeError:
+        raise click.BadParameter(f"expected a file in UTF-8, found other bytes in {value[1:]}.") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a path"
+        raise click.BadParameter(f"expected a text or @FILE, found {value}: {reason}.") from None
 
 
 def _several(declared: Option, value: Any) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Literal
 
+from tensorstore_ds.conversion.licenses import license_expression
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.schema import LIMIT, Layout
 from tensorstore_ds.imaging import MAX_PIXELS, Color
@@ -159,8 +160,18 @@ class ConvertOptions(ImageOptions, SourceOptions):
         default="fail",
         decides=False,
     )
-    license: str | None = option("The license of the data, to be noted in the store.", default=None, decides=False)
+    license: str | None = option(
+        "The license of the data, to be noted in the store: an SPDX expression, such as CC-BY-4.0, or LicenseRef-NAME "
+        "for one that SPDX does not list.",
+        default=None,
+        decides=False,
+    )
     citation: str | None = option("How to cite the data, to be noted in the store.", default=None, decides=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.license is not None:
+            object.__setattr__(self, "license", license_expression(self.license))
 
     @property
     def image(self) -> ImageOptions:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -25,7 +25,26 @@ _DAMAGED = "Copy the store again, with its zarr.json: this one was changed after
 
 def dump_root(manifest: Manifest) -> bytes:
     """The bytes of the root's ``zarr.json``, its digest included."""
-    attributes = {"zarr_conventions": [CONVENTION], "tsds_sha256": _ZEROS, "tsds": dump(manifest)}
+    return _sealed({"zarr_conventions": [CONVENTION], "tsds_sha256": _ZEROS, "tsds": dump(manifest)})
+
+
+def change_root(data: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
+    """The bytes of a root's ``zarr.json`` with another manifest, and so another digest.
+
+    Members that this version does not know stay.
+
+    Args:
+        data: bytes that `parse_root` accepts.
+        change: changes the manifest, as JSON has it.
+    """
+    attributes = load_object(data)["attributes"]
+    change(attributes["tsds"])
+    del attributes["tsds_sha256"]
+    return _sealed({"tsds_sha256": _ZEROS, **attributes})
+
+
+def _sealed(attributes: Mapping[str, Any]) -> bytes:
+    """The bytes of a root with these attributes, of which `tsds_sha256` is made of all."""
     data = dump_json({**GROUP, "attributes": attributes})
     member = b'"tsds_sha256": "'
     # The first one: what comes before it is ours.

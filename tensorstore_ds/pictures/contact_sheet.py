@@ -76,15 +76,10 @@ def preview(split: Split, rows: Sequence[int] | None = None, *, count: int = 24,
 
 
 def _cell(split: Split, row: int, image: str, tables: Sequence[str]) -> _Cell:
-    key = next((split[name][row] for name in of_kind(split.fields, KeyField)), f"row {row}")
+    key = key_of(split, row)
     masks = of_kind(split.fields, MaskField)
-    stored = split[image][row]
-    pixels = decode_stored(stored, key=f"{split.name}/{key}") if isinstance(stored, bytes) else stored
-    picture, scale = _magnified(_rgb(pixels), LARGE if tables or masks else MEDIUM)
-    for name, mask in masks.items():
-        draw_mask(picture, split[name][row], mask)
-    for name in tables:
-        draw_objects(picture, split[name][row], scale, split.fields[name].classes)
+    picture, scale = _magnified(picture_of(split, row, image), LARGE if tables or masks else MEDIUM)
+    draw_annotations(picture, split, row, scale)
     labelled = of_kind(split.fields, LabelField)
     indices = {name: int(split[name][row]) for name in labelled}
     labels = [
@@ -92,6 +87,26 @@ def _cell(split: Split, row: int, image: str, tables: Sequence[str]) -> _Cell:
         for name, index in indices.items()
     ]
     return _Cell(picture, labels, key)
+
+
+def key_of(split: Split, row: int) -> str:
+    """What a sample is called in its source, or its row."""
+    return next((split[name][row] for name in of_kind(split.fields, KeyField)), f"row {row}")
+
+
+def picture_of(split: Split, row: int, image: str) -> Image.Image:
+    """The image of a sample as RGB, in its stored size."""
+    stored = split[image][row]
+    pixels = decode_stored(stored, key=f"{split.name}/{key_of(split, row)}") if isinstance(stored, bytes) else stored
+    return _rgb(pixels)
+
+
+def draw_annotations(picture: Image.Image, split: Split, row: int, scale: float) -> None:
+    """Draw the masks and objects of a sample onto its picture, which is `scale` times as large as the stored image."""
+    for name, mask in of_kind(split.fields, MaskField).items():
+        draw_mask(picture, split[name][row], mask)
+    for name in of_kind(split.fields, ObjectsField):
+        draw_objects(picture, split[name][row], scale, split.fields[name].classes)
 
 
 def _rgb(pixels: NDArray[Any]) -> Image.Image:

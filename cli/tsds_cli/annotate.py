@@ -1,0 +1,57 @@
+"""``tsds annotate``: license, citation and description are noted in a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tensorstore_ds import ConvertOptions
+from tsds_cli import text
+from tsds_cli.options import json_option, option_of, path_argument, text_or_file
+
+
+@click.command()
+@path_argument("store")
+@option_of(
+    ConvertOptions,
+    "license",
+    help="The license of the data: an SPDX expression, such as CC-BY-4.0, or LicenseRef-NAME for one that SPDX does "
+    "not list. Empty: remove it.",
+)
+@option_of(
+    ConvertOptions, "citation", help="How to cite the data: a text, or @FILE for one in a file. Empty: remove it."
+)
+@click.option(
+    "--description",
+    metavar="TEXT|@FILE",
+    help="What the data are, in a few sentences. Empty: remove it.",
+)
+@json_option
+def annotate(store: Path, license: str | None, citation: str | None, description: str | None, as_json: bool) -> None:
+    """Note license, citation or description in a STORE.
+
+    The data are not touched: only the manifest is written again, in one step. The digest of the store changes with it.
+    Programs that have the store open get an error for what they have not read yet, so annotate before you share.
+
+    \b
+    Examples:
+      tsds annotate photos.tsds --license CC-BY-4.0
+      tsds annotate photos.tsds --citation @paper.bib --description @about.txt
+    """
+    import tensorstore_ds as tsds
+
+    if license is None and citation is None and description is None:
+        raise click.UsageError("Give --license, --citation or --description.")
+    before = tsds.open(store).sha256
+    texts = {"citation": citation, "description": description}
+    read = {name: value if value is None else text_or_file(value) for name, value in texts.items()}
+    opened = tsds.annotate(store, license=license, **read)
+    if as_json:
+        text.echo_json({"path": store, "before": before, "sha256": opened.sha256})
+        return
+    if before == opened.sha256:
+        text.echo(f"{store}: nothing changed, all of this was noted already")
+        return
+    text.echo(text.Styled(str(store), bold=True), "  annotated; its digest has changed")
+    text.echo_table([("before", before), ("now", opened.sha256)])

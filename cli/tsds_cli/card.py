@@ -1,0 +1,55 @@
+"""``tsds card``: the papers that go with a shared store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tsds_cli import text
+from tsds_cli.options import json_option, path as path_type, path_argument
+
+
+@click.command()
+@path_argument("store")
+@click.argument("out", type=path_type, metavar="[OUT_DIR]", required=False)
+@click.option(
+    "--from",
+    "answers",
+    type=path_type,
+    metavar="FILE",
+    help="The answers that only people know, as YAML or TOML.",
+    show_default="card.yaml in OUT_DIR, which the first call writes with the questions",
+)
+@click.option("--croissant", is_flag=True, help="Write croissant.json, too, and small samples as Parquet in preview/.")
+@click.option(
+    "--huggingface", is_flag=True, help="Write all that a repository of the Hugging Face Hub has beside the store."
+)
+@click.option("--strict", is_flag=True, help="Fail if an answer is missing, and name all that are.")
+@json_option
+def card(
+    store: Path, out: Path | None, answers: Path | None, croissant: bool, huggingface: bool, strict: bool, as_json: bool
+) -> None:
+    """Write the papers of a STORE: card, preview, citation.
+
+    OUT_DIR is a folder beside the store, NAME-card if it is not given. README.md says what the data are, how they were
+    made and what is known to be wrong; CITATION.cff and datacite.json say how to cite them. What only you know is asked
+    for in card.yaml: fill it in and run the command again.
+
+    \b
+    Examples:
+      tsds card photos.tsds
+      tsds card photos.tsds photos-card --croissant --strict
+      tsds card photos.tsds hub --from card.yaml --huggingface
+    """
+    import tensorstore_ds as tsds
+
+    written = tsds.card(store, out, answers=answers, croissant=croissant, huggingface=huggingface, strict=strict)
+    if as_json:
+        text.echo_json(written)
+        return
+    text.echo(text.Styled(str(written.path), bold=True), f"  {', '.join(written.files)}")
+    if written.missing:
+        shown = ", ".join(written.missing)
+        text.echo(text.Styled(f"missing: {shown}", fg="yellow"))
+        text.echo(f"next: fill in {written.questions}, and run this again")

@@ -1,0 +1,86 @@
+"""Note in a store what people say of its data: license, citation, description. No byte of the data changes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tensorstore_ds.conversion.licenses import license_expression
+from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.errors import FormatError, OptionError, Problem
+from tensorstore_ds.format.root import change_root, parse_root
+from tensorstore_ds.options import declarations
+from tensorstore_ds.papers.files import write_file
+from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, open_file
+
+
+def annotate(
+    path: str | os.PathLike[str],
+    *,
+    license: str | None = None,
+    citation: str | None = None,
+    description: str | None = None,
+) -> Store:
+    """Note the license, the citation or the description of the data in the store at `path`.
+
+    >>> tsds.annotate("photos.tsds", license="CC-BY-4.0", citation="Us, 2026").sha256      # doctest: +SKIP
+
+    Only the manifest is written again, in one step. With it the digest changes, by which the store is known: whoever
+    opened the store before reads on from what is mapped, and gets an error, `replaced`, for what is not. So annotate a
+    store before it is used.
+
+    Args:
+        path: of the store.
+        license: an SPDX expression, such as ``CC-BY-4.0``.
+        citation: how the data are to be cited.
+        description: what the data are, in a few sentences.
+
+    A text that is None stays as it is, and one that is empty is removed.
+
+    Returns:
+        The store, opened again, with its new `sha256`; the same one if nothing changed.
+
+    Raises:
+        FormatError: there is no store, or it is damaged.
+        OptionError: nothing was given, or the license is no SPDX expression.
+        OutputError: the manifest cannot be written; the store is as before.
+    """
+    given = {"license": license, "citation": citation, "description": description}
+    texts = {name: _text(name, value) for name, value in given.items() if value is not None}
+    if not texts:
+        raise OptionError("expected what is to be noted, found nothing: give `license`, `citation` or `description`.")
+    store = open_store(path)
+    with open_file(store.path, "zarr.json") as file:
+        data = file.read(MANIFEST_MAX_NBYTES + 1)
+    if parse_root(data)[1] != store.sha256:
+        raise FormatError(Problem(str(store.path), "replaced", "another store has taken its place just now."))
+
+    def change(manifest: dict[str, Any]) -> None:
+        for name, value in texts.items():
+            place = manifest.setdefault("provenance", {}) if name == "description" else manifest
+            place.pop(name, None)
+            if value:
+                place[name] = value
+
+    if all((_noted(store, name) or "") == value for name, value in texts.items()):
+        return store
+    changed = change_root(data, change)
+    if len(changed) > MANIFEST_MAX_NBYTES:
+        raise OptionError(f"{store.path}: expected a manifest of at most 64 MiB. Choose shorter texts.")
+    parse_root(changed)
+    write_file(Path(store.path, "zarr.json"), changed)
+    return open_store(path)
+
+
+def _text(name: str, value: str) -> str:
+    """A text that can be noted; raises `OptionError`."""
+    text: str = replace(declarations(ConvertOptions)["citation"], name=name).taken(value)
+    return license_expression(text) if name == "license" and text else text
+
+
+def _noted(store: Store, name: str) -> Any:
+    manifest = store.manifest
+    return manifest.provenance.get(name) if name == "description" else getattr(manifest, name)

@@ -1,0 +1,176 @@
+"""croissant.json, by mlcroissant: its rules, and its records. Nothing is fetched: no process here has a network."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import socket
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tensorstore_ds as tsds
+from small_stores import tsds as run, voc
+from stores import class_folders, store_of
+from tensorstore_ds.papers import croissant as croissant_module
+
+ANSWERS = "\n".join(
+    f'{name}: "The answer: {name}"'
+    for name in (
+        *("title", "description", "contact", "collection", "preprocessing", "annotation", "use_cases", "limitations"),
+        *("biases", "sensitive_information", "social_impact", "maintenance"),
+    )
+)
+ANSWERS += (
+    '\ncreators: ["Doe, Jane", "Pets e.V."]\nurl: https://example.org/pets\nversion: 1.2.0\npublished: 2026-11-02\n'
+)
+
+#: What NeurIPS asks for.
+RESPONSIBLE = (
+    *("dataLimitations", "dataBiases", "personalSensitiveInformation", "dataUseCases", "dataSocialImpact"),
+    *("dataCollection", "dataPreprocessingProtocol", "dataAnnotationProtocol", "dataReleaseMaintenancePlan"),
+)
+
+
+@pytest.fixture(scope="module")
+def mlcroissant() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import mlcroissant
+    return mlcroissant
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("something was to be fetched")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+def described(store: Path, **options: Any) -> tuple[Path, dict[str, Any]]:
+    """The folder of the papers, and what its croissant.json says."""
+    answers = store.parent / "answers.yaml"
+    answers.write_text(ANSWERS)
+    made = tsds.card(store, answers=answers, croissant=True, **options)
+    return made.path, json.loads((made.path / "croissant.json").read_text())
+
+
+def validated(mlcroissant: Any, folder: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dataset = mlcroissant.Dataset(folder / "croissant.json")
+    issues = dataset.metadata.ctx.issues
+    assert not issues.errors and not issues.warnings, issues.report()
+    return dataset
+
+
+def records(dataset: Any, name: str) -> list[dict[str, Any]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return list(dataset.records(name))
+
+
+def plain(text: str | bytes) -> str:
+    return text.decode() if isinstance(text, bytes) else text
+
+
+def test_a_classification_store(tmp_path: Path, mlcroissant: Any) -> None:
+    tsds.convert(class_folders(tmp_path / "source"), tmp_path / "pets.tsds", tsds.ConvertOptions(workers=0))
+    store = tsds.annotate(tmp_path / "pets.tsds", license="CC0-1.0", citation="Doe, 2026")
+    folder, found = described(store.path, strict=True)
+    assert (found["license"], found["citeAs"]) == ("https://spdx.org/licenses/CC0-1.0.html", "Doe, 2026")
+    assert all(found[f"rai:{name}"] for name in RESPONSIBLE)
+    dataset = validated(mlcroissant, folder)
+    assert dataset.metadata.data_biases == ["The answer: biases"]
+    assert {plain(r["splits/name"]): r["splits/samples"] for r in records(dataset, "splits")} == {"train": 8, "test": 8}
+    assert [plain(row["classes-label/name"]) for row in records(dataset, "classes-label")] == ["ant", "bee"]
+    rows = records(dataset, "preview-train")
+    split = store["train"]
+    assert [row["preview-train/label"] for row in rows] == split["label"].take(range(8)).tolist()
+    for row, pixels in zip(rows, split["image"].take(range(8)), strict=True):  # tiny images lose nothing
+        assert np.array_equal(np.asarray(row["preview-train/image"].convert("L")), pixels[:, :, 0])
+
+
+def test_a_detection_store(tmp_path: Path, mlcroissant: Any) -> None:
+    store = tmp_path / "v.tsds"
+    tsds.convert(voc(tmp_path / "voc", "a", "b"), store, tsds.ConvertOptions(workers=0))
+    folder, _ = described(store)
+    dataset = mlcroissant_dataset(mlcroissant, folder)
+    split = tsds.open(store).splits[0]
+    rows = records(dataset, f"preview-{split}")
+    boxes = tsds.open(store)[split]["objects"][0]["boxes"]
+    assert np.allclose(rows[0][f"preview-{split}/objects/bbox"], np.hstack([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]]))
+    assert rows[0][f"preview-{split}/objects/category"] == [0]
+    assert isinstance(rows[0][f"preview-{split}/drawn"], Image.Image)
+
+
+def mlcroissant_dataset(mlcroissant: Any, folder: Path) -> Any:
+    """Without license and citation, of which mlcroissant warns only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dataset = mlcroissant.Dataset(folder / "croissant.json")
+    assert not dataset.metadata.ctx.issues.errors
+    return dataset
+
+
+def test_every_file_of_the_store_is_listed_as_it_is(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "my store.tsds", [{"image": np.zeros((4, 4, 3), np.uint8)}] * 3)
+    folder, found = described(store.path)
+    files = {each["contentUrl"]: each for each in found["distribution"]}
+    # The layout of a repository: the papers, and the store beside them under its shared name.
+    (folder / "my-store.tsds").symlink_to(store.path)
+    expected = {f"my-store.tsds/{p.relative_to(store.path)}" for p in store.path.rglob("*") if p.is_file()}
+    assert files.keys() == expected | {"preview/train.parquet"}
+    for path, each in files.items():
+        data = (folder / path).read_bytes()
+        assert each["contentSize"] == f"{len(data)} B", path
+        assert each["sha256"] == hashlib.sha256(data).hexdigest(), path
+
+
+def test_of_many_files_each_field_is_a_set(tmp_path: Path, mlcroissant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(croissant_module, "_MOST_FILES", 3)
+    store = store_of(tmp_path / "s.tsds", [{"image": np.zeros((4, 4, 3), np.uint8), "label": 0}] * 3, ["a"])
+    folder, found = described(store.path)
+    mlcroissant_dataset(mlcroissant, folder)
+    kinds = [each["@type"] for each in found["distribution"]]
+    assert "cr:FileSet" in kinds
+    (folder / "s.tsds").symlink_to(store.path)
+    sets = [each["includes"] for each in found["distribution"] if each["@type"] == "cr:FileSet"]
+    listed = {each["contentUrl"] for each in found["distribution"] if each["@type"] == "cr:FileObject"}
+    for path in (p for p in store.path.rglob("*") if p.is_file()):
+        name = f"s.tsds/{path.relative_to(store.path)}"
+        assert name in listed or any(
+            Path(name).match(each.replace("**", "*/" * n + "*")) for each in sets for n in range(6)
+        )
+
+
+def test_hostile_names_are_kept(tmp_path: Path, mlcroissant: Any) -> None:
+    names = ['"}],"x":[{"', "猫\u2028", "<b>", "a\nb", "@id"]
+    samples = [{"image": np.zeros((4, 4, 3), np.uint8), "label": i} for i in range(len(names))]
+    folder, _ = described(store_of(tmp_path / "s.tsds", samples, names).path)
+    rows = records(mlcroissant_dataset(mlcroissant, folder), "classes-label")
+    assert [plain(row["classes-label/name"]) for row in rows] == names
+
+
+def test_the_command_makes_the_same(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "s.tsds", [{"image": np.zeros((4, 4, 3), np.uint8)}])
+    _, found = described(store.path)
+    shown = run("card", store.path, tmp_path / "b", "--from", tmp_path / "answers.yaml", "--croissant")
+    assert shown.exit_code == 0, shown.output
+    assert json.loads((tmp_path / "b" / "croissant.json").read_text()) == found
+
+
+def test_images_of_the_preview_are_small(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    samples = [{"image": np.random.default_rng(i).integers(0, 256, (300, 600, 3), np.uint8)} for i in range(3)]
+    folder, _ = described(store_of(tmp_path / "s.tsds", samples).path)
+    table = pq.read_table(folder / "preview" / "train.parquet")
+    for each in table.column("image").to_pylist():
+        assert Image.open(io.BytesIO(each["bytes"])).size == (256, 128)
