@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 from PIL import Image
 
 import tensorstore_ds as tsds

@@ -126,7 +126,7 @@ def _answer(path: Path, name: str, value: Any) -> Any:
 
 def _yaml(text: str, path: Path) -> Any:
     try:
-        import yaml  # type: ignore[import-untyped]
+        import yaml
     except ModuleNotFoundError:
         advice = "Install it with: pip install 'tensorstore-ds[hub]', or write the answers as TOML."
         raise OptionError(f"{path}: to read YAML, PyYAML is needed. {advice}") from None
