@@ -38,6 +38,7 @@ NOT_RUN = {
     "docs/plain-reading.md: photos.tsds/": "a folder tree",
     "docs/plain-reading.md: npm install": "clients/test_zarrita.py runs it where Node is",
     "docs/sources.md: encodings, from a few images": "what a dry run has printed; its rates are this machine's",
+    "docs/serve.md: $ tsds serve": "runs until Ctrl-C; test_cli_serve.py starts and stops it",
     "docs/resuming.md: #SBATCH": "a job for Slurm; its last line is run above it on the page",
     "README.md: make demo": "installs",
     "README.md: pip install": "installs; the commands after it are those of docs/quickstart.md and docs/training.md",
