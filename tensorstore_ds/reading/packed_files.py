@@ -12,7 +12,6 @@ import stat
 import struct
 import zipfile
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -186,9 +185,9 @@ def _read_members(archive: _Archive, path: Path) -> dict[str, Member]:
         message = f"this file cannot be read ({error.strerror})."
         raise FormatError(Problem(str(path), "missing-file", message)) from error
     infos.sort(key=lambda info: info.header_offset)
-    ends = [after.header_offset for _, after in pairwise(infos)] + [end]
+    ends = [*(info.header_offset for info in infos[1:]), end]
     members: dict[str, Member] = {}
-    for info, end in zip(infos, ends, strict=True):
+    for info, end in zip(infos, ends, strict=False):  # of no members there is an end, too
         name = info.orig_filename
         if stat.S_ISLNK(info.external_attr >> 16):
             raise FormatError(Problem(name, "symlink", "expected a file, found a symbolic link."))
