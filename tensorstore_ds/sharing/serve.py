@@ -235,7 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
     """Requests of one connection."""
 
     server: _Server
-    protocol_version = "HTTP/1.1"
+    protocol_version = default_request_version = "HTTP/1.1"  # an older one has answers without headers
     disable_nagle_algorithm = True
     error_message_format = "%(code)d %(message)s\n"
     error_content_type = "text/plain; charset=utf-8"
