@@ -29,6 +29,7 @@ def pack(store: Path, out: Path, sha256: str | None, as_json: bool) -> None:
     \b
     Examples:
       tsds pack photos.tsds photos.tsds.zip
+      tsds pack photos.tsds photos.tsds.zip --json
       tsds verify photos.tsds.zip
     """
     from tensorstore_ds import pack as run
