@@ -29,7 +29,7 @@ def unpack(packed: Path, out: Path, sha256: str | None, as_json: bool) -> None:
     \b
     Examples:
       tsds unpack photos.tsds.zip photos.tsds
-      tsds unpack downloaded.zip photos.tsds --sha256 DIGEST
+      tsds unpack photos.tsds.zip photos.tsds --json
     """
     from tensorstore_ds import unpack as run
 
