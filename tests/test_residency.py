@@ -130,7 +130,7 @@ def test_a_store_fits_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {"machine": nbytes + 1000, "/sys/fs/cgroup": nbytes}
     resident = 0
     monkeypatch.setattr(module, "memory_limits", lambda: limits)
-    monkeypatch.setattr(module, "resident_nbytes", lambda descriptor, size: min(resident, size))
+    monkeypatch.setattr(module, "resident_nbytes", lambda descriptor, size, start: min(resident, size))
     assert fits(store)
     limits["/sys/fs/cgroup"] -= 1
     assert not fits(store)

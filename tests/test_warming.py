@@ -206,7 +206,7 @@ def test_progress_may_stop_it_within_a_piece(_store: tsds.Store, monkeypatch: py
             return super().readinto(buffer)
 
     monkeypatch.setattr(module, "resident_nbytes", lambda *_: 0)
-    monkeypatch.setattr(module, "open_file", lambda root, name: CountedFile(io.FileIO(root / name)))
+    monkeypatch.setattr(tsds.Store, "open_file", lambda store, name: CountedFile(io.FileIO(store.path / name)))
     known = threading.Event()
 
     def stop(done: int, total: int) -> None:

@@ -44,7 +44,10 @@ def verify(store: Path, threads: int | None, sha256: str | None, as_json: bool) 
     with ProgressBar() as bar:
         problems = run(store, sha256=sha256, threads=threads, progress=partial(bar.update_bytes, "Checking"))
     # Of the files that are there, which a damaged store may not list; links are not followed.
-    sizes = [os.lstat(Path(folder, name)).st_size for folder, _, names in os.walk(store) for name in names]
+    paths = (
+        [store] if store.is_file() else [Path(folder, name) for folder, _, names in os.walk(store) for name in names]
+    )
+    sizes = [path.lstat().st_size for path in paths]
     files, nbytes = len(sizes), sum(sizes)
     if as_json:
         text.echo_json({"path": str(store), "ok": not problems, "files": files, "nbytes": nbytes, "problems": problems})

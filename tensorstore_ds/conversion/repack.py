@@ -82,7 +82,7 @@ def repack(
         raise FormatError(problems, "Copy the store again; a damaged one is not repacked.")
     with one_line_for_failures(target):
         if is_encoded:
-            return Reencoding(store, target, options, notify, _skipped(store.path)).run()
+            return Reencoding(store, target, options, notify, _skipped(store)).run()
         return _with_layout(store, target, options.layout or store.layout, notify)
 
 
@@ -111,7 +111,7 @@ def _with_layout(store: Store, out: Path, layout: Layout, notify: OnProgress) ->
                 notify(Progress("compress", done, total))
             splits[name] = SplitEntry(tuple(shards), store[name].statistics)
         manifest = replace(store.manifest, layout=layout, splits=splits)
-        manifest = workspace.commit(manifest, _skipped(store.path))
+        manifest = workspace.commit(manifest, _skipped(store))
     return summarize(out, manifest, workspace.began)
 
 
@@ -124,12 +124,13 @@ def _repack_shard(store: Store, name: str, index: int, root: Path, layout: Layou
     return whole
 
 
-def _skipped(root: Path) -> list[Problem]:
-    path = root / "skipped.jsonl"
-    if not path.exists():
+def _skipped(store: Store) -> list[Problem]:
+    if "skipped.jsonl" not in store.manifest.files:
         return []
+    with store.open_file("skipped.jsonl") as file:
+        text = file.read()
     try:
-        lines = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line]
+        lines = [json.loads(line) for line in text.decode().split("\n") if line]
         return [Problem(line["where"], line["reason"], line["message"]) for line in lines]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         problem = Problem("skipped.jsonl", "manifest", f"expected a JSON object a line ({error}).")

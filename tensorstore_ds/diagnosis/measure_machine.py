@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from typing import IO
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from tensorstore_ds.machine import core_limits
 from tensorstore_ds.page_cache.residency import data_files, requirement, residency_of, total_residency
 from tensorstore_ds.reading.columns import aligned_empty
 from tensorstore_ds.reading.store import Store
-from tensorstore_ds.reading.store_files import open_file
+from tensorstore_ds.reading.store_files import start_of
 
 #: Hashed at a time, without the interpreter's lock: half a millisecond or more.
 _BLOCK = bytes(1024**2)
@@ -119,9 +120,9 @@ def measure_storage(store: Store, columns: Sequence[tuple[str, str]], *, seconds
         for file in sorted(files, key=lambda file: file.nbytes, reverse=True):
             if total >= MOST_NBYTES or spent >= seconds:
                 break
-            with open_file(store.path, file.path) as opened:
+            with store.open_file(file.path) as opened:
                 try:
-                    nbytes, took = _read_directly(opened.fileno(), buffer, MOST_NBYTES - total, seconds - spent)
+                    nbytes, took = _read_directly(opened, buffer, MOST_NBYTES - total, seconds - spent)
                 except OSError as error:
                     if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                         raise
@@ -130,14 +131,15 @@ def measure_storage(store: Store, columns: Sequence[tuple[str, str]], *, seconds
     return Storage(total / spent, total)
 
 
-def _read_directly(descriptor: int, buffer: mmap.mmap, most: int, seconds: float) -> tuple[int, float]:
+def _read_directly(file: IO[bytes], buffer: mmap.mmap, most: int, seconds: float) -> tuple[int, float]:
     """Bytes that were read from the beginning of a file, and the seconds that it took."""
     import fcntl  # not on Windows
 
+    descriptor, start = file.fileno(), start_of(file)
     fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_DIRECT)
     began, done = time.perf_counter(), 0
     while not done or (done < most and time.perf_counter() - began < seconds):
-        count = os.preadv(descriptor, [buffer], done)
+        count = os.preadv(descriptor, [buffer], start + done)
         done += count
         if count < len(buffer):
             break

@@ -15,7 +15,7 @@ from tensorstore_ds.page_cache.residency import Names, data_files, requirement, 
 from tensorstore_ds.page_cache.system_calls import lock_pages, map_file
 from tensorstore_ds.page_cache.warming import Progress, warm
 from tensorstore_ds.reading.store import Store
-from tensorstore_ds.reading.store_files import open_file
+from tensorstore_ds.reading.store_files import start_of
 
 _STATUS = "/proc/self/status"
 _CAP_IPC_LOCK = 14  # linux/capability.h: who has it may lock without a limit
@@ -86,9 +86,10 @@ def lock(
     warm(store, splits=splits, fields=fields, budget=nbytes, threads=threads, progress=progress)
     with contextlib.ExitStack() as maps:
         for path, size in files:
-            with open_file(store.path, path) as file:
+            with store.open_file(path) as file:
+                before = start_of(file) % mmap.ALLOCATIONGRANULARITY  # 0 where pages have 4096 bytes
                 try:
-                    lock_pages(maps.enter_context(map_file(file.fileno(), size)))
+                    lock_pages(maps.enter_context(map_file(file.fileno(), before + size, start_of(file) - before)))
                 except OSError as error:
                     raise _refused(store.path, nbytes, error) from error
         return Lock(nbytes, maps.pop_all())

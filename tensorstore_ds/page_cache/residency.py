@@ -7,6 +7,7 @@ the answer is None, with the reason.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from tensorstore_ds.format.manifest import File, shard_path
 from tensorstore_ds.machine import memory_limit, memory_limits
 from tensorstore_ds.page_cache.system_calls import resident_nbytes
 from tensorstore_ds.reading.store import Store
-from tensorstore_ds.reading.store_files import open_file
+from tensorstore_ds.reading.store_files import size_of, start_of
 
 #: Which splits or fields: the name of one, or several; None: all.
 Names = str | Sequence[str] | None
@@ -87,11 +88,11 @@ def residency_of(store: Store, columns: Iterable[tuple[str, str]]) -> dict[str, 
         nbytes = resident = 0
         reason = "" if sys.platform == "linux" else f"not available on {sys.platform}"
         for path, _ in data_files(store, split, field):
-            with open_file(store.path, path) as file:
-                size = os.fstat(file.fileno()).st_size
+            with store.open_file(path) as file:
+                size = size_of(file)
                 nbytes += size
                 try:
-                    resident += 0 if reason else min(resident_nbytes(file.fileno(), size), size)
+                    resident += 0 if reason else min(resident_nbytes(file.fileno(), size, start_of(file)), size)
                 except OSError as error:
                     reason = f"the system does not tell: {error.strerror}"
         found[f"{split}/{field}"] = Residency(nbytes, None if reason else resident, reason)
@@ -161,13 +162,15 @@ def evict(store: Store, *, splits: Names = None, fields: Names = None) -> Evicti
         raise ResidencyError(f"{store.path}: expected Linux to drop a file's pages, found {sys.platform}.")
     before = residency_of(store, columns)
     for path, _ in (file for column in columns for file in data_files(store, *column)):
-        with open_file(store.path, path) as file:
+        with store.open_file(path) as file:
             try:
                 os.fdatasync(file.fileno())
             except OSError as error:
                 if error.errno not in (errno.EINVAL, errno.EROFS):  # a read-only file system: there is nothing to write
                     raise
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            # Up to the end of a page: of a page that is asked for in part, nothing is dropped.
+            nbytes = -(-size_of(file) // mmap.PAGESIZE) * mmap.PAGESIZE
+            os.posix_fadvise(file.fileno(), start_of(file), nbytes, os.POSIX_FADV_DONTNEED)
     return Eviction(before, residency_of(store, columns))
 
 

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from tensorstore_ds.errors import FormatError, OptionError, Problem
@@ -20,7 +19,7 @@ from tensorstore_ds.page_cache.residency import DataFile, Names, data_files, req
 from tensorstore_ds.page_cache.system_calls import resident_nbytes
 from tensorstore_ds.progress import notebook_bytes
 from tensorstore_ds.reading.store import Store
-from tensorstore_ds.reading.store_files import open_file
+from tensorstore_ds.reading.store_files import size_of, start_of
 
 #: The system is told of this many bytes together, which keeps a disk busy; what is resident is skipped in such pieces.
 PIECE_NBYTES = 8 * 1024**2
@@ -96,7 +95,7 @@ def warm_in_background(
         raise OptionError(f"`budget`: expected 0 or more bytes, found {budget}. Leave it out to use what is available.")
     if threads < 1:
         raise OptionError(f"`threads`: expected 1 or more, found {threads}.")
-    return Warming(store.path, list(_pieces(_in_order(store, columns), budget)), threads, progress)
+    return Warming(store, list(_pieces(_in_order(store, columns), budget)), threads, progress)
 
 
 class Warming:
@@ -109,12 +108,12 @@ class Warming:
         error: what ended a thread, if anything did.
     """
 
-    def __init__(self, root: Path, pieces: Sequence[Piece], threads: int, progress: Progress | None) -> None:
+    def __init__(self, store: Store, pieces: Sequence[Piece], threads: int, progress: Progress | None) -> None:
         self.nbytes = sum(piece.stop - piece.start for piece in pieces)
         self.nbytes_done = 0
         self.nbytes_read = 0
         self.error: BaseException | None = None
-        self._root = root
+        self._store = store
         self._pieces = iter(pieces)
         self._progress = progress
         self._lock = threading.Lock()
@@ -174,18 +173,19 @@ class Warming:
             self._stopping.set()
 
     def _warm(self, piece: Piece, buffer: memoryview) -> None:
-        with open_file(self._root, piece.path) as file:
+        with self._store.open_file(piece.path) as file:
             descriptor, nbytes = file.fileno(), piece.stop - piece.start
-            _check_end(piece, os.fstat(descriptor).st_size)
+            start = start_of(file) + piece.start
+            _check_end(piece, size_of(file))
             try:
-                resident = sys.platform == "linux" and resident_nbytes(descriptor, nbytes, piece.start) >= nbytes
+                resident = sys.platform == "linux" and resident_nbytes(descriptor, nbytes, start) >= nbytes
             except OSError:
                 resident = False  # where the system does not tell, it is read
             if resident:
                 self._advance(nbytes, read=0)
                 return
             if hasattr(os, "posix_fadvise"):  # all of the piece is asked for, while its beginning is waited for
-                os.posix_fadvise(descriptor, piece.start, nbytes, os.POSIX_FADV_WILLNEED)
+                os.posix_fadvise(descriptor, start, nbytes, os.POSIX_FADV_WILLNEED)
             file.seek(piece.start)
             for position in range(piece.start, piece.stop, _STEP_NBYTES):
                 step = buffer[: piece.stop - position]

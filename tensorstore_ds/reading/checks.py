@@ -7,10 +7,7 @@ and again when a file is mapped. ``formats/v1/spec.md`` says what is checked whe
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,12 +39,13 @@ def check_root_files(manifest: Manifest) -> list[Problem]:
     return problems
 
 
-def check_data_files(root: Path, manifest: Manifest) -> list[Problem]:
+def check_data_files(files: StoreFiles) -> list[Problem]:
     """Whether every data file is there, of a size that its array can have: what a copy lacks that was cut short.
 
     The files above the shards are looked at, too.
     """
-    problems = check_sizes(root, {path: file.size for path, file in manifest.files.items()})
+    manifest = files.manifest
+    problems = check_sizes(files, {path: file.size for path, file in manifest.files.items()})
     known: dict[tuple[str, int], tuple[str, int, int]] = {}  # most of thousands of shards have as many rows
     arrays = [(n, f, path, f"{n}/{path}" if path else n) for n, f in manifest.fields.items() for path in f.arrays]
     for split, entry in manifest.splits.items():
@@ -60,12 +58,13 @@ def check_data_files(root: Path, manifest: Manifest) -> list[Problem]:
                     known[array, rows] = f"{array}/{geometry.data_path}", *geometry.file_nbytes
                 file, least, most = known[array, rows]
                 if most:
-                    problems += _problems_on_disk(root, f"{directory}/{file}", least, most)
+                    problems += _size_problems(files, f"{directory}/{file}", least, most)
     return problems
 
 
-def check_shard(root: Path, manifest: Manifest, split: str, index: int, listing: Mapping[str, File]) -> list[Problem]:
+def check_shard(files: StoreFiles, split: str, index: int, listing: Mapping[str, File]) -> list[Problem]:
     """Whether a shard lists just the files that follow from the manifest, and has them in the size that is listed."""
+    manifest = files.manifest
     directory, shard = shard_path(split, index), manifest.splits[split].shards[index]
     expected = shard_files(manifest.fields, manifest.arrays(shard))
     problems = []
@@ -80,33 +79,29 @@ def check_shard(root: Path, manifest: Manifest, split: str, index: int, listing:
             message = f"expected a listed size of {wanted}, found {size}."
             problems.append(Problem(f"{directory}/{path}", "file-size", message))
     listed = {f"{directory}/{path}": file.size for path, file in listing.items()}
-    return problems or check_sizes(root, listed)
+    return problems or check_sizes(files, listed)
 
 
-def check_sizes(root: Path, files: Mapping[str, int]) -> list[Problem]:
+def check_sizes(files: StoreFiles, sizes: Mapping[str, int]) -> list[Problem]:
     """Whether every file is a regular file of its size, with no symlink on the way to it."""
     problems = []
-    for directory in sorted(_directories(files)):
-        if os.path.islink(f"{root}/{directory}"):  # noqa: PTH114  # a Path would take longer than the system
+    for directory in sorted(_directories(sizes)):
+        if files.is_link(directory):
             problems.append(Problem(directory, "symlink", "expected a directory, found a symbolic link."))
-    for path, size in files.items():
-        problems += _problems_on_disk(root, path, size, size)
+    for path, size in sizes.items():
+        problems += _size_problems(files, path, size, size)
     return problems
 
 
-def _problems_on_disk(root: Path, path: str, least: int, most: int) -> list[Problem]:
+def _size_problems(files: StoreFiles, path: str, least: int, most: int) -> list[Problem]:
     """What is wrong with a file that should have so many bytes, as far as can be seen without opening it."""
     try:
-        status = os.lstat(f"{root}/{path}")
-    except OSError as error:
-        return [Problem(path, "missing-file", f"this file cannot be found ({error.strerror}).")]
-    if stat.S_ISLNK(status.st_mode):
-        return [Problem(path, "symlink", "expected a file, found a symbolic link.")]
-    if not stat.S_ISREG(status.st_mode):
-        return [Problem(path, "missing-file", "expected a file, found something else.")]
-    if not least <= status.st_size <= most:
+        size = files.size(path)
+    except FormatError as error:
+        return list(error.problems)
+    if not least <= size <= most:
         wanted = f"{least}" if least == most else f"{least} to {most}"
-        return [Problem(path, "file-size", f"expected {wanted} bytes, found {status.st_size}.")]
+        return [Problem(path, "file-size", f"expected {wanted} bytes, found {size}.")]
     return []
 
 

@@ -25,7 +25,8 @@ from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.statistics import channel_moments, class_counts
 from tensorstore_ds.reading.checks import check_data_files, check_metadata, check_root_files, check_shard
 from tensorstore_ds.reading.columns import Column, Part, RaggedColumn
-from tensorstore_ds.reading.store_files import StoreFiles
+from tensorstore_ds.reading.packed_files import find_files
+from tensorstore_ds.reading.store_files import StoreFiles, size_of, start_of
 from tensorstore_ds.reading.zarr_part import ZarrPart
 from tensorstore_ds.regular_files import tidied
 
@@ -36,15 +37,15 @@ def open(path: str | os.PathLike[str], *, sha256: str | None = None) -> Store:
     Reads the manifest and checks its digest, and compares the size of every data file with it. No data is read.
 
     Args:
-        path: of the store.
+        path: of the store: its folder, or the one file that `pack` has made of it.
         sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
 
     Raises:
         FormatError: with every problem found, in the manifest or among the files; or it is another store.
     """
     root = tidied(path)
-    files = StoreFiles(root, sha256)
-    problems = check_root_files(files.manifest) or check_data_files(root, files.manifest)
+    files = find_files(root, sha256)
+    problems = check_root_files(files.manifest) or check_data_files(files)
     if problems:
         raise FormatError(problems, f"Check the copy with: tsds verify {shlex.quote(str(root))}")
     return Store(files)
@@ -54,7 +55,7 @@ class Store:
     """An open store. It pickles as its path and digest, and is opened again where it is unpickled.
 
     Attributes:
-        path: the absolute path of its directory.
+        path: the absolute path of its directory, or of the one file that it is packed into.
         manifest: what it says of itself.
         sha256: the digest of its manifest, 64 hexadecimal digits, and so of all of it: two stores with the same digest
             hold the same bytes.
@@ -84,6 +85,10 @@ class Store:
     def listing(self, split: str, shard: int) -> Mapping[str, File]:
         """Size and SHA-256 of the files of a shard, by path relative to it; raises as `open` if its list is damaged."""
         return self._files.listing(split, shard)
+
+    def open_file(self, name: str) -> IO[bytes]:
+        """Open one of its files, by path relative to the store, for reading; raises as `open` if it is not there."""
+        return self._files.open(name)
 
     def __getitem__(self, split: str) -> Split:
         try:
@@ -259,7 +264,7 @@ class Split:
         if index not in self._sizes:
             files = self._files
             listing = files.listing(self.name, index)
-            problems = check_shard(files.path, files.manifest, self.name, index, listing)
+            problems = check_shard(files, self.name, index, listing)
             if problems:
                 raise FormatError(problems)
             self._sizes[index] = {path: file.size for path, file in listing.items()}
@@ -275,13 +280,13 @@ class Split:
             return ZarrPart(name, geometry, open_data)
         with open_data() as file:  # the descriptor is closed, the map stays
             # np.memmap's own indexing is several times slower than that of the plain array behind it.
-            return np.memmap(file, geometry.spec.dtype, "r", shape=geometry.shape).view(np.ndarray)
+            return np.memmap(file, geometry.spec.dtype, "r", start_of(file), geometry.shape).view(np.ndarray)
 
 
 def _open_data(files: StoreFiles, name: str, expected: int) -> IO[bytes]:
     """A data file of the size that is listed."""
     file = files.open(name)
-    size = os.fstat(file.fileno()).st_size
+    size = size_of(file)
     if size != expected:
         file.close()
         raise FormatError(Problem(name, "file-size", f"expected {expected} bytes, found {size}."))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -14,7 +15,7 @@ from tensorstore_ds.format.root import parse_listing, parse_root
 #: Refuse a root ``zarr.json`` larger than this before reading it.
 MANIFEST_MAX_NBYTES = 64 * 1024**2
 
-_Identity = tuple[int, int, int, int]
+Identity = tuple[int, int, int, int]
 
 
 class StoreFiles:
@@ -33,7 +34,7 @@ class StoreFiles:
             FormatError: there is no store, or another one than `sha256`.
         """
         self.path = path
-        data, self._identity = _read_root(path)
+        data, self._identity = self._read_root()
         self.manifest: Manifest
         self.manifest, self.sha256 = parse_root(data)
         if sha256 is not None and self.sha256 != sha256.lower():
@@ -46,13 +47,41 @@ class StoreFiles:
         Raises:
             FormatError: it is missing, a symbolic link or no regular file; or another store has taken this one's place.
         """
-        file = open_file(self.path, name)
+        file = _open_file(self.path, name)
         try:
             self._check_identity()
         except BaseException:
             file.close()
             raise
         return file
+
+    def size(self, name: str) -> int:
+        """Bytes of one of the files, which is not opened.
+
+        Raises:
+            FormatError: it is missing, a symbolic link or no regular file.
+        """
+        try:
+            status = os.lstat(f"{self.path}/{name}")
+        except OSError as error:
+            message = f"this file cannot be found ({error.strerror})."
+            raise FormatError(Problem(name, "missing-file", message)) from error
+        if stat.S_ISLNK(status.st_mode):
+            raise FormatError(Problem(name, "symlink", "expected a file, found a symbolic link."))
+        if not stat.S_ISREG(status.st_mode):
+            raise FormatError(Problem(name, "missing-file", "expected a file, found something else."))
+        return status.st_size
+
+    def is_link(self, directory: str) -> bool:
+        """Whether a directory of the store is a symbolic link."""
+        return os.path.islink(f"{self.path}/{directory}")  # noqa: PTH114  # a Path would take longer than the system
+
+    def names(self) -> Iterator[str]:
+        """All files and links that are there, listed or not."""
+        for directory, folders, names in os.walk(self.path):
+            place = "" if directory == str(self.path) else Path(directory).relative_to(self.path).as_posix() + "/"
+            links = [name for name in folders if os.path.islink(f"{directory}/{name}")]  # noqa: PTH114
+            yield from (place + name for name in [*names, *links])
 
     def listing(self, split: str, index: int) -> dict[str, File]:
         """The files of a shard, by path relative to it, as its ``zarr.json`` lists them.
@@ -68,9 +97,9 @@ class StoreFiles:
     def _check_identity(self) -> None:
         """Asked after a file was opened: what was not replaced then had not been before."""
         try:
-            if _identity(os.lstat(f"{self.path}/zarr.json")) == self._identity:
+            if self._identity_at_path() == self._identity:
                 return
-            data, identity = _read_root(self.path)
+            data, identity = self._read_root()
             if parse_root(data)[1] == self.sha256:  # the same one, touched or copied into its place
                 self._identity = identity
                 return
@@ -81,8 +110,30 @@ class StoreFiles:
         )
         raise FormatError(problem, "Open it again.")
 
+    def _identity_at_path(self) -> Identity:
+        return identity_of(os.lstat(f"{self.path}/zarr.json"))
 
-def open_file(root: Path, name: str) -> IO[bytes]:
+    def _read_root(self) -> tuple[bytes, Identity]:
+        """The bytes of the root's ``zarr.json``, and what tells the file from another in its place."""
+        return _read_root(self.path)
+
+
+def start_of(file: IO[bytes]) -> int:
+    """Where the bytes of an open file begin in what its descriptor is of: 0, but in a packed store."""
+    return int(getattr(getattr(file, "raw", None), "start", 0))
+
+
+def size_of(file: IO[bytes]) -> int:
+    """Bytes of an open file, which is at its end after that."""
+    return file.seek(0, os.SEEK_END)
+
+
+def identity_of(status: os.stat_result) -> Identity:
+    """What a file that replaces another one does not share with it."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _open_file(root: Path, name: str) -> IO[bytes]:
     """Open a regular file below `root` for reading; a symbolic link or a pipe in its place is refused."""
     # Without O_NONBLOCK a pipe would be waited for; it means nothing for files.
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -97,7 +148,7 @@ def open_file(root: Path, name: str) -> IO[bytes]:
     return os.fdopen(descriptor, "rb")
 
 
-def _read_root(path: Path) -> tuple[bytes, _Identity]:
+def _read_root(path: Path) -> tuple[bytes, Identity]:
     if not os.path.lexists(path / "zarr.json"):
         what = "this is not a store (it has no zarr.json)" if path.exists() else "there is no such store"
         advice = "Correct the path, or run tsds convert."
@@ -106,18 +157,14 @@ def _read_root(path: Path) -> tuple[bytes, _Identity]:
             advice = f"{work.name} has an interrupted conversion: run its command again, and it is completed."
         raise FormatError(Problem(str(path), "not-a-store", f"{what}. {advice}"))
     try:
-        with open_file(path, "zarr.json") as file:
+        with _open_file(path, "zarr.json") as file:
             status = os.fstat(file.fileno())
             if status.st_size > MANIFEST_MAX_NBYTES:
                 message = f"expected at most {MANIFEST_MAX_NBYTES} bytes, found {status.st_size}."
                 raise FormatError(Problem("zarr.json", "manifest-json", message))
-            return file.read(MANIFEST_MAX_NBYTES + 1), _identity(status)
+            return file.read(MANIFEST_MAX_NBYTES + 1), identity_of(status)
     except FormatError as error:
         if error.reason == "missing-file":  # there, and no file that can be read
             problem = Problem(str(path), "not-a-store", f"this is not a store. zarr.json: {error.problems[0].message}")
             raise FormatError(problem) from error
         raise
-
-
-def _identity(status: os.stat_result) -> _Identity:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -6,9 +6,8 @@ import functools
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Lock
 from typing import TypeVar, cast
 
@@ -25,8 +24,9 @@ from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.progress import notebook_bytes
 from tensorstore_ds.reading.checks import check_group, check_root_files, check_root_group, check_shard, check_sizes
 from tensorstore_ds.reading.columns import Column, RaggedColumn, array_columns
+from tensorstore_ds.reading.packed_files import find_files
 from tensorstore_ds.reading.store import Split, Store
-from tensorstore_ds.reading.store_files import StoreFiles
+from tensorstore_ds.reading.store_files import StoreFiles, size_of
 from tensorstore_ds.reading.zarr_part import ZarrPart, read_index
 from tensorstore_ds.regular_files import tidied
 
@@ -58,10 +58,10 @@ def verify(
     """
     root = tidied(path)
     try:
-        files = StoreFiles(root, sha256)
+        files = find_files(root, sha256)
     except FormatError as error:
         return list(error.problems)
-    listed, problems = _listed(files)
+    listed, problems = listed_files(files)
     if problems:
         return problems
     damaged = _check_digests(files, listed, threads, progress or notebook_bytes("Checking"))
@@ -69,10 +69,10 @@ def verify(
     return damaged or [*_check_groups(files), *_check_chunks(files, threads), *_check_values(Store(files))]
 
 
-def _listed(files: StoreFiles) -> tuple[dict[str, File], list[Problem]]:
+def listed_files(files: StoreFiles) -> tuple[dict[str, File], list[Problem]]:
     """Every file but the root's ``zarr.json``, by path; and what is wrong with the lists, or with what lies there."""
-    root, manifest = files.path, files.manifest
-    problems = check_root_files(manifest) + check_sizes(root, {n: file.size for n, file in manifest.files.items()})
+    manifest = files.manifest
+    problems = check_root_files(manifest) + check_sizes(files, {n: file.size for n, file in manifest.files.items()})
     listed, unknown = dict(manifest.files), []
     for name, split in manifest.splits.items():
         for i, shard in enumerate(split.shards):
@@ -83,22 +83,14 @@ def _listed(files: StoreFiles) -> tuple[dict[str, File], list[Problem]]:
                 problems += error.problems
                 unknown.append(f"{directory}/")  # which files belong to it is not known
                 continue
-            problems += check_shard(root, manifest, name, i, listing)
+            problems += check_shard(files, name, i, listing)
             listed |= {f"{directory}/{path}": file for path, file in listing.items()}
             own_nbytes = shard.nbytes - sum(file.size for file in listing.values())
             listed[f"{directory}/zarr.json"] = File(own_nbytes, shard.sha256)
-    unlisted = _unlisted(root, {*listed, "zarr.json"})
-    return listed, problems + [problem for problem in unlisted if not problem.where.startswith(tuple(unknown))]
-
-
-def _unlisted(root: Path, listed: Set[str]) -> Iterator[Problem]:
-    for directory, folders, names in os.walk(root):
-        place = "" if directory == str(root) else Path(directory).relative_to(root).as_posix() + "/"
-        links = [name for name in folders if os.path.islink(f"{directory}/{name}")]  # noqa: PTH114  # a Path takes longer
-        for name in [*names, *links]:
-            path = place + name
-            if path not in listed:
-                yield Problem(path, "unlisted-file", "this file is not listed. Remove it.")
+    for path in files.names():
+        if path not in listed and path != "zarr.json" and not path.startswith(tuple(unknown)):
+            problems.append(Problem(path, "unlisted-file", "this file is not listed. Remove it."))
+    return listed, problems
 
 
 def _check_digests(
@@ -191,7 +183,7 @@ def _chunk_problem(files: StoreFiles, name: str, geometry: ArrayGeometry) -> Pro
             entries = read_index(file, name, geometry)
             offsets, lengths = entries.T
             ends = np.cumsum(lengths)
-            end = os.fstat(file.fileno()).st_size - geometry.tail_nbytes
+            end = size_of(file) - geometry.tail_nbytes
             if (offsets != ends - lengths).any() or int(ends[-1]) != end:
                 message = "expected chunks back to back from byte 0 to their checksums, found others."
                 return Problem(name, "shard-index", message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import IO, Any
 
@@ -13,6 +12,7 @@ from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.arrays import ArrayGeometry, decode_index
 from tensorstore_ds.format.chunks import decompress_chunk
 from tensorstore_ds.machine import check_fits
+from tensorstore_ds.reading.store_files import size_of
 
 
 class ZarrPart:
@@ -98,7 +98,7 @@ def read_index(file: IO[bytes], name: str, geometry: ArrayGeometry) -> NDArray[n
     Raises:
         FormatError: `shard-index`: it is damaged, leads out of the file, or to a chunk of a size that cannot be.
     """
-    size = os.fstat(file.fileno()).st_size
+    size = size_of(file)
     end = size - geometry.tail_nbytes
     least, most = geometry.stored_nbytes
     check_fits(name, geometry.index_nbytes)

@@ -85,6 +85,17 @@ def test_the_example_reads_over_http(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == expected(VALID / "classification.tsds", "train", 3), done.stderr
 
 
+@pytest.mark.parametrize("token", [None, "a-token-of-the-tests"])
+def test_the_example_reads_what_tsds_serves(token: str | None, tmp_path: Path) -> None:
+    script = program(V1 / "examples" / "read.mjs", tmp_path)
+    store = VALID / "classification.tsds"
+    packed = tsds.pack(store, tmp_path / "classification.tsds.zip").path
+    for place in (store, packed):
+        with tsds.serve(place, token=token) as url:
+            done = run(script, url, "train", 3)
+        assert json.loads(done.stdout) == expected(store, "train", 3), done.stderr
+
+
 def test_the_example_refuses_a_changed_manifest_and_a_row_outside(tmp_path: Path) -> None:
     script = program(V1 / "examples" / "read.mjs", tmp_path)
     done = run(script, V1 / "conformance/invalid/checksum--manifest.tsds", "train", 0)

@@ -12,7 +12,7 @@ from fuzz.command_doors import Arguments
 from fuzz.conversion_doors import WorkFile
 from fuzz.door import Door
 from fuzz.mutations import mutate_json
-from fuzz.store_doors import Manifest, StoreFile, mutate_lines, mutate_shard, mutate_values
+from fuzz.store_doors import Manifest, Packed, StoreFile, mutate_lines, mutate_shard, mutate_values
 
 _MEMMAP, _ZARR, _SOURCE = "detection.tsds", "zarr-detection.tsds", "encoded-source.tsds"
 _IMAGE, _OFFSETS = "train/00000/image", "train/00000/objects/offsets"
@@ -32,6 +32,7 @@ DOORS: Mapping[str, Callable[[Path], Door]] = {
     "shard": partial(StoreFile, store=_ZARR, path=f"{_IMAGE}/c/0/0/0/0", mutate=mutate_shard),
     "shard-offsets": partial(StoreFile, store=_ZARR, path=f"{_OFFSETS}/c/0", mutate=mutate_shard),
     "skipped": partial(StoreFile, store=_MEMMAP, path="skipped.jsonl", mutate=mutate_lines),
+    "packed": partial(Packed, store=_ZARR),
     "voc-annotation": sources.voc_annotation,
     "voc-list": sources.voc_list,
     "mask": sources.mask,
@@ -60,7 +61,7 @@ _SHARES = {
     **dict.fromkeys(("image",), 60),
     **dict.fromkeys(("manifest", "manifest-zarr", "manifest-source", "voc-annotation", "imglab"), 20),
     **dict.fromkeys(("array-metadata", "array-metadata-zarr", "group-metadata", "offsets", "boxes"), 2),
-    **dict.fromkeys(("shard", "shard-offsets", "skipped", "file-names", "plan", "journal"), 1),
+    **dict.fromkeys(("shard", "shard-offsets", "skipped", "packed", "file-names", "plan", "journal"), 1),
     **dict.fromkeys(("checkpoint", "checkpoint-card", "arguments"), 3),
 }
 

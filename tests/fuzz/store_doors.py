@@ -6,6 +6,7 @@ import hashlib
 import io
 import re
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -100,6 +101,30 @@ class StoreFile(Door):
             shutil.rmtree(self.folder / "repacked.tsds", ignore_errors=True)
             tsds.repack(self._root, self.folder / "repacked.tsds", layout="zarr")
         judge(self._root)
+
+
+class Packed(Door):
+    """A store in one file: its list of members, their headers, and its end."""
+
+    def __init__(self, folder: Path, store: str) -> None:
+        self._file = tsds.pack(VALID / store, folder / "packed.tsds.zip").path
+        super().__init__(folder, [self._file.read_bytes()])
+        with zipfile.ZipFile(self._file) as archive:
+            self._places = [info.header_offset for info in archive.infolist()]
+            self._list = archive.start_dir
+
+    def mutate(self, random: Random, good: bytes) -> bytes:
+        if random.random() < 0.5:
+            return good[: self._list] + mutate_bytes(random, good[self._list :])
+        place = random.choice(self._places)
+        return good[:place] + mutate_bytes(random, good[place : place + 64]) + good[place + 64 :]
+
+    def enter(self, data: bytes) -> None:
+        self._file.write_bytes(data)
+        out = self.folder / "out.tsds"
+        shutil.rmtree(out, ignore_errors=True)
+        judge(self._file)
+        tsds.unpack(self._file, out)
 
 
 _SKIPPED = (

@@ -1,0 +1,251 @@
+"""A store as one file, and back: a ZIP file whose members are mapped where they lie.
+
+``formats/v1/spec.md`` section 13 describes it. The same store always gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import struct
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from tensorstore_ds.durable import replacing, sync, unwritable
+from tensorstore_ds.errors import FormatError, OptionError, OutputError, Problem, StoreExistsError, TsdsError
+from tensorstore_ds.format.manifest import File
+from tensorstore_ds.format.root import parse_root
+from tensorstore_ds.progress import notebook_bytes
+from tensorstore_ds.reading.packed_files import ALIGNMENT, DIRECTORY_MAX_NBYTES, PackedFiles, find_files
+from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, StoreFiles
+from tensorstore_ds.reading.verification import listed_files
+from tensorstore_ds.regular_files import tidied
+
+Progress = Callable[[int, int], None]
+
+#: The extra field that Android's zipalign writes, too: the multiple (uint16), and zeros up to it.
+_ALIGNED = 0xD935
+#: Members of this size and more have their sizes in 8 bytes; smaller ones never need them.
+_ZIP64_NBYTES = 1024**3
+_HEADER_NBYTES, _ZIP64_EXTRA_NBYTES = 30, 20
+#: Of an entry in the list of members, besides the name: with sizes and place in 8 bytes each.
+_ENTRY_NBYTES = 46 + 28
+_OLDEST = (1980, 1, 1, 0, 0, 0)  # the first date that a ZIP file can hold
+_READ_NBYTES = 8 * 1024**2
+
+
+def pack(
+    store: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    sha256: str | None = None,
+    progress: Progress | None = None,
+) -> Store:
+    """Pack a store into one ZIP file, which `open` and all other readers take in its place.
+
+    Nothing is compressed, and every file lies at a multiple of 4096 bytes, so that the arrays are mapped where they
+    lie. Every file is compared with its SHA-256 while it is copied. The same store gives the same bytes.
+
+    Args:
+        store: path of the store, which is not changed.
+        out: path of the file; must not exist. By habit it ends with ``.tsds.zip``.
+        sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
+        progress: called with (bytes done, bytes in all). None: a notebook shows a bar.
+
+    Returns:
+        The packed store, opened.
+
+    Raises:
+        FormatError: the store is damaged, or another one; nothing is left of `out`.
+        StoreExistsError: `out` exists.
+        OptionError: there is no folder for `out`.
+        OutputError: `out` cannot be written: the disk is full.
+    """
+    files, target = find_files(tidied(store), sha256), tidied(out)
+    listed = _whole(files)
+    _check_free(target)
+    entries = sum(_ENTRY_NBYTES + len(name) for name in (*listed, "zarr.json"))
+    if entries > DIRECTORY_MAX_NBYTES:
+        message = f"expected a list of files of at most {DIRECTORY_MAX_NBYTES:,} bytes, found {entries:,}."
+        raise OptionError(f"{files.path}: {message} Convert with a larger `shard_nbytes`, and pack that store.")
+    total = sum(file.size for file in listed.values()) + files.size("zarr.json")
+    _check_room(target, total + entries + (len(listed) + 2) * 2 * ALIGNMENT)
+    advance = _Advance(total, progress or notebook_bytes("Packing"))
+    with replacing(target) as file, zipfile.ZipFile(file, "w") as archive:
+        for name in sorted(listed):
+            with _member(archive, name, listed[name].size) as member:
+                _copy(files, name, listed[name], member, advance)
+        root = _root(files)
+        with _member(archive, "zarr.json", len(root)) as member:
+            member.write(root)
+        for info in archive.infolist():
+            info.extra = b""  # it moves the bytes that follow it, and is of no use in the list of members
+    advance(len(root))
+    return open_store(target, sha256=files.sha256)
+
+
+def unpack(
+    packed: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    sha256: str | None = None,
+    progress: Progress | None = None,
+) -> Store:
+    """Make the folder of a store again that `pack` has made one file of.
+
+    Every file is compared with its SHA-256 while it is copied. `out` appears in one step, when it is complete.
+
+    Args:
+        packed: path of the file, which is not changed.
+        out: path of the store; must not exist, and neither must ``out.partial``, where it grows.
+        sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
+        progress: called with (bytes done, bytes in all). None: a notebook shows a bar.
+
+    Returns:
+        The store, opened.
+
+    Raises:
+        FormatError: the packed store is damaged, another one, or holds what does not belong to it.
+        StoreExistsError: `out` or ``out.partial`` exists.
+        OptionError: `packed` is no file, or there is no folder for `out`.
+        OutputError: `out` cannot be written: the disk is full.
+    """
+    files, target = find_files(tidied(packed), sha256), tidied(out)
+    if not isinstance(files, PackedFiles):
+        raise OptionError(f"{files.path}: expected a packed store, found a folder. It can be used as it is.")
+    listed = _whole(files)
+    _check_free(target)
+    total = sum(file.size for file in listed.values()) + files.size("zarr.json")
+    _check_room(target, total + (len(listed) + 1) * ALIGNMENT)
+    advance = _Advance(total, progress or notebook_bytes("Unpacking"))
+    with _new_folder(target) as partial:
+        for name in sorted(listed):
+            (partial / name).parent.mkdir(parents=True, exist_ok=True)
+            with _new_file(partial / name) as file:
+                _copy(files, name, listed[name], file, advance)
+        root = _root(files)
+        with _new_file(partial / "zarr.json") as file:
+            file.write(root)
+    advance(len(root))
+    return open_store(target, sha256=files.sha256)
+
+
+class _Advance:
+    """Tells how many bytes are done."""
+
+    def __init__(self, total: int, progress: Progress) -> None:
+        self._done = 0
+        self._total = total
+        self._progress = progress
+
+    def __call__(self, nbytes: int) -> None:
+        self._done += nbytes
+        self._progress(self._done, self._total)
+
+
+def _whole(files: StoreFiles) -> Mapping[str, File]:
+    """Every file but the root's ``zarr.json``; raises `FormatError` if one is missing, of another size, or too many."""
+    listed, problems = listed_files(files)
+    if problems:
+        raise FormatError(problems, f"Check the store with: tsds verify {shlex.quote(str(files.path))}")
+    return listed
+
+
+def _root(files: StoreFiles) -> bytes:
+    """The root's ``zarr.json``, with the digest that was asked for."""
+    with files.open("zarr.json") as file:
+        data = file.read(MANIFEST_MAX_NBYTES + 1)
+    if parse_root(data)[1] != files.sha256:
+        raise FormatError(Problem("zarr.json", "checksum", "this file changed while the store was copied."))
+    return data
+
+
+@contextmanager
+def _member(archive: zipfile.ZipFile, name: str, size: int) -> Iterator[IO[bytes]]:
+    """A member to be written, whose bytes begin at a multiple of `ALIGNMENT`."""
+    is_large = size >= _ZIP64_NBYTES
+    header = _HEADER_NBYTES + len(name) + (_ZIP64_EXTRA_NBYTES if is_large else 0)
+    extra = struct.Struct("<HHH")
+    zeros = -(archive.start_dir + header + extra.size) % ALIGNMENT
+    info = zipfile.ZipInfo(name, _OLDEST)
+    info.create_system = 3  # that of the mode, on every system alike
+    info.external_attr = 0o100644 << 16
+    info.file_size = size
+    info.extra = extra.pack(_ALIGNED, 2 + zeros, ALIGNMENT) + bytes(zeros)
+    with archive.open(info, "w", force_zip64=is_large) as member:
+        yield member
+
+
+def _copy(files: StoreFiles, name: str, listed: File, out: IO[bytes], advance: _Advance) -> None:
+    """Copy a file, and compare its bytes with their SHA-256."""
+    hashed, left = hashlib.sha256(), listed.size
+    with files.open(name) as file:
+        while left:
+            try:
+                data = file.read(min(left, _READ_NBYTES))
+            except OSError as error:
+                message = f"this file cannot be read ({error.strerror})."
+                raise FormatError(Problem(name, "missing-file", message)) from error
+            if not data:
+                break
+            hashed.update(data)
+            out.write(data)
+            left -= len(data)
+            advance(len(data))
+    found = hashed.hexdigest()
+    if left or found != listed.sha256:
+        message = f"expected SHA-256 {listed.sha256[:12]}..., found {found[:12]}...."
+        raise FormatError(Problem(name, "checksum", message), "Copy the store again; a damaged one is not passed on.")
+
+
+def _check_free(target: Path) -> None:
+    """Refuse a target that exists, or that has no folder to be in."""
+    if os.path.lexists(target):
+        raise StoreExistsError(f"{target}: this exists already. Choose another name, or remove it first.")
+    if not target.parent.is_dir():
+        raise OptionError(f"{target}: the folder {target.parent} does not exist. Make it first.")
+
+
+def _check_room(target: Path, needed: int) -> None:
+    free = shutil.disk_usage(target.parent).free
+    if needed > free:
+        message = f"expected {needed:,} bytes free on this disk, found {free:,}."
+        raise OutputError(f"{target}: {message} Make room or choose another folder.")
+
+
+@contextmanager
+def _new_folder(target: Path) -> Iterator[Path]:
+    """A new folder, which becomes `target` in one step when the block ends well; else it is removed."""
+    partial = target.with_name(f"{target.name}.partial")
+    _check_free(partial)
+    try:
+        partial.mkdir()
+    except OSError as error:
+        raise unwritable(target, error) from error
+    try:
+        yield partial
+        for folder, _, _ in os.walk(partial):
+            sync(Path(folder))
+        _check_free(target)  # the system would replace an empty folder
+        partial.rename(target)
+        sync(target.parent)
+    except BaseException as error:
+        shutil.rmtree(partial, ignore_errors=True)  # the error says why, if anything stays
+        if isinstance(error, OSError) and not isinstance(error, TsdsError):
+            raise unwritable(target, error) from error
+        raise
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[IO[bytes]]:
+    """A new file that is on disk when the block ends."""
+    with open(path, "xb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,414 @@
+"""A store over HTTP: read-only, by ranges, and nothing but its files.
+
+A token is the first part of every path (``/TOKEN/zarr.json``), because every client of ranges can be given a URL, and
+few can be given headers. Without one, only this machine is served: no other host name is answered, so that no page
+of a stranger reads the store through the user's browser.
+"""
+
+from __future__ import annotations
+
+import functools
+import hmac
+import io
+import ipaddress
+import os
+import re
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import Any, ClassVar
+
+from tensorstore_ds.errors import FormatError, OptionError, Problem
+from tensorstore_ds.format.manifest import File, shard_path
+from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.reading.store_files import size_of, start_of
+
+#: Connections at a time; each has a thread. One more is answered 503.
+CONNECTIONS = 64
+#: Bytes of a request, with all its headers.
+REQUEST_NBYTES = 16 * 1024
+#: Within so many seconds a request has to come, and the client has to take some of the answer.
+SECONDS = 20
+#: Bytes that a client has to take in a second, after a minute.
+_SLOWEST = 16 * 1024
+_PIECE_NBYTES = 4 * 1024**2
+_FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
+
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")
+_IN_SHARD = re.compile(r"([a-z0-9_-]{1,64})/([0-9]{5,15})/(.+)")
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
+_TAG = re.compile(r'(?:W/)?"[^"]*"')
+_ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
+
+Notify = Callable[[str], None]
+
+
+@contextmanager
+def serve(
+    store: str | os.PathLike[str],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token: str | None = None,
+    sha256: str | None = None,
+    notify: Notify = lambda _: None,
+) -> Iterator[str]:
+    """Serve a store over HTTP, read-only, from threads of this process, until the block ends.
+
+    GET and HEAD of its files, whole or by one range, with their SHA-256 as ETag. Nothing else is served, no list of
+    files either.
+
+    >>> with tsds.serve("photos.tsds") as url:          # doctest: +SKIP
+    ...     urllib.request.urlopen(f"{url}/zarr.json")
+
+    Args:
+        store: path of the store, a folder or a packed one.
+        host: address or name to listen at. Any other than this machine's own (``127.0.0.1``, ``::1``, ``localhost``)
+            can be reached by others, and gets a token.
+        port: to listen at; 0 for any that is free.
+        token: the first part of every path; 16 to 128 letters, digits, ``-`` and ``_``. None for a new one where it is
+            needed, else for none.
+        sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
+        notify: called with a line when a file cannot be served, from these threads.
+
+    Yields:
+        The URL of the store, without a slash at its end; with the token, if there is one.
+
+    Raises:
+        FormatError: there is no such store.
+        OptionError: this host or port cannot be used, or the token.
+    """
+    opened = open_store(store, sha256=sha256)
+    if token is None and not _is_own(host):
+        token = secrets.token_urlsafe(24)
+    if token is not None and not _TOKEN.fullmatch(token):
+        raise OptionError("`token`: expected 16 to 128 letters, digits, - and _, found another text.")
+    with _server(opened, host, port, token, notify) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, name="tsds-serve")
+        thread.start()
+        try:
+            name = f"[{host}]" if ":" in host else host
+            yield f"http://{name}:{server.server_port}" + (f"/{token}" if token else "")
+        finally:
+            server.shutdown()
+            thread.join()
+            server.hang_up()
+
+
+def _is_own(host: str) -> bool:
+    """Whether an address or a name can be reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _server(store: Store, host: str, port: int, token: str | None, notify: Notify) -> _Server:
+    if not 0 <= port < 2**16:
+        raise OptionError(f"`port`: expected 0 to 65,535, found {port}.")
+    try:
+        return _Server(store, host, port, token, notify)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        message = f"`port`: expected to listen at {host}, port {port}, found: {reason}."
+        raise OptionError(f"{message} Choose another port or host.") from error
+
+
+class _Server(ThreadingHTTPServer):
+    """The server of one store."""
+
+    daemon_threads = False  # all have ended when it is closed
+    request_queue_size = 128
+
+    def __init__(self, store: Store, host: str, port: int, token: str | None, notify: Notify) -> None:
+        self.store = store
+        self.token = token
+        self.notify = notify
+        self.listing = functools.lru_cache(maxsize=64)(store.listing)
+        self._slots = threading.BoundedSemaphore(CONNECTIONS)
+        self._connections: set[socket.socket] = set()
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Handler)
+
+    def server_bind(self) -> None:
+        """Bind to the address; http.server's own would ask a name server about it."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = "", int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread, if there is one left."""
+        if not self._slots.acquire(blocking=False):
+            request.settimeout(1)
+            with suppress(OSError):
+                request.sendall(_FULL)
+            super().shutdown_request(request)
+            return
+        self._connections.add(request)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._release(request)
+            raise
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        super().shutdown_request(request)
+        self._release(request)
+
+    def _release(self, request: socket.socket) -> None:
+        if request in self._connections:
+            self._connections.discard(request)
+            self._slots.release()
+
+    def hang_up(self) -> None:
+        """End all connections, so that their threads end."""
+        for request in list(self._connections):
+            with suppress(OSError):  # it ended just now
+                request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say what ended a connection, unless it was the client."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            self.notify(f"a request ended with {type(error).__name__}: {error}")
+
+    def find(self, name: str) -> File | None:
+        """Size and digest of a file of the store; None for every other name."""
+        store = self.store
+        if name == "zarr.json":
+            with store.open_file(name) as file:
+                return File(size_of(file), store.sha256)
+        if name in store.manifest.files:
+            return store.manifest.files[name]
+        match = _IN_SHARD.fullmatch(name)
+        entry = store.manifest.splits.get(match[1]) if match else None
+        if not match or not entry or int(match[2]) >= len(entry.shards):
+            return None
+        split, index, path = match[1], int(match[2]), match[3]
+        if name != f"{shard_path(split, index)}/{path}":  # a zero too many
+            return None
+        listing = self.listing(split, index)
+        if path == "zarr.json":
+            shard = entry.shards[index]
+            return File(shard.nbytes - sum(file.size for file in listing.values()), shard.sha256)
+        return listing.get(path)
+
+
+class _RequestTooLong(Exception):
+    pass
+
+
+class _Requests(io.RawIOBase):
+    """What a client sends: each request of bounded size, within bounded time."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.next()
+
+    def next(self) -> None:
+        """Begin with another request."""
+        self._left = REQUEST_NBYTES
+        self._end = time.monotonic() + SECONDS
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._left <= 0:
+            raise _RequestTooLong
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+        count = self._connection.recv_into(memoryview(buffer)[: self._left])
+        self._left -= count
+        return count
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Requests of one connection."""
+
+    server: _Server
+    protocol_version = default_request_version = "HTTP/1.1"  # an older one has answers without headers
+    disable_nagle_algorithm = True
+    error_message_format = "%(code)d %(message)s\n"
+    error_content_type = "text/plain; charset=utf-8"
+    _cors: ClassVar[dict[str, str]] = {
+        "Access-Control-Allow-Methods": "GET, HEAD, OPTIONS",
+        "Access-Control-Allow-Headers": "Range, If-Match, If-None-Match, If-Range",
+        "Access-Control-Expose-Headers": "Accept-Ranges, Content-Length, Content-Range, ETag",
+        "Access-Control-Max-Age": "86400",
+    }
+
+    def setup(self) -> None:
+        super().setup()
+        self._requests = _Requests(self.connection)
+        self.rfile = io.BufferedReader(self._requests)
+
+    def handle_one_request(self) -> None:
+        self._requests.next()
+        self.requestline, self.request_version, self.command = "", "HTTP/1.1", ""
+        try:
+            super().handle_one_request()
+        except _RequestTooLong:
+            self.send_error(431)
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_OPTIONS(self) -> None:
+        """What a browser asks before a page may send a header of its own."""
+        self.send_response(204)
+        self.end_headers()
+
+    def _answer(self) -> None:
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # what follows is no request
+        self.connection.settimeout(SECONDS)
+        name = self.path.partition("?")[0].removeprefix("/")
+        if self.server.token is not None:
+            given, _, name = name.partition("/")
+            if not hmac.compare_digest(given.encode(), self.server.token.encode()):
+                self._refuse(404)
+                return
+        elif not _is_own_url(f"http://{self.headers.get('Host')}"):
+            self._refuse(403)
+            return
+        try:
+            file = self.server.find(name)
+            if file is None:
+                self._refuse(404)
+            else:
+                self._send(name, file)
+        except FormatError as error:
+            self.server.notify(str(error))
+            self._refuse(500)
+
+    def _send(self, name: str, file: File) -> None:
+        tag = f'"{file.sha256}"'
+        if not _names(self.headers.get("If-Match", "*"), tag):
+            self._refuse(412)
+            return
+        if _names(self.headers.get("If-None-Match", "").replace("W/", ""), tag):
+            self.send_response(304)
+            self.send_header("ETag", tag)
+            self.end_headers()
+            return
+        wanted = None
+        if self.command == "GET" and self.headers.get("If-Range", tag) == tag:
+            wanted = _wanted(self.headers.get("Range", ""))
+        span = _span(wanted, file.size) if wanted else (0, file.size)
+        if span is None:
+            self._refuse(416, ("Content-Range", f"bytes */{file.size}"))
+            return
+        start, stop = span
+        with self.server.store.open_file(name) as opened:
+            if size_of(opened) != file.size:
+                raise FormatError(Problem(name, "file-size", f"expected {file.size} bytes, found {size_of(opened)}."))
+            self.send_response(206 if wanted else 200)
+            if wanted:
+                self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{file.size}")
+            self.send_header("Content-Type", "application/" + ("json" if name.endswith(".json") else "octet-stream"))
+            self.send_header("Content-Length", str(stop - start))
+            self.send_header("ETag", tag)
+            self.send_header("Cache-Control", "no-cache")
+            self.end_headers()
+            if self.command == "GET":
+                self._send_bytes(opened.fileno(), start_of(opened) + start, stop - start)
+
+    def _send_bytes(self, descriptor: int, offset: int, count: int) -> None:
+        began, left = time.monotonic(), count
+        with open(os.dup(descriptor), "rb", 0) as file:
+            while left:
+                sent = self.connection.sendfile(file, offset, min(left, _PIECE_NBYTES))
+                left, offset = left - sent, offset + sent
+                if not sent or time.monotonic() - began > 60 + (count - left) / _SLOWEST:
+                    self.close_connection = True  # the file was cut off, or the client takes too long
+                    return
+
+    def _refuse(self, status: int, *headers: tuple[str, str]) -> None:
+        """Answer with a status and a line that says it."""
+        text = f"{status} {self.responses[status][0]}\n".encode()
+        self.send_response(status)
+        for header, value in (*headers, ("Content-Type", self.error_content_type), ("Content-Length", str(len(text)))):
+            self.send_header(header, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(text)
+
+    def end_headers(self) -> None:
+        """End the headers with those of every answer."""
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        headers = getattr(self, "headers", None)
+        origin = headers.get("Origin") if headers is not None else None
+        if self.server.token is not None:
+            origin = "*"  # who has the token may read
+        elif origin is not None and not _is_own_url(origin):
+            origin = None
+        if origin is not None:
+            self.send_header("Access-Control-Allow-Origin", origin)
+            self.send_header("Vary", "Origin")
+            for header, value in self._cors.items():
+                self.send_header(header, value)
+        super().end_headers()
+
+    def version_string(self) -> str:
+        """What the header Server says."""
+        return "tsds"
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer a request that is none; what it was is not repeated."""
+        super().send_error(code)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: a path may hold the token."""
+
+
+def _is_own_url(url: str) -> bool:
+    """Whether a URL without a path is of this machine."""
+    match = _ORIGIN.fullmatch(url)
+    return match is not None and _is_own(match[1].strip("[]"))
+
+
+def _names(header: str, tag: str) -> bool:
+    """Whether a header with entity tags names this one."""
+    return header.strip() == "*" or tag in _TAG.findall(header)
+
+
+def _wanted(header: str) -> tuple[int | None, int | None] | None:
+    """The first and last byte of a single range; None for a header that means nothing, and that is ignored.
+
+    >>> _wanted("bytes=2-5"), _wanted("bytes=2-"), _wanted("bytes=-4"), _wanted("bytes=5-2"), _wanted("bytes=0-1,4-5")
+    ((2, 5), (2, None), (None, 4), None, None)
+    """
+    match = _RANGE.fullmatch(header)
+    if match is None:
+        return None
+    first, last = (int(digits) if digits else None for digits in match.groups())
+    if (first is None and last is None) or (first is not None and last is not None and last < first):
+        return None
+    return first, last
+
+
+def _span(wanted: tuple[int | None, int | None], size: int) -> tuple[int, int] | None:
+    """The bytes [start, stop) of a range; None if there are none of them in a file of so many bytes.
+
+    >>> _span((2, 5), 10), _span((2, None), 10), _span((None, 4), 10), _span((None, 40), 10), _span((10, None), 10)
+    ((2, 6), (2, 10), (6, 10), (0, 10), None)
+    """
+    first, last = wanted
+    if first is None:
+        start, stop = max(0, size - (last or 0)), size
+    else:
+        start, stop = first, size if last is None else min(size, last + 1)
+    return (start, stop) if start < stop else None

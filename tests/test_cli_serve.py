@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from small_stores import VALID, tsds
+
+STORE = VALID / "classification.tsds"
+DATA = "train/00000/image/c/0/0/0/0"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C, as POSIX sends it")
+@pytest.mark.parametrize("arguments", [[], ["--json"], ["--token", "a-token-of-the-tests"]])
+def test_it_serves_until_ctrl_c(arguments: list[str]) -> None:
+    words = [sys.executable, "-m", "tsds_cli", "serve", STORE, "--port", "0", *arguments]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        if "--json" in arguments:
+            lines = [process.stdout.readline() for _ in range(4)]
+            url = json.loads("".join(lines))["url"]
+        else:
+            first = process.stdout.readline()
+            url = first.split()[-1]
+            assert first == f"serving {STORE} at {url}\n"
+            assert process.stdout.readline().endswith(f"info {url}\n")
+        assert url.endswith("/a-token-of-the-tests") == ("--token" in arguments)
+        with urllib.request.urlopen(f"{url}/{DATA}", timeout=30) as answer:  # noqa: S310
+            assert answer.read() == (STORE / DATA).read_bytes()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, "" if "--json" in arguments else "stopped\n", "")
+
+
+def test_errors_are_one_line(tmp_path: Path) -> None:
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))
+        used.listen()
+        port = used.getsockname()[1]
+        done = tsds("serve", STORE, "--port", port)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"tsds: --port: expected to listen at 127.0.0.1, port {port}, found: Address already in use. "
+        "Choose another port or host.\n"
+    )
+    done = tsds("serve", STORE, "--token", "short")
+    assert done.stderr == "tsds: --token: expected 16 to 128 letters, digits, - and _, found another text.\n"
+    done = tsds("serve", tmp_path)
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)

@@ -1,0 +1,403 @@
+"""A store over HTTP: what is answered, by bytes on real sockets, and what is not."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import shutil
+import socket
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import example, given, settings, strategies as st
+
+import tensorstore_ds as tsds
+from small_stores import VALID
+from tensorstore_ds.sharing import serve as module
+
+STORE = VALID / "classification.tsds"
+DATA = "train/00000/image/c/0/0/0/0"
+BYTES = (STORE / DATA).read_bytes()
+TOKEN = "0123456789abcdef_-"  # noqa: S105
+
+
+@pytest.fixture(scope="module", params=["folder", "packed"])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if request.param == "folder":
+        return STORE
+    return tsds.pack(STORE, tmp_path_factory.mktemp("packed") / "x.zip").path
+
+
+@pytest.fixture(scope="module")
+def url(place: Path) -> Iterator[str]:
+    with tsds.serve(place) as url:
+        yield url
+
+
+def ask(url: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of an answer, by http.client."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    try:
+        connection.request(method, parts.path, headers={name.replace("_", "-"): text for name, text in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): text for name, text in answer.getheaders()}, answer.read()
+    finally:
+        connection.close()
+
+
+def raw(url: str, request: bytes) -> bytes:
+    """All that comes back for these bytes."""
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=30) as connection:
+        pieces = []
+        with contextlib.suppress(OSError):  # it is closed before all is read
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
+            while piece := connection.recv(65536):
+                pieces.append(piece)
+        return b"".join(pieces)
+
+
+# --- what is served -------------------------------------------------------------------------------------------------
+
+
+def test_every_file_and_its_headers(url: str) -> None:
+    for path in STORE.rglob("*"):
+        if path.is_file():
+            name, data = path.relative_to(STORE).as_posix(), path.read_bytes()
+            status, headers, body = ask(f"{url}/{name}")
+            assert (status, body, headers["content-length"]) == (200, data, str(len(data))), name
+            assert headers["accept-ranges"] == "bytes"
+            if name != "zarr.json":
+                assert headers["etag"] == f'"{hashlib.sha256(data).hexdigest()}"'
+            assert ask(f"{url}/{name}", "HEAD")[::2] == (200, b"")
+            assert ask(f"{url}/{name}", "HEAD")[1] == {**headers, "date": ask(f"{url}/{name}", "HEAD")[1]["date"]}
+    assert ask(f"{url}/zarr.json")[1]["etag"] == f'"{tsds.open(STORE).sha256}"'
+
+
+def test_a_connection_is_kept(url: str) -> None:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    connection.request("GET", "/zarr.json")
+    first = connection.getresponse()
+    first.read()
+    used = connection.sock
+    for path, status in ((f"/{DATA}", 200), ("/nothing", 404), ("/zarr.json", 200)):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status == status
+        assert connection.sock is used
+    connection.close()
+
+
+ENDS = st.none() | st.integers(0, len(BYTES) + 20) | st.integers(0, 10**17)
+
+
+@settings(max_examples=200, deadline=None)
+@given(first=ENDS, last=ENDS)
+@example(0, 0)
+@example(None, 0)
+@example(len(BYTES), None)
+@example(len(BYTES) - 1, None)
+def test_ranges_are_slices(url: str, first: int | None, last: int | None) -> None:
+    text = ("" if first is None else str(first)) + "-" + ("" if last is None else str(last))
+    status, headers, body = ask(f"{url}/{DATA}", Range=f"bytes={text}")
+    if (first is None and last is None) or (first is not None and last is not None and last < first):
+        assert (status, body) == (200, BYTES)  # it means nothing
+        return
+    start = max(0, len(BYTES) - (last or 0)) if first is None else first
+    expected = BYTES[start:] if first is None or last is None else BYTES[start : last + 1]
+    if expected:
+        assert (status, body) == (206, expected)
+        assert headers["content-range"] == f"bytes {start}-{start + len(expected) - 1}/{len(BYTES)}"
+    else:
+        assert (status, headers["content-range"]) == (416, f"bytes */{len(BYTES)}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["bytes=0-1,3-4", "bytes=a-b", "items=0-1", "bytes=", "bytes=--4", "0-1", f"bytes=0-{'9' * 400}", "bytes=1 -2"],
+)
+def test_other_ranges_are_ignored(text: str, url: str) -> None:
+    assert ask(f"{url}/{DATA}", Range=text)[::2] == (200, BYTES)
+
+
+def test_conditions(url: str) -> None:
+    tag = f'"{hashlib.sha256(BYTES).hexdigest()}"'
+    path = f"{url}/{DATA}"
+    for header in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+        status, headers, body = ask(path, If_None_Match=header)
+        assert (status, headers["etag"], body) == (304, tag, b"")
+    assert ask(path, If_None_Match='"other"')[0] == 200
+    for header, status in ((tag, 200), ("*", 200), (f'"other",{tag}', 200), ('"other"', 412), (f"W/{tag}", 412)):
+        assert ask(path, If_Match=header)[0] == status
+    assert ask(path, Range="bytes=0-3", If_Range=tag)[::2] == (206, BYTES[:4])
+    assert ask(path, Range="bytes=0-3", If_Range='"other"')[::2] == (200, BYTES)
+    assert ask(path, Range="bytes=0-3", If_Match='"other"')[0] == 412
+    assert ask(path, "HEAD", Range="bytes=0-3")[1]["content-length"] == str(len(BYTES))
+
+
+def test_obstore_reads_it(place: Path) -> None:
+    obstore = pytest.importorskip("obstore")
+    with tsds.serve(place, token=TOKEN) as url:
+        store = obstore.store.HTTPStore.from_url(url, client_options={"allow_http": True})
+        assert bytes(obstore.get(store, DATA).bytes()) == BYTES
+        assert bytes(obstore.get_range(store, DATA, start=5, end=60)) == BYTES[5:60]
+        assert [bytes(each) for each in obstore.get_ranges(store, DATA, starts=[0, 90], ends=[4, 99])] == [
+            BYTES[:4],
+            BYTES[90:99],
+        ]
+        suffix = obstore.get(store, DATA, options={"range": {"suffix": 20}})
+        assert bytes(suffix.bytes()) == BYTES[-20:]
+        meta = obstore.head(store, DATA)
+        assert (meta["size"], meta["e_tag"]) == (len(BYTES), f'"{hashlib.sha256(BYTES).hexdigest()}"')
+        with pytest.raises(FileNotFoundError):
+            obstore.get(store, "train/00000/image/c/0/0/0/1")
+        wrong = obstore.store.HTTPStore.from_url(f"{url[:-1]}X", client_options={"allow_http": True})
+        with pytest.raises(FileNotFoundError):
+            obstore.get(wrong, "zarr.json")
+
+
+def test_several_at_a_time(url: str) -> None:
+    answers: list[bytes] = []
+    threads = [threading.Thread(target=lambda: answers.append(ask(f"{url}/{DATA}")[2])) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [BYTES] * 24
+
+
+# --- what is not ------------------------------------------------------------------------------------------------------
+
+
+OTHER_PATHS = [
+    "/",
+    "/train",
+    "/train/",
+    "/train/00000/",
+    "/nothing",
+    "/zarr.json/",
+    "/./zarr.json",
+    "/train/../zarr.json",
+    "/train//zarr.json",
+    "/zarr.json%00",
+    "/../classification.tsds/zarr.json",
+    "/%2e%2e/zarr.json",
+    "/zarr%2ejson",
+    "/..%2fzarr.json",
+    "/\\zarr.json",
+    "/zarr.json#x",
+    "/ä",
+    "/etc/passwd",
+    "/../../../../etc/passwd",
+    "/train/0/zarr.json",
+    "/train/000000/zarr.json",
+    "/train/99999/zarr.json",
+    "train/zarr",
+    "/train/00000/../00000/zarr.json",
+    "/none/00000/zarr.json",
+    "/train/00000/image/c/0/0/0/1",
+    "http://localhost/zarr.json",
+    "*",
+]
+
+
+@pytest.mark.parametrize("path", [*OTHER_PATHS, f"/train/{'9' * 15}/zarr.json", f"/train/{'0' * 400}/x"])
+def test_other_paths_are_not_found(path: str, url: str) -> None:
+    answer = raw(url, f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 404 Not Found\r\n")
+    assert answer.endswith(b"\r\n\r\n404 Not Found\n")
+
+
+def test_a_query_means_nothing(url: str) -> None:
+    answer = raw(url, f"GET /{DATA}?x=../.. HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    assert answer.endswith(BYTES)
+
+
+def test_links_and_files_that_are_not_listed(tmp_path: Path) -> None:
+    store = shutil.copytree(STORE, tmp_path / "s.tsds")
+    (tmp_path / "secret").write_text("secret")
+    lines: list[str] = []
+    with tsds.serve(store, notify=lines.append) as url:
+        (store / "notes.txt").write_text("x")
+        (store / "link").symlink_to(tmp_path / "secret")
+        assert ask(f"{url}/notes.txt")[0] == ask(f"{url}/link")[0] == 404
+        for change in ("link", "longer", "gone"):
+            path = store / DATA
+            path.unlink(missing_ok=True)
+            if change == "link":
+                path.symlink_to(STORE / DATA)
+            elif change == "longer":
+                path.write_bytes(BYTES + b"x")
+            status, _, body = ask(f"{url}/{DATA}")
+            assert (status, body) == (500, b"500 Internal Server Error\n"), change
+        assert ask(f"{url}/zarr.json")[0] == 200
+        shutil.rmtree(store)
+        shutil.copytree(VALID / "minimal.tsds", store)
+        assert ask(f"{url}/zarr.json")[0] == 500  # another store
+    assert [line.partition(":")[0] for line in lines] == [DATA, DATA, DATA, str(store)]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "PROPFIND", "TRACE", "CONNECT", "nonsense"])
+def test_other_methods(method: str, url: str) -> None:
+    assert raw(url, f"{method} /zarr.json HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()).startswith(b"HTTP/1.1 501 ")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET / HTTP/9.9\r\n\r\n", b"505"),
+        (b"GET /zarr.json HTTP/1.1 x\r\n\r\n", b"400"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"400"),
+        (b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n", b"431"),
+        (b"GET /zarr.json HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 20_000 + b"\r\n\r\n", b"431"),
+        (b"GET /zarr.json HTTP/1.1\r\nHost: localhost\r\n" + b"X: a\r\n" * 200 + b"\r\n", b"431"),
+        (b"x" * 100_000, b"431"),
+    ],
+)
+def test_requests_that_are_none(request_bytes: bytes, status: bytes, url: str) -> None:
+    answer = raw(url, request_bytes)
+    assert not answer or answer.split()[1] == status  # nothing, where the connection was reset
+    assert ask(f"{url}/zarr.json")[0] == 200
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=200) | st.binary(max_size=60).map(lambda tail: b"GET /zarr.json HTTP/1.1\r\n" + tail))
+def test_any_bytes_leave_it_working(url: str, data: bytes) -> None:
+    raw(url, data)
+    assert ask(f"{url}/{DATA}", Range="bytes=0-3")[2] == BYTES[:4]
+
+
+def test_a_body_is_no_request(url: str) -> None:
+    inner = b"GET /zarr.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    request = b"GET /%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (DATA.encode(), len(inner))
+    assert raw(url, request + inner).count(b"HTTP/1.1 200") <= 1
+
+
+def test_a_client_that_is_slow_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS", 0.3)
+    with tsds.serve(STORE) as url:
+        parts = urlsplit(url)
+        with socket.create_connection((parts.hostname, parts.port), timeout=60) as connection:
+            connection.sendall(b"GET /zarr.json HT")
+            assert connection.recv(10) == b""
+
+
+def test_more_connections_than_there_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONNECTIONS", 2)
+    with tsds.serve(STORE) as url:
+        parts = urlsplit(url)
+        held = [http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30) for _ in range(2)]
+        for each in held:
+            each.request("GET", "/zarr.json")
+            each.getresponse().read()
+        assert ask(f"{url}/zarr.json")[0] == 503
+        held[0].close()
+        while ask(f"{url}/zarr.json")[0] == 503:
+            pass  # until its thread has seen that
+        held[1].close()
+
+
+def test_it_ends_with_its_block() -> None:
+    before = threading.active_count()
+    with tsds.serve(STORE) as url:
+        parts = urlsplit(url)
+        kept = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+        kept.request("GET", "/zarr.json")
+        kept.getresponse().read()
+    assert threading.active_count() == before
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"{url}/zarr.json", timeout=30)  # noqa: S310
+    kept.close()
+
+
+# --- who may read -----------------------------------------------------------------------------------------------------
+
+
+def test_the_token_is_the_first_part_of_the_path() -> None:
+    with tsds.serve(STORE, token=TOKEN) as url:
+        base = url.removesuffix(f"/{TOKEN}")
+        assert url == f"{base}/{TOKEN}"
+        assert ask(f"{url}/{DATA}", Host="any.example")[2] == BYTES
+        for path in (DATA, f"{TOKEN[:-1]}/{DATA}", f"{TOKEN}x/{DATA}", f"/{TOKEN}/{DATA}", f"x/{TOKEN}/{DATA}", TOKEN):
+            assert ask(f"{base}/{path}")[0] == (200 if path.startswith("/") else 404)
+
+
+def test_another_host_gets_a_new_token() -> None:
+    found = set()
+    for _ in range(2):
+        with tsds.serve(STORE, host="0.0.0.0") as url:  # noqa: S104
+            parts = urlsplit(url)
+            token = parts.path[1:]
+            assert len(token) >= 32
+            assert ask(f"http://127.0.0.1:{parts.port}/{token}/{DATA}")[2] == BYTES
+            assert ask(f"http://127.0.0.1:{parts.port}/{DATA}")[0] == 404
+            found.add(token)
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *(("127.0.0.1", 200), ("localhost:80", 200), ("[::1]:9", 200), ("127.0.0.1.evil.example", 403)),
+        *(("evil.example", 403), ("localhost@evil.example", 403), ("", 403), ("evil.example:80", 403)),
+    ],
+)
+def test_without_a_token_other_hosts_are_refused(host: str, status: int, url: str) -> None:
+    """A page of a stranger whose name leads to this machine sends its own name."""
+    assert ask(f"{url}/zarr.json", Host=host)[0] == status
+
+
+def test_pages_of_other_origins_read_with_the_token_alone(url: str) -> None:
+    for origin in ("http://localhost:3000", "http://127.0.0.1", "https://[::1]:8"):
+        headers = ask(f"{url}/zarr.json", Origin=origin)[1]
+        assert headers["access-control-allow-origin"] == origin
+        assert "Content-Range" in headers["access-control-expose-headers"]
+    for origin in ("http://evil.example", "null", "http://localhost.evil.example", "http://[", "http://localhost/\t"):
+        assert "access-control-allow-origin" not in ask(f"{url}/zarr.json", Origin=origin)[1]
+    with tsds.serve(STORE, token=TOKEN) as other:
+        for origin in ("http://any.example", "null"):
+            assert ask(f"{other}/zarr.json", Origin=origin)[1]["access-control-allow-origin"] == "*"
+        status, headers, _ = ask(
+            f"{other}/{DATA}", "OPTIONS", Origin="http://any.example", Access_Control_Request_Headers="range"
+        )
+        assert (status, headers["access-control-allow-headers"].split(", ")[0]) == (204, "Range")
+
+
+def test_what_cannot_be_listened_at() -> None:
+    with tsds.serve(STORE) as url:
+        port = urlsplit(url).port or 0
+        cases = (
+            {"port": port},
+            {"port": 70_000},
+            {"port": -1},
+            {"host": "256.1.1.1", "token": TOKEN},
+            {"token": "short"},
+        )
+        for arguments in (*cases, {"token": "x" * 200}, {"token": "a/b" * 9}, {"token": ""}):
+            with pytest.raises(tsds.OptionError) as caught, tsds.serve(STORE, **arguments):
+                pass
+            assert "\n" not in str(caught.value)
+    with pytest.raises(tsds.FormatError), tsds.serve(STORE.parent):
+        pass
+    with pytest.raises(tsds.FormatError), tsds.serve(STORE, sha256="0" * 64):
+        pass
+
+
+@pytest.mark.skipif(not socket.has_ipv6 or sys.platform != "linux", reason="IPv6")
+def test_ipv6() -> None:
+    if not Path("/proc/net/if_inet6").exists() or not Path("/proc/net/if_inet6").read_text():
+        pytest.skip("no IPv6 here")
+    with tsds.serve(STORE, host="::1") as url:
+        assert url.startswith("http://[::1]:")
+        assert ask(f"{url}/{DATA}")[2] == BYTES
