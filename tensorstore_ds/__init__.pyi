@@ -67,6 +67,11 @@ from .page_cache.residency import (
 from .page_cache.warming import Warming as Warming, warm as warm, warm_in_background as warm_in_background
 from .pictures.contact_sheet import preview as preview
 from .reading.columns import Column as Column, Ragged as Ragged, RaggedColumn as RaggedColumn
+from .reading.mirror_cache import (
+    CachedStore as CachedStore,
+    cached_stores as cached_stores,
+    clear_cache as clear_cache,
+)
 from .reading.store import Split as Split, Store as Store, open as open
 from .reading.verification import verify as verify
 from .sources.names import read_classes as read_classes, read_keypoints as read_keypoints

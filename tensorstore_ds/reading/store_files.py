@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -13,6 +14,16 @@ from tensorstore_ds.format.root import parse_listing, parse_root
 
 #: Refuse a root ``zarr.json`` larger than this before reading it.
 MANIFEST_MAX_NBYTES = 64 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a store by URL was opened with, to open it again."""
+
+    url: str = field(repr=False)  # it may hold a password
+    cache_dir: str | os.PathLike[str] | None
+    cache_limit: int | None
+
 
 _Identity = tuple[int, int, int, int]
 
@@ -24,7 +35,12 @@ class StoreFiles:
         path: of the store's directory.
         manifest: what the store says of itself.
         sha256: the digest of its root's ``zarr.json``, which lists the digests of all others: the store's name.
+        origin: of a store by URL.
+        held: what is to live as long as these files.
     """
+
+    origin: Origin | None = None
+    held: object = None
 
     def __init__(self, path: Path, sha256: str | None = None) -> None:
         """Read the manifest.
