@@ -86,7 +86,10 @@ def residency_of(store: Store, columns: Iterable[tuple[str, str]]) -> dict[str, 
     for split, field in columns:
         nbytes = resident = 0
         reason = "" if sys.platform == "linux" else f"not available on {sys.platform}"
-        for path, _ in data_files(store, split, field):
+        for path, listed in data_files(store, split, field):
+            if is_missing(store, path):
+                nbytes += listed
+                continue
             with open_file(store.path, path) as file:
                 size = os.fstat(file.fileno()).st_size
                 nbytes += size
@@ -161,6 +164,8 @@ def evict(store: Store, *, splits: Names = None, fields: Names = None) -> Evicti
         raise ResidencyError(f"{store.path}: expected Linux to drop a file's pages, found {sys.platform}.")
     before = residency_of(store, columns)
     for path, _ in (file for column in columns for file in data_files(store, *column)):
+        if is_missing(store, path):
+            continue
         with open_file(store.path, path) as file:
             try:
                 os.fdatasync(file.fileno())
@@ -181,6 +186,11 @@ def select_columns(store: Store, splits: Names, fields: Names) -> list[tuple[str
                 raise OptionError(f"{store.path}: there is no {noun} {name}. Choose one of {', '.join(known)}.")
         chosen.append(tuple(dict.fromkeys(names)))
     return [(split, field) for split in chosen[0] for field in chosen[1]]
+
+
+def is_missing(store: Store, path: str) -> bool:
+    """Whether a file of a store by URL was not fetched yet, not even a part of it."""
+    return store.is_remote and not (store.path / path).exists()
 
 
 def data_files(store: Store, split: str, name: str) -> list[DataFile]:

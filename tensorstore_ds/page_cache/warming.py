@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from tensorstore_ds.errors import FormatError, OptionError, Problem
@@ -50,7 +49,7 @@ def warm(
     """Read a store's bytes into the page cache, where every process of the machine finds them; skip what is there.
 
     Args:
-        store: to be warmed.
+        store: to be warmed. Of one by URL, each file that is wanted is fetched whole first.
         splits, fields: the name of one, or several; all if None.
         budget: bytes of the store to have in memory, at most: small columns first, then images in the order of
             `splits`. None for as many as this process may use (`memory_limit`).
@@ -96,7 +95,7 @@ def warm_in_background(
         raise OptionError(f"`budget`: expected 0 or more bytes, found {budget}. Leave it out to use what is available.")
     if threads < 1:
         raise OptionError(f"`threads`: expected 1 or more, found {threads}.")
-    return Warming(store.path, list(_pieces(_in_order(store, columns), budget)), threads, progress)
+    return Warming(store, list(_pieces(_in_order(store, columns), budget)), threads, progress)
 
 
 class Warming:
@@ -109,12 +108,12 @@ class Warming:
         error: what ended a thread, if anything did.
     """
 
-    def __init__(self, root: Path, pieces: Sequence[Piece], threads: int, progress: Progress | None) -> None:
+    def __init__(self, store: Store, pieces: Sequence[Piece], threads: int, progress: Progress | None) -> None:
         self.nbytes = sum(piece.stop - piece.start for piece in pieces)
         self.nbytes_done = 0
         self.nbytes_read = 0
         self.error: BaseException | None = None
-        self._root = root
+        self._store = store
         self._pieces = iter(pieces)
         self._progress = progress
         self._lock = threading.Lock()
@@ -174,7 +173,11 @@ class Warming:
             self._stopping.set()
 
     def _warm(self, piece: Piece, buffer: memoryview) -> None:
-        with open_file(self._root, piece.path) as file:
+        with (
+            self._store.open_file(piece.path)
+            if self._store.is_remote
+            else open_file(self._store.path, piece.path) as file
+        ):
             descriptor, nbytes = file.fileno(), piece.stop - piece.start
             _check_end(piece, os.fstat(descriptor).st_size)
             try:

@@ -118,6 +118,15 @@ class Store:
             self._files.fetch_all(progress)
 
     @property
+    def is_remote(self) -> bool:
+        """Whether it is one by URL, of which something may have to be fetched."""
+        return isinstance(self._files, Mirror)
+
+    def open_file(self, name: str) -> IO[bytes]:
+        """Open one of its files by path relative to the store; of a store by URL it is fetched whole first."""
+        return self._files.open(name)
+
+    @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits."""
         return tuple(self.manifest.splits)
