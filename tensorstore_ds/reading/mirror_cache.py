@@ -21,6 +21,7 @@ import re
 import shutil
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,20 +75,19 @@ class Mirrored:
         for _ in range(_LOCK_ATTEMPTS):
             try:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                self._lock = open(path, "ab")  # noqa: SIM115  # held until this object is gone
-                if lock(self._lock.fileno(), shared=True) and os.path.samestat(
-                    os.fstat(self._lock.fileno()), path.stat()
-                ):
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+                if lock(descriptor, shared=True) and os.path.samestat(os.fstat(descriptor), path.stat()):
                     os.utime(path)
+                    weakref.finalize(self, os.close, descriptor)
                     return
+                os.close(descriptor)
             except FileNotFoundError:
-                pass  # it is being evicted
+                pass  # it is being removed
             except OSError as error:
                 raise unwritable(folder, error) from error
             time.sleep(_LOCK_PAUSE)
-        raise OutputError(
-            f"{folder}: expected to use this store's mirror, found it locked by a process that removes it."
-        )
+        what = "found it locked by a process that removes it"
+        raise OutputError(f"{folder}: expected to use what is kept here of a store, {what}. Try again.")
 
     def marks(self, name: str) -> Path:
         """Where it is kept what is there of a data file; see `MirroredFile`."""

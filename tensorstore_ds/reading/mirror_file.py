@@ -272,8 +272,8 @@ class MirroredFile:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found == self._file.sha256:
             sync(self.path)
-            self._have_path.touch()  # another process may have been quicker
-            self._have_path.replace(self._whole_path)
+            self._whole_path.touch()
+            self._have_path.unlink(missing_ok=True)  # others may have been quicker
             self.is_whole = True
             self._home.file_is_whole()
             return
