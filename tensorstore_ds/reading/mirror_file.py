@@ -210,7 +210,9 @@ class MirroredFile:
             if runs:
                 first, last = runs[-1]
                 gap, nbytes = self._edges[chunk] - self._edges[last], self._edges[chunk + 1] - self._edges[first]
-                if gap <= GAP_NBYTES and nbytes <= REQUEST_NBYTES:
+                # What lies between is fetched, too, for later; nothing that is there or on its way.
+                is_missing = not any(self._have[c] or c in self._coming for c in range(last, chunk))
+                if is_missing and gap <= GAP_NBYTES and nbytes <= REQUEST_NBYTES:
                     runs[-1] = first, chunk + 1
                     continue
             runs.append((chunk, chunk + 1))
