@@ -105,7 +105,17 @@ def page(results: Mapping[str, Result]) -> str:
         parts += [_ROW_SIZES, *_row_sizes(results["row_sizes"]), *_figures(results, "row_sizes")]
     parts += [_LEARNING, "## Converting and opening"]
     parts += [
-        *_figures(results, "convert_mnist", "convert_photographs", "take", "open_large", "remote", "memory", "startup"),
+        *_figures(
+            results,
+            "convert_mnist",
+            "convert_photographs",
+            "take",
+            "open_large",
+            "remote",
+            "mirror",
+            "memory",
+            "startup",
+        ),
         _CONVERTING,
     ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"

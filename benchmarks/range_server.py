@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from urllib.parse import unquote, urlsplit
 
+_PIECE = 256 * 1024
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
@@ -28,10 +30,18 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path, *, ranges: bool = True) -> Iterator[Served]:
-    """Serve a folder on this machine; without `ranges`, every answer is a whole file."""
+def served(
+    folder: Path, *, ranges: bool = True, latency: float = 0.0, bandwidth: float | None = None
+) -> Iterator[Served]:
+    """Serve a folder on this machine; without `ranges`, every answer is a whole file.
+
+    As a network far away would: `latency` seconds before each answer, and `bandwidth` bytes a second for all together.
+    """
+    network = _Network(bandwidth)
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
         def do_GET(self) -> None:
             path = unquote(urlsplit(self.path).path).lstrip("/")
             if not (folder / path).is_file():
@@ -49,14 +59,20 @@ def served(folder: Path, *, ranges: bool = True) -> Iterator[Served]:
                 self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{size}")
             self.end_headers()
             account.requests.append((path, stop - start))
+            time.sleep(latency)
             with (folder / path).open("rb") as file:
-                file.seek(start)
-                self.wfile.write(file.read(stop - start))
+                for position in range(start, stop, _PIECE):
+                    network.wait(min(_PIECE, stop - position))
+                    self.connection.sendfile(file, position, min(_PIECE, stop - position))
 
         def log_message(self, *args: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True  # connections that stay open are not waited for
+        request_queue_size = 64
+
+    with Server(("127.0.0.1", 0), Handler) as server:
         account = Served(f"http://127.0.0.1:{server.server_port}")
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -65,6 +81,21 @@ def served(folder: Path, *, ranges: bool = True) -> Iterator[Served]:
         finally:
             server.shutdown()
             thread.join()
+
+
+class _Network:
+    """Hands out the time in which bytes may go, to one answer after the other."""
+
+    def __init__(self, bandwidth: float | None) -> None:
+        self._bandwidth, self._free, self._lock = bandwidth, 0.0, Lock()
+
+    def wait(self, nbytes: int) -> None:
+        if self._bandwidth is None:
+            return
+        with self._lock:
+            self._free = max(self._free, time.monotonic()) + nbytes / self._bandwidth
+            free = self._free
+        time.sleep(max(0.0, free - time.monotonic()))
 
 
 def _span(wanted: re.Match[str], size: int) -> tuple[int, int]:

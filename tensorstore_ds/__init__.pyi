@@ -69,6 +69,11 @@ from .papers.annotate import annotate as annotate
 from .papers.card import Card as Card, card as card
 from .pictures.contact_sheet import preview as preview
 from .reading.columns import Column as Column, Ragged as Ragged, RaggedColumn as RaggedColumn
+from .reading.mirror_cache import (
+    CachedStore as CachedStore,
+    cached_stores as cached_stores,
+    clear_cache as clear_cache,
+)
 from .reading.store import Split as Split, Store as Store, open as open
 from .reading.verification import verify as verify
 from .sharing.pack import pack as pack, unpack as unpack

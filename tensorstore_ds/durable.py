@@ -57,8 +57,10 @@ def write_at(path: Path, data: memoryview, offset: int) -> None:
         os.close(descriptor)
 
 
-def lock(descriptor: int) -> bool:
+def lock(descriptor: int, *, shared: bool = False) -> bool:
     """Lock an open file for this process alone, until the descriptor is closed.
+
+    With `shared`, together with all others that ask for that; on Windows, which has no such locks, it does nothing.
 
     Returns:
         False: another process has it.
@@ -68,8 +70,10 @@ def lock(descriptor: int) -> bool:
     """
     try:
         if fcntl is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         elif msvcrt is not None:
+            if shared:
+                return True
             os.lseek(descriptor, 0, os.SEEK_SET)
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         else:

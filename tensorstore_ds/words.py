@@ -1,6 +1,9 @@
-"""Numbers as they stand in a sentence: sizes, durations, rates and shares."""
+"""Numbers as they stand in a sentence: sizes, durations, rates and shares; and the places of stores."""
 
 from __future__ import annotations
+
+import os
+from urllib.parse import urlsplit, urlunsplit
 
 
 def size(nbytes: float) -> str:
@@ -53,3 +56,16 @@ def percent(share: float) -> str:
     ('0.3 %', '25 %', '0 %')
     """
     return f"{100 * share:.{1 if 0 < share < 0.0995 else 0}f} %"
+
+
+def place(store: str | os.PathLike[str]) -> str:
+    """A path; or a URL without user, password, query and fragment, and without a slash at its end.
+
+    >>> place("https://me:secret@example.org/a.tsds/?key=1"), place("photos.tsds")
+    ('https://example.org/a.tsds', 'photos.tsds')
+    """
+    text = os.fspath(store)
+    if "://" not in text:
+        return text
+    parts = urlsplit(text)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))

@@ -11,7 +11,7 @@ import click
 from tensorstore_ds import BenchOptions, words
 from tsds_cli import text
 from tsds_cli.messages import interrupted, spelled
-from tsds_cli.options import json_option, options_of, out_option, path_argument
+from tsds_cli.options import json_option, options_of, out_option, store_argument
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ _PHASES: dict[Literal["load", "train"], str] = {"load": "loading", "train": "tra
 
 
 @click.command()
-@path_argument("store")
+@store_argument()
 @options_of(BenchOptions)
 @out_option(None, "The folder to write bench.json and bench.png to.", shown="a folder STORE.bench in this folder")
 @json_option
-def bench(store: Path, options: BenchOptions, out: Path | None, as_json: bool) -> None:
+def bench(store: str | Path, options: BenchOptions, out: Path | None, as_json: bool) -> None:
     """Compare ways to load a STORE, and the files that it was made of.
 
     For each way and batch size in turn, measures epochs of loading alone and of training, memory, and the first epoch
@@ -40,7 +40,7 @@ def bench(store: Path, options: BenchOptions, out: Path | None, as_json: bool) -
     """
     import tensorstore_ds as tsds
 
-    folder = out or Path(f"{store.name}.bench")
+    folder = out or Path(f"{Path(words.place(store)).name}.bench")
     folder.mkdir(parents=True, exist_ok=True)  # before anything is measured that could not be written
     with ProgressBar() as bar:
         comparison = tsds.bench(

@@ -11,7 +11,7 @@ import click
 from tensorstore_ds import DiagnoseOptions, words
 from tsds_cli import text
 from tsds_cli.messages import spelled
-from tsds_cli.options import json_option, options_of, path_argument
+from tsds_cli.options import json_option, options_of, store_argument
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@path_argument("store")
+@store_argument()
 @options_of(DiagnoseOptions)
 @json_option
-def doctor(store: Path, options: DiagnoseOptions, as_json: bool) -> None:
+def doctor(store: str | Path, options: DiagnoseOptions, as_json: bool) -> None:
     """Measure what holds training back, and say what to change.
 
     Measures the loader alone, the model alone, and both together; threads, copies, memory and storage. Ends with the
@@ -38,7 +38,7 @@ def doctor(store: Path, options: DiagnoseOptions, as_json: bool) -> None:
     begun = time.monotonic()
     with ProgressBar() as bar:
         progress = lambda stage: bar.show("Measuring", time.monotonic() - begun, options.seconds, stage)  # noqa: E731
-        found = diagnose(str(store), options, progress=progress)
+        found = diagnose(store, options, progress=progress)
     if as_json:
         text.echo_json(found)
     else:

@@ -8,15 +8,15 @@ import click
 
 from tensorstore_ds import words
 from tsds_cli import text
-from tsds_cli.options import json_option, path_argument, splits_option
+from tsds_cli.options import json_option, splits_option, store_argument
 from tsds_cli.warm import show_change
 
 
 @click.command()
-@path_argument("store")
+@store_argument()
 @splits_option
 @json_option
-def evict(store: Path, splits: tuple[str, ...], as_json: bool) -> None:
+def evict(store: str | Path, splits: tuple[str, ...], as_json: bool) -> None:
     """Drop a STORE from the page cache.
 
     To measure a cold start, or to free memory. No data is lost. Pages that a running process has mapped and used, or
@@ -31,7 +31,7 @@ def evict(store: Path, splits: tuple[str, ...], as_json: bool) -> None:
 
     done = tsds.evict(tsds.open(store), splits=splits or None)
     if as_json:
-        found = {"path": str(store), "dropped": done.dropped, "left": done.left}
+        found = {"path": words.place(store), "dropped": done.dropped, "left": done.left}
         text.echo_json({**found, "before": done.before, "after": done.after})
         return
     show_change(done.before, done.after)

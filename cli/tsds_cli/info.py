@@ -10,7 +10,7 @@ import click
 
 from tensorstore_ds import words
 from tsds_cli import text
-from tsds_cli.options import json_option, path_argument, sha256_option
+from tsds_cli.options import json_option, sha256_option, store_argument
 from tsds_cli.stats import class_bar, object_counts
 from tsds_cli.warm import shown_share
 
@@ -23,10 +23,10 @@ _SPLIT_COLUMNS = 4  # beside the sum, no more splits than these get a column of 
 
 
 @click.command()
-@path_argument("store")
+@store_argument()
 @sha256_option
 @json_option
-def info(store: Path, sha256: str | None, as_json: bool) -> None:
+def info(store: str | Path, sha256: str | None, as_json: bool) -> None:
     """Show what a STORE holds.
 
     Its fields, splits, classes and sizes, where it comes from, and how much of it is in memory. Reads the manifest and
@@ -64,7 +64,7 @@ def info(store: Path, sha256: str | None, as_json: bool) -> None:
 def _as_data(store: Store, resident: Mapping[str, Residency]) -> dict[str, Any]:
     manifest = store.manifest
     return {
-        "path": store.path,
+        "path": store.place,
         "sha256": store.sha256,
         "format_version": manifest.version,
         "layout": store.layout,
@@ -90,11 +90,11 @@ def _split_nbytes(store: Store, name: str) -> int:
     return sum(shard.nbytes for shard in store.manifest.splits[name].shards)
 
 
-def _show_head(store: Store, path: Path) -> None:
+def _show_head(store: Store, path: str | Path) -> None:
     manifest, origin = store.manifest, store.manifest.provenance
     rows = sum(len(store[name]) for name in store)
     facts = (text.count(rows, "sample"), words.size(store.nbytes), store.layout, f"format {manifest.version}")
-    text.echo(text.Styled(str(path), bold=True), f"  {' · '.join(facts)}")
+    text.echo(text.Styled(words.place(path), bold=True), f"  {' · '.join(facts)}")
     lines = [("sha256", store.sha256)]
     if "source" in origin:
         made = f"{origin.get('tool', '?')} {origin.get('tool_version', '')}".strip()

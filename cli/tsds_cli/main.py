@@ -27,6 +27,7 @@ COMMANDS = {
     "preview": "Draw samples of a STORE as a contact sheet (PNG).",
     "warm": "Read a STORE into the page cache.",
     "evict": "Drop a STORE from the page cache.",
+    "cache": "Show the stores by URL that are kept on this disk.",
     "train": "Train a vision transformer on a STORE.",
     "predict": "Print what the model of a CHECKPOINT predicts for IMAGES.",
     "bench": "Compare ways to load a STORE, and the files that it was made of.",

@@ -236,6 +236,16 @@ def path_argument(name: str, metavar: str | None = None) -> Callable[[F], F]:
     return click.argument(name, type=path, metavar=metavar or name.upper())
 
 
+def store_argument(name: str = "store", metavar: str | None = None) -> Callable[[F], F]:
+    """A store: its path, or its URL."""
+    return click.argument(name, type=store_place, metavar=metavar or name.upper())
+
+
+def store_place(value: str | Path) -> str | Path:
+    """A URL as it is, or a path."""
+    return value if isinstance(value, str) and "://" in value else path(value)
+
+
 def out_option(default: str | None, help: str, metavar: str = "DIR", *, shown: str | None = None) -> Callable[[F], F]:
     """``--out``: where a command writes."""
     return click.option(

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import click
 
+from tensorstore_ds import words
 from tsds_cli import text
 from tsds_cli.messages import Failure
-from tsds_cli.options import out_option, path_argument, rows as row_numbers
+from tsds_cli.options import out_option, rows as row_numbers, store_argument
 from tsds_cli.stats import split_of
 
 
 @click.command()
-@path_argument("store")
+@store_argument()
 @click.option("--split", metavar="NAME", help="The split to show.", show_default="train, or the first with samples")
 @click.option(
     "--count", type=click.IntRange(1, 1000), default=24, show_default=True, help="How many samples to draw at random."
@@ -21,7 +22,9 @@ from tsds_cli.stats import split_of
 @click.option("--rows", type=row_numbers, metavar="N,N,...", help="Show these rows, instead of random ones.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the random choice.")
 @out_option("preview.png", "The PNG file to write; one that exists is replaced.", "FILE")
-def preview(store: Path, split: str | None, count: int, rows: tuple[int, ...] | None, seed: int, out: Path) -> None:
+def preview(
+    store: str | Path, split: str | None, count: int, rows: tuple[int, ...] | None, seed: int, out: Path
+) -> None:
     """Draw samples of a STORE as a contact sheet (PNG).
 
     Draws them with their classes, boxes, keypoints and masks, from the bytes that training reads.
@@ -41,7 +44,7 @@ def preview(store: Path, split: str | None, count: int, rows: tuple[int, ...] | 
     opened = tsds.open(store)
     filled = sorted((name for name in opened if len(opened[name])), key=lambda name: name != "train")
     if split is None and not filled:
-        raise Failure(f"{store}: it has no samples to show.")
+        raise Failure(f"{words.place(store)}: it has no samples to show.")
     chosen = split_of(opened, split or filled[0])
     sheet = tsds.preview(chosen, rows, count=count, seed=seed)
     sheet.save(out, "PNG")

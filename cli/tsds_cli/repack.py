@@ -10,16 +10,16 @@ import click
 from tensorstore_ds import RepackOptions, words
 from tsds_cli import text
 from tsds_cli.messages import interrupted
-from tsds_cli.options import json_option, options_of, path_argument
+from tsds_cli.options import json_option, options_of, path_argument, store_argument
 from tsds_cli.progress import ProgressBar
 
 
 @click.command()
-@path_argument("source", "SRC")
+@store_argument("source", "SRC")
 @path_argument("out")
 @options_of(RepackOptions)
 @json_option
-def repack(source: Path, out: Path, options: RepackOptions, as_json: bool) -> None:
+def repack(source: str | Path, out: Path, options: RepackOptions, as_json: bool) -> None:
     """Write the store SRC again as OUT, in another layout or encoding.
 
     With another layout alone, every value stays the same, bit for bit. With another encoding, the images change, and

@@ -14,7 +14,7 @@ import click
 
 from tsds_cli import text
 from tsds_cli.messages import Failure
-from tsds_cli.options import json_option, path_argument
+from tsds_cli.options import json_option, store_argument
 
 if TYPE_CHECKING:
     from tensorstore_ds import Split, Store
@@ -23,10 +23,10 @@ _BAR = 28  # columns of the longest bar
 
 
 @click.command()
-@path_argument("store")
+@store_argument()
 @click.option("--split", metavar="NAME", help="Only this split.")
 @json_option
-def stats(store: Path, split: str | None, as_json: bool) -> None:
+def stats(store: str | Path, split: str | None, as_json: bool) -> None:
     """Print the statistics of a STORE, for each split.
 
     Samples per class, objects per image, pixels per class of a mask, mean and standard deviation of each channel, and
@@ -54,7 +54,7 @@ def stats(store: Path, split: str | None, as_json: bool) -> None:
 def split_of(store: Store, name: str) -> Split:
     """A split that a user has named."""
     if name not in store:
-        raise Failure(f"{store.path}: there is no split {name}. Choose one of {', '.join(store.splits)}.")
+        raise Failure(f"{store.place}: there is no split {name}. Choose one of {', '.join(store.splits)}.")
     return store[name]
 
 

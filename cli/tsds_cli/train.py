@@ -11,7 +11,7 @@ import click
 from tensorstore_ds import TrainOptions, words
 from tsds_cli import text
 from tsds_cli.messages import spelled
-from tsds_cli.options import json_option, options_of, out_option, path_argument
+from tsds_cli.options import json_option, options_of, out_option, store_argument
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@path_argument("store")
+@store_argument()
 @out_option(None, "The folder of the run.", shown="a folder with the name of STORE and the suffix .run, in this folder")
 @click.option(
     "--resume",
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 )
 @options_of(TrainOptions)
 @json_option
-def train(store: Path, out: Path | None, resume: bool, options: TrainOptions, as_json: bool) -> None:
+def train(store: str | Path, out: Path | None, resume: bool, options: TrainOptions, as_json: bool) -> None:
     """Train a vision transformer on a STORE.
 
     Learns classes, keypoints or both, whatever the store has, with the mean and the standard deviation that the store
@@ -54,7 +54,7 @@ def train(store: Path, out: Path | None, resume: bool, options: TrainOptions, as
         if not as_json:
             _show_epoch(record)
 
-    folder = out or Path(f"{store.name.removesuffix('.tsds')}.run")
+    folder = out or Path(f"{Path(words.place(store)).name.removesuffix('.tsds')}.run")
     with ProgressBar() as bar:
         listeners = Listeners(note, bar.update_training, epoch)
         report = run(store, options, out=folder, resume=resume, listeners=listeners)

@@ -11,12 +11,12 @@ import click
 from tensorstore_ds import words
 from tsds_cli import text
 from tsds_cli.messages import Failure
-from tsds_cli.options import json_option, path_argument, sha256_option
+from tsds_cli.options import json_option, sha256_option, store_argument
 from tsds_cli.progress import ProgressBar
 
 
 @click.command()
-@path_argument("store")
+@store_argument()
 @click.option(
     "--threads",
     type=click.IntRange(1, 256),
@@ -25,7 +25,7 @@ from tsds_cli.progress import ProgressBar
 )
 @sha256_option
 @json_option
-def verify(store: Path, threads: int | None, sha256: str | None, as_json: bool) -> None:
+def verify(store: str | Path, threads: int | None, sha256: str | None, as_json: bool) -> None:
     """Check every byte of a STORE.
 
     Compares every file and the manifest with their SHA-256, and checks chunks and values by the rules of the format.
@@ -41,20 +41,25 @@ def verify(store: Path, threads: int | None, sha256: str | None, as_json: bool) 
     """
     from tensorstore_ds import verify as run
 
+    root: str | Path = store
+    if isinstance(store, str):
+        from tensorstore_ds import open as open_store
+
+        root = open_store(store, sha256=sha256).path
     with ProgressBar() as bar:
         problems = run(store, sha256=sha256, threads=threads, progress=partial(bar.update_bytes, "Checking"))
     # Of the files that are there, which a damaged store may not list; links are not followed.
-    paths = (
-        [store] if store.is_file() else [Path(folder, name) for folder, _, names in os.walk(store) for name in names]
-    )
+    paths = [Path(root)] if Path(root).is_file() else [Path(f, name) for f, _, names in os.walk(root) for name in names]
     sizes = [path.lstat().st_size for path in paths]
     files, nbytes = len(sizes), sum(sizes)
     if as_json:
-        text.echo_json({"path": str(store), "ok": not problems, "files": files, "nbytes": nbytes, "problems": problems})
+        text.echo_json(
+            {"path": words.place(store), "ok": not problems, "files": files, "nbytes": nbytes, "problems": problems}
+        )
     elif problems:
         for problem in problems:
             text.echo(f"{problem.reason}: {problem}")
     else:
         text.echo(text.Styled("OK", fg="green"), f": {text.count(files, 'file')}, {words.size(nbytes)}")
     if problems:
-        raise Failure("" if as_json else f"{store}: {text.count(len(problems), 'problem')}.")
+        raise Failure("" if as_json else f"{words.place(store)}: {text.count(len(problems), 'problem')}.")

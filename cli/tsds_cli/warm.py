@@ -12,7 +12,7 @@ import click
 
 from tensorstore_ds import words
 from tsds_cli import text
-from tsds_cli.options import json_option, nbytes, path_argument, splits_option
+from tsds_cli.options import json_option, nbytes, splits_option, store_argument
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@path_argument("store")
+@store_argument()
 @splits_option
 @click.option(
     "--budget",
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     help="Number of reading threads. Two keep most disks busy; more can help on network storage.",
 )
 @json_option
-def warm(store: Path, splits: tuple[str, ...], budget: int | None, threads: int, as_json: bool) -> None:
+def warm(store: str | Path, splits: tuple[str, ...], budget: int | None, threads: int, as_json: bool) -> None:
     """Read a STORE into the page cache.
 
     All processes of the machine then find it in memory. Small columns come first, then images; what is in memory
@@ -62,7 +62,7 @@ def warm(store: Path, splits: tuple[str, ...], budget: int | None, threads: int,
     seconds = time.monotonic() - begun
     after = tsds.residency(opened, splits=chosen)
     if as_json:
-        found = {"path": str(store), "budget": limit, "read": read, "seconds": seconds}
+        found = {"path": words.place(store), "budget": limit, "read": read, "seconds": seconds}
         text.echo_json({**found, "before": before, "after": after})
         return
     show_change(before, after)

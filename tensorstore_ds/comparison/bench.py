@@ -77,13 +77,15 @@ def bench(
     Raises:
         FormatError: the store is damaged.
         OptionError: there is no such split, it is empty, has no images; or the device is not here.
+        RemoteError, OutputError: of a store by URL, which is fetched whole first: see `tensorstore_ds.open`.
     """
     options = of_class(options, BenchOptions)
     opened = open_store(store)
     if options.split not in opened:
         raise OptionError(f"`split`: expected one of {', '.join(opened.splits)}, found {options.split}.")
     if not len(opened[options.split]) or "image" not in opened.manifest.fields:
-        raise OptionError(f"{opened.path.name}, {options.split}: expected samples with a field image, found none.")
+        raise OptionError(f"{opened.name}, {options.split}: expected samples with a field image, found none.")
+    opened.fetch()
     draw = notebook_bar()
     run = _Run(opened, options, progress or (lambda event: draw(f"Measuring {event}", event.done, event.total)))
     try:
@@ -279,7 +281,7 @@ class _Run:
         cells = [self._cell(name, phase, size) for phase in self._phases for size in self.sizes for name in self.ways]
         spec = getattr(self.split.fields["image"], "spec", None)
         return Comparison(
-            store=str(self.store.path),
+            store=str(self.store.place),
             split=self.split.name,
             samples=self.samples,
             shape=None if spec is None else spec.shape,

@@ -72,7 +72,7 @@ def _locate(raw: Path, store: Store, split: Split) -> tuple[Path, int]:
     """Path of the first sample's file in the source, and how many parts of its key name folders above the source."""
     kind = store.manifest.provenance.get("source_format")
     if "key" not in split.fields:
-        raise OptionError(f"{store.path.name}: expected keys that name its files, found none. It is of {kind}.")
+        raise OptionError(f"{store.name}: expected keys that name its files, found none. It is of {kind}.")
     key = str(split["key"][0])
     parts = _parts(key)
     for dropped in range(len(parts)):
@@ -80,7 +80,7 @@ def _locate(raw: Path, store: Store, split: Split) -> tuple[Path, int]:
         if (raw / relative).is_file():
             return relative, dropped
     raise OptionError(
-        f"{raw}: expected the source of {store.path.name}, found no {key} in it; its format is {kind}. "
+        f"{raw}: expected the source of {store.name}, found no {key} in it; its format is {kind}. "
         "Name the folder that was converted."
     )
 

@@ -55,7 +55,7 @@ def repack(
     The store is verified first, so that damage is not given a fresh checksum.
 
     Args:
-        path: of the store, which is not changed.
+        path: of the store, which is not changed; of one by URL, all is fetched first.
         out: path of the new one; must not exist.
         options: see `RepackOptions`.
         progress: as of `convert`.
@@ -66,6 +66,7 @@ def repack(
         StoreExistsError: `out` exists.
         OptionError: nothing would change, or options contradict each other, the store, or the interrupted run.
         SourceError: an image cannot be decoded, or cannot be kept in the encoding.
+        RemoteError, OutputError: of a store by URL: see `tensorstore_ds.open`.
         ConversionError: the disk or the memory is full, or a worker process died.
     """
     end_if_inheriting()
@@ -73,11 +74,14 @@ def repack(
     if options.layout is None and options.encoding is None:
         raise OptionError("expected what is to change, found nothing: give `layout`, `encoding` or both.")
     store, target = open_store(path), tidied(out)
+    if store.is_remote:
+        store.fetch(lambda done, total: notify(Progress("checksum", done, total)))
+        store = open_store(store.path)
     is_encoded = _changes_images(store, options)
     if not is_encoded and options.layout in (None, store.layout):
         have = f"layout {store.layout}" if options.encoding is None else f"encoding {options.encoding}"
         raise OptionError(f"{store.path}: this store has the {have} already. Copy it as it is.")
-    problems = verify(path, progress=lambda done, total: notify(Progress("checksum", done, total)))
+    problems = verify(store.path, progress=lambda done, total: notify(Progress("checksum", done, total)))
     if problems:
         raise FormatError(problems, "Copy the store again; a damaged one is not repacked.")
     with one_line_for_failures(target):

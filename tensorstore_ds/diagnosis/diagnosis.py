@@ -77,7 +77,7 @@ def diagnose(
     recommended, batch_size = measured.wanted or used, examination.batch_size
     verdicts = judge(measured)
     threads = next((int(v.evidence["fewer_threads"]) for v in verdicts if v.code == "too-many-torch-threads"), None)
-    path = None if isinstance(store, StoreDataset) else str(store.path if isinstance(store, Store) else store)
+    path = None if isinstance(store, StoreDataset) else str(dataset.path)
     return Diagnosis(
         path=str(dataset.path),
         split=dataset.split_name,
@@ -131,7 +131,7 @@ def dataset_of(
             raise OptionError(
                 f"`split`: expected one of {', '.join(store.splits) or 'none at all'}, found {name or 'none'}."
             )
-        dataset = StoreDataset(store.path, name, transform=transform)
+        dataset = StoreDataset(store, name, transform=transform)
     if not len(dataset):
         raise OptionError(f"`split`: expected samples, found none in {dataset.split_name}. Choose another split.")
     return dataset

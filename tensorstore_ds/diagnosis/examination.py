@@ -24,7 +24,6 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.machine import usable_cores
-from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.process import torch_settings
 
@@ -54,7 +53,7 @@ class Examination:
     ) -> None:
         self.batch_size = min(options.batch_size, len(dataset))  #: asked for, cut to the data
         self.notes: list[str] = []  #: what could not be measured, or not wholly, and why
-        self._store = open_store(dataset.path)
+        self._store = dataset.open_store()
         self._options = options
         self._device = device
         self._progress = progress

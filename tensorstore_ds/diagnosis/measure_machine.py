@@ -112,6 +112,8 @@ def measure_storage(store: Store, columns: Sequence[tuple[str, str]], *, seconds
     """
     if sys.platform != "linux":
         return Storage(None, reason=f"reading past the page cache is not available on {sys.platform}")
+    if store.is_remote:
+        return Storage(None, reason="a part of the store is not on this disk yet")
     files = [file for column in columns for file in data_files(store, *column) if file.nbytes >= LEAST_NBYTES]
     if sum(file.nbytes for file in files) < LEAST_TOTAL:
         return Storage(None, reason="the store is too small to tell how fast its storage is")

@@ -7,7 +7,9 @@ order is mixed.
 from __future__ import annotations
 
 import mmap
+from collections import deque
 from collections.abc import Iterator, Sized
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -19,11 +21,14 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.epoch import Group
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
 from tensorstore_ds.reading.columns import Column
+from tensorstore_ds.reading.mirror_file import pool
 from tensorstore_ds.seeding import generator
 
 #: Bytes that the system is asked to read with one call. Linux reads no more than the disk's own limit, which is seldom
 #: less than this, and leaves the rest out without a word.
 STEP_NBYTES = 128 * 1024
+#: Groups of batches that are fetched at a time of a store by URL; and those that may yet be left out.
+_AHEAD, _BEGUN = 4, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,9 @@ def advise(groups: Iterator[Group], dataset: StoreDataset, sampler: Any, positio
     `position` is that of the first group's first row in the epoch. Nothing is asked for a subset, whose rows lie
     anywhere, nor for another sampler than `BlockShuffleSampler`, which alone knows what comes next.
     """
+    if dataset.split.is_remote:
+        yield from fetched_ahead(groups, dataset)
+        return
     if not isinstance(sampler, BlockShuffleSampler) or dataset.rows is not None:
         yield from groups
         return
@@ -133,6 +141,22 @@ def advise(groups: Iterator[Group], dataset: StoreDataset, sampler: Any, positio
                 will_need(column, int(plan.starts[i]), int(plan.stops[i]))
         asked, position = max(asked, until), stop
         yield group
+
+
+def fetched_ahead(groups: Iterator[Group], dataset: StoreDataset) -> Iterator[Group]:
+    """Pass groups on, and begin to fetch what each needs of a store by URL; the threads that gather come later.
+
+    An error is not raised here: whoever gathers the rows asks for them again, and gets it.
+    """
+    begun: deque[Future[None]] = deque(maxlen=_BEGUN)
+    try:
+        for group in groups:
+            rows = dataset.store_rows(np.concatenate(group))
+            begun.append(pool("ahead", _AHEAD).submit(dataset.split.fetch, dataset.fields, rows))
+            yield group
+    finally:
+        for future in begun:
+            future.cancel()
 
 
 def will_need(column: Column, start: int, stop: int) -> None:

@@ -7,6 +7,7 @@ import inspect
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -43,7 +44,9 @@ from tensorstore_ds.loading.fields import (
 )
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split, Store, open as open_store
+from tensorstore_ds.reading.store_files import Origin
 from tensorstore_ds.regular_files import tidied
+from tensorstore_ds.remote.location import is_url, shown
 from tensorstore_ds.seeding import fold, torch_seeds
 
 TransformOf = Literal["sample", "image"]
@@ -137,7 +140,7 @@ class StoreDataset(Dataset[Sample]):
     It keeps the path, not the maps: every process that uses it opens them, and it pickles as its arguments.
 
     Args:
-        path: of the store; or the store, opened, of which the path is kept.
+        path: of the store; or its URL; or the store, opened, of which the path or URL is kept.
         split: its name.
         fields: names of the fields to load; None for all but `size`, `key`, and those of kinds that came after this
             version.
@@ -162,6 +165,10 @@ class StoreDataset(Dataset[Sample]):
             its place are damaged, too, the error is raised.
         sha256: the store that is meant, by its `Store.sha256`; None for whichever is there now. Every process that
             opens it later gets this one, or raises `FormatError`.
+        cache_dir, cache_limit: of a store by URL: see `open`.
+
+    Attributes:
+        path: of the store; of one by URL a text, the URL without user, password and query.
     """
 
     def __init__(
@@ -178,8 +185,19 @@ class StoreDataset(Dataset[Sample]):
         decode: Plan | None = None,
         on_error: OnError = "raise",
         sha256: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_limit: int | None = None,
     ) -> None:
-        self.path = path.path if isinstance(path, Store) else tidied(path)
+        self.path: Path | str
+        self._origin: Origin | None = None
+        if isinstance(path, Store):
+            self.path, self._origin = path.place, path.origin
+            sha256 = sha256 or (path.sha256 if path.origin is not None else None)
+        elif is_url(path):
+            self._origin = Origin(os.fspath(path), cache_dir, cache_limit)
+            self.path = shown(os.fspath(path))
+        else:
+            self.path = tidied(path)
         self.split_name = split
         self.transform = transform
         self.transform_of: TransformOf = transform_of
@@ -235,9 +253,21 @@ class StoreDataset(Dataset[Sample]):
     def split(self) -> Split:
         """The split, opened in this process when it is first asked for."""
         if self._split is None:
-            store = open_store(self.path, sha256=self._sha256)
+            store = self.open_store()
             self._split, self._sha256 = store[self.split_name], store.sha256
         return self._split
+
+    def open_store(self) -> Store:
+        """Open the store again; raises as `tensorstore_ds.open`."""
+        if self._origin is None:
+            return open_store(self.path, sha256=self._sha256)
+        where = self._origin
+        return open_store(where.url, sha256=self._sha256, cache_dir=where.cache_dir, cache_limit=where.cache_limit)
+
+    @property
+    def store_name(self) -> str:
+        """The last part of the store's path or URL."""
+        return PurePath(self.path).name
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -257,7 +287,7 @@ class StoreDataset(Dataset[Sample]):
         """
         name = next((name for name, field in self.split.fields.items() if isinstance(field, LabelField)), None)
         if name is None:
-            raise AttributeError(f"{self.path.name}, {self.split_name}: expected a field of labels, found none.")
+            raise AttributeError(f"{self.store_name}, {self.split_name}: expected a field of labels, found none.")
         labels: list[int] = self.split.column(name).take(self.store_rows(np.arange(len(self)))).tolist()
         return labels
 
@@ -324,6 +354,7 @@ class StoreDataset(Dataset[Sample]):
         return self._gather(names, self.store_rows(indices), pool or self._pool, draw or (0, self.epoch))
 
     def _gather(self, names: Sequence[str], rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
+        self.split.fetch(names, rows)
         placements, columns = None, dict[str, Value]()
         for name in sorted(names, key="image".__ne__):  # first, because others may take the place of damaged ones
             if name == "image" and (self.decode is not None or is_decoded(self.split.fields[name])):
@@ -443,7 +474,7 @@ class StoreDataset(Dataset[Sample]):
                 return {**finished, "image": transform(finished["image"], **draws)}
             return (transform(finished[0], **draws), *finished[1:])
         except Exception as error:
-            error.add_note(f"in the transform of the sample {self.key(row)!r} of {self.path.name}, {self.split_name}")
+            error.add_note(f"in the transform of the sample {self.key(row)!r} of {self.store_name}, {self.split_name}")
             raise
 
     def _check_detection(self) -> None:
@@ -467,7 +498,7 @@ class StoreDataset(Dataset[Sample]):
 
         chosen = np.unique(np.linspace(0, max(0, len(self) - 1), 12).astype(np.int64))[: len(self)]
         rows = None if self.rows is None else self.store_rows(chosen).tolist()
-        title = f"StoreDataset {self.path.name}, {self.split_name}, {len(self):,} samples"
+        title = f"StoreDataset {self.store_name}, {self.split_name}, {len(self):,} samples"
         return as_html(title, facts_of(self.split, self.fields), self.split, rows)
 
 

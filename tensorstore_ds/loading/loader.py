@@ -52,7 +52,7 @@ from tensorstore_ds.loading.size_buckets import SizeBucketSampler
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.options import refusal
 from tensorstore_ds.page_cache.locking import Lock, lock
-from tensorstore_ds.reading.store import Split, Store, open as open_store
+from tensorstore_ds.reading.store import Split, Store
 
 #: Tasks that wait ready for each thread, if `prefetch_factor` says nothing else.
 PREFETCH_FACTOR = 2
@@ -344,7 +344,7 @@ class DataLoader(data.DataLoader[Batches]):
     def _by_threads(self, dataset: StoreDataset, position: Position) -> Iterator[Any]:
         draw = (self.seed, position.epoch)
         if self.residency == "locked" and self._resident is None:
-            self._resident = lock(open_store(dataset.path), splits=dataset.split_name, fields=dataset.fields)
+            self._resident = lock(dataset.open_store(), splits=dataset.split_name, fields=dataset.fields)
 
         def make(group: Group) -> list[Any]:
             whole = (self._decoder or dataset).gather(np.concatenate(group), self._pool, draw)

@@ -73,7 +73,7 @@ class DeviceSplit:
         needed, free = dataset.nbytes, free_nbytes(device)
         if needed > free:
             raise ResidencyError(
-                f"{dataset.path.name}, {dataset.split_name}: expected {needed:,} bytes free on {device}, "
+                f"{dataset.store_name}, {dataset.split_name}: expected {needed:,} bytes free on {device}, "
                 f'found {free:,}. Choose fewer fields, or `residency="page-cache"`.'
             )
         self._dataset = dataset

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from tensorstore_ds.errors import OptionError, ResidencyError
 from tensorstore_ds.format.arrays import array_paths
@@ -20,7 +20,7 @@ from tensorstore_ds.format.manifest import File, shard_path
 from tensorstore_ds.machine import memory_limit, memory_limits
 from tensorstore_ds.page_cache.system_calls import resident_nbytes
 from tensorstore_ds.reading.store import Store
-from tensorstore_ds.reading.store_files import size_of, start_of
+from tensorstore_ds.reading.store_files import open_file, size_of, start_of
 
 #: Which splits or fields: the name of one, or several; None: all.
 Names = str | Sequence[str] | None
@@ -87,8 +87,11 @@ def residency_of(store: Store, columns: Iterable[tuple[str, str]]) -> dict[str, 
     for split, field in columns:
         nbytes = resident = 0
         reason = "" if sys.platform == "linux" else f"not available on {sys.platform}"
-        for path, _ in data_files(store, split, field):
-            with store.open_file(path) as file:
+        for path, listed in data_files(store, split, field):
+            if is_missing(store, path):
+                nbytes += listed
+                continue
+            with _open_kept(store, path) as file:
                 size = size_of(file)
                 nbytes += size
                 try:
@@ -162,7 +165,9 @@ def evict(store: Store, *, splits: Names = None, fields: Names = None) -> Evicti
         raise ResidencyError(f"{store.path}: expected Linux to drop a file's pages, found {sys.platform}.")
     before = residency_of(store, columns)
     for path, _ in (file for column in columns for file in data_files(store, *column)):
-        with store.open_file(path) as file:
+        if is_missing(store, path):
+            continue
+        with _open_kept(store, path) as file:
             try:
                 os.fdatasync(file.fileno())
             except OSError as error:
@@ -184,6 +189,16 @@ def select_columns(store: Store, splits: Names, fields: Names) -> list[tuple[str
                 raise OptionError(f"{store.path}: there is no {noun} {name}. Choose one of {', '.join(known)}.")
         chosen.append(tuple(dict.fromkeys(names)))
     return [(split, field) for split in chosen[0] for field in chosen[1]]
+
+
+def is_missing(store: Store, path: str) -> bool:
+    """Whether a file of a store by URL was not fetched yet, not even a part of it."""
+    return store.is_remote and not (store.path / path).exists()
+
+
+def _open_kept(store: Store, path: str) -> IO[bytes]:
+    """A file as it is on this disk: of a store by URL, nothing is fetched."""
+    return open_file(store.path, path) if store.is_remote else store.open_file(path)
 
 
 def data_files(store: Store, split: str, name: str) -> list[DataFile]:

@@ -49,7 +49,7 @@ def warm(
     """Read a store's bytes into the page cache, where every process of the machine finds them; skip what is there.
 
     Args:
-        store: to be warmed.
+        store: to be warmed. Of one by URL, each file that is wanted is fetched whole first.
         splits, fields: the name of one, or several; all if None.
         budget: bytes of the store to have in memory, at most: small columns first, then images in the order of
             `splits`. None for as many as this process may use (`memory_limit`).

@@ -19,6 +19,7 @@ from tensorstore_ds.format.kinds.base import ListField, TableField
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.machine import check_fits
 from tensorstore_ds.reading.checks import offsets_problem
+from tensorstore_ds.reading.mirror_file import MirroredArray, pool
 from tensorstore_ds.reading.zarr_part import ZarrPart
 
 #: Arrays of at least this size begin at a page.
@@ -36,8 +37,17 @@ class Column:
         spec: dtype and shape of one row.
     """
 
-    def __init__(self, name: str, spec: ArraySpec, lengths: Sequence[int], load: Callable[[int], Part]) -> None:
+    def __init__(
+        self,
+        name: str,
+        spec: ArraySpec,
+        lengths: Sequence[int],
+        load: Callable[[int], Part],
+        *,
+        is_remote: bool = False,
+    ) -> None:
         self.spec = spec
+        self._is_remote = is_remote  # whether rows may have to be fetched
         self._name = name
         self._starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         self._edges: list[int] = self._starts.tolist()
@@ -74,7 +84,37 @@ class Column:
         """One shard's part: a read-only map, or an array to be unpacked; checked and mapped when first used."""
         if shard not in self._parts:
             self._parts[shard] = self._load(shard)
-        return self._parts[shard]
+        part = self._parts[shard]
+        if isinstance(part, MirroredArray) and part.is_whole:
+            part = self._parts[shard] = part.array
+        return part
+
+    def fetch(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
+        """Of a store by URL: see that the rows [start, stop) of each pair are there, (n,) each; all at once.
+
+        Raises:
+            FormatError, RemoteError, OutputError: see `tensorstore_ds.open`.
+        """
+        if not self._is_remote or not len(starts):
+            return
+        first = self._starts.searchsorted(starts, "right") - 1
+        last = np.maximum(first, self._starts.searchsorted(stops, "left") - 1)
+
+        def fetch(shard: int) -> None:
+            part, begin = self.part(shard), self._edges[shard]
+            if not isinstance(part, np.ndarray):
+                inside = (first <= shard) & (shard <= last)
+                end = self._edges[shard + 1] - begin
+                part.fetch((starts[inside] - begin).clip(0, end), (stops[inside] - begin).clip(0, end))
+
+        shards = np.unique(first) if (first == last).all() else np.arange(first.min(), last.max() + 1)
+        missing = [i for i in shards.tolist() if not isinstance(self._parts.get(i), np.ndarray)]
+        if len(missing) == 1:
+            fetch(missing[0])
+        elif missing:
+            _ = list(pool("shards").map(fetch, missing))
+        if len(self._parts) == self.shards and all(isinstance(part, np.ndarray) for part in self._parts.values()):
+            self._is_remote = False
 
     @overload
     def __getitem__(self, item: int | np.integer[Any]) -> Any: ...
@@ -96,6 +136,8 @@ class Column:
         if stop <= start:
             return []
         edges = self._edges
+        if self._is_remote:
+            self.fetch(np.array([start]), np.array([stop]))
         first, last = bisect.bisect_right(edges, start) - 1, bisect.bisect_right(edges, stop - 1) - 1
         return [self.part(i)[max(start - edges[i], 0) : stop - edges[i]] for i in range(first, last + 1)]
 
@@ -126,6 +168,8 @@ class Column:
                 f"found {out.shape}, {out.dtype}."
             )
         flat, target = rows.reshape(-1), out.reshape(rows.size, *self.spec.shape)
+        if self._is_remote:
+            self.fetch(flat, flat + 1)
         if self.shards == 1:
             _take(self.part(0), flat, target)
         elif rows.size:
@@ -235,6 +279,7 @@ class RaggedColumn:
         lengths = self._value_starts
         if self.offset_column.shards > 1:
             check_fits(self._name, 2 * self.offset_column.nbytes)
+        self.offset_column.fetch(np.zeros(1, np.int64), np.array([len(self.offset_column)]))
         parts = []
         for shard in range(self.offset_column.shards):
             part = np.asarray(self.offset_column.part(shard)[:])
@@ -291,6 +336,24 @@ class RaggedColumn:
         lists = {name: column[start:stop] for name, column in self.lists.items()}
         return self.field.value({**values, **lists}, lambda name: self.per_row[name][row], f"{self._name} (row {row})")
 
+    def fetch(self, rows: NDArray[np.int64]) -> None:
+        """Of a store by URL: see that all of these rows, (n,) in [0, len), is there; raises as `Column.fetch`."""
+        columns: list[Column | RaggedColumn] = [*self.values.values(), *self.lists.values()]
+        if not len(rows):
+            return
+        starts, stops = self.offsets[rows], self.offsets[rows + 1]
+        for column in columns:
+            if isinstance(column, RaggedColumn):
+                items = next(iter(column.values.values()))
+                items.fetch(column.offsets[starts], column.offsets[stops])
+            else:
+                column.fetch(starts, stops)
+        for each in self.per_row.values():
+            if isinstance(each, RaggedColumn):
+                each.fetch(rows)
+            else:
+                each.fetch(rows, rows + 1)
+
     def take(self, rows: ArrayLike) -> Ragged:
         """Copy the values of some rows, (n,), in any order and any number of times; `lists` are left out.
 
@@ -306,6 +369,7 @@ class RaggedColumn:
         self._check_fits(int(offsets[-1]))
         if len(self.values) == 1 and self.values.keys() <= _RUNS:  # copied as such: an index a byte would be larger
             ((name, column),) = self.values.items()
+            column.fetch(starts, stops)
             data = aligned_empty((int(offsets[-1]), *column.spec.shape), column.dtype)
             for i, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
                 data[offsets[i] : offsets[i + 1]] = column[start:stop]
@@ -327,7 +391,7 @@ def array_columns(name: str, column: Column | RaggedColumn) -> dict[str, Column]
     return columns
 
 
-Part = NDArray[Any] | ZarrPart
+Part = NDArray[Any] | ZarrPart | MirroredArray
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:

@@ -10,7 +10,8 @@ import functools
 import operator
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, overload
 
 import numpy as np
@@ -25,24 +26,53 @@ from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.statistics import channel_moments, class_counts
 from tensorstore_ds.reading.checks import check_data_files, check_metadata, check_root_files, check_shard
 from tensorstore_ds.reading.columns import Column, Part, RaggedColumn
+from tensorstore_ds.reading.mirror import Mirror, open_url
+from tensorstore_ds.reading.mirror_cache import Cache
+from tensorstore_ds.reading.mirror_file import pool
 from tensorstore_ds.reading.packed_files import find_files
-from tensorstore_ds.reading.store_files import StoreFiles, size_of, start_of
+from tensorstore_ds.reading.store_files import Origin, StoreFiles, size_of, start_of
 from tensorstore_ds.reading.zarr_part import ZarrPart
 from tensorstore_ds.regular_files import tidied
+from tensorstore_ds.remote.location import is_url, shown
 
 
-def open(path: str | os.PathLike[str], *, sha256: str | None = None) -> Store:
+def open(
+    path: str | os.PathLike[str],
+    *,
+    sha256: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_limit: int | None = None,
+) -> Store:
     """Open the store at `path`.
 
     Reads the manifest and checks its digest, and compares the size of every data file with it. No data is read.
 
+    A store by URL is read in chunks, as they are needed, each of which is checked and kept on this disk: nothing is
+    fetched twice. Reading it may raise `RemoteError` where the server fails, and `OutputError` where the disk is full.
+
     Args:
-        path: of the store: its folder, or the one file that `pack` has made of it.
+        path: of the store: its folder, or the one file that `pack` has made of it; or its URL, ``s3://``, ``gs://``,
+            ``az://``, ``hf://``, ``https://`` or ``http://``.
         sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
+        cache_dir: the folder where stores by URL are kept; None for `$TSDS_CACHE_DIR`, or the user's own for such
+            things, such as ``~/.cache/tensorstore-ds``.
+        cache_limit: bytes that all stores in that folder may take: beyond that, the least recently used are removed
+            when a store is opened, but none that a process has open. None for `$TSDS_CACHE_LIMIT`, or no limit.
 
     Raises:
         FormatError: with every problem found, in the manifest or among the files; or it is another store.
+        RemoteError: the server cannot be reached, and the store is not known here; or it refuses.
+        OptionError: the URL cannot be used, or needs a package that is not installed.
+        OutputError: `cache_dir` cannot be written.
     """
+    if is_url(path):
+        url = os.fspath(path)
+        found = open_url(url, sha256, Cache(cache_dir, cache_limit))
+        found.origin = Origin(url, cache_dir, cache_limit)
+        problems = check_root_files(found.manifest)
+        if problems:
+            raise FormatError(problems)
+        return Store(found)
     root = tidied(path)
     files = find_files(root, sha256)
     problems = check_root_files(files.manifest) or check_data_files(files)
@@ -55,7 +85,9 @@ class Store:
     """An open store. It pickles as its path and digest, and is opened again where it is unpickled.
 
     Attributes:
-        path: the absolute path of its directory, or of the one file that it is packed into.
+        path: the absolute path of its directory, or of the one file that it is packed into; of a store by URL, that of
+            what is kept here of it, which is a store only when all is there.
+        place: what it was opened by, as it is shown: the path, or the URL without user, password and query.
         manifest: what it says of itself.
         sha256: the digest of its manifest, 64 hexadecimal digits, and so of all of it: two stores with the same digest
             hold the same bytes.
@@ -63,9 +95,38 @@ class Store:
 
     def __init__(self, files: StoreFiles) -> None:
         self.path = files.path
+        self.place: str | Path = files.path if files.origin is None else shown(files.origin.url)
         self.manifest: Manifest = files.manifest
         self.sha256 = files.sha256
+        self.origin = files.origin  #: of a store by URL: what opens it again, with whatever the URL holds
         self._files = files
+
+    @property
+    def name(self) -> str:
+        """The last part of its path or URL."""
+        return PurePosixPath(self.place).name if isinstance(self.place, str) else self.place.name
+
+    def fetch(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Of a store by URL: fetch all that is not on this disk. Then `path` is a store like any other.
+
+        Args:
+            progress: called with (bytes done, bytes in all).
+
+        Raises:
+            FormatError: something is damaged on the server.
+            RemoteError, OutputError: see `tensorstore_ds.open`.
+        """
+        if isinstance(self._files, Mirror):
+            self._files.fetch_all(progress)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is one by URL, of which something may have to be fetched."""
+        return isinstance(self._files, Mirror)
+
+    def open_file(self, name: str) -> IO[bytes]:
+        """Open one of its files by path relative to the store; of a store by URL it is fetched whole first."""
+        return self._files.open(name)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -86,15 +147,11 @@ class Store:
         """Size and SHA-256 of the files of a shard, by path relative to it; raises as `open` if its list is damaged."""
         return self._files.listing(split, shard)
 
-    def open_file(self, name: str) -> IO[bytes]:
-        """Open one of its files, by path relative to the store, for reading; raises as `open` if it is not there."""
-        return self._files.open(name)
-
     def __getitem__(self, split: str) -> Split:
         try:
             return self._splits[split]
         except KeyError:
-            raise KeyError(f"{self.path.name} has no split {split!r}, it has {', '.join(self.splits)}") from None
+            raise KeyError(f"{self.name} has no split {split!r}, it has {', '.join(self.splits)}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.splits)
@@ -110,11 +167,15 @@ class Store:
         return {name: Split(self._files, name) for name in self.splits}
 
     def __reduce__(self) -> tuple[Callable[[], Store], tuple[()]]:
-        return functools.partial(open, self.path, sha256=self.sha256), ()
+        origin = self._files.origin
+        if origin is None:
+            return functools.partial(open, self.path, sha256=self.sha256), ()
+        folder, limit = origin.cache_dir, origin.cache_limit
+        return functools.partial(open, origin.url, sha256=self.sha256, cache_dir=folder, cache_limit=limit), ()
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name}: {len(split)}" for name, split in self._splits.items())
-        return f"<Store {str(self.path)!r}, {self.layout}, {splits}>"
+        return f"<Store {str(self.place)!r}, {self.layout}, {splits}>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the splits, and a sheet of samples of the first."""
@@ -123,7 +184,7 @@ class Store:
         facts = {f"split {name}": f"{len(split):,} samples" for name, split in self._splits.items()}
         first = next(iter(self._splits.values()), None)
         fields = facts_of(first, first.fields) if first is not None else {}
-        title = f"Store {self.path.name}, {self.layout}, {words.size(self.nbytes)}"
+        title = f"Store {self.name}, {self.layout}, {words.size(self.nbytes)}"
         return as_html(title, {**facts, **fields}, first)
 
 
@@ -192,10 +253,36 @@ class Split:
             self._columns[field] = self._column(field)
         return self._columns[field]
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is of a store by URL, of which something may have to be fetched."""
+        return isinstance(self._files, Mirror)
+
+    def fetch(self, fields: Iterable[str], rows: NDArray[np.int64]) -> None:
+        """Of a store by URL: see that some fields of these rows, (n,) in [0, len), are on this disk; all at once.
+
+        What is read row by row afterwards need not wait for the server. Of any other store, nothing happens.
+
+        Raises:
+            FormatError, RemoteError, OutputError: see `tensorstore_ds.open`.
+        """
+        if not self.is_remote:
+            return
+
+        def fetch(name: str) -> None:
+            column = self[name]
+            if isinstance(column, Column):
+                column.fetch(rows, rows + 1)
+            else:
+                column.fetch(rows)
+
+        _ = list(pool("fields").map(fetch, fields))
+
     def _sample(self, row: int | np.integer[Any]) -> dict[str, Any]:
         if not -len(self) <= row < len(self):
             raise IndexError(f"split {self.name!r}: sample {row} is outside of [0, {len(self)})")
         row = int(row) % len(self)
+        self.fetch(self.fields, np.array([row]))
         sample = {name: self[name][row] for name in self.fields}
         for name in of_kind(self.fields, EncodedImageField):
             from tensorstore_ds.reading.stored_images import decode_stored  # here, because Pillow takes a while
@@ -255,12 +342,15 @@ class Split:
         for path, spec in field.arrays.items():
             array = f"{name}/{path}" if path else name
             lengths = [field.array_rows(name, path, shard.rows, shard.lengths) for shard in self._shards]
-            columns[path] = Column(f"{self.name}/{array}", spec, lengths, functools.partial(self._part, array))
+            load, is_remote = functools.partial(self._part, array), isinstance(self._files, Mirror)
+            columns[path] = Column(f"{self.name}/{array}", spec, lengths, load, is_remote=is_remote)
         return RaggedColumn.of(f"{self.name}/{name}", field, columns) if isinstance(field, TableField) else columns[""]
 
     def _part(self, path: str, index: int) -> Part:
         """One shard's part of an array: mapped, or read through its index."""
         shard = self._shards[index]
+        if isinstance(self._files, Mirror):
+            return self._files.part(self.name, index, path, self._files.manifest.arrays(shard)[path])
         if index not in self._sizes:
             files = self._files
             listing = files.listing(self.name, index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -18,6 +19,15 @@ MANIFEST_MAX_NBYTES = 64 * 1024**2
 Identity = tuple[int, int, int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a store by URL was opened with, to open it again."""
+
+    url: str = field(repr=False)  # it may hold a password
+    cache_dir: str | os.PathLike[str] | None
+    cache_limit: int | None
+
+
 class StoreFiles:
     """The files of the store that was found at a path when this was made.
 
@@ -25,7 +35,12 @@ class StoreFiles:
         path: of the store's directory.
         manifest: what the store says of itself.
         sha256: the digest of its root's ``zarr.json``, which lists the digests of all others: the store's name.
+        origin: of a store by URL.
+        held: what is to live as long as these files.
     """
+
+    origin: Origin | None = None
+    held: object = None
 
     def __init__(self, path: Path, sha256: str | None = None) -> None:
         """Read the manifest.
@@ -47,7 +62,7 @@ class StoreFiles:
         Raises:
             FormatError: it is missing, a symbolic link or no regular file; or another store has taken this one's place.
         """
-        file = _open_file(self.path, name)
+        file = open_file(self.path, name)
         try:
             self._check_identity()
         except BaseException:
@@ -133,7 +148,7 @@ def identity_of(status: os.stat_result) -> Identity:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _open_file(root: Path, name: str) -> IO[bytes]:
+def open_file(root: Path, name: str) -> IO[bytes]:
     """Open a regular file below `root` for reading; a symbolic link or a pipe in its place is refused."""
     # Without O_NONBLOCK a pipe would be waited for; it means nothing for files.
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -157,7 +172,7 @@ def _read_root(path: Path) -> tuple[bytes, Identity]:
             advice = f"{work.name} has an interrupted conversion: run its command again, and it is completed."
         raise FormatError(Problem(str(path), "not-a-store", f"{what}. {advice}"))
     try:
-        with _open_file(path, "zarr.json") as file:
+        with open_file(path, "zarr.json") as file:
             status = os.fstat(file.fileno())
             if status.st_size > MANIFEST_MAX_NBYTES:
                 message = f"expected at most {MANIFEST_MAX_NBYTES} bytes, found {status.st_size}."

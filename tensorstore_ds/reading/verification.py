@@ -25,10 +25,11 @@ from tensorstore_ds.progress import notebook_bytes
 from tensorstore_ds.reading.checks import check_group, check_root_files, check_root_group, check_shard, check_sizes
 from tensorstore_ds.reading.columns import Column, RaggedColumn, array_columns
 from tensorstore_ds.reading.packed_files import find_files
-from tensorstore_ds.reading.store import Split, Store
+from tensorstore_ds.reading.store import Split, Store, open as open_store
 from tensorstore_ds.reading.store_files import StoreFiles, size_of
 from tensorstore_ds.reading.zarr_part import ZarrPart, read_index
 from tensorstore_ds.regular_files import tidied
+from tensorstore_ds.remote.location import is_url
 
 T = TypeVar("T")
 
@@ -43,28 +44,37 @@ def verify(
     sha256: str | None = None,
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
 ) -> list[Problem]:
     """Check every file of a store: its size, its SHA-256, its chunks, and the values that training relies on.
 
     Args:
-        path: of the store.
+        path: of the store; or its URL: all that is not on this disk is fetched first.
         sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
         threads: that read and hash; None for one a core.
         progress: called with (bytes read, bytes in all), from these threads, one at a time. None: a notebook shows a
             bar.
+        cache_dir: as of `open`.
 
     Returns:
         Every problem found; none for a good store. What cannot be opened is a problem too, not an exception.
+
+    Raises:
+        RemoteError, OutputError: of a store by URL, see `tensorstore_ds.open`.
     """
-    root = tidied(path)
+    told = progress or notebook_bytes("Checking")
     try:
-        files = find_files(root, sha256)
+        if is_url(path):
+            store = open_store(path, sha256=sha256, cache_dir=cache_dir)
+            store.fetch(told)
+            path = store.path
+        files = find_files(tidied(path), sha256)
     except FormatError as error:
         return list(error.problems)
     listed, problems = listed_files(files)
     if problems:
         return problems
-    damaged = _check_digests(files, listed, threads, progress or notebook_bytes("Checking"))
+    damaged = _check_digests(files, listed, threads, told)
     # Bytes that are not the writer's need no further judgement; what the writer itself got wrong is found here.
     return damaged or [*_check_groups(files), *_check_chunks(files, threads), *_check_values(Store(files))]
 

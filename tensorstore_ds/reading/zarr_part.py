@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,13 @@ from tensorstore_ds.format.arrays import ArrayGeometry, decode_index
 from tensorstore_ds.format.chunks import decompress_chunk
 from tensorstore_ds.machine import check_fits
 from tensorstore_ds.reading.store_files import size_of
+
+
+class Fetches(Protocol):
+    """A file of which rows may have to be fetched first."""
+
+    def fetch_rows(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
+        """See that the rows [start, stop) of each pair are there."""
 
 
 class ZarrPart:
@@ -25,14 +32,18 @@ class ZarrPart:
         name: of the data file, relative to the store.
         geometry: of the array, which has rows.
         open_file: opens the data file, and only that of the store that was opened.
+        fetches: the same file, if rows of it may have to be fetched first: its end is there.
 
     Raises:
         FormatError: the index is damaged or leads out of the file, `shard-index`. Reading raises `checksum` for a chunk
             that is not exactly one Zstandard frame of its size, and `too-large` where memory would not do.
     """
 
-    def __init__(self, name: str, geometry: ArrayGeometry, open_file: Callable[[], IO[bytes]]) -> None:
+    def __init__(
+        self, name: str, geometry: ArrayGeometry, open_file: Callable[[], IO[bytes]], fetches: Fetches | None = None
+    ) -> None:
         self._name = name
+        self._fetches = fetches
         self._geometry = geometry
         self._open = open_file
         with open_file() as file:
@@ -43,10 +54,16 @@ class ZarrPart:
         """Shape of the array."""
         return self._geometry.shape
 
+    def fetch(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
+        """See that the rows [start, stop) of each pair are there; of a store on this machine, they are."""
+        if self._fetches is not None:
+            self._fetches.fetch_rows(starts, stops)
+
     def __getitem__(self, item: int | slice) -> Any:
         """A row in [0, rows), or rows of a slice without step; read-only, as a memory map's."""
         if not isinstance(item, slice):
             chunk, row = divmod(item, self._geometry.chunk_rows)
+            self.fetch(np.array([item]), np.array([item + 1]))
             with self._open() as file:
                 value = np.array(self.chunk(file, chunk)[row])
         else:
@@ -57,6 +74,7 @@ class ZarrPart:
 
     def take(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Copy rows, (n,) in [0, rows), into `out`; each chunk is read once."""
+        self.fetch(rows, rows + 1)
         owners = rows // self._geometry.chunk_rows
         order = np.argsort(owners, kind="stable")
         groups = np.split(order, np.flatnonzero(np.diff(owners[order])) + 1)
@@ -83,6 +101,7 @@ class ZarrPart:
         geometry = self._geometry
         check_fits(self._name, (stop - start) * geometry.spec.row_nbytes)
         out = np.empty((stop - start, *geometry.spec.shape), geometry.spec.dtype)
+        self.fetch(np.array([start]), np.array([stop]))
         first, last = start // geometry.chunk_rows, -(-stop // geometry.chunk_rows)
         with self._open() as file:
             for i in range(first, last if stop > start else first):

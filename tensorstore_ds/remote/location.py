@@ -80,12 +80,17 @@ class Location:
             RemoteError: the server cannot be reached, refuses, or sends something else; or the file has another version
                 than `etag`.
         """
+        return self.read_found(name, start, stop, etag=etag)[0]
+
+    def read_found(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
+        """As `read`, and what the file is that they come from."""
         import obstore
 
         options: Any = {"range": (start, stop), **({"if_match": etag} if etag else {})}
         try:
             result = obstore.get(self._store, name, options=options)
             begin, end = result.range
+            found = Found(result.meta["size"], result.meta["e_tag"])
             data = memoryview(result.bytes())
         except Exception as error:
             raise self._error(name, error) from None
@@ -94,7 +99,7 @@ class Location:
                 f"{self.url}/{name}: expected bytes {start} to {stop}, the server sent {len(data)} from {begin} on. "
                 "Does it answer ranges?"
             )
-        return data
+        return data, found
 
     def read_all(self, name: str, limit: int) -> tuple[bytes, str | None]:
         """A file of at most `limit` bytes, and its version; raises `RemoteError`."""

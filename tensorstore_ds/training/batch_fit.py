@@ -67,7 +67,7 @@ def batch_size_of(
         return wanted, ""
     complete = completed(options, vit)
     plan = train_plan(split, complete, vit)
-    dataset = StoreDataset(store.path, split.name, fields=task.fields, decode=plan)
+    dataset = StoreDataset(store, split.name, fields=task.fields, decode=plan)
     footprint = Footprint(
         vit,
         task.outputs,
@@ -123,7 +123,7 @@ def memory_advice(store: Store, options: TrainOptions, ranks: Ranks) -> str:
         vit = options.vit((height, width), channels)
         fitting = fitting_batch_size(
             lambda: Learner(vit, task, options, device=ranks.device, steps=2),
-            StoreDataset(store.path, split.name, fields=task.fields, decode=train_plan(split, options, vit)),
+            StoreDataset(store, split.name, fields=task.fields, decode=train_plan(split, options, vit)),
             train_transform(split, options, vit),
             ranks.device,
             too_large=wanted,

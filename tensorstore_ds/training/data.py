@@ -216,7 +216,7 @@ def train_loader(
     Raises:
         OptionError: the batch is larger than the split, or the balance does not fit the task.
     """
-    dataset = StoreDataset(store.path, options.train_split, fields=task.fields, decode=plan)
+    dataset = StoreDataset(store, options.train_split, fields=task.fields, decode=plan)
     share = len(dataset) // ranks.size
     if options.batch_size > share:
         of_rank = f" for each of {ranks.size} ranks" if ranks.size > 1 else ""

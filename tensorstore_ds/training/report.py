@@ -247,7 +247,7 @@ def _plan_in_words(plan: Plan, vit: ViTOptions) -> str:
 def _facts(run: Run) -> dict[str, Any]:
     device = run.ranks.device
     return {
-        "store": str(run.store.path),
+        "store": str(run.store.place),
         "parameters": _parameters(run),
         "precision": run.learner.precision,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,

@@ -125,9 +125,7 @@ def evaluate(run: Run, stop: Stop) -> Tally | None:
     if run.eval_split is None:
         return None
     tally = Tally()
-    dataset = StoreDataset(
-        run.store.path, run.eval_split.name, fields=run.task.fields, decode=eval_plan(run.split, run.vit)
-    )
+    dataset = StoreDataset(run.store, run.eval_split.name, fields=run.task.fields, decode=eval_plan(run.split, run.vit))
     transform = eval_transform(run.split, run.options, run.vit)
     loader, weight = eval_loader(dataset, run.options, run.ranks, transform=transform)
     with run.learner.evaluating() as model:

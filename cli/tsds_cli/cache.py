@@ -1,0 +1,94 @@
+"""``tsds cache``: the stores by URL that are kept on this disk."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tensorstore_ds import words
+from tsds_cli import text
+from tsds_cli.options import json_option, path
+
+if TYPE_CHECKING:
+    from tensorstore_ds import CachedStore
+
+_DIGITS = 12  # of a digest: enough to name it
+
+cache_dir_option = click.option(
+    "--cache-dir", type=path, metavar="DIR", help="The folder.", show_default="$TSDS_CACHE_DIR, or the user's own"
+)
+
+
+@click.group(invoke_without_command=True)
+@cache_dir_option
+@json_option
+@click.pass_context
+def cache(ctx: click.Context, cache_dir: Path | None, as_json: bool) -> None:
+    """Show the stores by URL that are kept on this disk.
+
+    What was read of a store by URL is kept, so that it is fetched once. Shows how much of each is here, and when it was
+    used last. tsds cache clear removes them.
+
+    \b
+    Examples:
+      tsds cache
+      tsds cache clear s3://bucket/photos.tsds
+      tsds cache clear --all
+    """
+    import tensorstore_ds as tsds
+
+    if ctx.invoked_subcommand is not None:
+        ctx.obj = cache_dir
+        return
+    stores = tsds.cached_stores(cache_dir)
+    if as_json:
+        text.echo_json(stores)
+        return
+    rows: list[list[text.Text]] = [["", "digest", "here", "of", "", "used"]]
+    rows += [
+        [
+            store.url,
+            store.sha256[:_DIGITS],
+            words.size(store.nbytes_there),
+            words.size(store.nbytes),
+            "whole" if store.is_whole else "",
+            "open now" if store.is_open else f"{words.duration(max(0.0, time.time() - store.last_used))} ago",
+        ]
+        for store in stores
+    ]
+    if stores:
+        text.echo_table(rows, right=[2, 3])
+    text.echo(f"{text.count(len(stores), 'store')}, {words.size(sum(store.nbytes_there for store in stores))}")
+
+
+@cache.command()
+@click.argument("store", required=False)
+@click.option("--all", "everything", is_flag=True, help="Remove all of them.")
+@cache_dir_option
+@json_option
+@click.pass_context
+def clear(ctx: click.Context, store: str | None, everything: bool, cache_dir: Path | None, as_json: bool) -> None:
+    """Remove a STORE, given by its URL or digest, from this disk.
+
+    Stores that a process has open stay. Nothing is lost: what is removed is fetched again when it is needed.
+    """
+    import tensorstore_ds as tsds
+
+    if (store is None) != everything:
+        raise click.UsageError("Give a STORE, or --all.")
+    removed, left = tsds.clear_cache(store, cache_dir=cache_dir or ctx.obj)
+    if as_json:
+        text.echo_json({"removed": removed, "left": left})
+        return
+    for word, stores in (("removed", removed), ("open, and left", left)):
+        for each in stores:
+            text.echo(f"{word}: {_described(each)}")
+    if not removed and not left:
+        text.echo("no stores are kept")
+
+
+def _described(store: CachedStore) -> str:
+    return f"{store.url} ({store.sha256[:_DIGITS]}), {words.size(store.nbytes_there)}"

@@ -1,0 +1,281 @@
+"""A store by URL: its files, kept on this disk as far as they were needed, for all processes of the machine.
+
+What has come once is not asked for again. When all of it has come, the folder of files has become the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from typing import IO
+
+import numpy as np
+
+from tensorstore_ds.errors import FormatError, Problem, RemoteError
+from tensorstore_ds.format.arrays import ArrayGeometry, shard_files
+from tensorstore_ds.format.manifest import File, shard_path
+from tensorstore_ds.format.root import parse_listing, parse_root
+from tensorstore_ds.reading.checks import check_listing
+from tensorstore_ds.reading.columns import Part
+from tensorstore_ds.reading.mirror_cache import STORE, Cache, Mirrored
+from tensorstore_ds.reading.mirror_file import REQUEST_NBYTES, SMALL_NBYTES, MirroredArray, MirroredFile, keep, pool
+from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, StoreFiles, open_file
+from tensorstore_ds.reading.zarr_part import ZarrPart
+from tensorstore_ds.remote.server import Server
+
+#: Seconds in which the root is not looked at again.
+_ROOT_SECONDS = 5.0
+
+
+class Mirror(StoreFiles):
+    """The files of a store by URL, each of which is fetched when it is opened, or chunk by chunk as an array.
+
+    Attributes:
+        server: whom they come from.
+        folder: where they are kept.
+    """
+
+    def __init__(self, server: Server, mirrored: Mirrored, root: bytes, etag: str | None) -> None:
+        self.server = server
+        self.folder = self.path = mirrored.folder / STORE
+        self.manifest, self.sha256 = parse_root(root)
+        self._mirrored, self._root, self._etag = mirrored, root, etag
+        self._root_seen = time.monotonic()
+        self._listings: dict[str, Mapping[str, File]] = {}
+        self._files: dict[str, MirroredFile] = {}
+        self.after_fork()
+        _mirrors.add(self)
+
+    def after_fork(self) -> None:
+        """Forget threads: none of them is here."""
+        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open one of the files, which is fetched whole if it is not there.
+
+        Raises:
+            FormatError: it is not listed, or damaged on the server.
+            RemoteError: the server fails, and the file is not there.
+            OutputError: the disk is full.
+        """
+        if name == "zarr.json":
+            return open_file(self._mirrored.folder, name)
+        shard = name.split("/")[:2]
+        if name in self.manifest.files:
+            self._fetch_small(name, self.manifest.files[name])
+        elif name == "/".join([*shard, "zarr.json"]):
+            self.listing(shard[0], int(shard[1]))
+        else:
+            path = name.removeprefix("/".join(shard) + "/")
+            listing = self.listing(shard[0], int(shard[1]))
+            geometry = self._data_files(shard[0], int(shard[1])).get(path)
+            if geometry is not None:
+                self._fetch_data(name, geometry, listing[path])
+            else:
+                self._fetch_small(name, listing[path])
+        return open_file(self.folder, name)
+
+    def listing(self, split: str, index: int) -> dict[str, File]:
+        """As of `StoreFiles`; what is listed is compared with the manifest, too."""
+        directory = shard_path(split, index)
+        with self._lock_of(directory):
+            if directory not in self._listings:
+                self._listings[directory] = self._fetch_listing(split, index)
+            return dict(self._listings[directory])
+
+    def part(self, split: str, index: int, array: str, geometry: ArrayGeometry) -> Part:
+        """One shard's part of an array, of which rows are fetched as they are read; raises as `open`."""
+        if not geometry.rows:
+            return np.empty(geometry.shape, geometry.spec.dtype)
+        path = f"{array}/{geometry.data_path}"
+        name, file = f"{shard_path(split, index)}/{path}", self.listing(split, index)[path]
+        mirrored = None
+        if file.size <= SMALL_NBYTES:
+            self._fetch_small(name, file)
+        else:
+            mirrored = self._file(name, geometry, file)
+        if geometry.layout == "zarr":
+            return ZarrPart(name, geometry, functools.partial(open_file, self.folder, name), mirrored)
+        with open_file(self.folder, name) as opened:
+            mapped = np.memmap(opened, geometry.spec.dtype, "r", shape=geometry.shape).view(np.ndarray)
+        return mapped if mirrored is None else MirroredArray(mirrored, mapped)
+
+    def fetch_all(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Fetch all that is missing. The folder is a store then; raises as `open`."""
+        total, done = self.manifest.nbytes, 0
+        for name, entry in self.manifest.splits.items():
+            for i, shard in enumerate(entry.shards):
+                for path, geometry in self._data_files(name, i).items():
+                    self._fetch_data(f"{shard_path(name, i)}/{path}", geometry, self.listing(name, i)[path])
+                done += shard.nbytes
+                if progress is not None:
+                    progress(done, total)
+        self._fetch_metadata()
+
+    def check_root(self) -> None:
+        """Raise `RemoteError` if another store has taken the place of this one; asked at most every few seconds."""
+        if time.monotonic() - self._root_seen < _ROOT_SECONDS:
+            return
+        self._root_seen = time.monotonic()
+        if self._etag is not None:
+            with contextlib.suppress(RemoteError):
+                self.server.read("zarr.json", 0, 1, etag=self._etag)
+                return
+        data, etag = self.server.read_all("zarr.json", MANIFEST_MAX_NBYTES)
+        if data != self._root:
+            message = f"{self.server.url}: another store is there than the one that was opened. Open it again."
+            raise RemoteError(message, "replaced")
+        self._etag = etag
+
+    def file_is_whole(self) -> None:
+        """See whether all data files are whole; then what is missing is little, and it is fetched, too."""
+        for name, entry in self.manifest.splits.items():
+            for i in range(len(entry.shards)):
+                directory = shard_path(name, i)
+                if not all(self._mirrored.is_whole(f"{directory}/{path}") for path in self._data_files(name, i)):
+                    return
+        with contextlib.suppress(RemoteError):  # fetched when it is asked for
+            self._fetch_metadata()
+
+    # ---
+
+    def _fetch_listing(self, split: str, index: int) -> dict[str, File]:
+        name, shard = f"{shard_path(split, index)}/zarr.json", self.manifest.splits[split].shards[index]
+        path = self.folder / name
+        if path.exists():
+            files = parse_listing(path.read_bytes(), name, shard)
+        else:
+            data, _ = self.server.read_all(name, MANIFEST_MAX_NBYTES)
+            files = self._own(name, lambda: parse_listing(data, name, shard))
+            self._keep(name, data)
+        problems = check_listing(self.manifest, split, index, files)
+        if problems:
+            raise FormatError(problems)
+        return files
+
+    def _own(self, name: str, parse: Callable[[], dict[str, File]]) -> dict[str, File]:
+        """What `parse` makes of a file that was fetched; if it is damaged, perhaps as another store is there now."""
+        try:
+            return parse()
+        except FormatError:
+            self._root_seen = 0.0
+            self.check_root()
+            raise
+
+    def _fetch_small(self, name: str, file: File) -> None:
+        """Fetch a file whole, and compare its SHA-256."""
+        path = self.folder / name
+        with self._lock_of(name):
+            if path.exists() and path.stat().st_size == file.size:
+                return
+            for attempt in range(2):
+                data = bytearray()
+                while len(data) < file.size:
+                    stop = min(file.size, len(data) + REQUEST_NBYTES)
+                    data += self.server.read(name, len(data), stop)[0]
+                found = hashlib.sha256(data).hexdigest()
+                if found == file.sha256:
+                    break
+                if attempt:
+                    self._root_seen = 0.0
+                    self.check_root()
+                    url = f"{self.server.url}/{name}"
+                    message = f"expected SHA-256 {file.sha256[:12]}..., {url} has {found[:12]}..., fetched twice."
+                    raise FormatError(Problem(name, "checksum", message), "Have the store written there again.")
+            self._keep(name, bytes(data))
+
+    def _fetch_data(self, name: str, geometry: ArrayGeometry, file: File) -> None:
+        if file.size <= SMALL_NBYTES:
+            self._fetch_small(name, file)
+        else:
+            self._file(name, geometry, file).fetch_all()
+
+    def _fetch_metadata(self) -> None:
+        """All that is no data; the root comes last."""
+        wanted: list[tuple[str, File]] = list(self.manifest.files.items())
+        for name, entry in self.manifest.splits.items():
+            for i in range(len(entry.shards)):
+                data = self._data_files(name, i)
+                listing = self.listing(name, i)
+                wanted += [(f"{shard_path(name, i)}/{path}", f) for path, f in listing.items() if path not in data]
+        for _ in pool("requests").map(lambda each: self._fetch_small(*each), wanted):
+            pass
+        self._keep("zarr.json", self._root)
+
+    def _file(self, name: str, geometry: ArrayGeometry, file: File) -> MirroredFile:
+        with self._lock_of(name):
+            if name not in self._files:
+                self._files[name] = MirroredFile(self, name, geometry, file, self._mirrored.marks(name))
+            return self._files[name]
+
+    def _data_files(self, split: str, index: int) -> dict[str, ArrayGeometry]:
+        manifest = self.manifest
+        arrays = manifest.arrays(manifest.splits[split].shards[index])
+        return {path: each for path, each in shard_files(manifest.fields, arrays).items() if each is not None}
+
+    def _keep(self, name: str, data: bytes) -> None:
+        keep(self.folder / name, data, self._mirrored.temporary)
+
+    def _lock_of(self, name: str) -> threading.Lock:
+        with self._lock:
+            return self._locks.setdefault(name, threading.Lock())
+
+
+def open_url(url: str, sha256: str | None, cache: Cache) -> StoreFiles:
+    """The files of the store at a URL: those of the mirror, if all are there.
+
+    With `sha256`, nothing is asked of the server if the mirror has that store's root.
+
+    Raises:
+        RemoteError: the server cannot be reached, and the store was never opened from it; or it refuses.
+        FormatError: there is no store, or another one than `sha256`.
+        OptionError: the URL cannot be used.
+        OutputError: the mirror cannot be written.
+    """
+    server = Server(url)
+    etag: str | None = None
+    digest = None if sha256 is None else sha256.lower()
+    root = None if digest is None else cache.root(digest)
+    if root is None:
+        try:
+            root, etag = server.read_all("zarr.json", MANIFEST_MAX_NBYTES)
+        except RemoteError as error:
+            if error.reason == "missing":
+                raise FormatError(
+                    Problem(server.url, "not-a-store", "this is not a store (it has no zarr.json). Correct the URL.")
+                ) from error
+            known = cache.last_digest(server.url)
+            root = cache.root(known) if error.reason == "unreachable" and known is not None else None
+            if root is None:
+                raise
+            warnings.warn(f"{error} The store that was there last is used, as far as it was fetched.", stacklevel=4)
+    manifest, found = parse_root(root)
+    if digest not in (None, found):
+        message = f"expected the store {sha256}, found the store {found}."
+        raise FormatError(Problem("zarr.json", "checksum", message))
+    mirrored = cache.use(found, server.url, root, manifest.nbytes)
+    if not (mirrored.folder / STORE / "zarr.json").exists():
+        return Mirror(server, mirrored, root, etag)
+    files = StoreFiles(mirrored.folder / STORE, found)
+    files.held = mirrored
+    return files
+
+
+_mirrors: weakref.WeakSet[Mirror] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for mirror in list(_mirrors):
+        mirror.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,280 @@
+"""The folder in which stores by URL are kept: what is there, since when, and what goes when it is full.
+
+::
+
+    CACHE/
+      urls/HASH.json        which store was at a URL last
+      DIGEST/zarr.json      the root of a store, as soon as it was opened
+      DIGEST/origin.json    where it came from
+      DIGEST/lock           locked by those who have it open; its time is that of the last use
+      DIGEST/marks/...      which chunks of a file are there
+      DIGEST/store.tsds/    its files; it has a zarr.json, and is a store, when all is there
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorstore_ds.durable import lock
+from tensorstore_ds.errors import OptionError, OutputError
+from tensorstore_ds.format.strict_json import load_object
+from tensorstore_ds.options import user_path
+from tensorstore_ds.reading.mirror_file import keep, unwritable
+
+#: The folder of a store's files, in that of its mirror.
+STORE = "store.tsds"
+#: A lock that another process has for itself is asked for again, so often and after so many seconds.
+_LOCK_ATTEMPTS, _LOCK_PAUSE = 600, 0.05
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_SIZE = re.compile(r"(\d+)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedStore:
+    """A store by URL that is kept on this disk.
+
+    Attributes:
+        url: where it was opened last, without a user, a password or a query.
+        sha256: its digest.
+        path: of its files; a store that can be opened by this path, if `is_whole`.
+        nbytes: bytes of all its files.
+        nbytes_there: bytes that it takes on this disk.
+        is_whole: whether all is there.
+        is_open: whether a process has it open.
+        last_used: when it was opened last, in seconds since 1970.
+    """
+
+    url: str
+    sha256: str
+    path: Path
+    nbytes: int
+    nbytes_there: int
+    is_whole: bool
+    is_open: bool
+    last_used: float
+
+
+class Mirrored:
+    """A store's place in the cache, which nobody evicts while this object lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.temporary = folder / "temporary"
+        path = folder / "lock"
+        for _ in range(_LOCK_ATTEMPTS):
+            try:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+                if lock(descriptor, shared=True) and os.path.samestat(os.fstat(descriptor), path.stat()):
+                    os.utime(path)
+                    weakref.finalize(self, os.close, descriptor)
+                    return
+                os.close(descriptor)
+            except FileNotFoundError:
+                pass  # it is being removed
+            except OSError as error:
+                raise unwritable(folder, error) from error
+            time.sleep(_LOCK_PAUSE)
+        what = "found it locked by a process that removes it"
+        raise OutputError(f"{folder}: expected to use what is kept here of a store, {what}. Try again.")
+
+    def marks(self, name: str) -> Path:
+        """Where it is kept what is there of a data file; see `MirroredFile`."""
+        return self.folder / "marks" / name
+
+    def is_whole(self, name: str) -> bool:
+        """Whether all of a data file is there."""
+        marks = self.marks(name)
+        if marks.with_name(f"{marks.name}.whole").exists():
+            return True
+        return not marks.with_name(f"{marks.name}.have").exists() and (self.folder / STORE / name).exists()
+
+
+class Cache:
+    """The folder, and how much it may take.
+
+    Args:
+        folder: None for that of `TSDS_CACHE_DIR`, or the user's own folder for such things.
+        limit: bytes; None for `TSDS_CACHE_LIMIT`, such as 200GB, or no limit.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None, limit: int | None = None) -> None:
+        given = folder if folder is not None else os.environ.get("TSDS_CACHE_DIR")
+        self.folder = user_path(given).absolute() if given else _usual_folder()
+        self.limit = _limit() if limit is None else limit
+
+    def root(self, sha256: str) -> bytes | None:
+        """The root of a store that was opened before; None otherwise."""
+        if not _DIGEST.fullmatch(sha256):
+            return None
+        with contextlib.suppress(OSError):
+            return (self.folder / sha256 / "zarr.json").read_bytes()
+        return None
+
+    def last_digest(self, url: str) -> str | None:
+        """The store that was at a URL when it was opened last; None if it was not."""
+        found = _read_json(self._url_path(url)).get("sha256")
+        return found if isinstance(found, str) and _DIGEST.fullmatch(found) else None
+
+    def use(self, sha256: str, url: str, root: bytes, nbytes: int) -> Mirrored:
+        """The place of a store that is opened, after others have made room for it; raises `OutputError`."""
+        mirrored = Mirrored(self.folder / sha256)
+        origin = {"url": url, "nbytes": nbytes}
+        for path, data in (
+            (mirrored.folder / "zarr.json", root),
+            (mirrored.folder / "origin.json", _json(origin)),
+            (self._url_path(url), _json({"url": url, "sha256": sha256})),
+        ):
+            with contextlib.suppress(OSError):
+                if path.read_bytes() == data:
+                    continue
+            keep(path, data, mirrored.temporary)
+        if self.limit is not None:
+            self.shrink(self.limit)
+        return mirrored
+
+    def shrink(self, limit: int) -> None:
+        """Evict stores that nobody has open, least recently used first, until at most `limit` bytes are taken."""
+        stores = sorted(self.stores(), key=lambda store: store.last_used)
+        taken = sum(store.nbytes_there for store in stores)
+        for store in stores:
+            if taken <= limit:
+                return
+            if self.evict(store.sha256):
+                taken -= store.nbytes_there
+
+    def evict(self, sha256: str) -> bool:
+        """Remove a store; False if a process has it open."""
+        folder = self.folder / sha256
+        with open(folder / "lock", "ab") as file:
+            if not lock(file.fileno()):
+                return False
+            # What says that it is there goes first: a process that is killed here leaves files that nobody trusts.
+            for name in ("zarr.json", f"{STORE}/zarr.json", "marks"):
+                path = folder / name
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+            if os.name == "nt":
+                file.close()
+            shutil.rmtree(folder)
+        return True
+
+    def stores(self) -> Iterator[CachedStore]:
+        """All that are kept."""
+        if not self.folder.is_dir():
+            return
+        for folder in sorted(self.folder.iterdir()):
+            if not _DIGEST.fullmatch(folder.name) or not (folder / "lock").is_file():
+                continue
+            origin = _read_json(folder / "origin.json")
+            nbytes = origin.get("nbytes")
+            yield CachedStore(
+                url=str(origin.get("url", "?")),
+                sha256=folder.name,
+                path=folder / STORE,
+                nbytes=nbytes if isinstance(nbytes, int) else 0,
+                nbytes_there=_nbytes_on_disk(folder / STORE),
+                is_whole=(folder / STORE / "zarr.json").exists(),
+                is_open=_is_locked(folder / "lock"),
+                last_used=(folder / "lock").stat().st_mtime,
+            )
+
+    def _url_path(self, url: str) -> Path:
+        return self.folder / "urls" / f"{hashlib.sha256(url.encode()).hexdigest()}.json"
+
+
+def cached_stores(cache_dir: str | os.PathLike[str] | None = None) -> list[CachedStore]:
+    """The stores by URL that are kept on this disk, the one that was used last first.
+
+    Args:
+        cache_dir: as of `open`.
+    """
+    return sorted(Cache(cache_dir).stores(), key=lambda store: -store.last_used)
+
+
+def clear_cache(
+    store: str | None = None, *, cache_dir: str | os.PathLike[str] | None = None
+) -> tuple[list[CachedStore], list[CachedStore]]:
+    """Remove stores by URL from this disk; those that a process has open stay.
+
+    Args:
+        store: the URL, or the digest or its beginning, of the one to be removed; None for all.
+        cache_dir: as of `open`.
+
+    Returns:
+        Those that were removed, and those that are open and stay.
+
+    Raises:
+        OptionError: no such store is kept.
+    """
+    cache = Cache(cache_dir)
+    stores = cached_stores(cache_dir)
+    if store is not None:
+        from tensorstore_ds.remote.location import is_url, shown
+
+        wanted = shown(store) if is_url(store) else store.lower()
+        stores = [each for each in stores if each.url == wanted or (wanted and each.sha256.startswith(wanted))]
+        if not stores:
+            raise OptionError(f"{wanted}: expected a store that is kept in {cache.folder}, found none. See tsds cache.")
+    removed = [each for each in stores if cache.evict(each.sha256)]
+    return removed, [each for each in stores if each not in removed]
+
+
+def _usual_folder() -> Path:
+    if sys.platform == "darwin":
+        return user_path("~/Library/Caches/tensorstore-ds")
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or user_path("~/AppData/Local"), "tensorstore-ds", "Cache")
+    return Path(os.environ.get("XDG_CACHE_HOME") or user_path("~/.cache"), "tensorstore-ds")
+
+
+def _limit() -> int | None:
+    text = os.environ.get("TSDS_CACHE_LIMIT", "").strip()
+    if not text:
+        return None
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise OptionError(f"TSDS_CACHE_LIMIT: expected a number of bytes, such as 200GB, found {text[:40]!r}.")
+    power = " KMGT".index(found[2].upper() or " ")
+    return int(found[1]) * int((1024 if found[3] else 1000) ** power)
+
+
+def _json(value: dict[str, object]) -> bytes:
+    return (json.dumps(value, ensure_ascii=False) + "\n").encode()
+
+
+def _read_json(path: Path) -> dict[str, object]:
+    """An object in a file; empty if there is none."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        return load_object(path.read_bytes())
+    return {}
+
+
+def _nbytes_on_disk(folder: Path) -> int:
+    """Bytes that files take, without their holes."""
+    total = 0
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # removed meanwhile
+                status = os.lstat(f"{directory}/{name}")
+                total += min(status.st_size, getattr(status, "st_blocks", status.st_size) * 512)
+    return total
+
+
+def _is_locked(path: Path) -> bool:
+    with contextlib.suppress(OSError), open(path, "ab") as file:
+        return not lock(file.fileno())
+    return False

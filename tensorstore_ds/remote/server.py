@@ -1,0 +1,140 @@
+"""A location that processes may read from after a fork, and that is asked again when a network fails.
+
+obstore's threads do not survive a fork: in a child of a process that has used it, its calls wait for ever. Such a child
+starts a process of its own that reads for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from tensorstore_ds.errors import RemoteError
+from tensorstore_ds.remote.location import Found, Location, shown
+
+#: Seconds before each further attempt, where a network or a server failed.
+PAUSES = (0.2, 1.0)
+_FAILED = ("unreachable", "wrong")
+_READER = "import sys; sys.path[:0] = [sys.argv[2]]; import tensorstore_ds.remote.reader as r; r.main(int(sys.argv[1]))"
+
+_is_forked = False
+
+
+class Server:
+    """Reads files of a `Location` by name, in several threads and also in forked processes.
+
+    Attributes:
+        url: without a user, a password or a query.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = shown(url)
+        self._given = url
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._location: Location | _Reader | None = None
+
+    def __repr__(self) -> str:
+        return f"<Server {self.url}>"
+
+    def read(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
+        """As `Location.read_found`, in up to three attempts."""
+        for pause in PAUSES:
+            try:
+                return self._reader().read_found(name, start, stop, etag=etag)
+            except RemoteError as error:
+                if error.reason not in _FAILED:
+                    raise
+                time.sleep(pause)
+        return self._reader().read_found(name, start, stop, etag=etag)
+
+    def read_all(self, name: str, limit: int) -> tuple[bytes, str | None]:
+        """As `Location.read_all`."""
+        return self._reader().read_all(name, limit)
+
+    def _reader(self) -> Location | _Reader:
+        if self._process != os.getpid():  # forked: a thread that is not here may have held the lock
+            self._process, self._lock, self._location = os.getpid(), threading.Lock(), None
+        with self._lock:
+            if self._location is None:
+                self._location = _Reader(self._given) if _is_forked else Location(self._given)
+            return self._location
+
+
+class _Reader:
+    """A process that reads from a location for this one; it ends with it."""
+
+    def __init__(self, url: str) -> None:
+        ours, theirs = socket.socketpair()
+        self._url = shown(url)
+        with theirs:
+            root = str(Path(__file__).parents[2])
+            command = [sys.executable, "-c", _READER, str(theirs.fileno()), root]
+            # It is not waited for: it ends when our end of the pipe is closed.
+            self._child = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        self._connection = Connection(ours.detach())
+        self._connection.send_bytes(url.encode())  # not on the command line, which others see
+        self._sending = threading.Lock()
+        self._numbers = itertools.count()
+        self._waiting: dict[int, Future[tuple[dict[str, object], bytes]]] = {}
+        threading.Thread(target=self._receive, name="tsds-reader", daemon=True).start()
+
+    def read_found(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
+        answer, data = self._ask({"name": name, "start": start, "stop": stop, "etag": etag})
+        return memoryview(data), Found(int(str(answer["size"])), _text(answer["etag"]))
+
+    def read_all(self, name: str, limit: int) -> tuple[bytes, str | None]:
+        answer, data = self._ask({"name": name, "limit": limit})
+        return data, _text(answer["etag"])
+
+    def _ask(self, request: dict[str, object]) -> tuple[dict[str, object], bytes]:
+        future: Future[tuple[dict[str, object], bytes]] = Future()
+        with self._sending:
+            number = next(self._numbers)
+            self._waiting[number] = future
+            try:
+                self._connection.send_bytes(json.dumps({**request, "number": number}).encode())
+            except OSError:
+                raise self._gone() from None
+        answer, data = future.result()
+        if "error" in answer:
+            raise RemoteError(str(answer["error"]), str(answer["reason"]))
+        return answer, data
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                answer = json.loads(self._connection.recv_bytes())
+                data = self._connection.recv_bytes()
+                self._waiting.pop(answer["number"]).set_result((answer, data))
+        except (OSError, EOFError):
+            with self._sending:
+                self._connection.close()
+                for future in self._waiting.values():
+                    future.set_exception(self._gone())
+                self._waiting.clear()
+
+    def _gone(self) -> RemoteError:
+        return RemoteError(f"{self._url}: the process that reads it has ended. Start again.", "unreachable")
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _after_fork() -> None:
+    global _is_forked
+    _is_forked = _is_forked or "obstore" in sys.modules
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,115 @@
+"""A range server with faults, and stores on it."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
+
+
+@dataclass
+class Request:
+    """One that was answered: bytes [start, stop) of a path."""
+
+    path: str
+    start: int
+    stop: int
+
+
+@dataclass
+class FaultyServer:
+    """A folder that is served.
+
+    Attributes:
+        url: of the folder.
+        requests: those so far.
+        fault: is called with each request, and says what is wrong with its answer: a status such as 503, ``cut``,
+            ``wrong`` bytes, or None.
+        latency: seconds before each answer.
+    """
+
+    url: str = ""
+    requests: list[Request] = field(default_factory=list)
+    fault: Callable[[Request], int | str | None] = lambda request: None
+    latency: float = 0.0
+
+    def of(self, path: str) -> list[Request]:
+        """Requests of paths that contain this."""
+        return [request for request in self.requests if path in request.path]
+
+
+@contextmanager
+def faulty_server(folder: Path) -> Iterator[FaultyServer]:
+    """Serve a folder on this machine, with entity tags and If-Match."""
+    account = FaultyServer()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            path = unquote(urlsplit(self.path).path).lstrip("/")
+            file = folder / path
+            if not file.is_file():
+                self.answer(404)
+                return
+            size, etag = file.stat().st_size, f'"{file.stat().st_mtime_ns}-{file.stat().st_ino}"'
+            if self.headers.get("If-Match", etag) != etag:
+                self.answer(412)
+                return
+            wanted = _RANGE.fullmatch(self.headers.get("Range", ""))
+            start, stop = (int(wanted[1]), min(size, int(wanted[2]) + 1)) if wanted else (0, size)
+            request = Request(path, start, stop)
+            account.requests.append(request)
+            time.sleep(account.latency)
+            fault = account.fault(request)
+            if isinstance(fault, int):
+                self.answer(fault)
+                return
+            with file.open("rb") as opened:
+                opened.seek(start)
+                data = opened.read(stop - start)
+            if fault == "wrong":
+                data = bytes(byte ^ 0xFF for byte in data)
+            self.send_response(206 if wanted else 200)
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("ETag", etag)
+            if wanted:
+                self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{size}")
+            self.end_headers()
+            if fault == "cut":
+                data = data[: len(data) // 2]
+                self.close_connection = True
+            self.wfile.write(data)
+
+        def answer(self, status: int) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 64
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            pass  # a client that was killed
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        account.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield account
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,425 @@
+"""A store by URL has the bytes of the store on disk: however it is read, by whomever, and whatever fails meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+import tensorstore_ds as tsds
+from remote.servers_mirror import FaultyServer, Request, faulty_server
+from small_stores import tsds as command
+from stores import contents, detections, store_of
+from tensorstore_ds.format.kinds.base import TableField
+from tensorstore_ds.reading import mirror
+from tensorstore_ds.reading.store import Split
+
+ROWS = 260
+KINDS = {
+    "raw": {},
+    "jpeg": {"encoding": "jpeg"},
+    "zarr": {"layout": "zarr"},
+    "zarr-jpeg": {"layout": "zarr", "encoding": "jpeg"},
+    "shards": {"shard_nbytes": 400_000},
+}
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stores of a few MB, by the names of `KINDS`."""
+    root = tmp_path_factory.mktemp("stores")
+    samples = detections(ROWS, shape=(64, 64, 3))
+    for name, options in KINDS.items():
+        store_of(root / f"{name}.tsds", samples, ["a", "b"], **options)
+    return root
+
+
+@pytest.fixture
+def server(stores: Path) -> Iterator[FaultyServer]:
+    with faulty_server(stores) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where stores are kept; and all data files are fetched in chunks, as large ones are."""
+    monkeypatch.setenv("TSDS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("TSDS_CACHE_LIMIT", raising=False)
+    monkeypatch.setattr(mirror, "SMALL_NBYTES", 0)
+    return tmp_path / "cache"
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def taken(split: Split, rows: Any) -> dict[str, Any]:
+    """All fields of some rows, as plain bytes."""
+    found = {}
+    for name, field in split.fields.items():
+        if isinstance(field, TableField):
+            ragged = split.table(name).take(rows)
+            found[name] = [ragged.offsets.tolist(), *(values.tobytes() for values in ragged.values.values())]
+        else:
+            found[name] = [split.column(name).take(rows).tobytes()]
+    return found
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=40), fresh=st.booleans())
+def test_rows_are_those_of_the_store(
+    server: FaultyServer, stores: Path, cache: Path, kind: str, rows: list[int], fresh: bool
+) -> None:
+    folder = cache / str(len(server.requests)) if fresh else cache
+    local = tsds.open(stores / f"{kind}.tsds")["train"]
+    remote = tsds.open(f"{server.url}/{kind}.tsds", cache_dir=folder)["train"]
+    assert taken(remote, rows) == taken(local, rows)
+    start, stop = min(rows), max(rows) + 1
+    for name in local.fields:
+        one, other = remote[name][rows[0]], local[name][rows[0]]
+        assert one.keys() == other.keys() if isinstance(one, dict) else np.array_equal(one, other)
+    if "jpeg" not in kind:
+        assert np.array_equal(remote["image"][start:stop], local["image"][start:stop])
+
+
+def test_an_epoch_of_batches(server: FaultyServer, stores: Path, kind: str) -> None:
+    batches = []
+    for place in (f"{stores}/{kind}.tsds", f"{server.url}/{kind}.tsds"):
+        dataset = tsds.StoreDataset(place)
+        for sampler in (None, tsds.BlockShuffleSampler(dataset, block_rows=16, window_blocks=4)):
+            loader = tsds.DataLoader(dataset, batch_size=32, sampler=sampler, shuffle=sampler is None, seed=3)
+            batches.append([batch["image"].numpy().tobytes() for batch in loader])
+    assert batches[:2] == batches[2:]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_worker_processes_of_torch(server: FaultyServer, stores: Path, num_workers: int) -> None:
+    found = []
+    for place in (f"{stores}/raw.tsds", f"{server.url}/raw.tsds"):
+        dataset = tsds.StoreDataset(place)
+        loader = tsds.DataLoader(dataset, batch_size=32, shuffle=True, seed=1, num_workers=num_workers)
+        found.append([batch["image"].numpy().tobytes() for batch in loader])
+    assert found[0] == found[1]
+
+
+def test_a_forked_process_reads_on(server: FaultyServer, stores: Path) -> None:
+    store = tsds.open(f"{server.url}/raw.tsds")
+    store["train"]["image"].take([0])  # the library that talks to servers has threads now, which a child has not
+    expected = tsds.open(stores / "raw.tsds")["train"].column("image").take(range(ROWS)).tobytes()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(60)
+            status = 0 if store["train"].column("image").take(range(ROWS)).tobytes() == expected else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert store["train"].column("image").take(range(ROWS)).tobytes() == expected
+
+
+def test_it_pickles_and_opens_without_a_request(server: FaultyServer) -> None:
+    store = tsds.open(f"{server.url}/raw.tsds")
+    dataset = tsds.StoreDataset(store)
+    store["train"]["image"][5]
+    before = len(server.requests)
+    copies = pickle.loads(pickle.dumps((store, store["train"], dataset)))  # noqa: S301  # our own
+    assert np.array_equal(copies[0]["train"]["image"][5], copies[1]["image"][5])
+    assert copies[2].split.fields.keys() == store["train"].fields.keys()
+    assert len(server.requests) == before
+
+
+def test_threads_share_what_one_of_them_asked_for(server: FaultyServer) -> None:
+    server.latency = 0.05
+    column = tsds.open(f"{server.url}/raw.tsds")["train"].column("image")
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: column.take([1]), range(8)))
+    spans = [(r.start, r.stop) for r in server.of("image/c")]
+    assert len(spans) == len(set(spans)) == 2  # its end, and the chunk
+
+
+def test_how_many_requests_it_takes(server: FaultyServer) -> None:
+    store = tsds.open(f"{server.url}/raw.tsds")
+    assert [r.path for r in server.requests] == ["raw.tsds/zarr.json"]
+    store["train"]["image"][0]
+    assert [r.path.rpartition("/")[2] for r in server.requests[1:]] == ["zarr.json", "0", "0"]
+    before = len(server.requests)
+    store["train"]["image"][ROWS - 1]
+    assert len(server.requests) == before + 1
+
+
+def test_neighboring_chunks_come_with_one_request(server: FaultyServer) -> None:
+    column = tsds.open(f"{server.url}/raw.tsds")["train"].column("image")
+    column.take(np.arange(ROWS))
+    assert len(server.of("image/c")) == 2
+
+
+def test_after_an_epoch_nothing_is_asked_for(server: FaultyServer, kind: str) -> None:
+    loader = tsds.DataLoader(tsds.StoreDataset(f"{server.url}/{kind}.tsds"), batch_size=32, shuffle=True)
+    assert len(list(loader)) == -(-ROWS // 32)
+    before = len(server.requests)
+    assert len(list(loader)) == -(-ROWS // 32)
+    assert len(server.requests) == before
+
+
+def test_what_is_whole_is_a_plain_map(server: FaultyServer) -> None:
+    column = tsds.open(f"{server.url}/raw.tsds")["train"].column("image")
+    column.take(np.arange(ROWS))
+    deadline = time.monotonic() + 30
+    while not isinstance(column.part(0), np.ndarray) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert isinstance(column.part(0), np.ndarray)
+
+
+def test_it_becomes_the_store(server: FaultyServer, stores: Path, kind: str) -> None:
+    store = tsds.open(f"{server.url}/{kind}.tsds")
+    store["train"]["image"][0]
+    assert not (store.path / "zarr.json").exists()  # nobody may take it for a store: it has holes
+    with pytest.raises(tsds.FormatError, match="not a store"):
+        tsds.open(store.path)
+    assert tsds.verify(f"{server.url}/{kind}.tsds") == []
+    assert contents(store.path) == contents(stores / f"{kind}.tsds")
+    before = len(server.requests)
+    again = tsds.open(f"{server.url}/{kind}.tsds", sha256=store.sha256)
+    assert taken(again["train"], [3, 1]) == taken(tsds.open(store.path)["train"], [3, 1])
+    assert len(server.requests) == before
+    assert again.place == f"{server.url}/{kind}.tsds"
+
+
+def test_it_becomes_the_store_by_being_read(server: FaultyServer) -> None:
+    store = tsds.open(f"{server.url}/shards.tsds")
+    taken(store["train"], np.arange(ROWS))
+    deadline = time.monotonic() + 30
+    while not (store.path / "zarr.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert tsds.verify(store.path) == []
+
+
+# --- what fails ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [503, "cut", "wrong"])
+def test_a_fault_that_passes_is_not_noticed(server: FaultyServer, stores: Path, fault: int | str) -> None:
+    store = tsds.open(f"{server.url}/raw.tsds")
+    store["train"]["image"][0]
+    faults = iter([fault, fault] if fault == 503 else [fault])
+    server.fault = lambda request: next(faults, None)
+    rows = np.arange(ROWS)
+    found = store["train"].column("image").take(rows)
+    assert np.array_equal(found, tsds.open(stores / "raw.tsds")["train"].column("image").take(rows))
+
+
+def test_wrong_bytes_that_stay_wrong(server: FaultyServer) -> None:
+    store = tsds.open(f"{server.url}/raw.tsds")
+    column = store["train"].column("image")
+    good = column[0].tobytes()
+    server.fault = lambda request: "wrong"
+    with pytest.raises(tsds.FormatError, match=r"train/00000/image/c/0/0/0/0: chunk \d+ .* fetched twice") as caught:
+        column.take([ROWS - 1])
+    assert caught.value.reason == "checksum"
+    assert column[0].tobytes() == good
+    server.fault = lambda request: None
+    column.take([ROWS - 1])  # nothing of it was kept
+
+
+@pytest.mark.parametrize("name", ["zarr.json", "00000/zarr.json", "image/c/0/0/0/0"])
+def test_wrong_metadata(server: FaultyServer, name: str) -> None:
+    server.fault = lambda request: "wrong" if request.path.endswith(name) else None
+    with pytest.raises(tsds.FormatError):
+        tsds.open(f"{server.url}/raw.tsds")["train"]["image"][0]
+
+
+def test_another_store_in_its_place(stores: Path, tmp_path: Path) -> None:
+    shutil.copytree(stores / "raw.tsds", tmp_path / "a.tsds")
+    with faulty_server(tmp_path) as server:
+        store = tsds.open(f"{server.url}/a.tsds")
+        store["train"]["image"][0]
+        shutil.rmtree(tmp_path / "a.tsds")
+        store_of(tmp_path / "a.tsds", detections(ROWS, seed=5, shape=(64, 64, 3)), ["a", "b"])
+        with pytest.raises(tsds.RemoteError, match=r"replaced by another\. Open the store again") as caught:
+            store["train"]["image"][ROWS - 1]
+        assert caught.value.reason == "replaced"
+        again = tsds.open(f"{server.url}/a.tsds")
+        assert again.sha256 != store.sha256
+        assert np.array_equal(again["train"]["image"][7], tsds.open(tmp_path / "a.tsds")["train"]["image"][7])
+
+
+def test_the_same_bytes_copied_there_again(stores: Path, tmp_path: Path) -> None:
+    shutil.copytree(stores / "raw.tsds", tmp_path / "a.tsds")
+    with faulty_server(tmp_path) as server:
+        tsds.open(f"{server.url}/a.tsds")["train"]["image"][0]
+        for path in (tmp_path / "a.tsds").rglob("*"):
+            os.utime(path)  # and with it the entity tag
+        again = tsds.open(f"{server.url}/a.tsds")["train"]
+        assert np.array_equal(again["image"][ROWS - 1], tsds.open(stores / "raw.tsds")["train"]["image"][ROWS - 1])
+
+
+def test_without_network(stores: Path) -> None:
+    with faulty_server(stores) as server:
+        url = f"{server.url}/raw.tsds"
+        expected = tsds.open(url)["train"]["image"][0]
+    with pytest.warns(UserWarning, match="The store that was there last is used"):
+        store = tsds.open(url)
+    assert np.array_equal(store["train"]["image"][0], expected)
+    with pytest.raises(tsds.RemoteError, match=r"raw\.tsds/train/00000/image/c/0/0/0/0: the server cannot be reached"):
+        store["train"]["image"][ROWS - 1]
+    with pytest.raises(tsds.RemoteError, match="cannot be reached"):
+        tsds.open(f"{url}x")
+
+
+def test_a_full_disk(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tsds.open(f"{server.url}/raw.tsds")
+    store["train"]["image"][0]
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tensorstore_ds.reading.mirror_file.write_at", full)
+    with pytest.raises(tsds.OutputError, match=r"No space left on device.*tsds cache clear"):
+        store["train"]["image"][ROWS - 1]
+    monkeypatch.undo()
+    store["train"]["image"][ROWS - 1]
+
+
+def test_marks_of_another_start_of_the_machine_are_not_believed(
+    server: FaultyServer, stores: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{server.url}/raw.tsds"
+    store = tsds.open(url)
+    store["train"].column("image").take([0, ROWS - 1])
+    data = store.path / "train/00000/image/c/0/0/0/0"
+    with data.open("r+b") as file:
+        file.write(bytes(1000))  # what did not reach the disk before the power went
+    monkeypatch.setattr("tensorstore_ds.reading.mirror_file.boot_id", lambda: b"another".ljust(36))
+    again = tsds.open(url)["train"].column("image").take([0, ROWS - 1])
+    assert np.array_equal(again, tsds.open(stores / "raw.tsds")["train"].column("image").take([0, ROWS - 1]))
+
+
+_READ = """
+import sys, numpy as np, hashlib
+import tensorstore_ds as tsds
+from tensorstore_ds.reading import mirror
+mirror.SMALL_NBYTES = 0
+column = tsds.open(sys.argv[1])["train"].column("image")
+rows = np.random.default_rng(int(sys.argv[2])).permutation(len(column))
+print("begun", flush=True)
+found = np.concatenate([column.take(rows[i : i + 8]) for i in range(0, len(rows), 8)])
+print(hashlib.sha256(found[np.argsort(rows)].tobytes()).hexdigest(), flush=True)
+"""
+
+
+def _reader(url: str, seed: int) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", _READ, url, str(seed)], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_processes_and_kills(server: FaultyServer, stores: Path) -> None:
+    import hashlib
+
+    url = f"{server.url}/shards.tsds"
+    expected = hashlib.sha256(tsds.open(stores / "shards.tsds")["train"].column("image").take(range(ROWS)).tobytes())
+    server.latency = 0.01
+    for seed in range(4):
+        process = _reader(url, seed)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.02 * seed)
+        process.kill()
+        process.communicate()
+    several = [_reader(url, seed) for seed in range(3)]
+    assert [process.communicate()[0].split()[1] for process in several] == [expected.hexdigest()] * 3
+
+
+# --- the folder ---------------------------------------------------------------------------------------------------
+
+
+def test_the_command_shows_and_clears(server: FaultyServer, cache: Path) -> None:
+    url = f"{server.url}/raw.tsds"
+    store = tsds.open(url.replace("http://", "http://me:secret@"))
+    store["train"]["image"][0]
+    shown = command("cache").output
+    assert url in shown
+    assert "open now" in shown
+    assert "secret" not in shown + "".join(path.read_text("utf-8") for path in cache.rglob("*.json"))
+    (kept,) = tsds.cached_stores()
+    assert (kept.sha256, kept.is_whole, kept.is_open) == (store.sha256, False, True)
+    assert 0 < kept.nbytes_there < kept.nbytes == store.nbytes
+    assert "open, and left" in command("cache", "clear", "--all").output
+    del store
+    gc.collect()
+    assert "removed" in command("cache", "clear", url).output
+    assert tsds.cached_stores() == []
+    assert command("cache", "clear", url).exit_code == 1
+
+
+def test_the_limit_evicts_the_one_that_was_used_least_recently(server: FaultyServer) -> None:
+    def used(name: str, limit: int | None = None) -> str:
+        store = tsds.open(f"{server.url}/{name}.tsds", cache_limit=limit)
+        store.fetch()
+        digest = store.sha256
+        del store
+        gc.collect()
+        return digest
+
+    digests = {name: used(name) for name in ("raw", "jpeg", "zarr")}
+    for age, name in enumerate(("jpeg", "zarr", "raw")):
+        os.utime(next(s.path for s in tsds.cached_stores() if s.sha256 == digests[name]).parent / "lock", (age, age))
+    most = sum(store.nbytes_there for store in tsds.cached_stores()) - 1
+    used("raw", most)
+    assert {store.sha256 for store in tsds.cached_stores()} == {digests["raw"], digests["zarr"]}
+
+
+def test_the_limit_of_the_environment(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    tsds.open(f"{server.url}/jpeg.tsds").fetch()
+    gc.collect()
+    monkeypatch.setenv("TSDS_CACHE_LIMIT", "1 kB")
+    store = tsds.open(f"{server.url}/raw.tsds")
+    assert [kept.sha256 for kept in tsds.cached_stores()] == [store.sha256]
+    monkeypatch.setenv("TSDS_CACHE_LIMIT", "much")
+    with pytest.raises(tsds.OptionError, match="TSDS_CACHE_LIMIT: expected a number of bytes"):
+        tsds.open(f"{server.url}/raw.tsds")
+
+
+@pytest.mark.parametrize("arguments", [["info"], ["stats"], ["verify"], ["warm"], ["evict"], ["preview"]])
+def test_commands_take_a_url(server: FaultyServer, tmp_path: Path, arguments: list[str]) -> None:
+    out = ["--out", tmp_path / "p.png"] if arguments == ["preview"] else []
+    result = command(*arguments, f"{server.url}/jpeg.tsds", *out)
+    assert result.exit_code == 0, result.output
+
+
+def test_repack_takes_a_url(server: FaultyServer, stores: Path, tmp_path: Path) -> None:
+    tsds.repack(f"{server.url}/raw.tsds", tmp_path / "z.tsds", layout="zarr")
+    found, expected = (tsds.open(path)["train"] for path in (tmp_path / "z.tsds", stores / "raw.tsds"))
+    assert taken(found, range(ROWS)) == taken(expected, range(ROWS))
+
+
+def test_a_file_url_and_a_place_without_a_store(stores: Path) -> None:
+    local, remote = (tsds.open(f"{root}/raw.tsds")["train"] for root in (stores, f"file://{stores}"))
+    assert taken(remote, [5, 2]) == taken(local, [5, 2])
+    with pytest.raises(tsds.FormatError, match="this is not a store"):
+        tsds.open(f"file://{stores}/none.tsds")
+
+
+def test_small_files_come_whole(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror, "SMALL_NBYTES", 4 * 1024**2)
+    store = tsds.open(f"{server.url}/raw.tsds")
+    store["train"].column("size").take([0])
+    (request,) = server.of("size/c")
+    assert isinstance(request, Request)
+    assert request.start == 0
+    assert isinstance(store["train"].column("size").part(0), np.ndarray)
