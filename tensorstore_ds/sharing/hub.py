@@ -1,0 +1,59 @@
+"""Copy a store to the Hugging Face Hub, by huggingface_hub: its files in some commits, its root in the last one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.remote.hub import HubPlace, api, failure, parse
+from tensorstore_ds.remote.location import Location
+from tensorstore_ds.sharing.existing import other_store, store_at
+from tensorstore_ds.sharing.selection import Content
+from tensorstore_ds.sharing.transfer import Counter, Transfer
+
+
+def push_to_hub(source: Path | None, url: str, content: Content, counter: Counter) -> Transfer:
+    """Copy the store at a path; raises as `push` does."""
+    place = parse(url)
+    if source is None:
+        raise OptionError(f"{place.url}: a store is pushed to the Hub from a path. Pull it first.")
+    if not place.path:
+        raise OptionError(f"{place.url}: expected a folder for the store, as in {place.url}/photos.tsds, found none.")
+    found = store_at(Location(url))
+    if found is not None and found != content.sha256:
+        raise other_store(place.url, found)
+    if found is None:
+        counter.begin(0, content.nbytes)
+        try:
+            _commit(api(), place, source, content)
+        except Exception as error:
+            found = store_at(Location(url))  # another push may have been quicker
+            if found is None:
+                raise failure(place, error) from None
+            if found != content.sha256:
+                raise other_store(place.url, found) from None
+        counter.add(content.nbytes)
+    return Transfer(place.url, content.sha256, content.nbytes, counter.moved, counter.seconds, not counter.moved)
+
+
+def _commit(client: Any, place: HubPlace, source: Path, content: Content) -> None:
+    """Upload what the Hub lacks, then the root, which the Hub refuses if something else was committed meanwhile."""
+    from huggingface_hub import CommitOperationAdd
+
+    where = {"repo_id": place.name, "repo_type": "dataset", "revision": place.revision}
+    names = [*content.files, *content.lists]
+    before = client.upload_folder(
+        folder_path=source,
+        path_in_repo=place.path,
+        allow_patterns=names,
+        commit_message=f"Files of {place.path}",
+        **where,
+    )
+    root = CommitOperationAdd(f"{place.path}/zarr.json", content.root)
+    client.create_commit(
+        operations=[root],
+        commit_message=f"Add {place.path}, the store {content.sha256[:12]}",
+        parent_commit=before.oid,
+        **where,
+    )
