@@ -7,6 +7,7 @@ redirect to another host does not take them along, and one from https to http is
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +34,7 @@ RETRY: Mapping[str, Any] = {"max_retries": 4, "retry_timeout": timedelta(seconds
 #: The name under which a file's SHA-256 is kept beside it, where a place can do that. Azure allows no dash.
 _RECORD = "sha256"
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-_STATUS = re.compile(r"\b([45]\d\d) [A-Z][a-z]+")
+_STATUS = re.compile(r"\b([45]\d\d)(?: [A-Z][A-Za-z]+)+")
 
 
 def is_url(place: object) -> bool:
@@ -70,7 +71,7 @@ class Location:
             from tensorstore_ds.remote.hub import resolved  # here, because it loads a large package
 
             self._given, web, headers = resolved(url)
-            self._open: Callable[[str], Any] = partial(_open_web, web, headers=headers)
+            self._open: Callable[[str], Any] = partial(_open_web, web, headers)
         else:
             self._open = partial(_open, url)
         self._store = self._open(WAIT["timeout"])
@@ -259,8 +260,10 @@ class Location:
             return RemoteError(f"{where}: there is no such file.", "missing")
         if isinstance(error, known.PreconditionError):
             return RemoteError(f"{where}: the file was replaced by another. Open the store again.", "replaced")
-        if isinstance(error, known.NotSupportedError):
+        if isinstance(error, known.NotSupportedError) or "non-partial" in text:
             return RemoteError(f"{where}: the server cannot do what was asked for, such as ranges.", "no-ranges")
+        if "UnexpectedRange" in text:
+            return RemoteError(f"{where}: the server sent another part of the file than was asked for. Try again.")
         if "ExpiredToken" in text or "RequestTimeTooSkewed" in text:
             what = "the credentials have expired, or the clock is wrong"
             return RemoteError(f"{where}: access is refused: {what}. Get new ones and try again.", "refused")
@@ -314,14 +317,25 @@ def _open(url: str, timeout: str) -> Any:
         if scheme == "file":
             return store.LocalStore(unquote(urlsplit(url).path), mkdir=True)
         if scheme in ("http", "https"):
-            return _open_web(url, timeout)
+            return _open_web(*_without_user(url), timeout)
         plain = {"allow_http": True} if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true") else {}
         return store.from_url(url, client_options={**options, **plain}, retry_config=RETRY)  # type: ignore[call-overload]
     except Exception as error:
         raise OptionError(f"{shown(url)}: this URL cannot be used ({type(error).__name__}).") from None
 
 
-def _open_web(url: str, timeout: str, headers: Mapping[str, str] = {}) -> Any:  # never changed
+def _without_user(url: str) -> tuple[str, dict[str, str]]:
+    """A URL without its user and password, and the header that says them: obstore would leave them out."""
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    if not user:
+        return url, {}
+    name, _, password = user.partition(":")
+    encoded = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
+    return urlunsplit(parts._replace(netloc=host)), {"authorization": f"Basic {encoded}"}
+
+
+def _open_web(url: str, headers: Mapping[str, str], timeout: str) -> Any:
     from obstore import store
 
     options: Any = {**WAIT, "timeout": timeout, "allow_http": urlsplit(url).scheme.lower() == "http"}

@@ -90,3 +90,4 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     retry = {"max_retries": 1, "retry_timeout": timedelta(seconds=2)}
     monkeypatch.setattr("tensorstore_ds.remote.location.RETRY", retry)
     monkeypatch.setattr("tensorstore_ds.sharing.pull.PAUSE", 0.05)
+    monkeypatch.setattr("tensorstore_ds.sharing.pull.ATTEMPTS", 3)

@@ -24,6 +24,7 @@ from remote.conftest import set_credentials
 from remote.fault_proxy import Fault, Proxy, proxy_for
 from remote.servers import nginx
 from small_stores import relist, sealed, tsds as command
+from stores import Samples, interrupted
 from tensorstore_ds.format.root import dump_root, parse_root
 from tensorstore_ds.remote.location import Location
 from tensorstore_ds.sharing import pull as pulling
@@ -99,7 +100,7 @@ def test_a_part_is_a_store(store: tsds.Store, pushed: str, proxy: Proxy, tmp_pat
 
 
 def test_some_splits(tmp_path: Path) -> None:
-    with tsds.Writer(tmp_path / "s.tsds") as writer:
+    with tsds.Writer(tmp_path / "s.tsds", classes=["a", "b"]) as writer:
         for split, count in (("train", 4), ("val", 2), ("test", 3)):
             for i in range(count):
                 writer.append(split, image=np.full((4, 4, 1), i, np.uint8), label=i % 2)
@@ -149,11 +150,9 @@ def test_a_work_folder_of_something_else_is_left_alone(
 
 
 def test_finished_shards_of_a_conversion_are_not_removed(store: tsds.Store, tmp_path: Path) -> None:
-    writer = tsds.Writer(tmp_path / "s.tsds", shard_nbytes=100)
-    with pytest.raises(KeyboardInterrupt), writer:
-        for i in range(30):
-            writer.append("train", image=np.full((9, 9, 1), i, np.uint8))
-        raise KeyboardInterrupt
+    samples = [np.full((9, 9, 1), i, np.uint8) for i in range(30)]
+    options = tsds.ConvertOptions(shard_nbytes=300, workers=0)
+    interrupted(Samples(samples), tmp_path / "s.tsds", 20, options)
     before = contents(tmp_path / "s.tsds.partial")
     assert any(name.startswith("journal/") for name in before)
     with pytest.raises(tsds.OptionError, match="parts of another copy or conversion"):
@@ -176,7 +175,7 @@ FAULTS = [
     Fault("cut", times=20, nbytes=200_000),
     Fault("status", times=3),
     Fault("status", times=3, status=429),
-    Fault("status", "", times=4, status=500),
+    Fault("status", "", times=1, status=500),
     Fault("content-range", times=2),
     Fault("whole", times=2),
     Fault("etag", times=10),
@@ -206,7 +205,7 @@ def test_right_bytes_at_last(
         (Fault("status"), "the server answers 503 Service Unavailable"),
         (Fault("status", status=403), "access is refused"),
         (Fault("status", status=404), "there is no such file"),
-        (Fault("content-range"), "c/0/0/0/0: "),
+        (Fault("content-range"), "the server sent another part of the file"),
         (Fault("whole"), "the server cannot do what was asked for, such as ranges"),
         (Fault("stall", nbytes=0), "cannot be reached, or does not answer"),
         (Fault("flip"), r"expected SHA-256 \w{12}\.\.\., found .* twice\. This file is damaged there"),
@@ -358,7 +357,7 @@ def test_a_journal_of_nonsense_costs_bytes_and_nothing_else(
         tsds.pull(pushed, tmp_path / "p.tsds")
     proxy.faults.clear()
     log, name = tmp_path / "p.tsds.partial/parts.log", "train/00001/image/c/0/0/0/0"
-    lines = f"0 1000 {name}\n5 3 {name}\n0 99999999999 {name}\n1 2 ../../x\n\0\0\0 \nwhole {name}\n0 5000 {name}"
+    lines = f"0 1000 {name}\n5 3 {name}\n0 99999999999 {name}\n1 2 ../../x\n\0\0\0 \nwhole\n0 5000 {name}"
     log.write_bytes(log.read_bytes() + lines.encode())
     assert tsds.pull(pushed, tmp_path / "p.tsds").sha256 == store.sha256
     assert contents(tmp_path / "p.tsds") == contents(store.path)
