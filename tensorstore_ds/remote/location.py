@@ -270,7 +270,7 @@ class Location:
         refused = isinstance(error, known.UnauthenticatedError | known.PermissionDeniedError)
         if refused or number in ("401", "403"):
             return RemoteError(f"{where}: access is refused. Check the credentials, and what they allow.", "refused")
-        if "redirect" in text and "URL scheme is not allowed" in text:
+        if "BadScheme" in text:
             return RemoteError(f"{where}: the server redirects from https to http, which is refused.", "refused")
         what = f"the server answers {status[0]}" if status else "the server cannot be reached, or does not answer"
         return RemoteError(f"{where}: {what}. Check the URL and the network, and try again.", "unreachable")
