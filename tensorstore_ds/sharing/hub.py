@@ -29,7 +29,7 @@ def push_to_hub(source: Path | None, url: str, content: Content, counter: Counte
         counter.begin(0, content.nbytes)
         try:
             _commit(api(), place, source, content)
-        except Exception as error:
+        except Exception as error:  # those of the HTTP library, too
             found = store_at(Location(url))  # another push may have been quicker
             if found is None:
                 raise failure(place, error) from None

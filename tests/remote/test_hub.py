@@ -15,6 +15,7 @@ from small_stores import tsds as command
 from tensorstore_ds.remote.hub import HubPlace, parse
 
 pytest.importorskip("huggingface_hub")
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # what httpx says of its caller
 
 
 @pytest.fixture
