@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +13,15 @@ from pathlib import Path
 from threading import Thread
 from urllib.parse import unquote, urlsplit
 
+_PIECE = 64 * 1024
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *args: object) -> None:  # who asked has gone
+        pass
 
 
 @dataclass
@@ -21,10 +31,14 @@ class Served:
     Attributes:
         url: of the folder, without a slash at its end.
         requests: path and number of bytes of every answer so far.
+        sent: bytes of files that were sent so far.
+        seconds: to wait after each 64 KiB.
     """
 
     url: str
     requests: list[tuple[str, int]] = field(default_factory=list)
+    sent: int = 0
+    seconds: float = 0.0
 
 
 @contextmanager
@@ -51,12 +65,20 @@ def served(folder: Path, *, ranges: bool = True) -> Iterator[Served]:
             account.requests.append((path, stop - start))
             with (folder / path).open("rb") as file:
                 file.seek(start)
-                self.wfile.write(file.read(stop - start))
+                for at in range(start, stop, _PIECE):
+                    self.wfile.write(file.read(min(_PIECE, stop - at)))
+                    account.sent += min(_PIECE, stop - at)
+                    if account.seconds:
+                        time.sleep(account.seconds)
+
+        def setup(self) -> None:
+            self.request.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _PIECE)  # what was sent has about arrived
+            super().setup()
 
         def log_message(self, *args: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with _Server(("127.0.0.1", 0), Handler) as server:
         account = Served(f"http://127.0.0.1:{server.server_port}")
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
