@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import signal
 import subprocess
@@ -108,7 +107,7 @@ def _obstore(url: str, store: Path, out: Path) -> float:
 def _killed(account: Served, out: Path, nbytes: int) -> tuple[int, int]:
     """Bytes that were sent until a pull that was killed `KILLS` times had all, and how often it was killed."""
     words = [sys.executable, "-m", "tsds_cli", "pull", f"{account.url}/s.tsds", str(out)]
-    draw, kills = random.Random(0), 0
+    draw, kills = np.random.default_rng(0), 0
     account.seconds = 0.02  # 8 connections: about 25 MB/s, so that no run comes to its end
     while kills < KILLS and not out.exists():
         before = account.sent

@@ -25,7 +25,7 @@ SCHEMES = ("s3", "gs", "az", "https", "http", "hf", "file")
 #: Bytes of a part of an upload.
 PART_NBYTES = 16 * 1024**2
 #: Bytes of a piece of an answer, as it is handed on.
-PIECE_NBYTES = 1024**2
+PIECE_NBYTES = 128 * 1024
 #: A server is silent for `read_timeout` at most; a request of a part takes `timeout` at most.
 WAIT: Mapping[str, str] = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "10m"}
 #: A file that can only be read whole may take long.

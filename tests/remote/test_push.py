@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import random
 import shutil
+import signal
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +121,6 @@ def test_a_store_that_appears_just_before_the_claim(
         set_credentials(monkeypatch, endpoint)
         tsds.push(other.path, f"{bucket}/s.tsds")
 
-    import os
-
     endpoint = os.environ["AWS_ENDPOINT"]
     monkeypatch.setattr(pushing._Push, "_is_there", is_there)
     with pytest.raises(tsds.StoreExistsError, match="found the store"):
@@ -212,3 +216,35 @@ def test_the_command(store: tsds.Store, bucket: str) -> None:
     assert done.exit_code == 0
     assert done.stdout.startswith(f"{bucket}/s.tsds  ") and f"sha256: {store.sha256}" in done.stdout
     assert "the same store is here already" in command("push", store.path, f"{bucket}/s.tsds").stdout
+
+
+def test_killed_at_any_moment(store: tsds.Store, bucket: str, proxy: Proxy, monkeypatch: Any, tmp_path: Path) -> None:
+    """Real processes, killed while they upload: there is no store until there is a whole one."""
+    set_credentials(monkeypatch, proxy.url)
+    words = [sys.executable, "-m", "tsds_cli", "push", str(store.path), f"{bucket}/s.tsds"]
+    draw, place = random.Random(0), Location(f"{bucket}/s.tsds")
+    for _ in range(4):
+        before = len(proxy.requests)
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        while process.poll() is None and len(proxy.requests) < before + 2:
+            time.sleep(0.005)
+        time.sleep(draw.uniform(0, 0.15))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        found = place.find("zarr.json")
+        if found is not None:
+            break
+    done = tsds.push(store.path, f"{bucket}/s.tsds")
+    assert done.was_there or done.sha256 == store.sha256
+    assert tsds.pull(f"{bucket}/s.tsds", tmp_path / "p.tsds", verify=True).sha256 == store.sha256
+
+
+def test_a_large_damaged_file_is_given_up(store: tsds.Store, bucket: str, tmp_path: Path, monkeypatch: Any) -> None:
+    for module in ("tensorstore_ds.remote.location", "tensorstore_ds.sharing.push"):
+        monkeypatch.setattr(f"{module}.PART_NBYTES", 100_000)
+    shutil.copytree(store.path, tmp_path / "d.tsds")
+    file = tmp_path / "d.tsds/train/00000/image/c/0/0/0/0"
+    file.write_bytes(b"\1" + file.read_bytes()[1:])
+    with pytest.raises(tsds.FormatError, match=r"train/00000/image.*nothing was published"):
+        tsds.push(tmp_path / "d.tsds", f"{bucket}/s.tsds")
+    assert Location(f"{bucket}/s.tsds").find("train/00000/image/c/0/0/0/0") is None
