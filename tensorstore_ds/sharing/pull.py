@@ -18,9 +18,10 @@ import hashlib
 import os
 import shutil
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from tensorstore_ds import words
 from tensorstore_ds.conversion.work_folder import WorkFolder
@@ -54,7 +55,7 @@ PART_NBYTES = 16 * 1024**2
 ATTEMPTS, PAUSE = 4, 0.5
 #: Bytes beside the files: metadata of the file system.
 _SPARE_NBYTES = 1024**2
-_READ_NBYTES = 4 * 1024**2
+_READ_NBYTES = 1024**2
 _Span = tuple[int, int]
 _GO_ON = "What was fetched is kept: run the same command again to go on."
 
@@ -113,11 +114,14 @@ def pull(
 
 @dataclass(slots=True)
 class _Arrival:
-    """A file that arrives: what it is, and how many of its parts are outstanding."""
+    """A file that arrives. It is hashed as far as it is there without a gap, so that its end takes no time."""
 
     name: str
     file: File
-    parts: int = 0
+    waiting: set[int] = field(default_factory=set)  #: Where the parts begin that are outstanding.
+    hashed: int = 0
+    sha256: Any = field(default_factory=hashlib.sha256)
+    hashing: Lock = field(default_factory=Lock)  #: Held by the thread that hashes.
 
 
 class _Pull:
@@ -265,7 +269,7 @@ class _Pull:
             step = PART_NBYTES if self._origin.has_ranges else max(1, arrival.file.size)
             parts = [(at, min(at + step, stop)) for start, stop in gaps for at in range(start, stop, step)]
             parts = parts or [(arrival.file.size, arrival.file.size)]
-            arrival.parts = len(parts)
+            arrival.waiting = {start for start, _ in parts}
             path = self._store / name
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "ab"):
@@ -278,10 +282,23 @@ class _Pull:
         arrival, start, stop = item
         self._fetch_part(arrival.name, start, stop)
         with self._lock:
-            arrival.parts -= 1
-            is_last = arrival.parts == 0
+            arrival.waiting.discard(start)
+            there, is_last = min(arrival.waiting, default=arrival.file.size), not arrival.waiting
+        if arrival.hashing.acquire(blocking=is_last):  # if another thread hashes, a later one does the rest
+            try:
+                self._hash(arrival, there)
+            finally:
+                arrival.hashing.release()
         if is_last:
             self._finish(arrival)
+
+    def _hash(self, arrival: _Arrival, stop: int) -> None:
+        with open(self._store / arrival.name, "rb", buffering=0) as file:
+            file.seek(arrival.hashed)
+            while arrival.hashed < stop and (data := file.read(min(_READ_NBYTES, stop - arrival.hashed))):
+                self._crew.check()
+                arrival.sha256.update(data)
+                arrival.hashed += len(data)
 
     def _fetch_part(self, name: str, start: int, stop: int) -> None:
         """Write bytes ``[start, stop)`` of a file into place. What is cut off is asked for again from there."""
@@ -308,7 +325,7 @@ class _Pull:
         """Compare a file with its SHA-256; a wrong one is fetched once more."""
         name, file = arrival.name, arrival.file
         path = self._store / name
-        found = self._digest(path)
+        found = arrival.sha256.hexdigest()
         if found != file.sha256:
             self._journal.forget(name)
             self._counter.skip(-file.size)
