@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from urllib.parse import unquote, urlsplit
 
-_PIECE = 256 * 1024
+_PIECE = 64 * 1024
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
@@ -23,10 +24,14 @@ class Served:
     Attributes:
         url: of the folder, without a slash at its end.
         requests: path and number of bytes of every answer so far.
+        sent: bytes of files that were sent so far.
+        seconds: to wait after each 64 KiB of an answer.
     """
 
     url: str
     requests: list[tuple[str, int]] = field(default_factory=list)
+    sent: int = 0
+    seconds: float = 0.0
 
 
 @contextmanager
@@ -64,6 +69,12 @@ def served(
                 for position in range(start, stop, _PIECE):
                     network.wait(min(_PIECE, stop - position))
                     self.connection.sendfile(file, position, min(_PIECE, stop - position))
+                    account.sent += min(_PIECE, stop - position)
+                    time.sleep(account.seconds)
+
+        def setup(self) -> None:
+            self.request.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _PIECE)  # what was sent has about arrived
+            super().setup()
 
         def log_message(self, *args: object) -> None:
             pass
@@ -71,6 +82,9 @@ def served(
     class Server(ThreadingHTTPServer):
         daemon_threads = True  # connections that stay open are not waited for
         request_queue_size = 64
+
+        def handle_error(self, *args: object) -> None:  # who asked has gone
+            pass
 
     with Server(("127.0.0.1", 0), Handler) as server:
         account = Served(f"http://127.0.0.1:{server.server_port}")

@@ -77,7 +77,10 @@ from .reading.mirror_cache import (
 from .reading.store import Split as Split, Store as Store, open as open
 from .reading.verification import verify as verify
 from .sharing.pack import pack as pack, unpack as unpack
+from .sharing.pull import pull as pull
+from .sharing.push import copy as copy, push as push
 from .sharing.serve import serve as serve
+from .sharing.transfer import Transfer as Transfer
 from .sources.names import read_classes as read_classes, read_keypoints as read_keypoints
 from .training.checkpoint import load_model as load_model
 from .training.data import task_of as task_of

@@ -27,14 +27,20 @@ _FOLDER = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0) | getattr(o
 _FILE = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe would be waited for
 #: What the system says of a link, a folder or a pipe where a file was expected, or of no folder.
 _NOT_OF_KIND = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR)
-_STRANGE = "a folder that no conversion made"
+_STRANGE = "a folder that was made by something else"
 
 
 class WorkFolder:
-    """A folder that is ours alone while it is open."""
+    """A folder that is ours alone while it is open.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: of the folder.
+        work: that is done in it, as messages call it.
+    """
+
+    def __init__(self, path: Path, work: str = "conversion") -> None:
         self.path = path
+        self._work = work
         self.descriptor = -1  #: of the folder; -1 while it is closed
         self._locks: list[int] = []  # descriptors; the first is that of the mark
 
@@ -53,13 +59,13 @@ class WorkFolder:
         with contextlib.suppress(FileExistsError):
             self.path.mkdir(0o700)
         is_new = self._find()
-        busy = ConversionError(f"{self.path}: another conversion is writing here. Wait for it to end.")
+        busy = ConversionError(f"{self.path}: another {self._work} is writing here. Wait for it to end.")
         note = ""
         try:
             if not lock(self._locks[0]):
                 raise busy
         except OSError as error:
-            advice = "Make sure that no other conversion writes here."
+            advice = f"Make sure that no other {self._work} writes here."
             note = f"{self.path}: this file system has no locks ({error.strerror}). {advice}"
         if not self.is_in_place() or not _is_same(_MARK, self._locks[0], dir_fd=self.descriptor):
             raise busy  # it has just ended, and removed the folder opened here
@@ -146,7 +152,7 @@ class WorkFolder:
                 os.close(descriptor)
 
     def _foreign(self, what: str) -> OptionError:
-        message = f"{self.path}: expected no such name, or the work folder of a conversion, found {what}."
+        message = f"{self.path}: expected no such name, or the work folder of a {self._work}, found {what}."
         return OptionError(f"{message} Move it away, or choose another name for the store.")
 
     # --- what is in it ---

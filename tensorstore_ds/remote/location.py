@@ -1,17 +1,22 @@
 """A place by URL: files that are read by range, and written, by name. obstore (the extra ``cloud``) does the talking.
 
 Credentials are those that obstore and huggingface_hub find by themselves, in the environment or on the machine. They
-are never asked for here, never kept, and never part of a message.
+are never asked for here, never kept, and never part of a message. They are sent to the host of the URL alone: a
+redirect to another host does not take them along, and one from https to http is refused.
 """
 
 from __future__ import annotations
 
+import base64
 import os
 import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from tensorstore_ds.errors import OptionError, RemoteError, StoreExistsError
 
@@ -19,9 +24,17 @@ from tensorstore_ds.errors import OptionError, RemoteError, StoreExistsError
 SCHEMES = ("s3", "gs", "az", "https", "http", "hf", "file")
 #: Bytes of a part of an upload.
 PART_NBYTES = 16 * 1024**2
-_WAIT = {"connect_timeout": "10s", "timeout": "60s"}
+#: Bytes of a piece of an answer, as it is handed on.
+PIECE_NBYTES = 128 * 1024
+#: A server is silent for `read_timeout` at most; a request of a part takes `timeout` at most.
+WAIT: Mapping[str, str] = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "10m"}
+#: A file that can only be read whole may take long.
+_WHOLE_TIMEOUT = "24h"
+RETRY: Mapping[str, Any] = {"max_retries": 4, "retry_timeout": timedelta(seconds=60)}
+#: The name under which a file's SHA-256 is kept beside it, where a place can do that. Azure allows no dash.
+_RECORD = "sha256"
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-_STATUS = re.compile(r"\b([45]\d\d) [A-Z][a-z]+")
+_STATUS = re.compile(r"\b([45]\d\d)(?: [A-Z][A-Za-z]+)+")
 
 
 def is_url(place: object) -> bool:
@@ -35,6 +48,7 @@ class Found:
 
     nbytes: int
     etag: str | None
+    sha256: str | None = None  #: As `Location.write` has recorded it; only `Location.find_recorded` looks for it.
 
 
 class Location:
@@ -53,7 +67,14 @@ class Location:
     def __init__(self, url: str) -> None:
         self.url = shown(url)
         self._given = url
-        self._store = _open(url)
+        if self.url.lower().startswith("hf://"):
+            from tensorstore_ds.remote.hub import resolved  # here, because it loads a large package
+
+            self._given, web, headers = resolved(url)
+            self._open: Callable[[str], Any] = partial(_open_web, web, headers)
+        else:
+            self._open = partial(_open, url)
+        self._store = self._open(WAIT["timeout"])
 
     def __reduce__(self) -> tuple[type[Location], tuple[str]]:
         return Location, (self._given,)
@@ -72,6 +93,19 @@ class Location:
         except Exception as error:
             raise self._error(name, error) from None
         return Found(meta["size"], meta["e_tag"])
+
+    def find_recorded(self, name: str) -> Found | None:
+        """As `find`, with the SHA-256 that `write` has recorded, where the place keeps one."""
+        import obstore
+
+        try:
+            result = obstore.get(self._store, name, options={"head": True})
+            record = result.attributes.get(_RECORD)
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            raise self._error(name, error) from None
+        return Found(result.meta["size"], result.meta["e_tag"], record)
 
     def read(self, name: str, start: int, stop: int, *, etag: str | None = None) -> memoryview:
         """Bytes ``[start, stop)`` of a file, exactly.
@@ -101,6 +135,55 @@ class Location:
             )
         return data, found
 
+    def pieces(self, name: str, start: int, stop: int) -> Iterator[memoryview]:
+        """Bytes ``[start, stop)`` of a file as they arrive, in pieces of about `PIECE_NBYTES`, exactly.
+
+        Raises:
+            RemoteError: as of `read`; its reason is ``no-ranges`` if the server sends whole files alone.
+        """
+        import obstore
+
+        try:
+            result = obstore.get(self._store, name, options={"range": (start, stop)})
+            if result.range != (start, stop):
+                raise self._wrong(name, start, stop, *result.range)
+            yield from self._exactly(name, result, start, stop)
+        except RemoteError:
+            raise
+        except Exception as error:
+            raise self._error(name, error) from None
+
+    def whole(self, name: str, nbytes: int) -> Iterator[memoryview]:
+        """A file of `nbytes` bytes as it arrives, from a server that does not answer ranges; raises `RemoteError`."""
+        import obstore
+
+        try:
+            result = obstore.get(self._open(_WHOLE_TIMEOUT), name)
+            if result.meta["size"] != nbytes:
+                raise self._wrong(name, 0, nbytes, 0, result.meta["size"])
+            yield from self._exactly(name, result, 0, nbytes)
+        except RemoteError:
+            raise
+        except Exception as error:
+            raise self._error(name, error) from None
+
+    def _exactly(self, name: str, result: Any, start: int, stop: int) -> Iterator[memoryview]:
+        at = start
+        for piece in result.stream(min_chunk_size=PIECE_NBYTES):
+            data = memoryview(piece)
+            at += len(data)
+            if at > stop:
+                break
+            yield data
+        if at != stop:
+            raise self._wrong(name, start, stop, start, at)
+
+    def _wrong(self, name: str, start: int, stop: int, begin: int, end: int) -> RemoteError:
+        return RemoteError(
+            f"{self.url}/{name}: expected bytes {start} to {stop}, the server sent {begin} to {end}. "
+            "Was the file replaced, or is there a proxy that changes answers?"
+        )
+
     def read_all(self, name: str, limit: int) -> tuple[bytes, str | None]:
         """A file of at most `limit` bytes, and its version; raises `RemoteError`."""
         import obstore
@@ -115,12 +198,41 @@ class Location:
         except Exception as error:
             raise self._error(name, error) from None
 
-    def write(self, name: str, data: bytes | Path) -> None:
-        """Write a file, in parts if it is large, over one that is there; raises `RemoteError`."""
+    def write(self, name: str, data: bytes | Path | Iterator[bytes], *, sha256: str | None = None) -> None:
+        """Write a file, in parts if it is large, over one that is there.
+
+        Args:
+            name: of the file.
+            data: its bytes; a local file; or parts of `PART_NBYTES` bytes, of which the last may be shorter. If making
+                a part raises an error, the upload is given up, and the error is raised.
+            sha256: to be recorded with it, for `find_recorded`, where the place can do that.
+
+        Raises:
+            RemoteError: the server cannot be reached, or refuses.
+        """
+        import obstore
+
+        given = _Parts(data) if isinstance(data, Iterator) else None
+        record: Any = {"attributes": {_RECORD: sha256}} if sha256 and self._keeps_records else {}
+        try:
+            obstore.put(self._store, name, given or data, chunk_size=PART_NBYTES, mode="overwrite", **record)
+        except Exception as error:
+            if given is not None and given.error is not None:
+                raise given.error from None
+            raise self._error(name, error) from None
+
+    @property
+    def _keeps_records(self) -> bool:
+        return self._given.lower().startswith(("s3://", "gs://", "az://"))
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there; raises `RemoteError`."""
         import obstore
 
         try:
-            obstore.put(self._store, name, data, chunk_size=PART_NBYTES, mode="overwrite")
+            obstore.delete(self._store, name)
+        except FileNotFoundError:
+            pass
         except Exception as error:
             raise self._error(name, error) from None
 
@@ -144,18 +256,49 @@ class Location:
         """What to raise for what obstore raised. Its own words may hold a signed URL, so they are not passed on."""
         import obstore.exceptions as known
 
-        where = f"{self.url}/{name}"
-        status = _STATUS.search(str(error))
+        where, text = f"{self.url}/{name}", str(error)
+        status = _STATUS.search(text)
+        number = status[1] if status else ""
+        if "NoSuchBucket" in text:
+            return RemoteError(f"{where}: there is no such bucket. Check the URL, or make the bucket first.", "missing")
         if isinstance(error, FileNotFoundError):
             return RemoteError(f"{where}: there is no such file.", "missing")
         if isinstance(error, known.PreconditionError):
             return RemoteError(f"{where}: the file was replaced by another. Open the store again.", "replaced")
-        if isinstance(error, known.UnauthenticatedError | known.PermissionDeniedError) or (
-            status and status[1] in ("401", "403")
-        ):
+        if isinstance(error, known.NotSupportedError) or "non-partial" in text:
+            return RemoteError(f"{where}: the server cannot do what was asked for, such as ranges.", "no-ranges")
+        if "UnexpectedRange" in text:
+            return RemoteError(f"{where}: the server sent another part of the file than was asked for. Try again.")
+        if "ExpiredToken" in text or "RequestTimeTooSkewed" in text:
+            what = "the credentials have expired, or the clock is wrong"
+            return RemoteError(f"{where}: access is refused: {what}. Get new ones and try again.", "refused")
+        refused = isinstance(error, known.UnauthenticatedError | known.PermissionDeniedError)
+        if refused or number in ("401", "403"):
             return RemoteError(f"{where}: access is refused. Check the credentials, and what they allow.", "refused")
+        if "BadScheme" in text:
+            return RemoteError(f"{where}: the server redirects from https to http, which is refused.", "refused")
         what = f"the server answers {status[0]}" if status else "the server cannot be reached, or does not answer"
         return RemoteError(f"{where}: {what}. Check the URL and the network, and try again.", "unreachable")
+
+
+class _Parts:
+    """An iterator of parts that keeps the error that ended it: obstore would put its own in the place of it."""
+
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts = parts
+        self.error: BaseException | None = None
+
+    def __iter__(self) -> _Parts:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._parts)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self.error = error
+            raise
 
 
 def shown(url: str) -> str:
@@ -165,7 +308,7 @@ def shown(url: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
 
 
-def _open(url: str) -> Any:
+def _open(url: str, timeout: str) -> Any:
     found = _URL.match(url)
     scheme = found[1].lower() if found else ""
     if scheme not in SCHEMES:
@@ -174,14 +317,33 @@ def _open(url: str) -> Any:
         from obstore import store
     except ImportError:
         raise OptionError(f"{shown(url)}: obstore is not installed: pip install 'tensorstore-ds[cloud]'") from None
-    options: Any = {**_WAIT}
+    options: Any = {**WAIT, "timeout": timeout}
     try:
         if scheme == "file":
-            return store.LocalStore(urlsplit(url).path, mkdir=True)
+            return store.LocalStore(unquote(urlsplit(url).path), mkdir=True)
         if scheme in ("http", "https"):
-            options["allow_http"] = scheme == "http"
-            return store.HTTPStore.from_url(url, client_options=options)
+            return _open_web(*_without_user(url), timeout)
         plain = {"allow_http": True} if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true") else {}
-        return store.from_url(url, client_options={**options, **plain})  # type: ignore[call-overload]
+        return store.from_url(url, client_options={**options, **plain}, retry_config=RETRY)  # type: ignore[call-overload]
     except Exception as error:
         raise OptionError(f"{shown(url)}: this URL cannot be used ({type(error).__name__}).") from None
+
+
+def _without_user(url: str) -> tuple[str, dict[str, str]]:
+    """A URL without its user and password, and the header that says them: obstore would leave them out."""
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    if not user:
+        return url, {}
+    name, _, password = user.partition(":")
+    encoded = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
+    return urlunsplit(parts._replace(netloc=host)), {"authorization": f"Basic {encoded}"}
+
+
+def _open_web(url: str, headers: Mapping[str, str], timeout: str) -> Any:
+    from obstore import store
+
+    options: Any = {**WAIT, "timeout": timeout, "allow_http": urlsplit(url).scheme.lower() == "http"}
+    if headers:
+        options["default_headers"] = dict(headers)
+    return store.HTTPStore.from_url(url, client_options=options, retry_config=RETRY)  # type: ignore[arg-type]

@@ -1,0 +1,70 @@
+"""Copy a store to the Hugging Face Hub, by huggingface_hub: its files in some commits, its root in the last one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from tensorstore_ds.errors import FormatError, OptionError, Problem
+from tensorstore_ds.remote.hub import HubPlace, api, failure, parse
+from tensorstore_ds.remote.location import Location
+from tensorstore_ds.sharing.existing import other_store, store_at
+from tensorstore_ds.sharing.selection import Content
+from tensorstore_ds.sharing.transfer import Counter, Transfer
+
+
+def push_to_hub(source: Path | None, url: str, content: Content, counter: Counter) -> Transfer:
+    """Copy the store at a path; raises as `push` does."""
+    place = parse(url)
+    if source is None:
+        raise OptionError(f"{place.url}: a store is pushed to the Hub from a path. Pull it first.")
+    if not place.path:
+        raise OptionError(f"{place.url}: expected a folder for the store, as in {place.url}/photos.tsds, found none.")
+    found = store_at(Location(url))
+    if found is not None and found != content.sha256:
+        raise other_store(place.url, found)
+    if found is None:
+        _check_listed(source, content)
+        counter.begin(0, content.nbytes)
+        try:
+            _commit(api(), place, source, content)
+        except Exception as error:  # those of the HTTP library, too
+            found = store_at(Location(url))  # another push may have been quicker
+            if found is None:
+                raise failure(place, error) from None
+            if found != content.sha256:
+                raise other_store(place.url, found) from None
+        counter.add(content.nbytes)
+    return Transfer(place.url, content.sha256, content.nbytes, counter.moved, counter.seconds, not counter.moved)
+
+
+def _check_listed(source: Path, content: Content) -> None:
+    """Raise `FormatError` if other files lie in the store: they would be published with it."""
+    names = {*content.files, *content.lists, "zarr.json"}
+    for folder, _, files in os.walk(source):
+        for file in files:
+            name = (Path(folder) / file).relative_to(source).as_posix()
+            if name not in names:
+                problem = Problem(name, "unlisted-file", "this file is not listed.")
+                raise FormatError(problem, "Remove it, or it would be published.")
+
+
+def _commit(client: Any, place: HubPlace, source: Path, content: Content) -> None:
+    """Upload what the Hub lacks, then the root, which the Hub refuses if something else was committed meanwhile."""
+    from huggingface_hub import CommitOperationAdd
+
+    where = {"repo_id": place.name, "repo_type": "dataset", "revision": place.revision}
+    before = client.upload_folder(
+        folder_path=source,
+        path_in_repo=place.path,
+        ignore_patterns=["zarr.json"],  # that of the root alone
+        commit_message=f"Files of {place.path}",
+        **where,
+    )
+    client.create_commit(
+        operations=[CommitOperationAdd(f"{place.path}/zarr.json", content.root)],
+        commit_message=f"Add {place.path}, the store {content.sha256[:12]}",
+        parent_commit=before.oid,
+        **where,
+    )

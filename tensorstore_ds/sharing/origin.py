@@ -1,0 +1,128 @@
+"""Where a store is copied from: a folder, or a place by URL. Both give its files by name, as they arrive."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from tensorstore_ds.errors import FormatError, OptionError, Problem, RemoteError
+from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, open_file
+from tensorstore_ds.regular_files import tidied
+from tensorstore_ds.remote.location import PIECE_NBYTES, Location, is_url, shown
+
+
+class Origin(Protocol):
+    """A store's files.
+
+    Attributes:
+        url: of the store, or its path, as messages show it.
+        has_ranges: whether a part of a file can be asked for. Known after `root` was read.
+    """
+
+    url: str
+    has_ranges: bool
+
+    def root(self) -> bytes:
+        """The root's ``zarr.json``; raises `FormatError` if there is none, or `RemoteError`."""
+        ...
+
+    def read(self, name: str, limit: int) -> bytes:
+        """A file of at most `limit` bytes."""
+        ...
+
+    def pieces(self, name: str, start: int, stop: int) -> Iterator[memoryview]:
+        """Bytes ``[start, stop)`` of a file, in order; all of it if there are no ranges."""
+        ...
+
+
+class Folder:
+    """A store on this machine. No link in it is followed."""
+
+    has_ranges = True
+
+    def __init__(self, path: Path) -> None:
+        self.url = str(path)
+        self._path = path
+
+    def root(self) -> bytes:
+        """As of `Origin`."""
+        if not (self._path / "zarr.json").exists():
+            message = "this is not a store (it has no zarr.json). Correct the path."
+            raise FormatError(Problem(self.url, "not-a-store", message))
+        return self.read("zarr.json", MANIFEST_MAX_NBYTES)
+
+    def read(self, name: str, limit: int) -> bytes:
+        """As of `Origin`."""
+        with open_file(self._path, name) as file:
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise FormatError(Problem(name, "file-size", f"expected at most {limit} bytes, found more."))
+        return data
+
+    def pieces(self, name: str, start: int, stop: int) -> Iterator[memoryview]:
+        """As of `Origin`."""
+        with open_file(self._path, name) as file:
+            file.seek(start)
+            while start < stop:
+                data = file.read(min(PIECE_NBYTES, stop - start))
+                if not data:
+                    raise FormatError(Problem(name, "file-size", f"expected {stop} bytes, found {start}."))
+                start += len(data)
+                yield memoryview(data)
+
+
+class Remote:
+    """A store by URL."""
+
+    def __init__(self, location: Location) -> None:
+        self.url = location.url
+        self.has_ranges = True
+        self._location = location
+
+    def root(self) -> bytes:
+        """As of `Origin`."""
+        try:
+            data, _ = self._location.read_all("zarr.json", MANIFEST_MAX_NBYTES)
+        except RemoteError as error:
+            if error.reason != "missing" or "bucket" in str(error):
+                raise
+            message = "this is not a store (it has no zarr.json). Correct the URL."
+            raise FormatError(Problem(self.url, "not-a-store", message)) from error
+        try:
+            self._location.read("zarr.json", 1, 2)
+        except RemoteError as error:
+            if error.reason != "no-ranges":
+                raise
+            self.has_ranges = False
+        return data
+
+    def read(self, name: str, limit: int) -> bytes:
+        """As of `Origin`."""
+        return self._location.read_all(name, limit)[0]
+
+    def pieces(self, name: str, start: int, stop: int) -> Iterator[memoryview]:
+        """As of `Origin`."""
+        if self.has_ranges:
+            return self._location.pieces(name, start, stop)
+        return self._location.whole(name, stop)
+
+
+def origin_of(place: str | os.PathLike[str]) -> Origin:
+    """A path or a URL as an origin; raises `OptionError`."""
+    path = local_path(place)
+    return Remote(Location(str(place))) if path is None else Folder(path)
+
+
+def local_path(place: str | os.PathLike[str]) -> Path | None:
+    """The path that this is, or that a ``file://`` URL names; None for another URL."""
+    if not is_url(place):
+        return tidied(place)
+    parts = urlsplit(str(place))
+    if parts.scheme.lower() != "file":
+        return None
+    if parts.netloc not in ("", "localhost") or not parts.path:
+        raise OptionError(f"{shown(str(place))}: expected file:///PATH on this machine, found a host.")
+    return tidied(unquote(parts.path))

@@ -1,0 +1,411 @@
+"""Copy a store from a URL, or a path, into a folder that appears in one step.
+
+::
+
+    OUT.partial/
+      tsds.lock     held while a copy runs; it also marks the folder as ours
+      plan.json     the store, and the splits and fields that are copied
+      parts.log     what has arrived, see journal.py
+      lists/        the shards' lists, as the whole store has them
+      store/        becomes OUT, by one rename
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from tensorstore_ds import words
+from tensorstore_ds.conversion.work_folder import WorkFolder
+from tensorstore_ds.durable import sync, write_all, write_at
+from tensorstore_ds.errors import (
+    ConversionError,
+    FormatError,
+    OptionError,
+    OutputError,
+    Problem,
+    RemoteError,
+    StoreExistsError,
+)
+from tensorstore_ds.format.manifest import File, shard_path
+from tensorstore_ds.format.root import parse_listing, parse_root
+from tensorstore_ds.options import refusal
+from tensorstore_ds.progress import notebook_bytes
+from tensorstore_ds.reading.store import open as open_store
+from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES
+from tensorstore_ds.reading.verification import verify as verify_store
+from tensorstore_ds.regular_files import tidied
+from tensorstore_ds.sharing.crew import Crew
+from tensorstore_ds.sharing.journal import Journal
+from tensorstore_ds.sharing.origin import Origin, origin_of
+from tensorstore_ds.sharing.selection import Content, Selection
+from tensorstore_ds.sharing.transfer import Counter, OnBytes, Transfer
+
+#: Bytes that are asked for in one request.
+PART_NBYTES = 16 * 1024**2
+#: A request that brings nothing is made so often, with so many seconds between.
+ATTEMPTS, PAUSE = 4, 0.5
+#: Bytes beside the files: metadata of the file system.
+_SPARE_NBYTES = 1024**2
+_READ_NBYTES = 1024**2
+_Span = tuple[int, int]
+_GO_ON = "What was fetched is kept: run the same command again to go on."
+
+
+def pull(
+    url: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    splits: Collection[str] | None = None,
+    fields: Collection[str] | None = None,
+    sha256: str | None = None,
+    verify: bool = False,
+    workers: int = 8,
+    progress: OnBytes | None = None,
+) -> Transfer:
+    """Copy the store at a URL, or a part of it, to a folder on this machine.
+
+    >>> tsds.pull("s3://bucket/photos.tsds", "photos.tsds")                                        # doctest: +SKIP
+    >>> tsds.pull("hf://datasets/me/photos/photos.tsds", "labels.tsds", fields=["label", "key"])   # doctest: +SKIP
+
+    The store grows in ``OUT.partial`` and appears as `out` in one step. Every file is compared with its SHA-256; one
+    that is wrong is fetched once more. After an interruption, the same call fetches what is missing. With `splits` or
+    `fields`, whole files are left out, and the result is a store of its own, with a digest of its own.
+
+    Args:
+        url: of the store: ``s3://``, ``gs://``, ``az://``, ``https://``, ``http://``, ``file://`` or
+            ``hf://datasets/NAME[@REVISION][/PATH]``; or a path.
+        out: path of the copy; must not exist, or be this store.
+        splits: names of the splits; None for all.
+        fields: names of the fields; None for all.
+        sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
+        verify: check chunks and values by the rules of the format, too, as `tensorstore_ds.verify` does.
+        workers: requests at a time, at least 1.
+        progress: called with (bytes done, bytes in all), from several threads, one at a time. None: a notebook shows a
+            bar.
+
+    Raises:
+        RemoteError: the server cannot be reached, refuses, or sends other bytes than the store has.
+        FormatError: there is no store, or another one than `sha256`, or it is damaged.
+        OptionError: the store has no such split or field; parts of another copy lie in ``OUT.partial``.
+        OutputError: the disk is full, or `out` cannot be written.
+        StoreExistsError: there is something else at `out`.
+        ConversionError: another process copies to `out` now.
+    """
+    if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= 256:
+        raise refusal("workers", "a number from 1 to 256", workers)
+    target, origin = tidied(out), origin_of(url)
+    counter = Counter(progress or notebook_bytes("Fetching"))
+    selection = Selection(origin.root(), splits, fields)
+    if sha256 is not None and selection.sha256 != sha256.lower():
+        message = f"expected the store {sha256}, found the store {selection.sha256}."
+        raise FormatError(Problem(origin.url, "checksum", message))
+    with _one_line(target):
+        return _Pull(origin, target, selection, counter, workers, verify).run()
+
+
+@dataclass(slots=True)
+class _Arrival:
+    """A file that arrives. It is hashed as far as it is there without a gap, so that its end takes no time."""
+
+    name: str
+    file: File
+    waiting: set[int] = field(default_factory=set)  #: Where the parts begin that are outstanding.
+    hashed: int = 0
+    sha256: Any = field(default_factory=hashlib.sha256)
+    hashing: Lock = field(default_factory=Lock)  #: Held by the thread that hashes.
+
+
+class _Pull:
+    """One copy."""
+
+    def __init__(
+        self, origin: Origin, out: Path, selection: Selection, counter: Counter, workers: int, verify: bool
+    ) -> None:
+        self._origin, self._out, self._selection = origin, out, selection
+        self._counter, self._verify = counter, verify
+        self._crew = Crew(workers)
+        self._work = out.with_name(f"{out.name}.partial")
+        self._store = self._work / "store"
+        self._folder = WorkFolder(self._work, "copy")
+        self._journal: Journal
+        self._lock = Lock()
+
+    def run(self) -> Transfer:
+        there = os.path.lexists(self._out)
+        if there and not self._selection.is_part:
+            return self._same(self._selection.sha256, 0)
+        if not self._out.parent.is_dir():
+            raise OptionError(f"{self._out}: the folder {self._out.parent} does not exist. Make it first.")
+        if there:  # which store the part will be is known when its lists are
+            content = self._selection.content(self._read_lists(None))
+            return self._same(content.sha256, content.nbytes)
+        self._folder.open(os.urandom(8).hex())
+        try:
+            self._begin()
+            content = self._selection.content(self._read_lists(self._work / "lists"))
+            self._fetch(content)
+            self._commit(content)
+        finally:
+            self._folder.close()
+        counter = self._counter
+        return Transfer(str(self._out), content.sha256, content.nbytes, counter.moved, counter.seconds)
+
+    def _same(self, sha256: str, nbytes: int) -> Transfer:
+        """The store that is at `out` already; raises `StoreExistsError` if it is not the one that is meant."""
+        try:
+            store = open_store(self._out)
+        except FormatError:
+            store = None
+        if store is None or store.sha256 != sha256:
+            what = "something else" if store is None else "another store"
+            text = f"expected no such name, or the same store, found {what}. Choose another name, or remove it first."
+            raise StoreExistsError(f"{self._out}: {text}")
+        self._remove_leftover()
+        with contextlib.suppress(FileNotFoundError):
+            nbytes = nbytes or store.nbytes + (self._out / "zarr.json").stat().st_size
+        return Transfer(str(self._out), sha256, nbytes, 0, self._counter.seconds, was_there=True)
+
+    # --- the work folder ---
+
+    def _remove_leftover(self) -> None:
+        """Remove the folder of a run that was killed after it had committed: nothing in it is of use."""
+        if not os.path.lexists(self._work):
+            return
+        with contextlib.suppress(OSError, OptionError, ConversionError), contextlib.closing(self._folder):
+            self._folder.open(os.urandom(8).hex())
+            if "store" not in os.listdir(self._folder.descriptor) and self._folder.read("plan.json") is not None:
+                self._folder.remove()
+
+    def _begin(self) -> None:
+        """Note what is copied, or compare it with what an interrupted run has noted."""
+        selection = self._selection
+        names = {"splits": [*selection.manifest.splits], "fields": [*selection.fields]}
+        plan = {"copy of": selection.sha256, **names}
+        begun = self._folder.read("plan.json")
+        journal = self._work / "journal"
+        if (begun is not None and begun != plan) or (journal.is_dir() and any(journal.iterdir())):
+            advice = "Repeat that one to go on with it, or remove this directory."
+            raise OptionError(f"{self._work}: parts of another copy or conversion are kept here. {advice}")
+        if begun is None:
+            self._folder.remove_all_but(set())
+            self._folder.write("plan.json", plan)
+        for name in ("lists", "store"):
+            self._folder.make_folder(name)
+
+    def _read_lists(self, kept: Path | None) -> dict[str, bytes]:
+        """The shards' lists by name, as the whole store has them; those that were read before are in `kept`."""
+        lists: dict[str, bytes] = {}
+        shards = {f"{shard_path(split, i)}/zarr.json": shard for split, i, shard in self._selection.shards()}
+
+        def read(name: str) -> None:
+            file = kept / name.replace("/", ".") if kept else None
+            if file is not None and file.is_file():
+                lists[name] = file.read_bytes()
+                with contextlib.suppress(FormatError):
+                    parse_listing(lists[name], name, shards[name])
+                    return
+            for attempt in range(ATTEMPTS):
+                self._crew.check()
+                try:
+                    data = self._origin.read(name, min(MANIFEST_MAX_NBYTES, shards[name].nbytes))
+                    parse_listing(data, name, shards[name])
+                    break
+                except (RemoteError, FormatError) as error:
+                    if attempt == ATTEMPTS - 1 or not _may_pass(error):
+                        raise self._explained(error) from error
+                    self._crew.wait(PAUSE)
+            self._counter.moved += len(data)
+            lists[name] = data
+            if file is not None:
+                file.write_bytes(data)
+
+        self._crew.run(read, shards)
+        return lists
+
+    # --- fetching ---
+
+    def _fetch(self, content: Content) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+        descriptor = os.open("parts.log", flags, 0o600, dir_fd=self._folder.descriptor)
+        self._journal = Journal(descriptor, {name: file.size for name, file in content.files.items()})
+        try:
+            missing = {name: self._missing(name, file) for name, file in content.files.items()}
+            nbytes = sum(stop - start for parts in missing.values() for start, stop in parts)
+            self._check_room(nbytes + sum(map(len, content.lists.values())) + len(content.root))
+            total = sum(file.size for file in content.files.values())
+            self._counter.begin(total - nbytes, total)
+            self._crew.run(self._part, self._parts(content, missing))
+        finally:
+            self._journal.close()
+
+    def _missing(self, name: str, file: File) -> list[_Span]:
+        """What is to be fetched of a file; for one that is only to be checked, an empty part."""
+        path = self._store / name
+        size = path.stat().st_size if path.is_file() else -1
+        if size == file.size and self._journal.is_whole(name):
+            return []
+        gaps = self._journal.missing(name, file.size) if size >= 0 else [(0, file.size)]
+        if gaps and not self._origin.has_ranges:
+            return [(0, file.size)]
+        return gaps or [(file.size, file.size)]
+
+    def _parts(
+        self, content: Content, missing: dict[str, list[tuple[int, int]]]
+    ) -> Iterator[tuple[_Arrival, int, int]]:
+        """What is to be fetched, in requests of `PART_NBYTES`; the files are made here, when their turn comes."""
+        for name, gaps in missing.items():
+            if not gaps:
+                continue
+            arrival = _Arrival(name, content.files[name])
+            step = PART_NBYTES if self._origin.has_ranges else max(1, arrival.file.size)
+            parts = [(at, min(at + step, stop)) for start, stop in gaps for at in range(start, stop, step)]
+            parts = parts or [(arrival.file.size, arrival.file.size)]
+            arrival.waiting = {start for start, _ in parts}
+            path = self._store / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "ab"):
+                os.truncate(path, arrival.file.size)
+            for start, stop in parts:
+                yield arrival, start, stop
+
+    def _part(self, item: tuple[_Arrival, int, int]) -> None:
+        """Fetch a part; the file is checked with its last one."""
+        arrival, start, stop = item
+        self._fetch_part(arrival.name, start, stop)
+        with self._lock:
+            arrival.waiting.discard(start)
+            there, is_last = min(arrival.waiting, default=arrival.file.size), not arrival.waiting
+        if arrival.hashing.acquire(blocking=is_last):  # if another thread hashes, a later one does the rest
+            try:
+                self._hash(arrival, there)
+            finally:
+                arrival.hashing.release()
+        if is_last:
+            self._finish(arrival)
+
+    def _hash(self, arrival: _Arrival, stop: int) -> None:
+        with open(self._store / arrival.name, "rb", buffering=0) as file:
+            file.seek(arrival.hashed)
+            while arrival.hashed < stop and (data := file.read(min(_READ_NBYTES, stop - arrival.hashed))):
+                self._crew.check()
+                arrival.sha256.update(data)
+                arrival.hashed += len(data)
+
+    def _fetch_part(self, name: str, start: int, stop: int) -> None:
+        """Write bytes ``[start, stop)`` of a file into place. What is cut off is asked for again from there."""
+        at, attempt = start, 0
+        while at < stop:
+            before = at
+            try:
+                for piece in self._origin.pieces(name, at, stop):
+                    self._crew.check()
+                    write_at(self._store / name, piece, at)
+                    self._journal.add(name, at, at + len(piece))
+                    at += len(piece)
+                    self._counter.add(len(piece))
+            except RemoteError as error:
+                attempt = 0 if at > before and self._origin.has_ranges else attempt + 1
+                if attempt == ATTEMPTS or not _may_pass(error):
+                    raise self._explained(error) from error
+                if not self._origin.has_ranges:  # the file comes from its beginning again
+                    self._counter.skip(start - at)
+                    at = start
+                self._crew.wait(PAUSE * attempt)
+
+    def _finish(self, arrival: _Arrival) -> None:
+        """Compare a file with its SHA-256; a wrong one is fetched once more."""
+        name, file = arrival.name, arrival.file
+        path = self._store / name
+        found = arrival.sha256.hexdigest()
+        if found != file.sha256:
+            self._journal.forget(name)
+            self._counter.skip(-file.size)
+            step = PART_NBYTES if self._origin.has_ranges else max(1, file.size)
+            for start in range(0, file.size, step):
+                self._fetch_part(name, start, min(start + step, file.size))
+            found = self._digest(path)
+        if found != file.sha256:
+            self._journal.forget(name)
+            message = f"expected SHA-256 {file.sha256[:12]}..., found {found[:12]}... twice"
+            error = RemoteError(f"{self._origin.url}/{name}: {message}. This file is damaged there: tell its owner.")
+            raise self._explained(error)
+        sync(path)
+        self._journal.add_whole(name)
+
+    def _digest(self, path: Path) -> str:
+        sha256, buffer = hashlib.sha256(), bytearray(_READ_NBYTES)
+        with open(path, "rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                self._crew.check()
+                sha256.update(memoryview(buffer)[:count])
+        return sha256.hexdigest()
+
+    def _explained(self, error: RemoteError | FormatError) -> RemoteError | FormatError:
+        """An error, or that the store was replaced by another meanwhile, which is why."""
+        if getattr(error, "reason", "") in ("refused", "unreachable"):
+            return error
+        with contextlib.suppress(RemoteError, FormatError):
+            if parse_root(self._origin.root())[1] != self._selection.sha256:
+                advice = f"Remove {self._work} and run the same command again."
+                text = f"{self._origin.url}: the store was replaced by another while it was copied. {advice}"
+                return RemoteError(text, "replaced")
+        return error
+
+    def _check_room(self, nbytes: int) -> None:
+        free = shutil.disk_usage(self._work).free
+        if nbytes + _SPARE_NBYTES > free:
+            needed = f"{words.size(nbytes)} are needed, {words.size(free)} are free on this disk"
+            raise OutputError(f"{self._out}: {needed}. Make room, or choose another folder.")
+
+    # --- the end ---
+
+    def _commit(self, content: Content) -> None:
+        """Complete the store, and let it appear."""
+        for name, data in {**content.lists, "zarr.json": content.root}.items():
+            path = self._store / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "wb", buffering=0) as file:
+                write_all(file, data)
+                os.fsync(file.fileno())
+        for folder, _, _ in os.walk(self._store, topdown=False):
+            sync(Path(folder))
+        open_store(self._store, sha256=content.sha256)
+        problems = verify_store(self._store) if self._verify else []
+        if problems:
+            raise FormatError(problems, f"The store at {self._origin.url} is damaged: tell its owner.")
+        parent = os.open(self._out.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if os.path.lexists(self._out):
+                raise StoreExistsError(f"{self._out}: this has appeared meanwhile. Remove it and run this again.")
+            os.rename("store", self._out.name, src_dir_fd=self._folder.descriptor, dst_dir_fd=parent)
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+        self._folder.remove()
+
+
+def _may_pass(error: RemoteError | FormatError) -> bool:
+    """Whether the same request may bring something else the next time."""
+    return error.reason not in ("missing", "refused", "replaced", "unsafe-path", "symlink", "missing-file")
+
+
+@contextlib.contextmanager
+def _one_line(out: Path) -> Iterator[None]:
+    """What the system refuses becomes an `OutputError`; what was fetched stays in ``OUT.partial``."""
+    try:
+        yield
+    except (RemoteError, StoreExistsError):  # system errors to Python, too
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OutputError(f"{out}: the disk is full. Make room. {_GO_ON}") from error
+        raise OutputError(f"{error.filename or out}: {error.strerror or error}. {_GO_ON}") from error

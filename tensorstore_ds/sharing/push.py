@@ -1,0 +1,216 @@
+"""Copy a store to a URL, so that nobody ever sees a part of it: its root is written last, and only if there is none.
+
+While a push runs, a small file ``tsds.push`` at the place holds the digest of its store. It is created only if there is
+none, so that two pushes of different stores never mix their files; the one that ends removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+
+from tensorstore_ds.errors import FormatError, OptionError, Problem, RemoteError, StoreExistsError
+from tensorstore_ds.format.manifest import File, shard_path
+from tensorstore_ds.progress import notebook_bytes
+from tensorstore_ds.reading.store import open as open_store
+from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES
+from tensorstore_ds.remote.location import PART_NBYTES, Location, is_url, shown
+from tensorstore_ds.sharing.crew import Crew
+from tensorstore_ds.sharing.existing import other_store, store_at
+from tensorstore_ds.sharing.hub import push_to_hub
+from tensorstore_ds.sharing.origin import Origin, local_path, origin_of
+from tensorstore_ds.sharing.pull import pull
+from tensorstore_ds.sharing.selection import Content, Selection
+from tensorstore_ds.sharing.transfer import Counter, OnBytes, Transfer
+
+#: Holds the digest of the store that is being pushed. No file of a store is called like this.
+CLAIM = "tsds.push"
+_WORKERS = 8
+
+
+def push(store: str | os.PathLike[str], url: str, *, progress: OnBytes | None = None) -> Transfer:
+    """Copy a store to a URL.
+
+    >>> tsds.push("photos.tsds", "s3://bucket/photos.tsds")                     # doctest: +SKIP
+    >>> tsds.push("photos.tsds", "hf://datasets/me/photos/photos.tsds")         # doctest: +SKIP
+
+    The root's ``zarr.json`` is written last, and only if there is none: whoever finds a store at the URL finds all of
+    it. Every file is compared with its SHA-256 as it is read. A second push of the same store transfers nothing, and
+    after an interruption the same call transfers what is missing.
+
+    Args:
+        store: its path; or a URL.
+        url: of the folder that it becomes: ``s3://``, ``gs://``, ``az://``, ``hf://datasets/NAME/PATH`` or ``file://``.
+        progress: called with (bytes done, bytes in all), from several threads, one at a time. None: a notebook shows a
+            bar.
+
+    Raises:
+        StoreExistsError: another store is at the URL, or is being pushed there.
+        FormatError: the store is damaged.
+        RemoteError: the server cannot be reached, or refuses.
+        OptionError: nothing can be pushed to such a URL.
+        OutputError: a folder by ``file://`` cannot be written.
+    """
+    if not is_url(url):
+        raise OptionError(f"`url`: expected a URL such as s3://bucket/photos.tsds, found {url}. To a path, use copy.")
+    if local_path(url) is not None:
+        return pull(store, local_path(url) or url, progress=progress)
+    if url.lower().startswith(("http://", "https://")):
+        where = shown(url)
+        raise OptionError(f"{where}: a web server takes no store. Push to s3, gs, az or hf, or copy to its folder.")
+    source = local_path(store)
+    if source is not None:
+        open_store(source)  # every file is there, and has its size
+    counter = Counter(progress or notebook_bytes("Pushing"))
+    origin = origin_of(store)
+    content = content_of(origin)
+    if url.lower().startswith("hf://"):
+        return push_to_hub(source, url, content, counter)
+    return _Push(origin, Location(url), content, counter).run()
+
+
+def copy(src: str | os.PathLike[str], dst: str | os.PathLike[str], *, progress: OnBytes | None = None) -> Transfer:
+    """Copy a store from a path or a URL to a path or a URL, as `pull` and `push` do.
+
+    >>> tsds.copy("/data/photos.tsds", "/scratch/photos.tsds")          # doctest: +SKIP
+
+    Args:
+        src: path or URL of the store.
+        dst: path or URL of the copy.
+        progress: as of `push`.
+
+    Raises:
+        TsdsError: as `pull` does, if `dst` is a path; else as `push`.
+    """
+    path = local_path(dst)
+    return push(src, str(dst), progress=progress) if path is None else pull(src, path, progress=progress)
+
+
+def content_of(origin: Origin) -> Content:
+    """All files of a store, as its lists have them."""
+    selection = Selection(origin.root(), None, None)
+    names = {f"{shard_path(split, i)}/zarr.json": shard for split, i, shard in selection.shards()}
+    lists = {name: origin.read(name, min(MANIFEST_MAX_NBYTES, shard.nbytes)) for name, shard in names.items()}
+    return selection.content(lists)
+
+
+class _Push:
+    """One push to an object store."""
+
+    def __init__(self, origin: Origin, place: Location, content: Content, counter: Counter) -> None:
+        self._origin, self._place, self._content, self._counter = origin, place, content, counter
+        self._crew = Crew(_WORKERS)
+
+    def run(self) -> Transfer:
+        if self._is_there() or self._claim():
+            return self._transfer(was_there=True)
+        content = self._content
+        self._counter.begin(0, content.nbytes)
+        above = {name: file for name, file in content.files.items() if name.count("/") < 2}
+        within = {name: file for name, file in content.files.items() if name.count("/") >= 2}
+        lists = {name: File(len(data), hashlib.sha256(data).hexdigest()) for name, data in content.lists.items()}
+        for files in (within, {**lists, **above}):
+            self._crew.run(self._upload, files.items())
+        self._commit()
+        return self._transfer()
+
+    def _transfer(self, *, was_there: bool = False) -> Transfer:
+        content, counter = self._content, self._counter
+        nbytes, moved = content.nbytes, 0 if was_there else counter.moved
+        return Transfer(self._place.url, content.sha256, nbytes, moved, counter.seconds, was_there)
+
+    def _is_there(self) -> bool:
+        """Whether this store is at the place; raises `StoreExistsError` if another one is."""
+        found = store_at(self._place)
+        if found is None or found == self._content.sha256:
+            return found is not None
+        raise other_store(self._place.url, found)
+
+    # --- the claim ---
+
+    def _claim(self) -> bool:
+        """Reserve the place for this store; whether another push has just put the same store there.
+
+        The root is looked for once more afterwards: whoever had the claim before may have ended between.
+        """
+        digest = self._content.sha256
+        try:
+            self._place.create(CLAIM, f"{digest}\n".encode())
+        except StoreExistsError:
+            self._check_claim()
+        try:
+            is_there = self._is_there()
+        except StoreExistsError:
+            self._release()
+            raise
+        if is_there:
+            self._release()
+        return is_there
+
+    def _check_claim(self) -> None:
+        """Raise `StoreExistsError` unless the claim is this store's."""
+        try:
+            found = self._place.read_all(CLAIM, 1000)[0].decode("ascii", "replace").strip()
+        except RemoteError as error:
+            if error.reason != "missing":
+                raise
+            found = "none"
+        if found == self._content.sha256 or (found == "none" and self._is_there()):
+            return
+        where = f"{self._place.url}/{CLAIM}"
+        what = f"another store ({found[:12]}...) is being pushed here, or was and the push was interrupted"
+        raise StoreExistsError(f"{where}: {what}. Let it end, choose another URL, or remove this file.")
+
+    def _release(self) -> None:
+        with contextlib.suppress(RemoteError):  # what is left is in nobody's way
+            if self._place.read_all(CLAIM, 1000)[0].decode("ascii", "replace").strip() == self._content.sha256:
+                self._place.remove(CLAIM)
+
+    # --- files ---
+
+    def _upload(self, item: tuple[str, File]) -> None:
+        """Write a file, unless it is there with the same size and recorded SHA-256."""
+        name, file = item
+        self._crew.check()
+        found = self._place.find_recorded(name)
+        if found is not None and (found.nbytes, found.sha256) == (file.size, file.sha256):
+            self._counter.skip(file.size)
+            return
+        parts = self._parts(name, file)
+        if file.size <= PART_NBYTES:
+            self._place.write(name, b"".join(parts), sha256=file.sha256)
+        else:
+            self._place.write(name, parts, sha256=file.sha256)
+
+    def _parts(self, name: str, file: File) -> Iterator[bytes]:
+        """The bytes of a file in parts of `PART_NBYTES`; ends with an error if they have another SHA-256."""
+        data = self._content.lists.get(name)
+        pieces = iter((memoryview(data),)) if data is not None else self._origin.pieces(name, 0, file.size)
+        sha256, part = hashlib.sha256(), bytearray()
+        for piece in pieces:
+            self._crew.check()
+            sha256.update(piece)
+            part += piece
+            while len(part) > PART_NBYTES:
+                yield bytes(part[:PART_NBYTES])
+                del part[:PART_NBYTES]
+                self._counter.add(PART_NBYTES)
+        if sha256.hexdigest() != file.sha256:
+            message = f"expected SHA-256 {file.sha256[:12]}..., found {sha256.hexdigest()[:12]}...."
+            raise FormatError(Problem(name, "checksum", message), "This store is damaged: nothing was published.")
+        yield bytes(part)
+        self._counter.add(len(part))
+
+    def _commit(self) -> None:
+        """Write the root, if none is there: from now on there is a store."""
+        if not self._is_there():
+            self._check_claim()
+            try:
+                self._place.create("zarr.json", self._content.root)
+                self._counter.add(len(self._content.root))
+            except StoreExistsError:
+                if not self._is_there():
+                    raise
+        self._release()

@@ -1,0 +1,68 @@
+"""What a push, a pull or a copy did."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+
+#: Called with (bytes done, bytes in all), from several threads, one at a time.
+OnBytes = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A store that was copied.
+
+    Attributes:
+        place: where it is now: a path, or a URL without user, password and query.
+        sha256: its digest.
+        nbytes: of all its files.
+        moved: bytes that were transferred by this call.
+        seconds: wall time.
+        was_there: whether the same store was there before, and nothing was done.
+    """
+
+    place: str
+    sha256: str
+    nbytes: int
+    moved: int
+    seconds: float
+    was_there: bool = False
+
+
+class Counter:
+    """Counts bytes for a callback, and for a `Transfer`."""
+
+    def __init__(self, progress: OnBytes) -> None:
+        self.began = time.monotonic()
+        self.moved = 0
+        self._progress = progress
+        self._done = self._total = 0
+        self._lock = Lock()
+
+    def begin(self, done: int, total: int) -> None:
+        """Say how much there is, and how much of it was done before."""
+        self._done, self._total = done, total
+        self._progress(done, total)
+
+    def add(self, nbytes: int) -> None:
+        """So many bytes were transferred."""
+        with self._lock:
+            self.moved += nbytes
+            self._advance(nbytes)
+
+    def skip(self, nbytes: int) -> None:
+        """So many bytes are there already, or, if negative, are of no use."""
+        with self._lock:
+            self._advance(nbytes)
+
+    def _advance(self, nbytes: int) -> None:
+        self._done += nbytes
+        self._progress(self._done, self._total)
+
+    @property
+    def seconds(self) -> float:
+        """Since this was made."""
+        return time.monotonic() - self.began

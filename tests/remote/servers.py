@@ -1,0 +1,66 @@
+"""Servers that tests talk to: S3 by moto, and nginx."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
+_CONFIG = """
+daemon off; pid {folder}/pid; error_log {folder}/error.log;
+events {{}}
+http {{
+  access_log off; client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
+  uwsgi_temp_path {folder}; scgi_temp_path {folder};
+  server {{ listen 127.0.0.1:{port}; root {root}; {extra} }}
+}}
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@contextmanager
+def nginx(root: Path, folder: Path, *, ranges: bool = True) -> Iterator[str]:
+    """Serve a folder, with or without ranges; skips the test where nginx is not installed."""
+    if NGINX is None:
+        pytest.skip("nginx is not installed")
+    port = free_port()
+    folder.mkdir(parents=True)
+    extra = "" if ranges else "max_ranges 0;"
+    config = folder / "nginx.conf"
+    config.write_text(_CONFIG.format(folder=folder, root=root, port=port, extra=extra))
+    main = [NGINX, "-p", str(folder), "-c", str(config), "-e", str(folder / "error.log")]
+    if os.geteuid() == 0:  # its workers may read what only we may
+        main += ["-g", "user root;"]
+    process = subprocess.Popen(main, stderr=subprocess.PIPE)
+    try:
+        wait_for(port, process)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
+
+
+def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Until somebody answers there."""
+    for _ in range(200):
+        if process.poll() is not None:
+            assert process.stderr is not None
+            pytest.fail(process.stderr.read().decode())
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    pytest.fail("the server does not answer")

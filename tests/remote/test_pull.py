@@ -1,0 +1,393 @@
+"""Stores that are pulled: whole and in part, through all that goes wrong on the way."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorstore_ds as tsds
+from remote.conftest import set_credentials
+from remote.fault_proxy import Fault, Proxy, proxy_for
+from remote.servers import nginx
+from small_stores import relist, sealed, tsds as command
+from stores import Samples, interrupted
+from tensorstore_ds.format.root import dump_root, parse_root
+from tensorstore_ds.remote.location import Location
+from tensorstore_ds.sharing import pull as pulling
+
+
+@pytest.fixture
+def pushed(store: tsds.Store, bucket: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of the store in S3, behind the proxy."""
+    tsds.push(store.path, f"{bucket}/s.tsds")
+    set_credentials(monkeypatch, proxy.url)
+    return f"{bucket}/s.tsds"
+
+
+@pytest.fixture(params=["s3", "http"])
+def faulty(request: pytest.FixtureRequest, store: tsds.Store, tmp_path: Path) -> Iterator[tuple[str, Proxy]]:
+    """The URL of the store behind a proxy, which is in front of S3 or of nginx."""
+    if request.param == "s3":
+        yield request.getfixturevalue("pushed"), request.getfixturevalue("proxy")
+        return
+    with nginx(store.path.parent, tmp_path / "nginx") as url, proxy_for(url) as made:
+        yield f"{made.url}/s.tsds", made
+
+
+def contents(store: Path) -> dict[str, bytes]:
+    return {path.relative_to(store).as_posix(): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+# --- all of it, and parts of it ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_from_nginx(store: tsds.Store, tmp_path: Path, ranges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulling, "PART_NBYTES", 300_000)
+    with nginx(store.path.parent, tmp_path / "nginx", ranges=ranges) as url:
+        done = tsds.pull(f"{url}/s.tsds", tmp_path / "p.tsds", verify=True)
+    assert contents(tmp_path / "p.tsds") == contents(store.path)
+    assert (done.sha256, done.nbytes) == (store.sha256, sum(map(len, contents(store.path).values())))
+    assert {path.name for path in tmp_path.iterdir()} == {"nginx", "p.tsds"}
+
+
+def test_from_pythons_own_server(store: tsds.Store, tmp_path: Path) -> None:
+    from functools import partial
+    from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+    from threading import Thread
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(store.path.parent))) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        tsds.pull(f"http://127.0.0.1:{server.server_port}/s.tsds", tmp_path / "p.tsds")
+        server.shutdown()
+        thread.join()
+    assert contents(tmp_path / "p.tsds") == contents(store.path)
+
+
+def test_a_part_is_a_store(store: tsds.Store, pushed: str, proxy: Proxy, tmp_path: Path) -> None:
+    begun = proxy.sent
+    done = tsds.pull(pushed, tmp_path / "p.tsds", fields=["objects", "key"], verify=True)
+    part = tsds.open(tmp_path / "p.tsds")
+    assert list(part["train"].fields) == [name for name in store["train"].fields if name in ("objects", "key")]
+    assert "channels" not in part["train"].statistics and "sizes" not in part["train"].statistics
+    assert part["train"].statistics["objects"] == store["train"].statistics["objects"]
+    assert part.sha256 == done.sha256 != store.sha256
+    np.testing.assert_array_equal(part["train"].table("objects").take([3]).values["boxes"], [[1, 2, 30, 40]])
+    assert proxy.sent - begun < store.nbytes / 10
+    assert tsds.pull(pushed, tmp_path / "p.tsds", fields=["key", "objects"]).was_there
+    with pytest.raises(tsds.StoreExistsError, match="found another store"):
+        tsds.pull(pushed, tmp_path / "p.tsds", fields=["key"])
+    assert tsds.pull(pushed, tmp_path / "all.tsds", fields=list(store["train"].fields)).sha256 == store.sha256
+
+
+def test_some_splits(tmp_path: Path) -> None:
+    with tsds.Writer(tmp_path / "s.tsds", classes=["a", "b"]) as writer:
+        for split, count in (("train", 4), ("val", 2), ("test", 3)):
+            for i in range(count):
+                writer.append(split, image=np.full((4, 4, 1), i, np.uint8), label=i % 2)
+    tsds.pull(tmp_path / "s.tsds", tmp_path / "p.tsds", splits=["val", "train"], fields="image", verify=True)
+    part = tsds.open(tmp_path / "p.tsds")
+    assert part.splits == ("train", "val") and list(part["val"].fields) == ["image"]
+    assert "class_counts" not in part["train"].statistics and "channels" in part["train"].statistics
+    np.testing.assert_array_equal(part["val"]["image"][1], np.full((4, 4, 1), 1))
+    with pytest.raises(tsds.OptionError, match=r"`splits`: expected some of its splits .*Did you mean train"):
+        tsds.pull(tmp_path / "s.tsds", tmp_path / "q.tsds", splits=["trian"])
+
+
+# --- what is at the target --------------------------------------------------------------------------------------
+
+
+def test_the_target_is_never_overwritten(store: tsds.Store, other: tsds.Store, tmp_path: Path) -> None:
+    tsds.copy(store.path, tmp_path / "p.tsds")
+    assert tsds.copy(store.path, tmp_path / "p.tsds").was_there
+    with pytest.raises(tsds.StoreExistsError, match="found another store"):
+        tsds.copy(other.path, tmp_path / "p.tsds")
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(tsds.StoreExistsError, match="found something else"):
+        tsds.copy(other.path, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_work_folder_of_something_else_is_left_alone(
+    store: tsds.Store, other: tsds.Store, pushed: str, proxy: Proxy, tmp_path: Path, impatient: None
+) -> None:
+    (tmp_path / "p.tsds.partial").mkdir()
+    (tmp_path / "p.tsds.partial/mine").write_text("mine")
+    with pytest.raises(tsds.OptionError, match="the work folder of a copy, found a folder"):
+        tsds.pull(pushed, tmp_path / "p.tsds")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "q.tsds.partial").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(tsds.OptionError, match="found something else"):
+        tsds.pull(pushed, tmp_path / "q.tsds")
+    assert not list((tmp_path / "elsewhere").iterdir())
+    proxy.faults.append(Fault("status", status=403))
+    with pytest.raises(tsds.RemoteError):
+        tsds.pull(pushed, tmp_path / "r.tsds")
+    assert (tmp_path / "r.tsds.partial").stat().st_mode & 0o777 == 0o700
+    with pytest.raises(tsds.OptionError, match="parts of another copy or conversion are kept here"):
+        tsds.copy(other.path, tmp_path / "r.tsds")
+    proxy.faults.clear()
+    assert tsds.pull(pushed, tmp_path / "r.tsds", verify=True).sha256 == store.sha256
+
+
+def test_finished_shards_of_a_conversion_are_not_removed(store: tsds.Store, tmp_path: Path) -> None:
+    samples = [np.full((9, 9, 1), i, np.uint8) for i in range(30)]
+    options = tsds.ConvertOptions(shard_nbytes=300, workers=0)
+    interrupted(Samples(samples), tmp_path / "s.tsds", 20, options)
+    before = contents(tmp_path / "s.tsds.partial")
+    assert any(name.startswith("journal/") for name in before)
+    with pytest.raises(tsds.OptionError, match="parts of another copy or conversion"):
+        tsds.copy(store.path, tmp_path / "s.tsds")
+    after = contents(tmp_path / "s.tsds.partial")
+    assert {n: d for n, d in after.items() if n != "tsds.lock"} == {n: d for n, d in before.items() if n != "tsds.lock"}
+
+
+def test_another_store_than_was_meant(store: tsds.Store, tmp_path: Path) -> None:
+    with pytest.raises(tsds.FormatError, match=f"found the store {store.sha256}"):
+        tsds.pull(store.path, tmp_path / "p.tsds", sha256="0" * 64)
+    assert tsds.pull(store.path, tmp_path / "p.tsds", sha256=store.sha256.upper()).sha256 == store.sha256
+
+
+# --- what goes wrong on the way ---------------------------------------------------------------------------------
+
+FAULTS = [
+    Fault("cut", times=5),
+    Fault("cut", times=3, nbytes=0),
+    Fault("cut", times=20, nbytes=200_000),
+    Fault("status", times=3),
+    Fault("status", times=3, status=429),
+    Fault("status", "", times=1, status=500),
+    Fault("content-range", times=2),
+    Fault("whole", times=2),
+    Fault("etag", times=10),
+    Fault("stall", times=2),
+    Fault("flip", times=1),
+    Fault("flip", "00001/zarr.json", times=1),
+    Fault("cut", "s.tsds/train/00000/zarr.json", times=2, nbytes=10),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind}-{fault.path}-{fault.times}")
+def test_right_bytes_at_last(
+    fault: Fault, store: tsds.Store, faulty: tuple[str, Proxy], tmp_path: Path, impatient: None, monkeypatch: Any
+) -> None:
+    pushed, proxy = faulty
+    monkeypatch.setattr(pulling, "PART_NBYTES", 300_000)
+    proxy.faults.append(Fault(**vars(fault)))
+    tsds.pull(pushed, tmp_path / "p.tsds")
+    assert proxy.faults[0].times < fault.times
+    assert contents(tmp_path / "p.tsds") == contents(store.path)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (Fault("cut", nbytes=0), "cannot be reached"),
+        (Fault("status"), "the server answers 503 Service Unavailable"),
+        (Fault("status", status=403), "access is refused"),
+        (Fault("status", status=404), "there is no such file"),
+        (Fault("content-range"), "the server sent another part of the file"),
+        (Fault("whole"), "the server cannot do what was asked for, such as ranges"),
+        (Fault("stall", nbytes=0), "cannot be reached, or does not answer"),
+        (Fault("flip"), r"expected SHA-256 \w{12}\.\.\., found .* twice\. This file is damaged there"),
+        (Fault("flip", "train/00000/zarr.json"), "expected SHA-256"),
+        (Fault("flip", "s.tsds/zarr.json"), "zarr.json"),
+        (Fault("redirect", target="http://127.0.0.1:1/x"), "cannot be reached"),
+    ],
+    ids=lambda value: value.kind + value.path if isinstance(value, Fault) else "",
+)
+def test_one_clear_error(
+    fault: Fault, words: str, store: tsds.Store, faulty: tuple[str, Proxy], tmp_path: Path, impatient: None
+) -> None:
+    pushed, proxy = faulty
+    proxy.faults.append(Fault(**vars(fault)))
+    done = command("pull", pushed, tmp_path / "p.tsds")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert re.search(words, done.stderr) and done.stderr.count("\n") == 1
+    assert not (tmp_path / "p.tsds").exists()
+    proxy.faults.clear()
+    assert tsds.pull(pushed, tmp_path / "p.tsds", verify=True).sha256 == store.sha256
+
+
+def test_a_store_that_is_replaced_in_the_middle(
+    store: tsds.Store, other: tsds.Store, bucket: str, pushed: str, tmp_path: Path, impatient: None, monkeypatch: Any
+) -> None:
+    part = pulling._Pull._part
+    replaced = []
+
+    def replace(self: Any, item: Any) -> None:
+        if not replaced:
+            replaced.append(item)
+            for name, data in contents(other.path).items():
+                Location(f"{bucket}/s.tsds").write(name, data)
+        part(self, item)
+
+    monkeypatch.setattr(pulling._Pull, "_part", replace)
+    with pytest.raises(tsds.RemoteError, match="the store was replaced by another while it was copied") as caught:
+        tsds.pull(pushed, tmp_path / "p.tsds")
+    assert caught.value.reason == "replaced"
+
+
+def test_sizes_that_are_lies(store: tsds.Store, pushed: str, bucket: str, tmp_path: Path, impatient: None) -> None:
+    name = "train/00000/image/c/0/0/0/0"
+    data = (store.path / name).read_bytes()
+    for wrong in (data[:-9], data + b"more"):
+        Location(f"{bucket}/s.tsds").write(name, wrong)
+        if len(wrong) < len(data):
+            with pytest.raises(tsds.RemoteError, match=name):
+                tsds.pull(pushed, tmp_path / "p.tsds")
+        else:  # what is beyond is not asked for
+            assert tsds.pull(pushed, tmp_path / "p.tsds").sha256 == store.sha256
+
+
+@pytest.mark.parametrize("name", ["../x", "..", "a/../../x", "/etc/x", "A", "image/c/0/0/0/0\n"])
+def test_names_that_lead_elsewhere(store: tsds.Store, tmp_path: Path, name: str) -> None:
+    evil = tmp_path / "evil"
+    shutil.copytree(store.path, evil)
+    listing = json.loads((evil / "train/00000/zarr.json").read_bytes())
+    files = listing["attributes"]["tsds"]["files"]
+    files[name] = files.pop("image/c/0/0/0/0")
+    (evil / "train/00000/zarr.json").write_text(json.dumps(listing))
+    relist(evil, "train/00000/zarr.json")
+    with pytest.raises(tsds.FormatError) as caught:
+        tsds.pull(f"file://{evil}", tmp_path / "p.tsds")
+    assert caught.value.reason == "unsafe-path"
+    manifest, _ = parse_root((store.path / "zarr.json").read_bytes())
+    text = dump_root(manifest).replace(b'"train"', json.dumps(name).encode())
+
+    (evil / "zarr.json").write_bytes(
+        sealed(re.sub(rb'"tsds_sha256": "\w+"', b'"tsds_sha256": "' + b"0" * 64 + b'"', text))
+    )
+    with pytest.raises(tsds.FormatError):
+        tsds.pull(f"file://{evil}", tmp_path / "q.tsds")
+
+
+# --- the disk ---------------------------------------------------------------------------------------------------
+
+
+def test_too_little_room_is_said_beforehand(pushed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = pulling.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(pulling.shutil, "disk_usage", lambda _: usage._replace(free=100))
+    with pytest.raises(tsds.OutputError, match="are needed, 100 B are free on this disk"):
+        tsds.pull(pushed, tmp_path / "p.tsds")
+
+
+def test_a_full_disk(store: tsds.Store, pushed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(tsds.OutputError, match=r"the disk is full.*run the same command again to go on"):
+            tsds.pull(pushed, tmp_path / "p.tsds")
+    assert not (tmp_path / "p.tsds").exists()
+    assert tsds.pull(pushed, tmp_path / "p.tsds", verify=True).sha256 == store.sha256
+
+
+def test_a_really_full_disk(store: tsds.Store, pushed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small file system of its own, where this machine lets us mount one."""
+    mount = tmp_path / "small"
+    mount.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=700k", "none", mount], capture_output=True)
+    if made.returncode:
+        pytest.skip("mounting a file system is not permitted here")
+    try:
+        with pytest.raises(tsds.OutputError, match="are free on this disk"):
+            tsds.pull(pushed, mount / "p.tsds")
+        usage = pulling.shutil.disk_usage(tmp_path)
+        monkeypatch.setattr(pulling.shutil, "disk_usage", lambda _: usage)  # others take the room meanwhile
+        with pytest.raises(tsds.OutputError, match=r"the disk is full.*run the same command again"):
+            tsds.pull(pushed, mount / "p.tsds")
+        assert not (mount / "p.tsds").exists()
+        subprocess.run(["mount", "-o", "remount,size=9m", mount], check=True)
+        assert tsds.pull(pushed, mount / "p.tsds", verify=True).sha256 == store.sha256
+    finally:
+        subprocess.run(["umount", "-l", mount], check=True)  # a thread may still wait for the server
+
+
+def test_a_folder_that_is_missing(pushed: str, tmp_path: Path) -> None:
+    with pytest.raises(tsds.OptionError, match="does not exist"):
+        tsds.pull(pushed, tmp_path / "no/p.tsds")
+
+
+# --- interruptions ----------------------------------------------------------------------------------------------
+
+
+def test_killed_at_any_moment(store: tsds.Store, pushed: str, proxy: Proxy, tmp_path: Path) -> None:
+    """Real processes, killed while bytes arrive; what has arrived is not fetched again."""
+    words = [sys.executable, "-m", "tsds_cli", "pull", pushed, str(tmp_path / "p.tsds"), "--workers", "2"]
+    proxy.seconds, begun, draw, kills = 0.02, proxy.sent, random.Random(0), 0
+    for _ in range(6):
+        before = proxy.sent
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        while process.poll() is None and proxy.sent == before:
+            time.sleep(0.005)
+        time.sleep(draw.uniform(0, 0.2))
+        if process.poll() is None:
+            kills += 1
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        if (tmp_path / "p.tsds").exists():
+            break
+    assert kills > 1
+    proxy.seconds = 0
+    tsds.pull(pushed, tmp_path / "p.tsds")
+    assert contents(tmp_path / "p.tsds") == contents(store.path)
+    again = proxy.sent - begun - store.nbytes
+    assert again < kills * 1_000_000, f"{again} bytes were fetched again"
+
+
+def test_ctrl_c(pushed: str, proxy: Proxy, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "tsds_cli", "pull", pushed, str(tmp_path / "p.tsds")]
+    proxy.seconds, before = 0.1, proxy.sent
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and proxy.sent < before + 300_000:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+    assert error == "tsds: interrupted; what was transferred is kept, the same command goes on from there\n"
+    proxy.seconds = 0
+    assert tsds.pull(pushed, tmp_path / "p.tsds", verify=True).moved > 0
+
+
+def test_a_journal_of_nonsense_costs_bytes_and_nothing_else(
+    store: tsds.Store, pushed: str, proxy: Proxy, tmp_path: Path, impatient: None
+) -> None:
+    proxy.faults.append(Fault("status", "00001/image/c/", status=403))
+    with pytest.raises(tsds.RemoteError):
+        tsds.pull(pushed, tmp_path / "p.tsds")
+    proxy.faults.clear()
+    log, name = tmp_path / "p.tsds.partial/parts.log", "train/00001/image/c/0/0/0/0"
+    lines = f"0 1000 {name}\n5 3 {name}\n0 99999999999 {name}\n1 2 ../../x\n\0\0\0 \nwhole\n0 5000 {name}"
+    log.write_bytes(log.read_bytes() + lines.encode())
+    assert tsds.pull(pushed, tmp_path / "p.tsds").sha256 == store.sha256
+    assert contents(tmp_path / "p.tsds") == contents(store.path)
+
+
+def test_killed_after_the_rename(store: tsds.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("tensorstore_ds.conversion.work_folder.WorkFolder.remove", lambda _: None)
+        tsds.copy(store.path, tmp_path / "p.tsds")
+    assert (tmp_path / "p.tsds.partial").is_dir()
+    assert tsds.copy(store.path, tmp_path / "p.tsds").was_there
+    assert not (tmp_path / "p.tsds.partial").exists()

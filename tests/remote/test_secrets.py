@@ -1,0 +1,122 @@
+"""What is secret goes to its own host, and into no message; and no link leads from https to http."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+import traceback
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+import tensorstore_ds as tsds
+from remote.conftest import set_credentials
+from remote.fault_proxy import Fault, Proxy, proxy_for
+from remote.servers import nginx
+from small_stores import tsds as command
+from tensorstore_ds.remote.location import Location
+
+
+@pytest.fixture
+def web(store: tsds.Store, tmp_path: Path) -> Iterator[str]:
+    with nginx(store.path.parent, tmp_path / "nginx") as url:
+        yield url
+
+
+def authorization(proxy: Proxy) -> list[str | None]:
+    return [headers.get("authorization") for _, _, headers in proxy.requests]
+
+
+def test_a_user_and_a_signature_are_sent_and_never_shown(
+    store: tsds.Store, web: str, tmp_path: Path, impatient: None
+) -> None:
+    with proxy_for(web) as proxy:
+        url = proxy.url.replace("http://", "http://me:pass-word@") + "/s.tsds?sig=sig-nature"
+        done = command("pull", url, tmp_path / "p.tsds")
+        assert done.exit_code == 0
+        assert set(authorization(proxy)) == {"Basic bWU6cGFzcy13b3Jk"}
+        assert all(path.endswith("?sig=sig-nature") for _, path, _ in proxy.requests)
+        written = [path.read_bytes() for path in (tmp_path / "p.tsds").rglob("*") if path.is_file()]
+        assert not any(b"pass-word" in data or b"sig-nature" in data for data in written)
+        for fault in (Fault("status", "", status=403), Fault("status", ""), Fault("cut", "", nbytes=0)):
+            proxy.faults[:] = [fault]
+            done = command("pull", url, tmp_path / "q.tsds")
+            assert done.exit_code == 1
+            for secret in ("pass-word", "sig-nature", "me:"):
+                assert secret not in done.output + done.stderr
+            with pytest.raises(tsds.RemoteError) as caught:
+                tsds.pull(url, tmp_path / "q.tsds")
+            assert "sig-nature" not in "".join(traceback.format_exception(caught.value))
+    assert repr(Location(url)).find("pass-word") < 0
+
+
+def test_wrong_keys(store: tsds.Store, bucket: str, proxy: Proxy, monkeypatch: Any, tmp_path: Path) -> None:
+    set_credentials(monkeypatch, proxy.url)
+    for code in (b"SignatureDoesNotMatch", b"InvalidAccessKeyId"):
+        body = b"<Error><Code>" + code + b"</Code><AWSAccessKeyId>key-id-of-the-test</AWSAccessKeyId></Error>"
+        proxy.faults[:] = [Fault("status", "", status=403, body=body)]
+        for done in (command("pull", f"{bucket}/s", tmp_path / "p"), command("push", store.path, f"{bucket}/s")):
+            assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+            assert "access is refused. Check the credentials" in done.stderr
+            assert "key-id" not in done.stderr and "very-secret" not in done.stderr
+
+
+def test_a_redirect_takes_no_credentials_to_another_host(web: str, store: tsds.Store, tmp_path: Path) -> None:
+    with proxy_for(web) as first, proxy_for(web) as second:
+        elsewhere = second.url.replace("127.0.0.1", "localhost")
+        path = "/s.tsds/train/00000/image/c/0/0/0/0"
+        first.faults.append(Fault("redirect", "00000/image/c/", target=f"{elsewhere}{path}"))
+        tsds.pull(first.url.replace("http://", "http://me:pass-word@") + "/s.tsds", tmp_path / "p.tsds")
+        assert [path for _, path, _ in second.requests] == [path]
+        assert authorization(second) == [None]
+        assert None not in authorization(first)
+        assert "pass-word" not in str(second.requests)
+
+
+def test_a_redirect_to_http_is_refused(web: str, store: tsds.Store, tmp_path: Path, monkeypatch: Any) -> None:
+    """A server with a certificate of its own, which only this test trusts."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    words += ["-keyout", str(key), "-out", str(certificate), "-addext", "subjectAltName=DNS:localhost"]
+    try:
+        subprocess.run(words, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", f"{web}{self.path}")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        trust(monkeypatch)
+        with pytest.raises(tsds.RemoteError) as caught:
+            tsds.pull(f"https://localhost:{server.server_port}/s.tsds", tmp_path / "p.tsds")
+        server.shutdown()
+        thread.join()
+    assert "redirects from https to http, which is refused" in str(caught.value)
+
+
+def trust(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any certificate."""
+    from obstore import store
+
+    made = store.HTTPStore.from_url
+
+    def from_url(url: str, *, client_options: dict[str, Any], **others: Any) -> Any:
+        return made(url, client_options={**client_options, "allow_invalid_certificates": True}, **others)
+
+    monkeypatch.setattr(store.HTTPStore, "from_url", from_url)
