@@ -15,6 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
+from tensorstore_ds import words
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField, UnknownField
 from tensorstore_ds.format.kinds.base import UnknownTableField
@@ -46,7 +47,7 @@ from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split, Store, open as open_store
 from tensorstore_ds.reading.store_files import Origin
 from tensorstore_ds.regular_files import tidied
-from tensorstore_ds.remote.location import is_url, shown
+from tensorstore_ds.remote.location import is_url
 from tensorstore_ds.seeding import fold, torch_seeds
 
 TransformOf = Literal["sample", "image"]
@@ -195,7 +196,7 @@ class StoreDataset(Dataset[Sample]):
             sha256 = sha256 or (path.sha256 if path.origin is not None else None)
         elif is_url(path):
             self._origin = Origin(os.fspath(path), cache_dir, cache_limit)
-            self.path = shown(os.fspath(path))
+            self.path = words.place(os.fspath(path))
         else:
             self.path = tidied(path)
         self.split_name = split

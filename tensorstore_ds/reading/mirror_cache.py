@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorstore_ds import words
 from tensorstore_ds.durable import lock
 from tensorstore_ds.errors import OptionError, OutputError
 from tensorstore_ds.format.strict_json import load_object
@@ -223,9 +224,9 @@ def clear_cache(
     cache = Cache(cache_dir)
     stores = cached_stores(cache_dir)
     if store is not None:
-        from tensorstore_ds.remote.location import is_url, shown
+        from tensorstore_ds.remote.location import is_url
 
-        wanted = shown(store) if is_url(store) else store.lower()
+        wanted = words.place(store) if is_url(store) else store.lower()
         stores = [each for each in stores if each.url == wanted or (wanted and each.sha256.startswith(wanted))]
         if not stores:
             raise OptionError(f"{wanted}: expected a store that is kept in {cache.folder}, found none. See tsds cache.")

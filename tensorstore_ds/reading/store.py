@@ -33,7 +33,7 @@ from tensorstore_ds.reading.packed_files import find_files
 from tensorstore_ds.reading.store_files import Origin, StoreFiles, size_of, start_of
 from tensorstore_ds.reading.zarr_part import ZarrPart
 from tensorstore_ds.regular_files import tidied
-from tensorstore_ds.remote.location import is_url, shown
+from tensorstore_ds.remote.location import is_url
 
 
 def open(
@@ -95,7 +95,7 @@ class Store:
 
     def __init__(self, files: StoreFiles) -> None:
         self.path = files.path
-        self.place: str | Path = files.path if files.origin is None else shown(files.origin.url)
+        self.place: str | Path = files.path if files.origin is None else words.place(files.origin.url)
         self.manifest: Manifest = files.manifest
         self.sha256 = files.sha256
         self.origin = files.origin  #: of a store by URL: what opens it again, with whatever the URL holds

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from tensorstore_ds import words
 from tensorstore_ds.errors import OptionError, RemoteError, StoreExistsError
 
 #: What a URL may begin with.
@@ -65,7 +66,7 @@ class Location:
     """
 
     def __init__(self, url: str) -> None:
-        self.url = shown(url)
+        self.url = words.place(url)
         self._given = url
         if self.url.lower().startswith("hf://"):
             from tensorstore_ds.remote.hub import resolved  # here, because it loads a large package
@@ -301,22 +302,20 @@ class _Parts:
             raise
 
 
-def shown(url: str) -> str:
-    """A URL without user, password, query and fragment, and without a slash at its end."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
-
-
 def _open(url: str, timeout: str) -> Any:
     found = _URL.match(url)
+    where = words.place(url)
     scheme = found[1].lower() if found else ""
     if scheme not in SCHEMES:
-        raise OptionError(f"{shown(url)}: expected a URL that begins with {', '.join(f'{s}://' for s in SCHEMES)}.")
+        raise OptionError(
+            f"{words.place(url)}: expected a URL that begins with {', '.join(f'{s}://' for s in SCHEMES)}."
+        )
     try:
         from obstore import store
     except ImportError:
-        raise OptionError(f"{shown(url)}: obstore is not installed: pip install 'tensorstore-ds[cloud]'") from None
+        raise OptionError(
+            f"{words.place(url)}: obstore is not installed: pip install 'tensorstore-ds[cloud]'"
+        ) from None
     options: Any = {**WAIT, "timeout": timeout}
     try:
         if scheme == "file":
@@ -326,7 +325,7 @@ def _open(url: str, timeout: str) -> Any:
         plain = {"allow_http": True} if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true") else {}
         return store.from_url(url, client_options={**options, **plain}, retry_config=RETRY)  # type: ignore[call-overload]
     except Exception as error:
-        raise OptionError(f"{shown(url)}: this URL cannot be used ({type(error).__name__}).") from None
+        raise OptionError(f"{where}: this URL cannot be used ({type(error).__name__}).") from None
 
 
 def _without_user(url: str) -> tuple[str, dict[str, str]]:

@@ -18,8 +18,9 @@ from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from tensorstore_ds import words
 from tensorstore_ds.errors import RemoteError
-from tensorstore_ds.remote.location import Found, Location, shown
+from tensorstore_ds.remote.location import Found, Location
 
 #: Seconds before each further attempt, where a network or a server failed.
 PAUSES = (0.2, 1.0)
@@ -37,7 +38,7 @@ class Server:
     """
 
     def __init__(self, url: str) -> None:
-        self.url = shown(url)
+        self.url = words.place(url)
         self._given = url
         self._lock = threading.Lock()
         self._process = os.getpid()
@@ -75,7 +76,7 @@ class _Reader:
 
     def __init__(self, url: str) -> None:
         ours, theirs = socket.socketpair()
-        self._url = shown(url)
+        self._url = words.place(url)
         with theirs:
             root = str(Path(__file__).parents[2])
             command = [sys.executable, "-c", _READER, str(theirs.fileno()), root]

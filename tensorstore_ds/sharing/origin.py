@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
+from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, OptionError, Problem, RemoteError
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, open_file
 from tensorstore_ds.regular_files import tidied
-from tensorstore_ds.remote.location import PIECE_NBYTES, Location, is_url, shown
+from tensorstore_ds.remote.location import PIECE_NBYTES, Location, is_url
 
 
 class Origin(Protocol):
@@ -124,5 +125,5 @@ def local_path(place: str | os.PathLike[str]) -> Path | None:
     if parts.scheme.lower() != "file":
         return None
     if parts.netloc not in ("", "localhost") or not parts.path:
-        raise OptionError(f"{shown(str(place))}: expected file:///PATH on this machine, found a host.")
+        raise OptionError(f"{words.place(str(place))}: expected file:///PATH on this machine, found a host.")
     return tidied(unquote(parts.path))

@@ -11,12 +11,13 @@ import hashlib
 import os
 from collections.abc import Iterator
 
+from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, OptionError, Problem, RemoteError, StoreExistsError
 from tensorstore_ds.format.manifest import File, shard_path
 from tensorstore_ds.progress import notebook_bytes
 from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES
-from tensorstore_ds.remote.location import PART_NBYTES, Location, is_url, shown
+from tensorstore_ds.remote.location import PART_NBYTES, Location, is_url
 from tensorstore_ds.sharing.crew import Crew
 from tensorstore_ds.sharing.existing import other_store, store_at
 from tensorstore_ds.sharing.hub import push_to_hub
@@ -58,7 +59,7 @@ def push(store: str | os.PathLike[str], url: str, *, progress: OnBytes | None = 
     if local_path(url) is not None:
         return pull(store, local_path(url) or url, progress=progress)
     if url.lower().startswith(("http://", "https://")):
-        where = shown(url)
+        where = words.place(url)
         raise OptionError(f"{where}: a web server takes no store. Push to s3, gs, az or hf, or copy to its folder.")
     source = local_path(store)
     if source is not None:

@@ -14,6 +14,7 @@ import pytest
 
 import tensorstore_ds as tsds
 from benchmarks.range_server import served
+from remote.servers import nginx
 
 ROOT = Path(__file__).parents[2]
 V1 = ROOT / "formats" / "v1"
@@ -94,6 +95,13 @@ def test_the_example_reads_what_tsds_serves(token: str | None, tmp_path: Path) -
         with tsds.serve(place, token=token) as url:
             done = run(script, url, "train", 3)
         assert json.loads(done.stdout) == expected(store, "train", 3), done.stderr
+
+
+def test_the_example_reads_from_nginx(tmp_path: Path) -> None:
+    script = program(V1 / "examples" / "read.mjs", tmp_path)
+    with nginx(VALID, tmp_path / "nginx") as url:
+        done = run(script, f"{url}/classification.tsds", "train", 3)
+    assert json.loads(done.stdout) == expected(VALID / "classification.tsds", "train", 3), done.stderr
 
 
 def test_the_example_refuses_a_changed_manifest_and_a_row_outside(tmp_path: Path) -> None:
