@@ -79,7 +79,7 @@ def test_options_reach_the_library(path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("tensorstore_ds.diagnose", diagnose)
     assert tsds("doctor", path).exit_code == 130
-    assert seen == [str(path), DiagnoseOptions()]
+    assert seen == [path, DiagnoseOptions()]
     seen.clear()
     arguments = ["--split", "a", "--model", "base", "--batch-size", 3, "--seconds", 9, "--device", "cpu"]
     tsds("doctor", path, *arguments, "--threads", 4, "--prefetch", 5)

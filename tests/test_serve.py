@@ -79,7 +79,7 @@ def test_every_file_and_its_headers(url: str) -> None:
             if name != "zarr.json":
                 assert headers["etag"] == f'"{hashlib.sha256(data).hexdigest()}"'
             assert ask(f"{url}/{name}", "HEAD")[::2] == (200, b"")
-            assert ask(f"{url}/{name}", "HEAD")[1] == {**headers, "date": ask(f"{url}/{name}", "HEAD")[1]["date"]}
+            assert {**ask(f"{url}/{name}", "HEAD")[1], "date": ""} == {**headers, "date": ""}
     assert ask(f"{url}/zarr.json")[1]["etag"] == f'"{tsds.open(STORE).sha256}"'
 
 
