@@ -372,8 +372,15 @@ def test_a_plan_of_other_steps_is_refused(tmp_path):
     for plan in (tsds.ColorJitter(0.1), tsds.Compose([tsds.CenterCrop(4), tsds.Normalize([0.5], [0.5])]), "device?", 3):
         with pytest.raises(OptionError, match="decode"):
             tsds.StoreDataset(path, decode=plan)
-    with pytest.raises(OptionError, match="decode`: expected a field image"):
-        tsds.StoreDataset(path, decode=CROP, fields=("label",))
+        with pytest.raises(OptionError, match="decode"):
+            tsds.DataLoader(tsds.StoreDataset(path), decode=plan)
+    labels = tsds.StoreDataset(path, fields=("label",))
+    for make in (
+        lambda: tsds.StoreDataset(path, decode=CROP, fields=("label",)),
+        lambda: tsds.DataLoader(labels, decode=CROP),
+    ):
+        with pytest.raises(OptionError, match="decode`: expected a field image"):
+            make()
     with pytest.raises(OptionError, match="on_error"):
         tsds.StoreDataset(path, on_error="skip")
     with pytest.raises(OptionError, match="decode`: expected a StoreDataset"):

@@ -235,10 +235,7 @@ class StoreDataset(Dataset[Sample]):
             raise refusal("on_error", f"one of {', '.join(get_args(OnError))}", repr(on_error))
         if return_as == "torchvision":
             self._check_detection()
-        if decode is not None:
-            steps_of(decode)
-            if "image" not in self.fields:
-                raise refusal("decode", "a field image", ", ".join(self.fields))
+        self._check_plan()
 
     @property
     def transform(self) -> Callable[..., Sample] | None:
@@ -425,7 +422,14 @@ class StoreDataset(Dataset[Sample]):
         changed = StoreDataset.__new__(StoreDataset)
         changed.__setstate__(self.__getstate__())
         changed.decode, changed.replaced = decode, []
+        changed._check_plan()
         return changed
+
+    def _check_plan(self) -> None:
+        if self.decode is not None:
+            steps_of(self.decode)
+            if "image" not in self.fields:
+                raise refusal("decode", "a field image", ", ".join(self.fields))
 
     def store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Rows of the split that the data set's `indices` stand for, (n,) int64."""
