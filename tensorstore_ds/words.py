@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from urllib.parse import urlsplit, urlunsplit
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
 def size(nbytes: float) -> str:
@@ -56,6 +59,17 @@ def percent(share: float) -> str:
     ('0.3 %', '25 %', '0 %')
     """
     return f"{100 * share:.{1 if 0 < share < 0.0995 else 0}f} %"
+
+
+def nbytes(text: str) -> int | None:
+    """The bytes that a text such as ``4GiB``, ``500MB`` or ``65536`` means; None if it means none.
+
+    >>> nbytes("500MB"), nbytes("1.5 GiB"), nbytes("65536"), nbytes("much")
+    (500000000, 1610612736, 65536, None)
+    """
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?) ?([kmgt]i?)?b?", text, re.IGNORECASE)
+    number = int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 2**62
+    return number if number < 2**62 else None
 
 
 def place(store: str | os.PathLike[str]) -> str:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_origin
 import click
 
 import tensorstore_ds
+from tensorstore_ds import words
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.options import Option, declarations, meant
 from tsds_cli.messages import with_flags
@@ -31,7 +32,6 @@ _TEXTS = {"license": "SPDX", "citation": "TEXT|@FILE"}
 #: Bytes of a text in a file.
 _TEXT_LIMIT = 2**20
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -149,9 +149,8 @@ def nbytes(value: str | int) -> int:
     """
     if isinstance(value, int):  # a default
         return value
-    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?) ?([kmgt]i?)?b?", value, re.IGNORECASE)
-    number = int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
-    if not 0 < number < 2**62:
+    number = words.nbytes(value)
+    if not number:
         raise click.BadParameter(f"expected a number of bytes, such as 4GiB or 500MB, found {value!r}.")
     return number
 

@@ -38,7 +38,6 @@ STORE = "store.tsds"
 #: A lock that another process has for itself is asked for again, so often and after so many seconds.
 _LOCK_ATTEMPTS, _LOCK_PAUSE = 600, 0.05
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_SIZE = re.compile(r"(\d+)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +245,10 @@ def _limit() -> int | None:
     text = os.environ.get("TSDS_CACHE_LIMIT", "").strip()
     if not text:
         return None
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    limit = words.nbytes(text)
+    if limit is None:
         raise OptionError(f"TSDS_CACHE_LIMIT: expected a number of bytes, such as 200GB, found {text[:40]!r}.")
-    power = " KMGT".index(found[2].upper() or " ")
-    return int(found[1]) * int((1024 if found[3] else 1000) ** power)
+    return limit
 
 
 def _json(value: dict[str, object]) -> bytes:

@@ -125,11 +125,6 @@ class MirroredFile:
         if self._damage is not None:
             raise self._damage
 
-    @property
-    def nbytes_there(self) -> int:
-        """Bytes that are there."""
-        return self._file.size if self.is_whole else int(np.diff(self._edges)[self._have[:-1] != 0].sum())
-
     # --- what is there
 
     def _open(self) -> None:

@@ -63,6 +63,7 @@ class Location:
 
     Raises:
         OptionError: the URL cannot be used, or the package that it needs is not installed.
+        RemoteError: a folder by ``file://`` is not there; the Hub cannot be reached, or shows no such data set.
     """
 
     def __init__(self, url: str) -> None:
@@ -307,19 +308,18 @@ def _open(url: str, timeout: str) -> Any:
     where = words.place(url)
     scheme = found[1].lower() if found else ""
     if scheme not in SCHEMES:
-        raise OptionError(
-            f"{words.place(url)}: expected a URL that begins with {', '.join(f'{s}://' for s in SCHEMES)}."
-        )
+        raise OptionError(f"{where}: expected a URL that begins with {', '.join(f'{s}://' for s in SCHEMES)}.")
     try:
         from obstore import store
     except ImportError:
-        raise OptionError(
-            f"{words.place(url)}: obstore is not installed: pip install 'tensorstore-ds[cloud]'"
-        ) from None
+        raise OptionError(f"{where}: obstore is not installed: pip install 'tensorstore-ds[cloud]'") from None
     options: Any = {**WAIT, "timeout": timeout}
+    folder = unquote(urlsplit(url).path)
+    if scheme == "file" and not Path(folder).is_dir():
+        raise RemoteError(f"{where}: there is no such folder.", "missing")
     try:
         if scheme == "file":
-            return store.LocalStore(unquote(urlsplit(url).path), mkdir=True)
+            return store.LocalStore(folder)
         if scheme in ("http", "https"):
             return _open_web(*_without_user(url), timeout)
         plain = {"allow_http": True} if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true") else {}

@@ -413,6 +413,7 @@ def test_a_file_url_and_a_place_without_a_store(stores: Path) -> None:
     assert taken(remote, [5, 2]) == taken(local, [5, 2])
     with pytest.raises(tsds.FormatError, match="this is not a store"):
         tsds.open(f"file://{stores}/none.tsds")
+    assert not (stores / "none.tsds").exists()
 
 
 def test_small_files_come_whole(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
