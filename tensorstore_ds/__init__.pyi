@@ -7,9 +7,16 @@ from .comparison.results import Comparison as Comparison
 from .conversion.convert import convert as convert
 from .conversion.estimate import Estimate as Estimate, estimate as estimate
 from .conversion.options import ConvertOptions as ConvertOptions, RepackOptions as RepackOptions
+from .conversion.planned import Plan as Plan
 from .conversion.repack import repack as repack
 from .conversion.result import Progress as Progress, Summary as Summary
 from .conversion.sample_shard import ShardJob as ShardJob
+from .conversion.tasks import (
+    TaskSummary as TaskSummary,
+    commit as commit,
+    convert_task as convert_task,
+    plan as plan,
+)
 from .conversion.writer import Writer as Writer
 from .diagnosis.diagnosis import diagnose as diagnose
 from .diagnosis.options import DiagnoseOptions as DiagnoseOptions
@@ -27,6 +34,7 @@ from .errors import (
     TrainingError as TrainingError,
     TrainingStopped as TrainingStopped,
     TsdsError as TsdsError,
+    UnfinishedError as UnfinishedError,
 )
 from .format.schema import Keypoints as Keypoints
 from .loading.augment.base import Compose as Compose

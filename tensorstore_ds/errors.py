@@ -82,6 +82,22 @@ class ConversionError(TsdsError, RuntimeError):
     """A conversion was stopped by the machine: a full disk, a dead worker process."""
 
 
+class UnfinishedError(ConversionError):
+    """Shards of a planned conversion are missing.
+
+    Attributes:
+        tasks: whose shards they are, as a job array takes them: ``3,7-9``.
+        of: how many tasks there are.
+    """
+
+    def __init__(self, message: str, tasks: str, of: int) -> None:
+        super().__init__(message, tasks, of)
+        self.tasks, self.of = tasks, of
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class ResidencyError(TsdsError, RuntimeError):
     """This machine cannot hold, lock or drop a store's bytes as it was asked to."""
 

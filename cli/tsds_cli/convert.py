@@ -10,24 +10,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from tensorstore_ds import ConvertOptions, words
 from tsds_cli import text
 from tsds_cli.messages import Failure, interrupted, spelled
-from tsds_cli.options import json_option, options_of, path_argument
+from tsds_cli.options import json_option, options_of, path, path_argument
 from tsds_cli.progress import ProgressBar
+from tsds_cli.tasks import convert_task, task_of
 
 if TYPE_CHECKING:
     from tensorstore_ds import Estimate, Problem, Summary
 
 _NEVER_SKIPPED = "shapes-differ"  # images of differing sizes or channels: it may be most of them
+_OF_TASKS = ("source", "task", "workers", "scratch", "as_json")  # what --task goes together with
 _NAMED = 10  # problems printed one by one; --json prints all
 
 
 @click.command()
 @path_argument("source", "SRC")
-@path_argument("out")
+@path_argument("out", required=False)
 @options_of(ConvertOptions)
+@click.option(
+    "--task",
+    type=task_of,
+    metavar="I/N",
+    help="Convert part I of N, from 0, of a store that tsds plan has planned: tsds convert OUT --task I/N. Without N, "
+    "part I of as many as the plan says. All options are the plan's but --workers and --scratch.",
+)
+@click.option(
+    "--scratch",
+    type=path,
+    metavar="DIR",
+    help="With --task, a folder on a disk of this machine, where shards grow before they are copied. Default: beside "
+    "the store.",
+)
 @click.option(
     "--dry-run",
     is_flag=True,
@@ -36,7 +53,17 @@ _NAMED = 10  # problems printed one by one; --json prints all
     "images.",
 )
 @json_option
-def convert(source: Path, out: Path, options: ConvertOptions, dry_run: bool, as_json: bool) -> None:
+@click.pass_context
+def convert(
+    ctx: click.Context,
+    source: Path,
+    out: Path | None,
+    options: ConvertOptions,
+    task: tuple[int, int | None] | None,
+    scratch: Path | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Convert the data set SRC into a new store OUT.
 
     SRC is a folder or a file: class folders, Pascal VOC, dlib's imglab XML, a list in a text or CSV file, MNIST's idx
@@ -49,7 +76,16 @@ def convert(source: Path, out: Path, options: ConvertOptions, dry_run: bool, as_
       tsds convert VOCdevkit voc.tsds --size 480x640 --on-error skip
       tsds convert photos photos.tsds --split train=0.9,val=0.1
       tsds convert photos photos.tsds --size 224 --dry-run
+      tsds convert photos.tsds --task 3/16
     """
+    if task is not None:
+        _check_alone(ctx, out)
+        convert_task(source, task, options.workers, scratch, as_json)
+        return
+    if out is None:
+        raise click.MissingParameter(ctx=ctx, param=next(each for each in ctx.command.params if each.name == "out"))
+    if scratch is not None:
+        raise click.UsageError("--scratch belongs to --task: add that, or leave it out.")
     if dry_run:
         _dry_run(source, out, options, as_json)
         return
@@ -70,10 +106,27 @@ def convert(source: Path, out: Path, options: ConvertOptions, dry_run: bool, as_
         _show(summary, out)
 
 
+def _check_alone(ctx: click.Context, out: Path | None) -> None:
+    """Refuse what the plan says already."""
+    if out is not None:
+        raise click.UsageError(
+            "With --task, name the store alone: tsds convert OUT --task I/N. The plan has the source."
+        )
+    given = ParameterSource.COMMANDLINE
+    for each in ctx.command.params:
+        if each.name not in _OF_TASKS and each.name is not None and ctx.get_parameter_source(each.name) is given:
+            raise click.UsageError(f"{each.opts[0]} is in the plan: leave it out, or plan again with it.")
+
+
 def _show(summary: Summary, out: Path) -> None:
     rows = sum(summary.rows.values())
     rate = f"{rows / summary.seconds:,.0f} samples/s" if summary.seconds else ""
-    done = f"{text.count(rows, 'sample')}, {words.size(summary.nbytes)}, {words.duration(summary.seconds)}, {rate}"
+    show_store(summary, out, f"{words.duration(summary.seconds)}, {rate}")
+
+
+def show_store(summary: Summary, out: Path, took: str) -> None:
+    """Print what a store holds that has just appeared, and how long that took."""
+    done = f"{text.count(sum(summary.rows.values()), 'sample')}, {words.size(summary.nbytes)}, {took}"
     text.echo(text.Styled(str(out), bold=True), f"  {done}")
     text.echo_table([(name, f"{n:,}") for name, n in summary.rows.items()], right=[1])
     if summary.resumed:

@@ -230,9 +230,9 @@ def path(value: str | Path) -> Path:
 # --- arguments and options that several commands share ------------------------------------------------------------
 
 
-def path_argument(name: str, metavar: str | None = None) -> Callable[[F], F]:
+def path_argument(name: str, metavar: str | None = None, *, required: bool = True) -> Callable[[F], F]:
     """A path that the library will check, so that one message serves the command and Python."""
-    return click.argument(name, type=path, metavar=metavar or name.upper())
+    return click.argument(name, type=path, metavar=metavar or name.upper(), required=required)
 
 
 def store_argument(name: str = "store", metavar: str | None = None) -> Callable[[F], F]:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
-import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, Job, faults, identities
+from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, faults, identities
 from tensorstore_ds.conversion.options import ConvertOptions
-from tensorstore_ds.conversion.plan import Block, Selection, ShardName, block_rows, plan_blocks, plan_shards
+from tensorstore_ds.conversion.plan import Selection, ShardName, plan_shards
 from tensorstore_ds.conversion.preparation import AnySource, Prepared, check_room, open_any, prepare, survey
 from tensorstore_ds.conversion.result import (
     OnProgress,
@@ -26,21 +24,18 @@ from tensorstore_ds.conversion.result import (
     in_notebook,
     one_line_for_failures,
 )
+from tensorstore_ds.conversion.shard_conversion import begin_origin, convert_shards
 from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
-from tensorstore_ds.conversion.workers import end_if_inheriting, run_blocks
+from tensorstore_ds.conversion.workers import end_if_inheriting
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.conversion.writer import Writer
 from tensorstore_ds.errors import OptionError, SourceError, one_line
 from tensorstore_ds.format.manifest import shard_path
-from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.options import of_class
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.base import Source
 from tensorstore_ds.sources.sequence import Indexable, item_of, own_classes
 from tensorstore_ds.sources.splits import split_name
-
-#: So many references are joined at a time for their digest.
-_DIGESTED = 10_000
 
 #: Samples of unknown number, or of each split.
 Streams = Iterable[Any] | Mapping[str, Iterable[Any]]
@@ -88,7 +83,7 @@ def convert(
         return summary
     opened = open_any(cast(AnySource, source), options)
     if isinstance(source, str | os.PathLike):
-        _check_apart(opened.path, target)
+        check_apart(opened.path, target)
     return _Conversion(opened, target, options, notify).run()
 
 
@@ -129,7 +124,7 @@ def _raise(error: SourceError) -> NoReturn:
     raise error
 
 
-def _check_apart(source: Path, out: Path) -> None:
+def check_apart(source: Path, out: Path) -> None:
     """Raise `OptionError` where the source or the store would lie in the other."""
     real_source, real_out = source.resolve(), out.resolve()
     if real_source.is_relative_to(real_out):
@@ -227,46 +222,23 @@ class _Conversion:
         files = self._source.files
         if finished is None or not (self._common or files(next(iter(shard)))):
             return None  # where a sequence has its samples from is not known
-        origin = self._begin_origin(shard)
+        origin = begin_origin(self._common, shard)
         for reference in shard:
             origin.update(identities(files(reference)))
         is_bad = self._options.on_error == "fail" and faults(finished.skipped)
         return None if is_bad or finished.origin != origin.hexdigest() else finished
 
-    def _begin_origin(self, shard: Selection) -> hashlib._Hash:
-        """The digest of a shard's references; the identities of its files follow."""
-        origin = hashlib.sha256(self._common)
-        for start in range(0, len(shard), _DIGESTED):
-            # No file name holds a NUL: joined by it, no two lists of references have the same bytes.
-            text = "\0".join(map(str, shard[start : start + _DIGESTED]))
-            origin.update(f"{text}\0".encode("utf-8", "surrogateescape"))
-        return origin
-
     def _convert(self, prepared: Prepared, shards: Mapping[ShardName, Selection]) -> dict[ShardName, FinishedShard]:
-        """Convert the blocks of all shards, and finish one shard after the other."""
-        job, rows = Job(prepared.source, prepared.format), block_rows(self._row_nbytes)
-        workers = usable_cores() if self._options.workers is None else self._options.workers
-        workers = min(workers, sum(math.ceil(len(shard) / rows) for shard in shards.values()))
+        folders = {name: self._workspace.store / shard_path(*name) for name in shards}
+        writers = {name: ShardWriter(folder, prepared.format.fields) for name, folder in folders.items()}
+        converted = convert_shards(
+            prepared, shards, writers, self._options, self._common, on_rows=self._advance, note=self._workspace.note
+        )
         finished = {}
-        with contextlib.ExitStack() as stack:
-            folders = {name: self._workspace.store / shard_path(*name) for name in shards}
-            writers = {name: ShardWriter(folder, job.format.fields) for name, folder in folders.items()}
-
-            def blocks() -> Iterator[Block]:
-                """Those of all shards in order; a shard's files are made when its first block is asked for."""
-                for name, shard in shards.items():
-                    yield from plan_blocks(shard, rows, stack.enter_context(writers[name]).partial)
-
-            results = stack.enter_context(contextlib.closing(run_blocks(job, blocks(), workers, self._workspace.note)))
-            for name, shard in shards.items():
-                origin = self._begin_origin(shard)
-                for start in range(0, len(shard), rows):
-                    result = next(results)
-                    writers[name].append(result)
-                    origin.update(result.files)
-                    self._advance(min(rows, len(shard) - start))
-                finished[name] = writers[name].finish(self._options.layout, len(shard), origin.hexdigest())
-                self._workspace.finish(*name, finished[name])
+        with closing(converted):
+            for name, shard in converted:
+                self._workspace.finish(*name, shard)
+                finished[name] = shard
         return finished
 
     def _advance(self, rows: int) -> None:

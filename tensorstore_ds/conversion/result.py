@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -145,13 +147,19 @@ def commit(
         "tool_version": __version__,
         **origin,
         "options": {**options.recorded(), "encoding": cast(ImageField, fields["image"]).encoding},
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": _now().isoformat(timespec="seconds"),
         "skipped": counts,
         "left_out": dict(Counter(problem.reason for problem in left_out)),
     }
     manifest = Manifest(options.layout, CHUNK_SIZE, fields, splits, {}, provenance, options.license, options.citation)
     manifest = workspace.commit(manifest, [*skipped, *left_out], check_keys=check_keys)
     return summarize(workspace.out, manifest, workspace.began, counts, left_out, resumed, tuple(workspace.notes))
+
+
+def _now() -> datetime:
+    """The time, or that of ``SOURCE_DATE_EPOCH``: with it, the same conversion gives the same bytes, all of them."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return datetime.fromtimestamp(int(epoch), UTC) if re.fullmatch(r"\d{1,11}", epoch) else datetime.now(UTC)
 
 
 def notes_of_classes(options: ConvertOptions, fields: Mapping[str, Field]) -> list[str]:

@@ -6,8 +6,11 @@ fixed fields are written at their place by whoever converts a block; values of t
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import shutil
+import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,6 +33,8 @@ from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.machine import usable_cores
 
 COPY_NBYTES = 8 * 1024**2
+#: Other processes may put the same shard into place meanwhile: then a rename is tried again.
+_ATTEMPTS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +54,17 @@ class FinishedShard:
 
 
 class ShardWriter:
-    """One shard, written in `partial` until it appears as `directory`; a context manager that closes its files."""
+    """One shard, written in `partial` until it appears as `directory`; a context manager that closes its files.
 
-    def __init__(self, directory: Path, fields: Mapping[str, Field]) -> None:
+    Args:
+        directory: of the shard.
+        partial: a folder that nobody else writes to, perhaps on another disk; None for one beside `directory`.
+    """
+
+    def __init__(self, directory: Path, fields: Mapping[str, Field], partial: Path | None = None) -> None:
         self.directory = directory
         self.fields = fields
-        self.partial = directory.with_name(directory.name + ".partial")
+        self.partial = partial or directory.with_name(directory.name + ".partial")
         self._files: dict[str, BinaryIO] = {}
         self._lengths = {group: 0 for name, field in fields.items() for group in field.groups(name)}
         self._runs: list[tuple[int, int]] = []
@@ -113,10 +123,7 @@ class ShardWriter:
             self._close_gaps(raw_path(self.partial, name), field.spec.row_nbytes)
         rows = sum(n for _, n in self._runs)
         shard = complete_shard(self.partial, self.fields, rows, self._lengths, layout, CHUNK_SIZE)
-        if self.directory.exists():
-            shutil.rmtree(self.directory)
-        self.partial.rename(self.directory)
-        sync(self.directory.parent)
+        put_folder(self.partial, self.directory)
         skipped, left_out = tuple(self._skipped), tuple(self._left_out)
         return FinishedShard(shard, self.fields, self._statistics, skipped, samples, origin, left_out)
 
@@ -171,6 +178,44 @@ def _put_in_place(raw: Path, directory: Path, geometry: ArrayGeometry) -> None:
     else:
         seal_array(raw, geometry)
         raw.rename(target)
+
+
+def put_folder(folder: Path, place: Path) -> None:
+    """Give a folder that is on disk its place, from another disk too; one that is there already is removed.
+
+    Several processes may do so at once, with folders of the same content: one of them is there in the end.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            folder.rename(place)
+            break
+        except OSError as error:
+            if error.errno == errno.EXDEV:
+                folder = _move_beside(folder, place)
+            elif error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                earlier = place.with_name(f"{place.name}.{uuid.uuid4().hex}.partial")
+                with contextlib.suppress(FileNotFoundError):  # another process has moved it away
+                    place.rename(earlier)
+                    shutil.rmtree(earlier)
+            else:
+                raise
+    else:
+        raise OSError(errno.EEXIST, "other processes write this shard again and again", str(place))
+    sync(place.parent)
+
+
+def _move_beside(folder: Path, place: Path) -> Path:
+    """Move a folder to the disk of its place, and sync it there."""
+    beside = place.with_name(f"{place.name}.{uuid.uuid4().hex}.partial")
+    try:
+        shutil.copytree(folder, beside, copy_function=shutil.copyfile)
+        for path in (*beside.rglob("*"), beside):
+            sync(path)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    shutil.rmtree(folder)
+    return beside
 
 
 # --- on disk for good -------------------------------------------------------------------------------------------

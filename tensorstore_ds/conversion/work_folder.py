@@ -76,6 +76,22 @@ class WorkFolder:
             write_all(mark, run.encode())
         return note
 
+    def visit(self, *, alone: bool = False) -> None:
+        """Open the folder beside other processes, of other machines too, where locks may mean nothing.
+
+        Args:
+            alone: no other process of this machine may have it locked.
+
+        Raises:
+            FileNotFoundError: there is none.
+            OptionError: there is something of that name that is not ours.
+            ConversionError: another process has the lock.
+        """
+        self._find()
+        with contextlib.suppress(OSError):
+            if alone and not lock(self._locks[0]):
+                raise ConversionError(f"{self.path}: another {self._work} is writing here. Wait for it to end.")
+
     def join(self, run: str) -> None:
         """Open the folder beside the process that has locked it, whose `run` this is.
 
@@ -190,17 +206,22 @@ class WorkFolder:
     def write(self, name: str, value: Mapping[str, Any]) -> None:
         """Write JSON behind its checksum, so that after any crash there is the old file, the new one, or none."""
         data = dump_json(value)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FILE
-        descriptor = os.open(f"{name}.new", flags, 0o600, dir_fd=self.descriptor)
+        new = f"{name}.{os.urandom(8).hex()}.new"  # others may write the same
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, 0o600, dir_fd=self.descriptor)
         with open(descriptor, "wb") as file:
             file.write(f"{hashlib.sha256(data).hexdigest()}\n".encode() + data)
             file.flush()
             os.fsync(descriptor)
-        os.rename(f"{name}.new", name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+        os.rename(new, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
         sync((self.path / name).parent)
 
     def read(self, name: str) -> dict[str, Any] | None:
         """What `write` wrote; None where there is nothing, or something else."""
+        signed = self.read_signed(name)
+        return None if signed is None else signed[0]
+
+    def read_signed(self, name: str) -> tuple[dict[str, Any], str] | None:
+        """As `read`, and the SHA-256 of the JSON."""
         try:
             descriptor = os.open(name, os.O_RDONLY | _FILE, dir_fd=self.descriptor)
         except OSError as error:
@@ -216,7 +237,7 @@ class WorkFolder:
             return None
         with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(data)
-            return value if isinstance(value, dict) else None
+            return (value, checksum.decode()) if isinstance(value, dict) else None
         return None
 
     def remove_file(self, name: str) -> None:

@@ -5,6 +5,7 @@
     OUT.partial/
       tsds.lock        held while a conversion runs; it also marks the folder as ours
       plan.json        the source and all that decides the bytes of the store
+      plan/            of a conversion by several processes, see planned.py
       journal/         train-00000.json: what is known of a finished shard
       store/           becomes OUT, by one rename
 
@@ -18,7 +19,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
@@ -42,6 +43,9 @@ from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.version import __version__
 
+#: The folder of a plan for several processes.
+PLAN = "plan"
+
 
 class Workspace:
     """The directory beside `out` in which it grows; a context manager that holds a lock on it.
@@ -50,13 +54,16 @@ class Workspace:
         out: the store.
         run: of the process that has the lock already, for one that writes shards beside it.
         on_note: called with each of the `notes` when it comes.
+        plans: whether a plan may be there, or is made.
 
     Attributes:
         notes: what the user should be told, though nothing failed.
         began: when this was made, by ``time.monotonic()``.
     """
 
-    def __init__(self, out: Path, run: str = "", on_note: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, out: Path, run: str = "", on_note: Callable[[str], None] = lambda _: None, *, plans: bool = False
+    ) -> None:
         self.out = out
         self.path = out.with_name(out.name + ".partial")
         self.store = self.path / "store"
@@ -65,7 +72,8 @@ class Workspace:
         self.began = time.monotonic()
         self._on_note = on_note
         self._is_guest = bool(run)
-        self._folder = WorkFolder(self.path)
+        self._plans = plans
+        self.folder = WorkFolder(self.path)
         self._committed = False
         self.has_guests = False  #: whether other processes still write when it is left
 
@@ -84,39 +92,68 @@ class Workspace:
             raise OptionError(f"{self.out}: the folder {self.out.parent} does not exist. Make it first.")
         try:
             if self._is_guest:
-                self._folder.join(self.run)
+                self.folder.join(self.run)
                 self.close_in_children()
                 return self
-            if note := self._folder.open(self.run):
+            if note := self.folder.open(self.run):
                 self.note(note)
             if os.path.lexists(self.out):
                 raise self._appeared("Choose another name, or remove it first.")
+            if self.is_planned and not self._plans:
+                text = "a plan for several processes is here. Run its tasks and commit it, or remove this directory."
+                raise OptionError(f"{self.path}: {text}")
             for name in ("journal", "store"):
-                self._folder.make_folder(name)
+                self.folder.make_folder(name)
             if self.guests():
                 text = "a process of an interrupted run is still writing here. Wait for it to end."
                 raise ConversionError(f"{self.path}: {text}")
         except BaseException:
-            self._folder.close()
+            self.folder.close()
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         """Release the lock; a directory without a finished shard is of no use and is removed."""
         try:
-            is_over = self._is_guest or self._committed or self.has_guests or not self._folder.is_in_place()
-            if not is_over and not self.finished_names():
-                self._folder.remove()
+            is_over = self._is_guest or self._committed or self.has_guests or not self.folder.is_in_place()
+            if not is_over and not self.finished_names() and not self.is_planned:
+                self.folder.remove()
         except OSError:
             if kind is None:
                 raise
             # What stopped the conversion is said; the next run finds this directory and clears it.
         finally:
-            self._folder.close()
+            self.folder.close()
 
     def close_in_children(self) -> None:
         """Keep the lock from processes forked from now on. Workers of a conversion have it, and end with it."""
-        self._folder.close_in_children()
+        self.folder.close_in_children()
+
+    @contextlib.contextmanager
+    def visit(self, *, alone: bool = False) -> Iterator[Workspace]:
+        """Be beside the other processes of a planned conversion, without a lock; a context manager of its own.
+
+        Raises:
+            StoreExistsError: `out` exists.
+            OptionError: there is no plan.
+            ConversionError: with `alone`, another process of this machine plans or commits.
+        """
+        if os.path.lexists(self.out):
+            self._remove_leftover()
+            raise StoreExistsError(f"{self.out}: this exists already: it was committed, or it is another store.")
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                self.folder.visit(alone=alone)
+            if not self.is_planned:
+                raise OptionError(f"{self.path}: there is no plan here. Make one first.")
+            yield self
+        finally:
+            self.folder.close()
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether there is a plan for several processes."""
+        return (self.path / PLAN).is_dir()
 
     def note(self, text: str) -> None:
         """Tell the user, now and in the summary."""
@@ -131,15 +168,14 @@ class Workspace:
         Raises:
             OptionError: finished shards of another plan are here; with what differs.
         """
-        versions = [__version__, f"Pillow {PIL.__version__}", f"numcodecs {numcodecs.__version__}"]
-        plan = json.loads(json.dumps({"versions": versions, **plan}))
+        plan = json.loads(json.dumps({"versions": versions(), **plan}))
         begun = self.begun()
         if begun is None:
             if self.finished_names():
                 text = "what an interrupted conversion left cannot be read. The work starts anew."
                 self.note(f"{self.path}: {text}")
             self.clean((), plan=False)
-            self._folder.write("plan.json", plan)
+            self.folder.write("plan.json", plan)
             return
         differing = [name for name in sorted({*begun, *plan}) if begun.get(name) != plan.get(name)]
         if differing:
@@ -153,11 +189,11 @@ class Workspace:
 
     def begun(self) -> dict[str, Any] | None:
         """The plan of the run that finished shards here, if there was one."""
-        return self._folder.read("plan.json") if self.finished_names() else None
+        return self.folder.read("plan.json") if self.finished_names() else None
 
     def finished(self, split: str, index: int) -> FinishedShard | None:
         """What is known of a shard that was finished here; None where there is none that can be used."""
-        data = self._folder.read(_journal_name(split, index))
+        data = self.folder.read(_journal_name(split, index))
         if data is None or not (self.store / shard_path(split, index)).is_dir():
             return None
         try:
@@ -187,11 +223,11 @@ class Workspace:
             "first": finished.first,
             "run": self.run,
         }
-        self._folder.write(_journal_name(split, index), entry)
+        self.folder.write(_journal_name(split, index), entry)
 
     def forget(self, split: str, index: int) -> None:
         """Remove what is noted of a shard, before another is written in its place."""
-        self._folder.remove_file(_journal_name(split, index))
+        self.folder.remove_file(_journal_name(split, index))
 
     def finished_names(self) -> list[tuple[str, int]]:
         """Split and number of the shards that are in the journal and in the store."""
@@ -210,8 +246,8 @@ class Workspace:
             ConversionError: another process writes it, or the run has ended.
         """
         name = shard_path(split, index)
-        is_free = self._folder.lock_file(f"{_journal_name(split, index)}.lock")
-        self._folder.check_run(self.run)  # once more: from here on the lock is seen when the run ends
+        is_free = self.folder.lock_file(f"{_journal_name(split, index)}.lock")
+        self.folder.check_run(self.run)  # once more: from here on the lock is seen when the run ends
         if not is_free:
             raise ConversionError(f"{self.out}: another process is writing the shard {name}. Give each its own.")
         finished = self.finished(split, index)
@@ -221,27 +257,27 @@ class Workspace:
     def guests(self) -> list[str]:
         """The shards that other processes are writing now."""
         locks = [name for name in os.listdir(self.path / "journal") if name.endswith(_LOCK)]
-        busy = [name.removesuffix(_LOCK) for name in locks if self._folder.is_locked(f"journal/{name}")]
+        busy = [name.removesuffix(_LOCK) for name in locks if self.folder.is_locked(f"journal/{name}")]
         return sorted("/".join(name.rsplit("-", 1)) for name in busy)
 
     def dismiss(self) -> list[str]:
         """Let no process begin to write a shard from now on; returns the shards that some are writing still."""
         self.has_guests = True  # unless it is known that there are none
-        self._folder.end_run()
+        self.folder.end_run()
         busy = self.guests()
         self.has_guests = bool(busy)
         return busy
 
     def clean(self, shards: Iterable[tuple[str, int]], *, plan: bool = True) -> None:
         """Remove all but some finished shards, and the plan: what was half written, or is not of this source now."""
-        names = {"journal/", "store/"}  # these two stay, and what is in them goes
+        names = {"journal/", "store/", PLAN}  # the first two stay, and what is in them goes
         if plan:
             names.add("plan.json")
         for split, index in shards:
             names |= {_journal_name(split, index), f"store/{shard_path(split, index)}"}
-        self._folder.remove_all_but(names)
+        self.folder.remove_all_but(names)
         for name in ("journal", "store"):
-            self._folder.make_folder(name)
+            self.folder.make_folder(name)
 
     # --- the end ---
 
@@ -299,7 +335,7 @@ class Workspace:
         try:
             if os.path.lexists(self.out):
                 raise self._appeared("Remove it and run the same command again.")
-            os.rename("store", self.out.name, src_dir_fd=self._folder.descriptor, dst_dir_fd=parent)
+            os.rename("store", self.out.name, src_dir_fd=self.folder.descriptor, dst_dir_fd=parent)
             self._committed = True
             try:
                 os.fsync(parent)
@@ -311,7 +347,7 @@ class Workspace:
         finally:
             os.close(parent)
         try:
-            self._folder.remove()
+            self.folder.remove()
         except OSError as error:
             self.note(f"{self.path}: this work folder could not be removed ({error.strerror}). Remove it.")
 
@@ -319,13 +355,18 @@ class Workspace:
         """Remove the folder of a run that was killed after it had committed: nothing in it is of use."""
         if self._is_guest or not os.path.lexists(self.path):
             return
-        with contextlib.suppress(OSError, OptionError, ConversionError), contextlib.closing(self._folder):
-            self._folder.open(self.run)
-            if "store" not in os.listdir(self._folder.descriptor):
-                self._folder.remove()
+        with contextlib.suppress(OSError, OptionError, ConversionError), contextlib.closing(self.folder):
+            self.folder.open(self.run)
+            if "store" not in os.listdir(self.folder.descriptor):
+                self.folder.remove()
 
     def _appeared(self, advice: str) -> StoreExistsError:
         return StoreExistsError(f"{self.out}: this has appeared meanwhile. {advice}")
+
+
+def versions() -> list[str]:
+    """Of what decides the bytes of a shard."""
+    return [__version__, f"Pillow {PIL.__version__}", f"numcodecs {numcodecs.__version__}"]
 
 
 #: How the name of a shard's lock in the journal ends.

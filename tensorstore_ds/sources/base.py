@@ -123,6 +123,8 @@ class Source(Protocol):
     """
 
     name: ClassVar[str]  # of the format
+    #: Whether every process of a planned conversion scans on its own, because what a scan finds is no plain data.
+    is_scanned_again: ClassVar[bool] = False
     path: Path
     options: SourceOptions
     images: Path  # the folder that the paths in references begin at

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import check_machine, unreadable
@@ -160,6 +160,18 @@ class PackedStrings(Sequence[str]):
         self._bytes = bytearray()
         self._offsets = array("q", [0])
         self.extend(strings)
+
+    @classmethod
+    def of(cls, data: Any, offsets: Any) -> PackedStrings:
+        """Those in two buffers: UTF-8 back to back, and int64 offsets of each and of the end. None can be added."""
+        made = cls()
+        made._bytes, made._offsets = data, offsets
+        return made
+
+    @property
+    def buffers(self) -> tuple[bytearray, array[int]]:
+        """The two buffers, as of `of`. Views."""
+        return self._bytes, self._offsets
 
     def extend(self, strings: Iterable[str]) -> None:
         """Add strings at the end."""

@@ -1,0 +1,263 @@
+"""The plan of a conversion by several processes, in files: none of them scans the source again.
+
+::
+
+    OUT.partial/plan/
+      plan.json            behind its checksum, which is the plan's digest: all but what follows
+      problems.jsonl       what is wrong with the source, and what is left out of it
+      train.references     the references of a split of the source: UTF-8, back to back
+      train.ends           where each begins and the last one ends: int64
+      train.rows           which of them a split of the store has, if they do not follow one another: int64
+
+References are mapped, so that a process reads those of its own shards alone. For each shard, plan.json has a digest of
+its references.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from tensorstore_ds.conversion import plain
+from tensorstore_ds.conversion.blocks import RowFormat
+from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.plan import Selection, ShardName, plan_shards
+from tensorstore_ds.conversion.preparation import Prepared
+from tensorstore_ds.conversion.shard_conversion import begin_origin
+from tensorstore_ds.conversion.workspace import PLAN, versions
+from tensorstore_ds.durable import sync
+from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, one_line
+from tensorstore_ds.format.manifest_parser import parse_fields
+from tensorstore_ds.sources import FORMATS
+from tensorstore_ds.sources.base import Contents, Reference, Source
+from tensorstore_ds.sources.files import PackedStrings
+
+#: A plan has no more tasks than so many, unless it is asked: clusters limit the size of a job array, often to 1,001.
+TASKS = 1000
+_OF_EVERY_SOURCE = ("path", "options")
+_DIGEST = 32  # characters of the digest of a shard's references
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a conversion by several processes will do.
+
+    Attributes:
+        path: of the store that will be.
+        sha256: the plan's digest, which every finished shard notes.
+        shards: the samples of each shard, by split and number, the largest shards first.
+        tasks: into so many parts the shards are divided, unless a process says otherwise.
+        options: of the conversion.
+        is_new: whether it was made now; else it was here already.
+    """
+
+    path: Path
+    sha256: str
+    shards: Mapping[ShardName, int]
+    tasks: int
+    options: ConvertOptions
+    is_new: bool
+    data: Mapping[str, Any]  #: as plan.json has it
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return self.path.with_name(f"{self.path.name}.partial") / PLAN
+
+    @property
+    def source(self) -> str:
+        """The name of what is converted, without its folder."""
+        return one_line(cast(Path, plain.load(self.data["source"])).name)
+
+    @property
+    def samples(self) -> int:
+        """Of all shards."""
+        return sum(self.shards.values())
+
+    def task(self, index: int, tasks: int | None = None) -> list[ShardName]:
+        """The shards of a task: every `tasks`-th, so that each task has large ones and small ones."""
+        return list(self.shards)[index :: self.tasks if tasks is None else tasks]
+
+    # --- for a process that converts ---
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """The source as it was planned.
+
+        Raises:
+            SourceError: this process does not see the source, or another one at its path.
+            OptionError: the program or its libraries are of other versions.
+        """
+        data = self.data
+        if data["versions"] != versions():
+            found, planned = ", ".join(versions()), ", ".join(data["versions"])
+            message = f"planned with tensorstore-ds {planned}; this process has tensorstore-ds {found}"
+            raise OptionError(f"{self.path}: {message}. Install the same versions everywhere.")
+        source = self._source()
+        row, contents = data["format"], Contents({}, {})
+        format = RowFormat(
+            parse_fields(row["fields"]),
+            plain.load(row["image"]),
+            self.options.on_error,
+            row["channels"],
+            plain.load(row["least_worth"]),
+        )
+        return Prepared(source, contents, self.splits, format, data["row_nbytes"])
+
+    def _source(self) -> Source:
+        source = FORMATS[self.data["source_format"]].load()(plain.load(self.data["source"]), self.options)
+        where = str(source.path)
+        if not source.path.exists():
+            message = "this process does not see the source that was planned."
+            raise SourceError(Problem(where, "no-such-source", message), "Mount it at the same path on every machine.")
+        for name, size, sha256 in self.data["probes"]:
+            path = Path(plain.load(name))
+            if not path.is_file() or path.stat().st_size != size or (sha256 and _sha256(path) != sha256):
+                message = "expected the file that was planned with, found another or none."
+                raise SourceError(Problem(str(path), "source-changed", message), _ANOTHER_SOURCE)
+        if source.is_scanned_again:
+            source.scan()
+        for name, value in plain.load(self.data["state"]).items():
+            setattr(source, name, value)
+        return source
+
+    @cached_property
+    def splits(self) -> dict[str, Selection]:
+        """The samples of each split of the store."""
+        lists = {name: self._list(name, count) for name, count in self.data["lists"].items()}
+        return {
+            name: Selection(each["from"], lists[each["from"]], self._rows(name, each["rows"]))
+            for name, each in self.data["splits"].items()
+        }
+
+    def _list(self, name: str, count: int | None) -> Sequence[Reference]:
+        if count is not None:
+            return range(count)
+        with (self.folder / f"{name}.references").open("rb") as file:
+            text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return PackedStrings.of(text, np.memmap(self.folder / f"{name}.ends", "<i8", "r"))
+
+    def _rows(self, name: str, rows: list[int] | None) -> Any:
+        return np.memmap(self.folder / f"{name}.rows", "<i8", "r") if rows is None else range(*rows)
+
+    def selection(self, names: Iterable[ShardName]) -> dict[ShardName, Selection]:
+        """The samples of some shards; raises `ConversionError` if they are not those that were planned."""
+        every = plan_shards(self.splits, self.data["rows_per_shard"])
+        digests = {(split, index): digest for split, index, _, digest in self.data["shards"]}
+        some = {name: every[name] for name in names}
+        for name, shard in some.items():
+            if begin_origin(b"", shard).hexdigest()[:_DIGEST] != digests[name]:
+                raise ConversionError(f"{self.folder}: its files are damaged. Remove {self.folder.parent}, plan again.")
+        return some
+
+    # --- for the one that commits ---
+
+    def problems(self) -> tuple[list[Problem], tuple[Problem, ...]]:
+        """What is wrong with the source, and what is left out of it."""
+        with open(self.folder / "problems.jsonl", encoding="utf-8") as file:
+            every = [(Problem(*each), is_left_out) for *each, is_left_out in map(json.loads, file)]
+        return [each for each, left_out in every if not left_out], tuple(each for each, left_out in every if left_out)
+
+
+_ANOTHER_SOURCE = "Give every machine the same source, or remove the plan and plan again."
+
+
+def read_plan(out: Path, plan: tuple[dict[str, Any], str] | None, *, is_new: bool = False) -> Plan:
+    """The plan at `out` of what `WorkFolder.read_signed` gave; raises `ConversionError` if there was nothing."""
+    if plan is None:
+        partial = out.with_name(f"{out.name}.partial")
+        raise ConversionError(f"{partial}: the plan cannot be read. Remove this directory, and plan again.")
+    data, sha256 = plan
+    shards = {(split, index): rows for split, index, rows, _ in data["shards"]}
+    largest_first = dict(sorted(shards.items(), key=lambda item: -item[1]))
+    return Plan(out, sha256, largest_first, data["tasks"], plain.load(data["options"]), is_new, data)
+
+
+def write_plan(
+    folder: Path, prepared: Prepared, options: ConvertOptions, asked: Mapping[str, Any], tasks: int | None
+) -> dict[str, Any]:
+    """Write the files of a plan but plan.json, synced; returns what that is to hold."""
+    source, contents, format = prepared.source, prepared.contents, prepared.format
+    rows_per_shard = max(1, options.shard_nbytes // max(1, prepared.row_nbytes))
+    shards = plan_shards(prepared.splits, rows_per_shard)
+    lists = {split.source_split: split.listed for split in prepared.splits.values()}
+    counts = {name: _write_list(folder, name, listed) for name, listed in lists.items()}
+    splits = {name: _write_rows(folder, name, split) for name, split in prepared.splits.items()}
+    with open(folder / "problems.jsonl", "w", encoding="utf-8") as file:
+        for is_left_out, problems in ((False, contents.problems), (True, contents.left_out)):
+            for problem in problems:
+                file.write(json.dumps([*asdict(problem).values(), is_left_out]) + "\n")
+    for path in folder.iterdir():
+        sync(path)
+    state = {} if source.is_scanned_again else {n: v for n, v in vars(source).items() if n not in _OF_EVERY_SOURCE}
+    return {
+        "versions": versions(),
+        "asked": asked,
+        "source": plain.dump(source.path),
+        "source_format": source.name,
+        "state": plain.dump(state),
+        "options": plain.dump(options),
+        "format": {
+            "fields": {name: field.dump() for name, field in format.fields.items()},
+            "image": plain.dump(format.image),
+            "channels": format.channels,
+            "least_worth": plain.dump(format.least_worth),
+        },
+        "row_nbytes": prepared.row_nbytes,
+        "rows_per_shard": rows_per_shard,
+        "lists": counts,
+        "splits": splits,
+        "tasks": max(1, min(len(shards), TASKS)) if tasks is None else tasks,
+        "probes": _probes(prepared),
+        "shards": [
+            [split, index, len(shard), begin_origin(b"", shard).hexdigest()[:_DIGEST]]
+            for (split, index), shard in shards.items()
+        ],
+    }
+
+
+def _write_list(folder: Path, name: str, listed: Sequence[Reference]) -> int | None:
+    """Write the references of a split of the source; those that are numbers need no file, only how many there are."""
+    if isinstance(listed, range):
+        return len(listed)
+    packed = listed if isinstance(listed, PackedStrings) else PackedStrings(cast("Sequence[str]", listed))
+    text, ends = packed.buffers
+    (folder / f"{name}.references").write_bytes(text)
+    (folder / f"{name}.ends").write_bytes(np.asarray(ends, "<i8").data)
+    return None
+
+
+def _write_rows(folder: Path, name: str, split: Selection) -> dict[str, Any]:
+    rows = split.rows
+    if isinstance(rows, range):
+        return {"from": split.source_split, "rows": [rows.start, rows.stop, rows.step]}
+    (folder / f"{name}.rows").write_bytes(np.ascontiguousarray(rows, "<i8").data)
+    return {"from": split.source_split, "rows": None}
+
+
+def _probes(prepared: Prepared) -> list[list[Any]]:
+    """Some files, by which another process knows the source: path, bytes, and SHA-256 of those that all samples share.
+
+    An image of every split is enough to notice that another folder is mounted there.
+    """
+    source, probes = prepared.source, []
+    for path in source.common_files():
+        probes.append([plain.dump(str(path)), path.stat().st_size, _sha256(path)])
+    for split in prepared.splits.values():
+        for name in source.files(next(iter(split))) if len(split) else ():
+            if Path(name).is_file():
+                probes.append([plain.dump(name), Path(name).stat().st_size, ""])
+    return probes
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,71 @@
+"""Shards of a source that was prepared: their blocks converted by workers, and each shard finished in its turn."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping
+
+from tensorstore_ds.conversion.blocks import Job
+from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.plan import Block, Selection, ShardName, block_rows, plan_blocks
+from tensorstore_ds.conversion.preparation import Prepared
+from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
+from tensorstore_ds.conversion.workers import run_blocks
+from tensorstore_ds.machine import usable_cores
+
+#: So many references are joined at a time for their digest.
+_DIGESTED = 10_000
+
+
+def convert_shards(
+    prepared: Prepared,
+    shards: Mapping[ShardName, Selection],
+    writers: Mapping[ShardName, ShardWriter],
+    options: ConvertOptions,
+    common: bytes,
+    *,
+    on_rows: Callable[[int], None],
+    note: Callable[[str], None],
+) -> Generator[tuple[ShardName, FinishedShard]]:
+    """Convert shards in their order, and give each when it is on disk. Close the generator to end its workers.
+
+    Args:
+        writers: of the same shards.
+        common: `identities` of the files that all samples share.
+        on_rows: called with the number of samples that were done since it was called last.
+        note: as of `run_blocks`.
+
+    Raises:
+        SourceError, ConversionError: as of `run_blocks`.
+    """
+    job, rows = Job(prepared.source, prepared.format), block_rows(prepared.row_nbytes)
+    workers = usable_cores() if options.workers is None else options.workers
+    workers = min(workers, sum(math.ceil(len(shard) / rows) for shard in shards.values()))
+    with contextlib.ExitStack() as stack:
+
+        def blocks() -> Iterator[Block]:
+            """Those of all shards in order; a shard's files are made when its first block is asked for."""
+            for name, shard in shards.items():
+                yield from plan_blocks(shard, rows, stack.enter_context(writers[name]).partial)
+
+        results = stack.enter_context(contextlib.closing(run_blocks(job, blocks(), workers, note)))
+        for name, shard in shards.items():
+            origin = begin_origin(common, shard)
+            for start in range(0, len(shard), rows):
+                result = next(results)
+                writers[name].append(result)
+                origin.update(result.files)
+                on_rows(min(rows, len(shard) - start))
+            yield name, writers[name].finish(options.layout, len(shard), origin.hexdigest())
+
+
+def begin_origin(common: bytes, shard: Selection) -> hashlib._Hash:
+    """The digest of a shard's references; the identities of its files follow."""
+    origin = hashlib.sha256(common)
+    for start in range(0, len(shard), _DIGESTED):
+        # No file name holds a NUL: joined by it, no two lists of references have the same bytes.
+        text = "\0".join(map(str, shard[start : start + _DIGESTED]))
+        origin.update(f"{text}\0".encode("utf-8", "surrogateescape"))
+    return origin

@@ -1,0 +1,359 @@
+"""A conversion by several processes, on one machine or many: one plans, any number convert, one commits.
+
+They share a directory, and need no more of it than that a rename is one step: no locks, no file that two append to.
+`planned` says what the plan is. A shard is written in a folder of its own, synced and renamed; after that its record is
+written, with the digest of the plan. Two processes that convert the same shard make the same bytes, and do no harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from tensorstore_ds.conversion.convert import check_apart
+from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.plan import ShardName
+from tensorstore_ds.conversion.planned import Plan, read_plan, write_plan
+from tensorstore_ds.conversion.preparation import Prepared, check_room, open_any, prepare, survey
+from tensorstore_ds.conversion.result import (
+    OnProgress,
+    Progress,
+    Summary,
+    commit as commit_shards,
+    in_notebook,
+    one_line_for_failures,
+)
+from tensorstore_ds.conversion.shard_conversion import convert_shards
+from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
+from tensorstore_ds.conversion.workers import end_if_inheriting
+from tensorstore_ds.conversion.workspace import PLAN, Workspace
+from tensorstore_ds.durable import sync
+from tensorstore_ds.errors import ConversionError, FormatError, OptionError, SourceError, UnfinishedError, one_line
+from tensorstore_ds.format.manifest import shard_path
+from tensorstore_ds.format.root import parse_listing
+from tensorstore_ds.options import of_class, refusal, user_path
+from tensorstore_ds.regular_files import tidied
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSummary:
+    """What a task did.
+
+    Attributes:
+        shards: that it converted.
+        there: shards of it that were there before.
+        samples: in the shards that it converted, with those that were skipped.
+        seconds: wall time.
+        notes: what the user should know, though nothing failed.
+    """
+
+    shards: int
+    there: int
+    samples: int
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+
+def plan(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    options: ConvertOptions | None = None,
+    *,
+    tasks: int | None = None,
+    progress: OnProgress | None = None,
+) -> Plan:
+    """Plan a conversion that several processes will do: scan the source, and note every shard in ``OUT.partial``.
+
+    >>> tsds.plan("photos", "photos.tsds", tasks=16)                                               # doctest: +SKIP
+    >>> tsds.convert_task("photos.tsds", 3)      # anywhere, for each of 0 to 15                    # doctest: +SKIP
+    >>> tsds.commit("photos.tsds")                                                                 # doctest: +SKIP
+
+    The same call finds the plan that is there, and does nothing. Files that are added to the source later are not in
+    the plan.
+
+    Args:
+        source: a folder or file, at a path that every process has.
+        out: path of the new store, in a directory that every process has; must not exist.
+        options: all the rest; `workers` is for each process.
+        tasks: into how many parts the shards are divided; None: one shard each, but at most 1,000 parts.
+        progress: called now and then. None: a notebook shows a bar.
+
+    Raises:
+        SourceError: the source, or with ``on_error="fail"`` an annotation in it, cannot be converted.
+        OptionError: options contradict each other or the source, or something else is at ``OUT.partial``.
+        StoreExistsError: `out` exists.
+        ConversionError: the disk is full, or another process plans here now.
+    """
+    end_if_inheriting()
+    options, notify = of_class(options, ConvertOptions), progress or in_notebook()
+    if tasks is not None and (isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1):
+        raise refusal("tasks", "1 or more", tasks)
+    if not isinstance(source, str | os.PathLike):
+        raise OptionError("source: expected a path, which other processes can read, found Python objects.")
+    source, target = user_path(source).absolute(), tidied(out)
+    opened = open_any(source, options)
+    check_apart(opened.path, target)
+    asked = {"source": one_line(str(source)), "source_format": opened.name, **options.deciding()}
+    asked |= {name: getattr(options, name) for name in ("on_error", "license", "citation")}
+    with one_line_for_failures(target), Workspace(target, plans=True) as workspace:
+        if workspace.is_planned:
+            return _same_plan(workspace, asked)
+        if workspace.finished_names():
+            text = "finished shards of a conversion by one process are kept here"
+            raise OptionError(f"{workspace.path}: {text}. Repeat that one to go on with it, or remove this directory.")
+        notify(Progress("scan", 0, 0))
+        prepared = _surveyed(prepare(opened, options, room=shutil.disk_usage(workspace.path).free), options)
+        if options.layout == "memmap":
+            check_room(prepared.samples * prepared.row_nbytes, shutil.disk_usage(workspace.path).free)
+        workspace.clean((), plan=False)
+        return _write(workspace, prepared, options, asked, tasks)
+
+
+def _surveyed(prepared: Prepared, options: ConvertOptions) -> Prepared:
+    """The same, with images stored as a survey decides where they might differ: no shard may find that out later."""
+    one_size = options.size is not None or options.encoding in ("jpeg", "smart")
+    if options.encoding == "source" or (one_size and options.color != "auto"):
+        return prepared
+    surveyed = survey(prepared)
+    if surveyed.differing is not None:
+        raise SourceError(surveyed.differing)
+    notes = (*prepared.notes, *surveyed.notes)
+    return replace(prepared.as_surveyed(surveyed), notes=notes) if surveyed.notes else prepared
+
+
+def _write(
+    workspace: Workspace, prepared: Prepared, options: ConvertOptions, asked: dict[str, Any], tasks: int | None
+) -> Plan:
+    """Write the plan in a folder of another name, and let it appear."""
+    name = f"{PLAN}.{uuid.uuid4().hex}"
+    workspace.folder.make_folder(name)
+    data = write_plan(workspace.path / name, prepared, options, asked, tasks)
+    data["notes"] = [*prepared.contents.notes, *prepared.notes]
+    workspace.folder.write(f"{name}/plan.json", data)
+    sync(workspace.path / name)
+    try:
+        (workspace.path / name).rename(workspace.path / PLAN)
+    except OSError as error:  # another machine was quicker
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        shutil.rmtree(workspace.path / name)
+        return _same_plan(workspace, asked)
+    sync(workspace.path)
+    for note in data["notes"]:
+        workspace.note(note)
+    return _read(workspace, is_new=True)
+
+
+def _same_plan(workspace: Workspace, asked: dict[str, Any]) -> Plan:
+    """The plan that is there, if it is that of the same source and options."""
+    there = _read(workspace)
+    before, now = there.data["asked"], json.loads(json.dumps(asked))
+    differing = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    if differing:
+        changes = "; ".join(f"{name} was {before.get(name)}, is {now.get(name)}" for name in differing)
+        advice = "Repeat that one to go on with it, or remove this directory."
+        raise OptionError(f"{workspace.path}: the plan of another conversion is here: {changes}. {advice}")
+    return there
+
+
+def _read(workspace: Workspace, *, is_new: bool = False) -> Plan:
+    plan = read_plan(workspace.out, workspace.folder.read_signed(f"{PLAN}/plan.json"), is_new=is_new)
+    workspace.run = plan.sha256
+    return plan
+
+
+def convert_task(
+    out: str | os.PathLike[str],
+    task: int = 0,
+    tasks: int | None = None,
+    *,
+    shards: Sequence[ShardName] | None = None,
+    workers: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+    progress: OnProgress | None = None,
+) -> TaskSummary:
+    """Convert one part of the shards that `plan` has noted; those that are finished already are left as they are.
+
+    Args:
+        out: the store, as of `plan`.
+        task: which part, from 0.
+        tasks: of how many parts; None: as the plan says.
+        shards: these instead, each by split and number.
+        workers: worker processes; None: as the plan's options say.
+        scratch: a folder on a disk of this machine, for shards as they grow; None: in ``OUT.partial``.
+        progress: called now and then, from this thread. None: a notebook shows a bar.
+
+    Raises:
+        SourceError: a sample is bad, or this process does not see the source that was planned.
+        OptionError: there is no plan, or no such task; or the libraries are of other versions.
+        ConversionError: the disk or the memory is full, or a worker process died.
+        StoreExistsError: the store was committed already.
+    """
+    end_if_inheriting()
+    began, target, notify = time.monotonic(), tidied(out), progress or in_notebook()
+    workspace = Workspace(target, on_note=lambda note: notify(Progress("convert", done, total, 0, note)))
+    done = total = 0
+    with one_line_for_failures(target), workspace.visit(), contextlib.ExitStack() as stack:
+        planned = _read(workspace)
+        names = _names(planned, task, tasks, shards)
+        missing = [name for name in names if not _is_finished(workspace, name)]
+        total = sum(planned.shards[name] for name in missing)
+        notify(Progress("convert", 0, total))
+        if not missing:
+            return TaskSummary(0, len(names), 0, time.monotonic() - began)
+        prepared, selection = planned.prepared, planned.selection(missing)
+        options = planned.options if workers is None else replace(planned.options, workers=workers)
+        for split, _ in missing:
+            with contextlib.suppress(FileExistsError):
+                (workspace.store / split).mkdir()
+        folder = None if scratch is None else stack.enter_context(_scratch(Path(scratch)))
+        writers = {name: _writer(workspace, name, prepared, folder) for name in missing}
+
+        def on_rows(rows: int) -> None:
+            nonlocal done
+            done += rows
+            notify(Progress("convert", done, total, done * prepared.row_nbytes))
+
+        stack.callback(_remove, [writer.partial for writer in writers.values()])
+        converted = convert_shards(prepared, selection, writers, options, b"", on_rows=on_rows, note=workspace.note)
+        stack.enter_context(contextlib.closing(converted))
+        for name, finished in converted:
+            workspace.finish(*name, finished)
+        notes = tuple(workspace.notes)
+        return TaskSummary(len(missing), len(names) - len(missing), total, time.monotonic() - began, notes)
+
+
+def _names(planned: Plan, task: int, tasks: int | None, shards: Sequence[ShardName] | None) -> list[ShardName]:
+    if shards is not None:
+        names = [(str(split), int(index)) for split, index in shards]
+        unknown = [name for name in names if name not in planned.shards]
+        if unknown:
+            raise OptionError(f"{planned.path}: the plan has no shard {shard_path(*unknown[0])}.")
+        return names
+    count = planned.tasks if tasks is None else tasks
+    if any(isinstance(number, bool) or not isinstance(number, int) for number in (task, count)) or count < 1:
+        raise refusal("tasks", "a whole number, 1 or more", count)
+    if not 0 <= task < count:
+        raise refusal("task", f"0 to {count - 1:,}, one of {count:,}", task)
+    return planned.task(task, count)
+
+
+@contextlib.contextmanager
+def _scratch(parent: Path) -> Any:
+    """A folder in the scratch folder, which is removed at the end."""
+    if not parent.is_dir():
+        raise refusal("scratch", "a folder", parent)
+    folder = Path(tempfile.mkdtemp(prefix="tsds-", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _writer(workspace: Workspace, name: ShardName, prepared: Prepared, scratch: Path | None) -> ShardWriter:
+    place = workspace.store / shard_path(*name)
+    own = f"{uuid.uuid4().hex}.partial"
+    partial = (
+        place.with_name(f"{place.name}.{own}") if scratch is None else scratch / f"{'-'.join(map(str, name))}.{own}"
+    )
+    return ShardWriter(place, prepared.format.fields, partial)
+
+
+def _remove(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_finished(workspace: Workspace, name: ShardName) -> bool:
+    finished = workspace.finished(*name)
+    return finished is not None and finished.run == workspace.run
+
+
+def commit(out: str | os.PathLike[str]) -> Summary:
+    """Let the store of a plan appear, once all of its shards are there.
+
+    Every record is compared with the plan, and the files of every shard are looked at: their names and sizes, and the
+    list of them by its SHA-256.
+
+    Raises:
+        UnfinishedError: shards are missing; it says which tasks make them.
+        ConversionError: another process commits here now, or a shard is of another plan.
+        OptionError: there is no plan.
+        SourceError: no sample is left to be stored.
+        StoreExistsError: `out` exists: the store was committed already, or it is another one.
+    """
+    target = tidied(out)
+    with one_line_for_failures(target), Workspace(target).visit(alone=True) as workspace:
+        planned = _read(workspace)
+        finished, missing = _finished(workspace, planned)
+        if missing:
+            raise _unfinished(planned, missing)
+        workspace.clean(finished)
+        in_order: dict[str, list[FinishedShard]] = {name: [] for name in planned.data["splits"]}
+        for split, index in sorted(finished, key=lambda name: name[1]):
+            in_order[split].append(finished[split, index])
+        problems, left_out = planned.problems()
+        origin = {"source": planned.source, "source_format": planned.data["source_format"]}
+        for note in planned.data["notes"]:
+            workspace.note(note)
+        fields = next(iter(finished.values())).fields
+        return commit_shards(workspace, planned.options, fields, in_order, origin, problems, left_out, 0)
+
+
+def _finished(workspace: Workspace, planned: Plan) -> tuple[dict[ShardName, FinishedShard], list[ShardName]]:
+    """The shards that are there, and those that are missing."""
+    finished: dict[ShardName, FinishedShard] = {}
+    missing = []
+    for name, rows in planned.shards.items():
+        shard = workspace.finished(*name)
+        if shard is None:
+            missing.append(name)
+        elif shard.run != planned.sha256 or shard.samples != rows:
+            message = f"the shard {shard_path(*name)} is of another plan. Remove this directory, and plan again."
+            raise ConversionError(f"{workspace.path}: {message}")
+        elif _is_there(workspace.store, name, shard):
+            finished[name] = shard
+        else:
+            workspace.forget(*name)
+            missing.append(name)
+    return finished, missing
+
+
+def _is_there(store: Path, name: ShardName, finished: FinishedShard) -> bool:
+    """Whether a shard has the files that its record says."""
+    folder = store / shard_path(*name)
+    try:
+        files = parse_listing((folder / "zarr.json").read_bytes(), shard_path(*name), finished.shard)
+        return all(os.stat(folder / path).st_size == file.size for path, file in files.items())  # noqa: PTH116
+    except (FileNotFoundError, NotADirectoryError, FormatError):
+        return False
+
+
+def _unfinished(planned: Plan, missing: Sequence[ShardName]) -> UnfinishedError:
+    place = {name: i for i, name in enumerate(planned.shards)}
+    tasks = ranges(sorted({place[name] % planned.tasks for name in missing}))
+    counted = f"{len(missing):,} of {len(planned.shards):,} shards are missing"
+    message = f"{planned.path}: {counted}. Run these of the {planned.tasks:,} tasks again: {tasks}."
+    return UnfinishedError(message, tasks, planned.tasks)
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as a job array has them.
+
+    >>> ranges([3, 7, 8, 9])
+    '3,7-9'
+    """
+    runs = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+    ends = [[number for _, number in run] for _, run in runs]
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in ends)
