@@ -103,7 +103,6 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-        sync(path.parent)
     except BaseException as error:
         with suppress(OSError):  # it was never made, or the error that is being raised says why it stays
             partial.unlink()
@@ -113,6 +112,18 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         if not isinstance(system, OSError) or system.filename not in (None, *map(str, (partial, path, path.parent))):
             raise  # nothing that the system said of these files
         raise unwritable(path, system) from error
+    try:
+        sync(path.parent)
+    except OSError as error:
+        raise OutputError(unsynced(path, error)) from error
+
+
+def unsynced(path: Path, error: OSError) -> str:
+    """What to say of a file or folder that stands in its place, but not for sure after a power loss."""
+    reason = error.strerror or str(error)
+    return (
+        f"{path}: it is whole, but its folder could not be synced ({reason}): a power loss may undo it. Check the disk."
+    )
 
 
 def _without_links(path: str, flags: int) -> int:

@@ -185,7 +185,12 @@ def test_every_option_of_the_library_is_an_option_of_the_command(monkeypatch: py
     monkeypatch.setattr("tensorstore_ds.convert", convert)
     assert tsds("convert", "a", "b").exit_code == 130
     assert seen == [ConvertOptions()]
-    assert {f.name for f in fields(ConvertOptions)} == set(options("convert")) - {"dry_run", "as_json", "scratch", "task"}
+    assert {f.name for f in fields(ConvertOptions)} == set(options("convert")) - {
+        "dry_run",
+        "as_json",
+        "scratch",
+        "task",
+    }
 
 
 def loaded(*arguments: str) -> set[str]:

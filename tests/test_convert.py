@@ -498,9 +498,9 @@ def _is_zombie(pid):
 @pytest.mark.parametrize("step", ["rename of the store", "look at the result"])
 def test_killed_while_it_commits(folders, tmp_path, step, monkeypatch):
     """Stopped just before the store appears: the next run needs no sample to be converted again."""
-    stopped = "Workspace._rename" if step == "rename of the store" else "open_store"
+    stopped = "WorkFolder.put_store" if step == "rename of the store" else "open_store"
 
-    def stop(_):
+    def stop(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

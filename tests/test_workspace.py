@@ -220,7 +220,7 @@ def fail_at(monkeypatch, call, number, wanted):
 
 def test_the_last_sync_fails(folders, out, monkeypatch):
     fail_at(monkeypatch, "fsync", errno.EIO, lambda d: out.exists())
-    with pytest.raises(tsds.ConversionError, match="the store is whole, but its folder could not be synced"):
+    with pytest.raises(tsds.ConversionError, match="it is whole, but its folder could not be synced"):
         tsds.convert(folders, out, IN_SHARDS)
     assert tsds.verify(out) == []
 

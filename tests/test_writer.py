@@ -551,11 +551,11 @@ def test_after_an_exception_nothing_appears_and_finished_shards_are_used_again(t
 
 
 def test_stopped_when_it_commits_no_sample_is_made_again(tmp_path, out, monkeypatch):
-    def stop(self):
+    def stop(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("tensorstore_ds.conversion.workspace.Workspace._rename", stop)
+        patch.setattr("tensorstore_ds.conversion.workspace.WorkFolder.put_store", stop)
         with pytest.raises(KeyboardInterrupt):
             Calls().write(out)
     calls = Calls()

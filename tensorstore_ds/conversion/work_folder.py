@@ -18,8 +18,8 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from tensorstore_ds.durable import lock, sync, write_all
-from tensorstore_ds.errors import ConversionError, OptionError
+from tensorstore_ds.durable import lock, sync, unsynced, write_all
+from tensorstore_ds.errors import ConversionError, OptionError, StoreExistsError
 from tensorstore_ds.format.arrays import dump_json
 
 _MARK = "tsds.lock"
@@ -42,6 +42,7 @@ class WorkFolder:
         self.path = path
         self._work = work
         self.descriptor = -1  #: of the folder; -1 while it is closed
+        self.is_over = False  #: whether its store has appeared
         self._locks: list[int] = []  # descriptors; the first is that of the mark
 
     # --- ours or not ---
@@ -249,6 +250,45 @@ class WorkFolder:
     def remove_all_but(self, names: Set[str]) -> None:
         """Remove all but the mark, the paths `names`, and what leads to them. No link is followed."""
         _remove_all_but({_MARK, *names}, self.descriptor)
+
+    def put_store(self, out: Path, advice: str) -> str:
+        """Let the folder ``store`` in it appear as `out`, in one step, and remove the rest; returns a note, or nothing.
+
+        From then on only what threatens the store is an error. A work folder that stays is a note.
+
+        Args:
+            advice: what to do if `out` has appeared meanwhile.
+
+        Raises:
+            StoreExistsError: it has.
+            ConversionError: the store is whole, but may not survive a power loss.
+        """
+        parent = os.open(out.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if os.path.lexists(out):
+                raise StoreExistsError(f"{out}: this has appeared meanwhile. {advice}")
+            os.rename("store", out.name, src_dir_fd=self.descriptor, dst_dir_fd=parent)
+            self.is_over = True
+            try:
+                os.fsync(parent)
+            except OSError as error:
+                raise ConversionError(unsynced(out, error)) from error
+        finally:
+            os.close(parent)
+        try:
+            self.remove()
+        except OSError as error:
+            return f"{self.path}: this work folder could not be removed ({error.strerror}). Remove it."
+        return ""
+
+    def remove_leftover(self, run: str) -> None:
+        """Remove the folder if its store has appeared: a run was killed, or failed, before it could do so."""
+        if not os.path.lexists(self.path):
+            return
+        with contextlib.suppress(OSError, OptionError, ConversionError), contextlib.closing(self):
+            self.open(run)
+            if "store" not in os.listdir(self.descriptor):
+                self.remove()
 
     def remove(self) -> None:
         """Remove the folder, its mark last."""

@@ -74,7 +74,6 @@ class Workspace:
         self._is_guest = bool(run)
         self._plans = plans
         self.folder = WorkFolder(self.path)
-        self._committed = False
         self.has_guests = False  #: whether other processes still write when it is left
 
     def __enter__(self) -> Workspace:
@@ -86,7 +85,8 @@ class Workspace:
             ConversionError: another process has the lock; or, for a guest, none has it.
         """
         if os.path.lexists(self.out):
-            self._remove_leftover()
+            if not self._is_guest:
+                self.folder.remove_leftover(self.run)
             raise StoreExistsError(f"{self.out}: this exists already. Choose another name, or remove it first.")
         if not self.out.parent.is_dir():
             raise OptionError(f"{self.out}: the folder {self.out.parent} does not exist. Make it first.")
@@ -115,7 +115,7 @@ class Workspace:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         """Release the lock; a directory without a finished shard is of no use and is removed."""
         try:
-            is_over = self._is_guest or self._committed or self.has_guests or not self.folder.is_in_place()
+            is_over = self._is_guest or self.folder.is_over or self.has_guests or not self.folder.is_in_place()
             if not is_over and not self.finished_names() and not self.is_planned:
                 self.folder.remove()
         except OSError:
@@ -139,7 +139,7 @@ class Workspace:
             ConversionError: with `alone`, another process of this machine plans or commits.
         """
         if os.path.lexists(self.out):
-            self._remove_leftover()
+            self.folder.remove_leftover(self.run)
             raise StoreExistsError(f"{self.out}: this exists already: it was committed, or it is another store.")
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -314,7 +314,8 @@ class Workspace:
             self.clean(())  # none of it can be relied on
             message = f"the finished store does not open ({error.problems[0]}) and was removed."
             raise ConversionError(f"{self.out}: {message} Run the same command again.") from error
-        self._rename()
+        if note := self.folder.put_store(self.out, "Remove it and run the same command again."):
+            self.note(note)
         return manifest
 
     def _add(self, name: str, data: bytes) -> File:
@@ -328,37 +329,6 @@ class Workspace:
             keys = cast(RaggedColumn, store[name]["key"])
             for reason, message in KeyField().check(keys, lambda rows: np.empty((len(rows), 2))):
                 raise SourceError(Problem(name, reason, message), "Give each sample a key of its own.")
-
-    def _rename(self) -> None:
-        """Let the store appear. From then on only what threatens it is an error; a folder left behind is a note."""
-        parent = os.open(self.out.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if os.path.lexists(self.out):
-                raise self._appeared("Remove it and run the same command again.")
-            os.rename("store", self.out.name, src_dir_fd=self.folder.descriptor, dst_dir_fd=parent)
-            self._committed = True
-            try:
-                os.fsync(parent)
-            except OSError as error:
-                raise ConversionError(
-                    f"{self.out}: the store is whole, but its folder could not be synced ({error.strerror}): "
-                    "a power loss may still undo it. Check the disk."
-                ) from error
-        finally:
-            os.close(parent)
-        try:
-            self.folder.remove()
-        except OSError as error:
-            self.note(f"{self.path}: this work folder could not be removed ({error.strerror}). Remove it.")
-
-    def _remove_leftover(self) -> None:
-        """Remove the folder of a run that was killed after it had committed: nothing in it is of use."""
-        if self._is_guest or not os.path.lexists(self.path):
-            return
-        with contextlib.suppress(OSError, OptionError, ConversionError), contextlib.closing(self.folder):
-            self.folder.open(self.run)
-            if "store" not in os.listdir(self.folder.descriptor):
-                self.folder.remove()
 
     def _appeared(self, advice: str) -> StoreExistsError:
         return StoreExistsError(f"{self.out}: this has appeared meanwhile. {advice}")

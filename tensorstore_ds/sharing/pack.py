@@ -12,10 +12,11 @@ import shutil
 import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.durable import replacing, sync, unwritable
 from tensorstore_ds.errors import FormatError, OptionError, OutputError, Problem, StoreExistsError, TsdsError
 from tensorstore_ds.format.manifest import File
@@ -103,7 +104,7 @@ def unpack(
 
     Args:
         packed: path of the file, which is not changed.
-        out: path of the store; must not exist, and neither must ``out.partial``, where it grows.
+        out: path of the store; must not exist. It grows in ``OUT.partial``.
         sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
         progress: called with (bytes done, bytes in all). None: a notebook shows a bar.
 
@@ -112,14 +113,17 @@ def unpack(
 
     Raises:
         FormatError: the packed store is damaged, another one, or holds what does not belong to it.
-        StoreExistsError: `out` or ``out.partial`` exists.
-        OptionError: `packed` is no file, or there is no folder for `out`.
+        StoreExistsError: `out` exists.
+        OptionError: `packed` is no file; there is no folder for `out`; or something else is at ``OUT.partial``.
         OutputError: `out` cannot be written: the disk is full.
+        ConversionError: another process writes to `out` now; or `out` is whole, but its folder could not be synced.
     """
     files, target = find_files(tidied(packed), sha256), tidied(out)
     if not isinstance(files, PackedFiles):
         raise OptionError(f"{files.path}: expected a packed store, found a folder. It can be used as it is.")
     listed = _whole(files)
+    if os.path.lexists(target):
+        _work_folder(target).remove_leftover(os.urandom(8).hex())
     _check_free(target)
     total = sum(file.size for file in listed.values()) + files.size("zarr.json")
     _check_room(target, total + (len(listed) + 1) * ALIGNMENT)
@@ -222,24 +226,29 @@ def _check_room(target: Path, needed: int) -> None:
 @contextmanager
 def _new_folder(target: Path) -> Iterator[Path]:
     """A new folder, which becomes `target` in one step when the block ends well; else it is removed."""
-    partial = target.with_name(f"{target.name}.partial")
-    _check_free(partial)
+    folder = _work_folder(target)
     try:
-        partial.mkdir()
-    except OSError as error:
-        raise unwritable(target, error) from error
-    try:
+        folder.open(os.urandom(8).hex())
+        folder.remove_all_but(set())  # what a run left that was killed
+        folder.make_folder("store")
+        partial = folder.path / "store"
         yield partial
-        for folder, _, _ in os.walk(partial):
-            sync(Path(folder))
-        _check_free(target)  # the system would replace an empty folder
-        partial.rename(target)
-        sync(target.parent)
+        for below, _, _ in os.walk(partial):
+            sync(Path(below))
+        folder.put_store(target, "Remove it, or choose another name.")
     except BaseException as error:
-        shutil.rmtree(partial, ignore_errors=True)  # the error says why, if anything stays
+        if folder.is_in_place():
+            with suppress(OSError):  # the error says why, if anything stays
+                folder.remove()
         if isinstance(error, OSError) and not isinstance(error, TsdsError):
             raise unwritable(target, error) from error
         raise
+    finally:
+        folder.close()
+
+
+def _work_folder(target: Path) -> WorkFolder:
+    return WorkFolder(target.with_name(f"{target.name}.partial"), "copy")
 
 
 @contextmanager

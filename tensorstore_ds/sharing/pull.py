@@ -27,7 +27,6 @@ from tensorstore_ds import words
 from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.durable import sync, write_all, write_at
 from tensorstore_ds.errors import (
-    ConversionError,
     FormatError,
     OptionError,
     OutputError,
@@ -98,7 +97,7 @@ def pull(
         OptionError: the store has no such split or field; parts of another copy lie in ``OUT.partial``.
         OutputError: the disk is full, or `out` cannot be written.
         StoreExistsError: there is something else at `out`.
-        ConversionError: another process copies to `out` now.
+        ConversionError: another process copies to `out` now; or the copy is whole, but its folder could not be synced.
     """
     if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= 256:
         raise refusal("workers", "a number from 1 to 256", workers)
@@ -169,21 +168,12 @@ class _Pull:
             what = "something else" if store is None else "another store"
             text = f"expected no such name, or the same store, found {what}. Choose another name, or remove it first."
             raise StoreExistsError(f"{self._out}: {text}")
-        self._remove_leftover()
+        self._folder.remove_leftover(os.urandom(8).hex())
         with contextlib.suppress(FileNotFoundError):
             nbytes = nbytes or store.nbytes + (self._out / "zarr.json").stat().st_size
         return Transfer(str(self._out), sha256, nbytes, 0, self._counter.seconds, was_there=True)
 
     # --- the work folder ---
-
-    def _remove_leftover(self) -> None:
-        """Remove the folder of a run that was killed after it had committed: nothing in it is of use."""
-        if not os.path.lexists(self._work):
-            return
-        with contextlib.suppress(OSError, OptionError, ConversionError), contextlib.closing(self._folder):
-            self._folder.open(os.urandom(8).hex())
-            if "store" not in os.listdir(self._folder.descriptor) and self._folder.read("plan.json") is not None:
-                self._folder.remove()
 
     def _begin(self) -> None:
         """Note what is copied, or compare it with what an interrupted run has noted."""
@@ -382,15 +372,7 @@ class _Pull:
         problems = verify_store(self._store) if self._verify else []
         if problems:
             raise FormatError(problems, f"The store at {self._origin.url} is damaged: tell its owner.")
-        parent = os.open(self._out.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if os.path.lexists(self._out):
-                raise StoreExistsError(f"{self._out}: this has appeared meanwhile. Remove it and run this again.")
-            os.rename("store", self._out.name, src_dir_fd=self._folder.descriptor, dst_dir_fd=parent)
-            os.fsync(parent)
-        finally:
-            os.close(parent)
-        self._folder.remove()
+        self._folder.put_store(self._out, "Remove it and run this again.")
 
 
 def _may_pass(error: RemoteError | FormatError) -> bool:

@@ -43,9 +43,12 @@ def _image(path: Path, *, size: tuple[int, int]) -> None:
 
 
 def conversion(name: str, root: Path, workers: int) -> Case:
-    """A conversion by its name, of the sources in a folder; ``writer`` is a program with a `tsds.Writer`."""
-    if name == "writer":
-        return Case("Writer", root / "folders", ("write", str(root / "folders"), "OUT"))
+    """A conversion by its name, of the sources in a folder.
+
+    ``writer`` is a program with a `tsds.Writer`, ``tasks`` one that plans, converts in tasks and commits.
+    """
+    if name in ("writer", "tasks"):
+        return Case(name.title(), root / "folders", ({"writer": "write"}.get(name, name), str(root / "folders"), "OUT"))
     source, *options = {
         "raw-memmap": ("folders", "--shard-size", "1000"),
         "raw-zarr": ("folders", "--shard-size", "2000", "--layout", "zarr"),
@@ -61,3 +64,9 @@ def repacking(layout: str, root: Path) -> Case:
     """`tsds repack` to a layout, of the store in a folder that has the other one."""
     path = root / {"memmap": "raw-zarr.tsds", "zarr": "raw-memmap.tsds"}[layout]
     return Case(f"repack to {layout}", path, ("tsds", "repack", str(path), "OUT", "--layout", layout))
+
+
+def copying(name: str, root: Path) -> Case:
+    """``pull``, ``pack`` or ``unpack`` of a store of several shards."""
+    path = root / ("packed.zip" if name == "unpack" else "raw-zarr.tsds")
+    return Case(name, path, ("tsds", name, str(path), "OUT"))

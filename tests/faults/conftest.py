@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from faults.bench import Bench, Sweep
-from faults.cases import conversion, make_sources, repacking
+from faults.cases import conversion, copying, make_sources, repacking
 from faults.harness import Server, compile_shim
 
 
@@ -43,9 +43,13 @@ def bench(root: Path, shim: Path) -> Iterator[Bench]:
     """Sources, a store of each layout, and a server that knows the commands."""
     make_sources(root)
     with Server(shim, root) as server:
-        for name in ("raw-memmap", "raw-zarr", "voc-jpeg-zarr", "writer"):
+        for name in ("raw-memmap", "raw-zarr", "voc-jpeg-zarr", "writer", "tasks"):
             server.warm(conversion(name, root, 0).argv(root / f"{name}.tsds"))
         server.warm(repacking("zarr", root).argv(root / "repacked.tsds"))
+        server.warm(copying("pack", root).argv(root / "packed.zip"))
+        for name in ("pull", "unpack"):
+            server.warm(copying(name, root).argv(root / f"{name}-warm.tsds"))
+        server.warm(["tsds", "annotate", str(root / "pull-warm.tsds"), "--license", "CC0-1.0"])
         yield Bench(server, root)
 
 

@@ -64,9 +64,26 @@ def write_samples(argv: Sequence[str]) -> None:
         print(f"{writer.summary.resumed} shards are used again")
 
 
+def convert_by_tasks(argv: Sequence[str]) -> None:
+    """Plan, convert in two tasks, the last one twice, and commit: SOURCE OUT."""
+    import tensorstore_ds as tsds
+    from tensorstore_ds.errors import TsdsError
+
+    source, out = argv
+    try:
+        tsds.plan(source, out, tsds.ConvertOptions(shard_nbytes=1000, on_error="skip", workers=0), tasks=2)
+        there = [tsds.convert_task(out, task).there for task in (1, 0, 0)]
+        tsds.commit(out)
+    except TsdsError as error:
+        sys.exit(f"tsds: {error}")
+    if any(there[:2]):
+        print("shards are used again")
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "tsds": tsds,
     "write": write_samples,
+    "tasks": convert_by_tasks,
     "save": save_checkpoints,
     "calls": every_call,
 }

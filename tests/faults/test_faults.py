@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from faults.bench import Bench, Sweep
-from faults.cases import conversion, repacking
+from faults.bench import Bench, Sweep, snapshot
+from faults.cases import conversion, copying, repacking
 from faults.checkpoints import value_of
 from faults.disk import read_log
 from faults.harness import FAULTS, Action, Class, Fault, Result, Server, step_of
@@ -49,6 +49,8 @@ PARAMETERS = "name, fault, part, parts, step"
         *numbered(ALL, ("EIO from there on",), step=7, parts=1),
         *numbered(("writer",), ("SIGKILL", "EIO"), parts=2),
         *numbered(("writer",), ("ENOSPC from there on", "half a write, SIGKILL"), step=3, parts=1),
+        *numbered(("tasks",), ("SIGKILL", "EIO"), step=2, parts=2),
+        *numbered(("tasks",), ("ENOSPC from there on", "half a write, SIGKILL"), step=5, parts=1),
     ],
 )
 def test_changes(
@@ -147,6 +149,59 @@ def test_repack_reading_the_store(bench: Bench, root: Path, sweep: Sweep, layout
     for at in range(1, sweep.operations + 1, step_of(5)):
         bench.trial(case, fault, at, sweep, case.source)
     assert sweep.outcomes["refused"]
+    sweep.check()
+
+
+@pytest.mark.parametrize(
+    PARAMETERS,
+    [
+        *numbered(("pull", "pack", "unpack"), ("SIGKILL", "EIO"), parts=1, step=2),
+        *numbered(("pull", "pack", "unpack"), ("ENOSPC from there on", "half a write, SIGKILL"), parts=1, step=5),
+        *numbered(("pull", "pack", "unpack"), ("EIO when reading",), parts=1, step=15),
+    ],
+)
+def test_copies(
+    bench: Bench, root: Path, sweep: Sweep, name: str, fault: str, part: int, parts: int, step: int
+) -> None:
+    case = copying(name, root)
+    sweep.operations = bench.count(case, FAULTS[fault])
+    for at in points(sweep, part, parts, step):
+        bench.trial(case, FAULTS[fault], at, sweep)
+    assert sweep.trials
+    sweep.check()
+
+
+@pytest.mark.parametrize("fault", ["SIGKILL", "half a write, SIGKILL", "EIO", "ENOSPC from there on"])
+def test_annotate(bench: Bench, root: Path, sweep: Sweep, fault: str) -> None:
+    """The store is as before or has the new text, and every command reads it; the same command again ends well."""
+    name, kind = "annotate", FAULTS[fault]
+    sweep.name = f"{name}, {fault}"
+    words = ("tsds", name, "OUT", "--citation", "Us, 2026")
+
+    def annotated(fault: Fault | None, at: int) -> tuple[Result, Path]:
+        out = bench.fresh() / "out.tsds"
+        shutil.copytree(root / "raw-zarr.tsds", out)
+        return bench.server.run([str(out) if word == "OUT" else word for word in words], fault, at, out), out
+
+    old = snapshot(root / "raw-zarr.tsds")
+    result, out = annotated(dataclasses.replace(kind, action=Action.PASS), 0)
+    assert result.outcome == "done"
+    new, sweep.operations = snapshot(out), result.count
+    for at in range(1, sweep.operations + 1):
+        result, out = annotated(kind, at)
+        sweep.trials += 1
+        sweep.outcomes[result.outcome] += 1
+        found = {file: digest for file, digest in snapshot(out).items() if not file.endswith(".partial")}
+        wrong = [] if found in (old, new) else ["neither the old store nor the new one"]
+        if result.outcome not in ("done", "refused", "killed"):
+            wrong.append(f"{result.outcome}: {result.last_line}")
+        if result.outcome == "done" and found != new:
+            wrong.append("success was told, but the text is not there")
+        again = bench.server.run([str(out) if word == "OUT" else word for word in words])
+        if again.outcome != "done" or snapshot(out) != new:
+            wrong.append(f"again: {again.outcome}, {again.last_line}")
+        sweep.failures += [f"operation {at}, {result.what}: {text}" for text in wrong]
+    assert sweep.trials
     sweep.check()
 
 

@@ -18,7 +18,7 @@ from faults.harness import EXTENT, Server, step_of
 pytestmark = pytest.mark.timeout(1200)
 
 CONVERSIONS = ("raw-memmap", "raw-zarr", "jpeg-memmap", "voc-jpeg-zarr")
-CASES = (*CONVERSIONS, "writer", "repack to zarr", "repack to memmap")
+CASES = (*CONVERSIONS, "writer", "tasks", "repack to zarr", "repack to memmap")
 PARTS = 4
 
 

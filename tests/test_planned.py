@@ -1,0 +1,399 @@
+"""A conversion by several processes: the same bytes as by one, whatever the tasks; and what is refused, and how."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from PIL import Image
+
+import tensorstore_ds as tsds
+from mask_sources import write_folders
+from stores import class_folders, png_bytes
+from tensorstore_ds.conversion import plain
+from tensorstore_ds.conversion.tasks import ranges
+from tensorstore_ds.format.arrays import dump_json
+
+OPTIONS = tsds.ConvertOptions(workers=0, shard_nbytes=100)
+_BOX = "<object><name>{}</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>7</xmax><ymax>8</ymax></bndbox></object>"
+
+
+@pytest.fixture(autouse=True)
+def fixed_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    return class_folders(tmp_path / "src")
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "o.tsds"
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def by_one(source: Path, tmp_path: Path, options: tsds.ConvertOptions = OPTIONS) -> dict[str, bytes]:
+    tsds.convert(source, tmp_path / "one.tsds", options)
+    return contents(tmp_path / "one.tsds")
+
+
+def run_all(out: Path, tasks: int) -> None:
+    for task in reversed(range(tasks)):
+        tsds.convert_task(out, task, tasks)
+
+
+# --- every format: what a scan has found comes through the plan -----------------------------------------------------
+
+
+def _voc(path: Path) -> tsds.ConvertOptions:
+    for i, names in enumerate([("cat",), ("dog", "cat"), (), ("bird",)]):
+        _image(path / "JPEGImages" / f"{i}.png", 12, 9 + i)
+        (path / "Annotations").mkdir(exist_ok=True)
+        text = "".join(_BOX.format(name) for name in names)
+        (path / "Annotations" / f"{i}.xml").write_text(f"<annotation><filename>{i}.png</filename>{text}</annotation>")
+    return OPTIONS
+
+
+def _imglab(path: Path) -> tsds.ConvertOptions:
+    images = ""
+    for i in range(5):
+        _image(path / f"{i}.png", 20, 20)
+        part = f"<part name='{i % 2}' x='3' y='{4 + i}'/>"
+        images += f"<image file='{i}.png'><box top='1' left='2' width='9' height='8'>{part}</box></image>"
+    (path / "faces.xml").write_text(f"<dataset><images>{images}</images></dataset>")
+    return OPTIONS
+
+
+def _list(path: Path) -> tsds.ConvertOptions:
+    rows = ["path,label,split"]
+    for i in range(8):
+        _image(path / f"{i}.png", 6, 6)
+        rows.append(f"{i}.png,{'ab'[i % 2]},{'train' if i < 6 else 'test'}")
+    (path / "all.csv").write_text("\n".join(rows))
+    return OPTIONS
+
+
+def _arrays(path: Path) -> tsds.ConvertOptions:
+    path.mkdir()
+    rng = np.random.default_rng(0)
+    np.savez_compressed(path / "train.npz", x=rng.integers(0, 256, (9, 5, 5), np.uint8), y=np.arange(9) % 3)
+    np.savez_compressed(path / "test.npz", x=rng.integers(0, 256, (4, 5, 5), np.uint8), y=np.arange(4) % 3)
+    return OPTIONS
+
+
+def _masks(path: Path) -> tsds.ConvertOptions:
+    write_folders(path)
+    return OPTIONS
+
+
+def _divided(path: Path) -> tsds.ConvertOptions:
+    class_folders(path)
+    shutil.rmtree(path / "test")
+    return replace(OPTIONS, split={"train": 0.7, "val": 0.3}, seed=5, classes=("bee", "ant"))
+
+
+def _mixed(path: Path) -> tsds.ConvertOptions:
+    """Images of differing sizes and colors, which a conversion by one process finds out on its way."""
+    for i in range(6):
+        (path / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        pixels = np.full((8 + i, 7, 3)[: 2 + (i != 4)], 30 * i, np.uint8)
+        Image.fromarray(pixels).save(path / "ab"[i % 2] / f"{i}.png")
+    return OPTIONS
+
+
+def _image(path: Path, height: int, width: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(list(path.name.encode()))
+    path.write_bytes(png_bytes(rng.integers(0, 256, (height, width, 3), np.uint8)))
+
+
+@pytest.mark.parametrize("make", [_voc, _imglab, _list, _arrays, _masks, _divided, _mixed])
+@pytest.mark.parametrize("changes", [{}, {"encoding": "jpeg", "size": (8, 8), "color": "rgb"}], ids=["raw", "jpeg"])
+def test_every_format(
+    make: Callable[[Path], tsds.ConvertOptions], changes: dict[str, Any], tmp_path: Path, out: Path
+) -> None:
+    options = replace(make(tmp_path / "src"), **changes)
+    planned = tsds.plan(tmp_path / "src", out, options, tasks=3)
+    assert planned.is_new and len(planned.shards) > 2
+    run_all(out, 3)
+    summary = tsds.commit(out)
+    assert contents(out) == by_one(tmp_path / "src", tmp_path, options)
+    assert tsds.verify(out) == []
+    assert sum(summary.rows.values()) == planned.samples
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["o.tsds", "one.tsds", "src"]
+
+
+@pytest.mark.parametrize(("tasks", "workers"), [(1, 0), (1, 2), (2, 1), (7, 0), (100, 0)])
+def test_any_number_of_tasks_and_workers(folders: Path, tmp_path: Path, out: Path, tasks: int, workers: int) -> None:
+    tsds.plan(folders, out, OPTIONS)
+    done = [tsds.convert_task(out, task, tasks, workers=workers) for task in range(tasks)]
+    assert sum(each.samples for each in done) == 16
+    tsds.commit(out)
+    assert contents(out) == by_one(folders, tmp_path)
+
+
+def test_bad_samples_are_skipped_and_named_as_by_one(folders: Path, tmp_path: Path, out: Path) -> None:
+    next(folders.rglob("*.png")).write_bytes(b"\x89PNG\r\n\x1a\nrubbish")
+    (folders / "notes.doc").write_text("beside the images")
+    options = replace(OPTIONS, on_error="skip")
+    tsds.plan(folders, out, options)
+    run_all(out, 4)
+    summary = tsds.commit(out)
+    assert sum(summary.skipped.values()) == 1 and len(summary.left_out) == 1
+    assert contents(out) == by_one(folders, tmp_path, options)
+
+
+def test_a_bad_sample_stops_its_task_alone(folders: Path, tmp_path: Path, out: Path) -> None:
+    bad = sorted(folders.rglob("*.png"))[-1]
+    good = bad.read_bytes()
+    planned = tsds.plan(folders, out, OPTIONS)
+    bad.write_bytes(good[:40])
+    failed = []
+    for task in range(planned.tasks):
+        try:
+            tsds.convert_task(out, task)
+        except tsds.SourceError as error:
+            failed.append(task)
+            assert bad.name in str(error)
+    assert len(failed) == 1
+    with pytest.raises(tsds.UnfinishedError, match="shards are missing") as missing:
+        tsds.commit(out)
+    assert (missing.value.tasks, missing.value.of) == (str(failed[0]), planned.tasks)
+    bad.write_bytes(good)
+    assert tsds.convert_task(out, failed[0]).shards == 1
+    tsds.commit(out)
+    assert contents(out) == by_one(folders, tmp_path)
+
+
+# --- processes that die, and that do the same work --------------------------------------------------------------------
+
+
+def process(*words: str | Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tsds_cli", *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """Images that take a second or so to convert."""
+    rng = np.random.default_rng(0)
+    for i in range(60):
+        path = tmp_path / "many" / "ab"[i % 2] / f"{i:03d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (200, 200, 3), np.uint8)).save(path)
+    return tmp_path / "many"
+
+
+def test_processes_at_the_same_shards_and_one_that_is_killed(many: Path, tmp_path: Path, out: Path) -> None:
+    options = tsds.ConvertOptions(shard_nbytes=10**6, layout="zarr", workers=1)
+    tsds.plan(many, out, options)
+    several = [process("convert", out, "--task", "0/1") for _ in range(3)]
+    while not any((tmp_path / "o.tsds.partial" / "journal").glob("*.json")):
+        time.sleep(0.01)
+    several[0].send_signal(signal.SIGKILL)
+    for each in several[1:]:
+        _, errors = each.communicate(timeout=60)
+        assert (each.returncode, errors) == (0, b"")
+    several[0].communicate()
+    tsds.commit(out)
+    assert contents(out) == by_one(many, tmp_path, options)
+    assert not (tmp_path / "o.tsds.partial").exists()
+
+
+def test_two_plans_and_two_commits_at_once(folders: Path, tmp_path: Path, out: Path) -> None:
+    words = ("plan", folders, out, "--shard-size", "100", "--workers", "0")
+    ends = [(each.communicate()[1], each.returncode) for each in [process(*words) for _ in range(3)]]
+    assert any(code == 0 for _, code in ends)
+    for errors, code in ends:
+        assert code == 0 or b"another conversion is writing here" in errors
+    tsds.convert_task(out, 0, 1)
+    ends = [(each.communicate()[1], each.returncode) for each in [process("commit", out) for _ in range(3)]]
+    assert sorted(code for _, code in ends) == [0, 1, 1]
+    for errors, code in ends:
+        assert code == 0 or b"exists already" in errors or b"another conversion" in errors or b"no plan" in errors
+    assert contents(out) == by_one(folders, tmp_path)
+
+
+def test_a_scratch_folder_on_another_disk(folders: Path, tmp_path: Path, out: Path) -> None:
+    memory = Path("/dev/shm")  # noqa: S108
+    if not os.access(memory, os.W_OK) or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no other disk: /dev/shm")
+    before = set(memory.iterdir())
+    tsds.plan(folders, out, OPTIONS)
+    tsds.convert_task(out, 0, 1, scratch=memory)
+    assert not {path for path in set(memory.iterdir()) - before if path.name.startswith("tsds-")}
+    tsds.commit(out)
+    assert contents(out) == by_one(folders, tmp_path)
+
+
+def test_a_shard_whose_files_are_gone_is_missing(folders: Path, tmp_path: Path, out: Path) -> None:
+    planned = tsds.plan(folders, out, OPTIONS, tasks=4)
+    run_all(out, 4)
+    store = tmp_path / "o.tsds.partial" / "store"
+    names = list(planned.shards)
+    shutil.rmtree(store / "train" / "00000")
+    (store / "train" / "00001" / "image" / "c" / "0" / "0" / "0" / "0").write_bytes(b"short")
+    with pytest.raises(tsds.UnfinishedError, match="2 of 6 shards are missing") as error:
+        tsds.commit(out)
+    tasks = sorted({names.index(("train", i)) % 4 for i in (0, 1)})
+    assert error.value.tasks == ranges(tasks)
+    assert [tsds.convert_task(out, task).shards for task in tasks] == [1] * len(tasks)
+    tsds.commit(out)
+    assert contents(out) == by_one(folders, tmp_path)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def change_plan(out: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """A plan that says something else, with a checksum that is right."""
+    path = out.with_name("o.tsds.partial") / "plan" / "plan.json"
+    data = json.loads(path.read_bytes().partition(b"\n")[2])
+    change(data)
+    text = dump_json(data)
+    path.write_bytes(f"{hashlib.sha256(text).hexdigest()}\n".encode() + text)
+
+
+def test_another_version_is_refused(folders: Path, out: Path) -> None:
+    tsds.plan(folders, out, OPTIONS)
+    change_plan(out, lambda data: data["versions"].__setitem__(1, "Pillow 1.0"))
+    with pytest.raises(tsds.OptionError, match=r"planned with .*Pillow 1\.0.*Install the same versions"):
+        tsds.convert_task(out, 0)
+
+
+def test_records_of_another_plan_are_refused(folders: Path, out: Path) -> None:
+    tsds.plan(folders, out, OPTIONS)
+    run_all(out, 2)
+    change_plan(out, lambda data: data.__setitem__("notes", ["another plan"]))
+    with pytest.raises(tsds.ConversionError, match="is of another plan"):
+        tsds.commit(out)
+    assert tsds.convert_task(out, 0, 1).shards == 6  # none of the others' is taken for its own
+    tsds.commit(out)
+
+
+def test_another_source_is_refused(folders: Path, tmp_path: Path, out: Path) -> None:
+    tsds.plan(folders, out, OPTIONS)
+    folders.rename(tmp_path / "away")
+    with pytest.raises(tsds.SourceError, match="does not see the source that was planned"):
+        tsds.convert_task(out, 0)
+    folders.mkdir()
+    with pytest.raises(tsds.SourceError, match="expected the file that was planned with, found another or none"):
+        tsds.convert_task(out, 0)
+
+
+def test_a_list_that_all_samples_share_must_be_the_same(tmp_path: Path, out: Path) -> None:
+    source = tmp_path / "src"
+    source.mkdir()
+    np.save(source / "x.npy", np.arange(600, dtype=np.uint8).reshape(6, 10, 10))
+    tsds.plan(source, out, OPTIONS)
+    np.save(source / "x.npy", np.arange(1, 601, dtype=np.uint8).reshape(6, 10, 10))
+    with pytest.raises(tsds.SourceError, match="expected the file that was planned with"):
+        tsds.convert_task(out, 0)
+
+
+def test_a_damaged_plan(folders: Path, tmp_path: Path, out: Path) -> None:
+    tsds.plan(folders, out, OPTIONS)
+    references = tmp_path / "o.tsds.partial" / "plan" / "train.references"
+    data = references.read_bytes()
+    references.write_bytes(data.replace(b"0", b"1"))
+    with pytest.raises(tsds.ConversionError, match="its files are damaged"):
+        tsds.convert_task(out, 0, 1)
+    references.write_bytes(data)
+    plan = references.with_name("plan.json")
+    plan.write_bytes(plan.read_bytes()[:-9])
+    for call in (lambda: tsds.convert_task(out, 0), lambda: tsds.commit(out), lambda: tsds.plan(folders, out, OPTIONS)):
+        with pytest.raises(tsds.ConversionError, match="the plan cannot be read"):
+            call()
+
+
+def test_what_goes_with_a_plan(folders: Path, tmp_path: Path, out: Path) -> None:
+    with pytest.raises(tsds.OptionError, match="there is no plan here"):
+        tsds.commit(out)
+    with pytest.raises(tsds.OptionError, match="there is no plan here"):
+        tsds.convert_task(out)
+    with pytest.raises(tsds.OptionError, match="expected a path, which other processes can read"):
+        tsds.plan([(np.zeros((2, 2)), 0)], out)  # type: ignore[arg-type]
+    assert not list(tmp_path.glob("o.tsds*"))
+    first = tsds.plan(folders, out, OPTIONS)
+    again = tsds.plan(folders, out, OPTIONS)
+    assert (again.sha256, again.is_new) == (first.sha256, False)
+    with pytest.raises(tsds.OptionError, match="the plan of another conversion is here: seed was 0, is 7"):
+        tsds.plan(folders, out, replace(OPTIONS, seed=7))
+    with pytest.raises(tsds.OptionError, match="a plan for several processes is here"):
+        tsds.convert(folders, out, OPTIONS)
+    for task, tasks in ((6, None), (-1, 3), (3, 3)):
+        with pytest.raises(tsds.OptionError, match="`task`: expected 0 to"):
+            tsds.convert_task(out, task, tasks)
+    with pytest.raises(tsds.OptionError, match="the plan has no shard train/00009"):
+        tsds.convert_task(out, shards=[("train", 9)])
+    with pytest.raises(tsds.OptionError, match="`scratch`: expected a folder"):
+        tsds.convert_task(out, scratch=tmp_path / "none")
+    run_all(out, 2)
+    tsds.commit(out)
+    for call in (lambda: tsds.commit(out), lambda: tsds.convert_task(out), lambda: tsds.plan(folders, out)):
+        with pytest.raises(tsds.StoreExistsError, match="exists already"):
+            call()
+
+
+def test_a_conversion_by_one_process_is_not_mixed_with_a_plan(folders: Path, tmp_path: Path, out: Path) -> None:
+    def stop(event: tsds.Progress) -> None:
+        if event.done > 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tsds.convert(folders, out, OPTIONS, progress=stop)
+    with pytest.raises(tsds.OptionError, match="finished shards of a conversion by one process"):
+        tsds.plan(folders, out, OPTIONS)
+    assert tsds.convert(folders, out, OPTIONS).resumed
+
+
+# --- plain data -------------------------------------------------------------------------------------------------------
+
+_KEYS = st.one_of(st.text(st.characters(exclude_categories=["Cs"])), st.integers(), st.booleans(), st.none())
+_VALUES = st.recursive(
+    st.one_of(
+        _KEYS, st.floats(allow_nan=False), st.builds(Path, st.text(st.characters(exclude_categories=["Cs", "Cc"])))
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner),
+        st.lists(inner).map(tuple),
+        st.dictionaries(_KEYS, inner),
+        st.sets(_KEYS),
+        st.frozensets(_KEYS),
+    ),
+    max_leaves=20,
+)
+
+
+@given(_VALUES)
+def test_plain_data_comes_back(value: Any) -> None:
+    again = plain.load(json.loads(json.dumps(plain.dump(value))))
+    assert again == value and type(again) is type(value)
+
+
+def test_plain_data_is_nothing_else() -> None:
+    assert plain.load(plain.dump("a\udcffb\n")) == "a\udcffb\n"
+    with pytest.raises(TypeError, match="expected plain data, found Random"):
+        import random
+
+        plain.dump({"state": random.Random()})
+    with pytest.raises(KeyError):
+        plain.load({"Popen": {"args": ["ls"]}})
