@@ -303,8 +303,11 @@ class _Pull:
                     at += len(piece)
                     self._counter.add(len(piece))
             except RemoteError as error:
-                attempt = 0 if at > before and self._origin.has_ranges else attempt + 1
-                if attempt == ATTEMPTS or not _may_pass(error):
+                # One that does not answer was asked again for a minute already.
+                attempt += 2 if error.reason == "unreachable" else 1
+                if at > before and self._origin.has_ranges:
+                    attempt = 0
+                if attempt >= ATTEMPTS or not _may_pass(error):
                     raise self._explained(error) from error
                 if not self._origin.has_ranges:  # the file comes from its beginning again
                     self._counter.skip(start - at)
