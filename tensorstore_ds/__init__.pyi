@@ -21,6 +21,8 @@ from .conversion.writer import Writer as Writer
 from .diagnosis.diagnosis import diagnose as diagnose
 from .diagnosis.options import DiagnoseOptions as DiagnoseOptions
 from .diagnosis.results import Diagnosis as Diagnosis, Verdict as Verdict
+from .engines.convert import convert_on as convert_on
+from .engines.slurm import SlurmJobs as SlurmJobs, slurm_script as slurm_script, submit_slurm as submit_slurm
 from .errors import (
     ConversionError as ConversionError,
     FormatError as FormatError,

@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -15,9 +15,9 @@ from click.core import ParameterSource
 from tensorstore_ds import ConvertOptions, words
 from tsds_cli import text
 from tsds_cli.messages import Failure, interrupted, spelled
-from tsds_cli.options import json_option, options_of, path, path_argument
+from tsds_cli.options import Choice, json_option, options_of, path, path_argument
 from tsds_cli.progress import ProgressBar
-from tsds_cli.tasks import convert_task, task_of
+from tsds_cli.tasks import convert_task, task_of, with_slurm
 
 if TYPE_CHECKING:
     from tensorstore_ds import Estimate, Problem, Summary
@@ -46,6 +46,21 @@ _NAMED = 10  # problems printed one by one; --json prints all
     "the store.",
 )
 @click.option(
+    "--engine",
+    type=Choice(("local", "dask", "ray", "slurm")),
+    default="local",
+    show_default=True,
+    help="Who converts: this process and its workers; a Dask or Ray cluster, a shard at a time; or Slurm, for which a "
+    "job script is printed.",
+)
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Address of the Dask or Ray cluster. Default: that of DASK_SCHEDULER_ADDRESS or RAY_ADDRESS, or else a "
+    "cluster on this machine, for this command alone.",
+)
+@click.option("--submit", is_flag=True, help="With --engine slurm, submit the script, and a job that commits after it.")
+@click.option(
     "--dry-run",
     is_flag=True,
     help="Write nothing, and print what would be done: how many samples and classes there are, the size in each "
@@ -61,6 +76,9 @@ def convert(
     options: ConvertOptions,
     task: tuple[int, int | None] | None,
     scratch: Path | None,
+    engine: Any,
+    scheduler: str | None,
+    submit: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -77,6 +95,7 @@ def convert(
       tsds convert photos photos.tsds --split train=0.9,val=0.1
       tsds convert photos photos.tsds --size 224 --dry-run
       tsds convert photos.tsds --task 3/16
+      tsds convert photos photos.tsds --shard-size 500MB --engine slurm > photos.sbatch
     """
     if task is not None:
         _check_alone(ctx, out)
@@ -86,14 +105,24 @@ def convert(
         raise click.MissingParameter(ctx=ctx, param=next(each for each in ctx.command.params if each.name == "out"))
     if scratch is not None:
         raise click.UsageError("--scratch belongs to --task: add that, or leave it out.")
+    if scheduler is not None and engine not in ("dask", "ray"):
+        raise click.UsageError("--scheduler belongs to --engine dask or ray: add that, or leave it out.")
+    if submit and engine != "slurm":
+        raise click.UsageError("--submit belongs to --engine slurm: add that, or leave it out.")
     if dry_run:
         _dry_run(source, out, options, as_json)
         return
-    from tensorstore_ds import convert as run
+    if engine == "slurm":
+        with_slurm(source, out, options, submit, as_json)
+        return
+    from tensorstore_ds import convert as run, convert_on
 
     try:
         with ProgressBar() as bar:
-            summary = run(source, out, options, progress=bar.update)
+            if engine == "local":
+                summary = run(source, out, options, progress=bar.update)
+            else:
+                summary = convert_on(engine, source, out, options, scheduler=scheduler, progress=bar.update)
     except KeyboardInterrupt:
         partial = out.with_name(f"{out.name}.partial")
         if partial.exists():

@@ -1,4 +1,4 @@
-"""One part of a planned conversion, as the command line shows it."""
+"""A conversion in parts, as the command line shows it: one part of a plan, or a plan for Slurm."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tensorstore_ds import words
+from tensorstore_ds import ConvertOptions, words
 from tsds_cli import text
 from tsds_cli.messages import interrupted
 from tsds_cli.progress import ProgressBar
@@ -44,3 +44,27 @@ def convert_task(
     text.echo(text.Styled(name, bold=True), f"  {counted}, {words.duration(done.seconds)}")
     if done.there:
         text.echo(f"there already: {text.count(done.there, 'shard')}")
+
+
+def with_slurm(source: Path, out: Path, options: ConvertOptions, submit: bool, as_json: bool) -> None:
+    """Plan, and print the script of a job array, or submit it."""
+    from tensorstore_ds import plan, slurm_script, submit_slurm
+
+    try:
+        with ProgressBar() as bar:
+            planned = plan(source, out, options, progress=bar.update)
+    except KeyboardInterrupt:
+        raise interrupted(f"interrupted; {out} was not planned") from None
+    if not submit:
+        script = slurm_script(planned)
+        if as_json:
+            text.echo_json({"script": script, "tasks": planned.tasks})
+        else:
+            click.echo(script, nl=False)
+        return
+    jobs = submit_slurm(planned)
+    if as_json:
+        text.echo_json(jobs)
+        return
+    text.echo(text.Styled(str(out), bold=True), f"  {text.count(planned.tasks, 'task')} submitted as job {jobs.array}")
+    text.echo(f"the store appears when job {jobs.commit} has committed it; logs are written into this folder")
