@@ -7,7 +7,7 @@ CLIENTS := .venv-clients
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test test-slow test-faults test-remote test-clients coverage check docs bench fuzz clean help
+.PHONY: demo test test-slow test-faults test-remote test-cluster test-clients coverage check docs bench fuzz clean help
 
 help:
 	@echo "make demo         install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-slow    the tests that take five seconds or more each"
 	@echo "make test-faults  let each operation on files fail, and the power; TSDS_FAULTS=full leaves out none"
 	@echo "make test-remote  copy stores from and to servers that fail: S3 by moto, and nginx where it is installed"
+	@echo "make test-cluster convert on Dask, on Ray, in network namespaces and on Slurm, where they are installed"
 	@echo "make test-clients docs/clients.md: train with timm, Ultralytics, JAX and others; WRITE=1 writes its table"
 	@echo "make coverage     run all tests but the faults, and say which lines none of them runs; htmlcov/ shows them"
 	@echo "make check        format, lint, types, direction of imports, documentation"
@@ -40,6 +41,10 @@ test-faults: $(VENV)/dev.stamp
 # Servers of this machine's own: nothing is asked outside of it.
 test-remote: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests/remote
+
+# Clusters on this machine; Slurm and namespaces need root. One after the other: each has processes of its own.
+test-cluster: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest tests/cluster
 
 # The frameworks that a data set goes into, some gigabytes: an environment of their own.
 test-clients: $(CLIENTS)/stamp

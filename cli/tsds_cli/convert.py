@@ -95,7 +95,7 @@ def convert(
       tsds convert photos photos.tsds --split train=0.9,val=0.1
       tsds convert photos photos.tsds --size 224 --dry-run
       tsds convert photos.tsds --task 3/16
-      tsds convert photos photos.tsds --shard-size 500MB --engine slurm > photos.sbatch
+      tsds convert photos photos.tsds --shard-size 500MB --engine slurm
     """
     if task is not None:
         _check_alone(ctx, out)

@@ -21,7 +21,7 @@ def run(out: Path, names: Iterable[ShardName], scheduler: str | None) -> Iterato
     where = address or "this machine"
     try:
         cluster = (
-            LocalCluster(usable_cores(), threads_per_worker=1, dashboard_address=None) if address is None else None
+            LocalCluster(usable_cores(), threads_per_worker=1, dashboard_address=":0") if address is None else None
         )
         client = Client(cluster or address, set_as_default=False)
     except OSError as error:

@@ -1,0 +1,70 @@
+"""What all clusters convert: some hundred images in enough shards that a worker can be killed in the middle of one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tensorstore_ds as tsds
+
+#: Some dozen shards.
+OPTIONS = tsds.ConvertOptions(shard_nbytes=1_500_000, size=(128, 128), color="rgb", layout="zarr", workers=1)
+FLAGS = ("--shard-size", "1500000", "--size", "128", "--color", "rgb", "--layout", "zarr")
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of images, readable by every node."""
+    folder = tmp_path_factory.mktemp("source")
+    rng = np.random.default_rng(0)
+    for i in range(600):
+        path = folder / "photos" / "ab"[i % 2] / f"{i:03d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        noise = rng.integers(0, 256, (40, 50, 3), np.uint8)
+        Image.fromarray(noise).resize((500, 375), Image.Resampling.BICUBIC).save(path)
+    return folder / "photos"
+
+
+@pytest.fixture(scope="session")
+def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The store of one process, and at what time; every other must be equal to the byte."""
+    out = tmp_path_factory.mktemp("expected") / "o.tsds"
+    tsds.convert(source, out, OPTIONS)
+    return contents(out)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def fixed_time() -> None:
+    """The same time in every store; workers inherit it."""
+    os.environ["SOURCE_DATE_EPOCH"] = "1700000000"
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """The files of a store."""
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Until something is true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.01)
+
+
+def busy_with_a_shard(out: Path) -> bool:
+    """Whether some shards are finished, and another one is being written."""
+    partial = out.with_name(f"{out.name}.partial")
+    return any((partial / "journal").glob("*.json")) and any((partial / "store").glob("*/*.partial"))
+
+
+def kill(pid: int) -> None:
+    """As if its machine had lost power."""
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,104 @@
+"""Conversions on a Dask cluster of three worker processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import psutil
+import pytest
+
+import tensorstore_ds as tsds
+from cluster.conftest import FLAGS, OPTIONS, busy_with_a_shard, contents, kill, wait_for
+
+pytest.importorskip("distributed", reason="Dask is not here: pip install 'tensorstore-ds[dask]'")
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a scheduler with three workers."""
+    folder = tmp_path_factory.mktemp("dask")
+    file = folder / "scheduler.json"
+    python = [sys.executable, "-m", "distributed.cli"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    options = ["--host", "127.0.0.1", "--port", "0", "--dashboard-address", ":0", "--scheduler-file", str(file)]
+    started = [subprocess.Popen([*python[:2], "distributed.cli.dask_scheduler", *options], **quiet)]  # type: ignore[call-overload]
+    try:
+        wait_for(file.exists)
+        address = json.loads(file.read_text())["address"]
+        words = [*python[:2], "distributed.cli.dask_worker", address, "--nthreads", "1"]
+        for i in range(3):
+            words_of_one = [*words, "--local-directory", str(folder / str(i)), "--death-timeout", "30"]
+            started.append(subprocess.Popen(words_of_one, **quiet))  # type: ignore[call-overload]
+        yield address
+    finally:
+        for process in started:
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
+            process.kill()
+            process.wait()
+
+
+def workers(scheduler: str) -> list[int]:
+    """The processes of the workers."""
+    from distributed import Client
+
+    with Client(scheduler, set_as_default=False) as client:
+        return list(client.run(os.getpid).values())
+
+
+def test_three_workers(scheduler: str, source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
+    seen = list[tsds.Progress]()
+    summary = tsds.convert_on("dask", source, tmp_path / "o.tsds", OPTIONS, scheduler=scheduler, progress=seen.append)
+    assert contents(tmp_path / "o.tsds") == expected
+    assert sum(summary.rows.values()) == seen[-1].done == seen[-1].total == 600
+
+
+def test_a_worker_that_dies(scheduler: str, source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
+    """In the middle of a shard; Dask's nanny starts another worker in its place."""
+    out, ends = tmp_path / "o.tsds", list[object]()
+
+    def convert() -> None:
+        try:
+            ends.append(tsds.convert_on("dask", source, out, OPTIONS, scheduler=scheduler))
+        except BaseException as error:
+            ends.append(error)
+
+    thread = Thread(target=convert)
+    thread.start()
+    wait_for(lambda: busy_with_a_shard(out))
+    kill(workers(scheduler)[0])
+    thread.join(120)
+    assert isinstance(ends[0], tsds.Summary), ends
+    assert contents(out) == expected
+
+
+def test_a_bad_sample_is_not_tried_again(scheduler: str, source: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    shutil.copytree(source, folder)
+    (folder / "b" / "599.jpg").write_bytes(b"\xff\xd8\xff rubbish")
+    with pytest.raises(tsds.SourceError, match=r"b/599\.jpg"):
+        tsds.convert_on("dask", folder, tmp_path / "o.tsds", OPTIONS, scheduler=scheduler)
+
+
+def test_no_cluster_there(source: Path, tmp_path: Path) -> None:
+    import dask
+
+    is_refused = pytest.raises(tsds.ConversionError, match=r"Dask at tcp://127\.0\.0\.1:1")
+    with dask.config.set({"distributed.comm.timeouts.connect": "2s"}), is_refused:
+        tsds.convert_on("dask", source, tmp_path / "o.tsds", OPTIONS, scheduler="tcp://127.0.0.1:1")
+
+
+def test_a_cluster_of_its_own(source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
+    """The command starts one where no address is given."""
+    command = [sys.executable, "-m", "tsds_cli", "convert", source, tmp_path / "o.tsds", *FLAGS, "--engine", "dask"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert contents(tmp_path / "o.tsds") == expected

@@ -1,0 +1,63 @@
+"""Conversions on a Ray cluster of several nodes, each with processes of its own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+import tensorstore_ds as tsds
+from cluster.conftest import OPTIONS, busy_with_a_shard, contents, wait_for
+
+ray: Any = pytest.importorskip("ray", reason="Ray is not here: pip install 'tensorstore-ds[ray]'")
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.filterwarnings("ignore"),  # Ray's own
+]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Three nodes on this machine."""
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    for _ in range(2):
+        nodes.add_node(num_cpus=1)
+    yield nodes
+    nodes.shutdown()
+
+
+def test_three_nodes_and_one_that_dies(cluster: Any, source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
+    tsds.convert_on("ray", source, tmp_path / "o.tsds", OPTIONS, scheduler=cluster.address)
+    assert contents(tmp_path / "o.tsds") == expected
+
+    out, ends = tmp_path / "again.tsds", list[object]()
+
+    def convert() -> None:
+        try:
+            ends.append(tsds.convert_on("ray", source, out, OPTIONS, scheduler=cluster.address))
+        except BaseException as error:
+            ends.append(error)
+
+    thread = Thread(target=convert)
+    thread.start()
+    wait_for(lambda: busy_with_a_shard(out))
+    node = next(node for node in cluster.list_all_nodes() if node is not cluster.head_node)
+    cluster.remove_node(node, allow_graceful=False)
+    thread.join(150)
+    assert isinstance(ends[0], tsds.Summary), ends
+    assert contents(out) == expected
+
+
+def test_a_bad_sample_ends_it(cluster: Any, source: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    shutil.copytree(source, folder)
+    (folder / "b" / "599.jpg").write_bytes(b"\xff\xd8\xff rubbish")
+    with pytest.raises(tsds.SourceError, match=r"b/599\.jpg"):
+        tsds.convert_on("ray", folder, tmp_path / "o.tsds", OPTIONS, scheduler=cluster.address)
+    assert not ray.is_initialized()
