@@ -113,6 +113,7 @@ def page(results: Mapping[str, Result]) -> str:
             results,
             "convert_mnist",
             "convert_photographs",
+            "engines",
             "take",
             "open_large",
             "memory",

@@ -33,6 +33,7 @@ from tensorstore_ds import (
 )
 from tensorstore_ds.loading.batches import TorchOptions
 from tensorstore_ds.loading.block_shuffle import shuffle_quality
+from tensorstore_ds.loading.mixed import MixedDataset
 from tensorstore_ds.loading.samplers import Order
 from tensorstore_ds.options import declarations
 from tensorstore_ds.sources import FORMATS
@@ -105,7 +106,7 @@ def parameters() -> set[str]:
     """Names that a user of the loader and its samplers passes by keyword."""
     named = {*Order.__annotations__, *TorchOptions.__annotations__}
     samplers = (SubsetSampler, WeightedSampler, BlockShuffleSampler, SizeBucketSampler)
-    for each in (DataLoader, StoreDataset, *samplers, shuffle_quality):
+    for each in (DataLoader, StoreDataset, MixedDataset, *samplers, shuffle_quality):
         named |= set(inspect.signature(each).parameters)
     return named
 

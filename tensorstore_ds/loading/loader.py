@@ -34,6 +34,7 @@ from tensorstore_ds.loading.decoding import Plan
 from tensorstore_ds.loading.device import CopyTimer, DevicePrefetcher, checked_device
 from tensorstore_ds.loading.device_decoding import DeviceDecoder, check_device_decoding
 from tensorstore_ds.loading.epoch import Epoch, Group, LoaderStats, Position, ahead, grouped
+from tensorstore_ds.loading.mixed import MixedDataset
 from tensorstore_ds.loading.order import (
     deciding_sampler,
     describe,
@@ -72,7 +73,8 @@ class DataLoader(data.DataLoader[Batches]):
         dataset: a `StoreDataset`, or any other.
         batch_size, sampler, batch_sampler: as torch's.
         shuffle: a full shuffle by `ShuffleSampler`, which follows from (seed, epoch) and knows the ranks of
-            `torch.distributed`; with a `generator`, torch's `RandomSampler`.
+            `torch.distributed`; of a `MixedDataset` with shares by `MixedSampler`; with a `generator`, torch's
+            `RandomSampler`.
         collate_fn: is called with a list of samples. Without one, and without a transform, columns are taken as they
             are.
         pin_memory: page-locked batches, gathered into them directly; None: if `device` is a GPU.
@@ -131,6 +133,9 @@ class DataLoader(data.DataLoader[Batches]):
             if not isinstance(dataset, StoreDataset):
                 raise refusal("decode", "a StoreDataset", f"a {type(dataset).__name__}")
             dataset = dataset.with_decode(decode)
+        if isinstance(dataset, MixedDataset) and (decode == "device" or residency not in ("page-cache", "auto")):
+            raise refusal("dataset", 'one store, for `decode="device"` or another `residency`', "a MixedDataset")
+        residency = "page-cache" if isinstance(dataset, MixedDataset) else residency
         in_batches = batch_size is not None or batch_sampler is not None
         if isinstance(collate_fn, StoreCollate):  # of a loader that Lightning makes again
             collate_fn = collate_fn.collate_fn
@@ -164,7 +169,8 @@ class DataLoader(data.DataLoader[Batches]):
         self._dealt: RowSampler | None = None
         theirs = sampler is not None or batch_sampler is not None or torch_options.get("generator") is not None
         if shuffle and not theirs and isinstance(dataset, Sized) and not isinstance(dataset, IterableDataset):
-            sampler, shuffle = ShuffleSampler(dataset, seed=seed), None
+            mixing = dataset.sampler(seed=seed) if isinstance(dataset, MixedDataset) else None
+            sampler, shuffle = mixing or ShuffleSampler(dataset, seed=seed), None
         if isinstance(sampler, RowSampler):
             # Ranks are dealt their rows by this loader's own iteration alone. Whoever takes the sampler out of it
             # (Accelerate) divides it among the ranks himself: what he gets is the order of all ranks.

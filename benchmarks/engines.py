@@ -1,0 +1,180 @@
+"""Two worker processes through each engine, against plain ``tsds convert``; and what a plan and a commit cost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import tensorstore_ds as tsds
+from benchmarks.measure import (
+    ROOT,
+    Figure,
+    Settings,
+    alternate,
+    as_result,
+    in_fresh_process,
+    median_ratio,
+    seconds_of,
+    spread,
+)
+from benchmarks.samples import write_photos
+
+SLOWER, PLAN_SECONDS, PLAN_GIGABYTES, COMMIT_SECONDS = 1.15, 120, 1.5, 10
+_PHOTOS, _SHARDS, _FILES, _MANY = 3000, 12, 10_000_000, 10_000
+_OPTIONS = tsds.ConvertOptions(
+    size=(224, 224), fit="crop", color="rgb", shard_nbytes=_PHOTOS // _SHARDS * 224 * 224 * 3
+)
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """Some thousand photographs; 10,000,000 lines of a list without images; 10,000 shards of an image each."""
+    folder = settings.scratch / "engines"
+    folder.mkdir()
+    write_photos(folder / "photos", _PHOTOS, 375, 500)
+    figures = _engines(folder, settings.repeat)
+    planned = in_fresh_process("engines", "plan", folder)
+    note = f"plan.json and references: {planned['nbytes'] / 1e6:.0f} MB"
+    figures += [
+        Figure(f"plan of {_FILES:,} files: time", planned["seconds"], PLAN_SECONDS, "s", 0, note=note),
+        Figure("the same: memory", planned["rss"] / 1e9, PLAN_GIGABYTES, "GB"),
+        Figure("the same: from the start of a task to its first image", planned["first"], 1, "s"),
+    ]
+    committed = in_fresh_process("engines", "commit", folder)
+    note = f"its plan: {committed['plan']:.1f} s"
+    figures.append(Figure(f"commit of {_MANY:,} shards", committed["seconds"], COMMIT_SECONDS, "s", 1, note=note))
+    return as_result(figures)
+
+
+def _engines(folder: Path, repeat: int) -> list[Figure]:
+    out = folder / "o.tsds"
+    with ExitStack() as stack:
+        plain = partial(_command, out, "convert", folder / "photos", out, *_flags(), "--workers", 2)
+        ways: dict[str, Callable[[], float]] = {"plan, two tasks at a time, commit": partial(_by_hand, folder, out)}
+        with suppress(ModuleNotFoundError):
+            ways["Dask, two workers"] = _dask(stack, folder, out)
+        with suppress(ModuleNotFoundError):
+            ways["Ray, two CPUs"] = _ray(stack, folder, out)
+        seconds, *others = alternate([plain, *ways.values()], repeat)
+    return [
+        Figure(
+            f"{_PHOTOS:,} photographs, {name}: time, of tsds convert",
+            median_ratio(own, seconds),
+            SLOWER,
+            note=f"{spread(own)} s, tsds convert with 2 workers {spread(seconds)} s",
+        )
+        for name, own in zip(ways, others, strict=True)
+    ]
+
+
+def _flags() -> list[str]:
+    return ["--size", "224", "--fit", "crop", "--color", "rgb", "--shard-size", str(_OPTIONS.shard_nbytes)]
+
+
+def _command(out: Path, *words: object) -> float:
+    command = [sys.executable, "-m", "tsds_cli", *map(str, words)]
+    seconds = seconds_of(lambda: subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL))
+    shutil.rmtree(out, ignore_errors=True)
+    return seconds
+
+
+def _by_hand(folder: Path, out: Path) -> float:
+    """As a cluster with two cores would: two tasks, a process each."""
+
+    def run() -> None:
+        tsds_cli = [sys.executable, "-m", "tsds_cli"]
+        quiet: Any = {"cwd": ROOT, "stdout": subprocess.DEVNULL}
+        subprocess.run([*tsds_cli, "plan", folder / "photos", out, *_flags()], check=True, **quiet)
+        tasks = [[*tsds_cli, "convert", out, "--task", f"{i}/2", "--workers", "0"] for i in range(2)]
+        for process in [subprocess.Popen(task, **quiet) for task in tasks]:
+            assert process.wait() == 0
+        subprocess.run([*tsds_cli, "commit", out], check=True, **quiet)
+
+    seconds = seconds_of(run)
+    shutil.rmtree(out)
+    return seconds
+
+
+def _dask(stack: ExitStack, folder: Path, out: Path) -> Callable[[], float]:
+    from distributed import LocalCluster
+
+    cluster = LocalCluster(2, threads_per_worker=1, dashboard_address=":0")
+    stack.callback(cluster.close)
+    return partial(_on, "dask", folder, out, cluster.scheduler_address)
+
+
+def _ray(stack: ExitStack, folder: Path, out: Path) -> Callable[[], float]:
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    stack.callback(ray.shutdown)
+    return partial(_on, "ray", folder, out, None)
+
+
+def _on(engine: Any, folder: Path, out: Path, address: str | None) -> float:
+    """In this process, as a cluster that runs is used; the command would need a second more to start."""
+    seconds = seconds_of(lambda: tsds.convert_on(engine, folder / "photos", out, _OPTIONS, scheduler=address))
+    shutil.rmtree(out)
+    return seconds
+
+
+# --- in fresh processes -------------------------------------------------------------------------------------------
+
+
+def plan_many(folder: Path) -> dict[str, float]:
+    """Plan a list of 10,000,000 lines, whose first image alone is there, and read one shard of the plan."""
+    source = folder / "many"
+    source.mkdir()
+    write_photos(source / "0000", 1, 375, 500)
+    with open(source / "all.csv", "w") as file:
+        file.write("path,label\n0000/00000.jpg,0\n")
+        for i in range(1, _FILES):
+            file.write(f"{i // 10_000:04d}/{i % 10_000:05d}.jpg,{i % 1000}\n")
+    out = folder / "many.tsds"
+    began = time.perf_counter()
+    options = tsds.ConvertOptions(size=(1, 1), fit="crop", color="rgb", shard_nbytes=30_000)
+    tsds.plan(source / "all.csv", out, options, progress=lambda event: None)
+    seconds, rss = time.perf_counter() - began, _peak()
+    began = time.perf_counter()
+    with suppress(tsds.SourceError):  # its images are not there
+        tsds.convert_task(out, shards=[("train", 7)], workers=0, progress=lambda event: None)
+    first = time.perf_counter() - began
+    partial_folder = folder / "many.tsds.partial"
+    nbytes = sum(path.stat().st_size for path in partial_folder.rglob("*") if path.is_file())
+    shutil.rmtree(partial_folder)
+    shutil.rmtree(source)
+    return {"seconds": seconds, "rss": rss, "first": first, "nbytes": nbytes}
+
+
+def commit_many(folder: Path) -> dict[str, float]:
+    """Commit 10,000 shards of an image each."""
+    source = folder / "pixels"
+    write_photos(source, _MANY, 50, 50)
+    out = folder / "shards.tsds"
+    options = tsds.ConvertOptions(size=(8, 8), fit="crop", color="rgb", shard_nbytes=1)
+    plan = seconds_of(lambda: tsds.plan(source, out, options, progress=lambda event: None))
+    tsds.convert_task(out, 0, 1, progress=lambda event: None)
+    seconds = seconds_of(lambda: tsds.commit(out))
+    shutil.rmtree(out)
+    return {"seconds": seconds, "plan": plan}
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("plan", "commit"))
+    parser.add_argument("folder", type=Path)
+    given = parser.parse_args()
+    json.dump((plan_many if given.what == "plan" else commit_many)(given.folder), sys.stdout)

@@ -1,0 +1,413 @@
+"""Several stores as one data set: one after the other, or mixed in exact shares."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar, Unpack
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField
+from tensorstore_ds.format.kinds.base import ArrayField, Field
+from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.loading.dataset import Batch, Sample, StoreDataset
+from tensorstore_ds.loading.decoding import Plan
+from tensorstore_ds.loading.fields import Value
+from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
+from tensorstore_ds.options import refusal
+from tensorstore_ds.reading.store import Store
+from tensorstore_ds.seeding import generator
+
+#: A store: its path, its URL, opened, or as a data set of one of its splits.
+Part = str | os.PathLike[str] | Store | StoreDataset
+EpochLength = Literal["first", "shortest"] | int
+Weights = Callable[[int], Sequence[float]]
+T = TypeVar("T")
+
+
+class MixedDataset(StoreDataset):
+    """The samples of several stores as one data set, whose batches the `DataLoader` gathers as those of one store.
+
+    >>> mixed = tsds.MixedDataset({"a.tsds": 0.7, "b.tsds": 0.3})                                  # doctest: +SKIP
+    >>> for batch in tsds.DataLoader(mixed, batch_size=256, shuffle=True): ...                     # doctest: +SKIP
+
+    Its index counts through all samples of the first store, then through those of the second, and so on. With weights,
+    ``shuffle=True`` draws by `MixedSampler`, which says what an epoch is; without, it shuffles all samples of all
+    stores.
+
+    Classes are matched by their names: a class of several stores has one index. Images of differing sizes come as a
+    list, as those of one store do; a `decode` plan brings them to one size.
+
+    Args:
+        stores: the stores, each with its share, of any sum; or without shares, to be one after the other. A store is a
+            path, a URL, a `Store`, or a `StoreDataset` without a transform, which may be a subset.
+        split: the split of each that is no `StoreDataset`.
+        weights: in the place of constant shares: called with the epoch, it returns a share for each store.
+            `epoch_length` must be a number then.
+        epoch_length: an epoch ends when the ``first`` store has shown every sample once, or the ``shortest`` relative
+            to its share has; or is a number of samples.
+        classes: names of the classes in their order; None: those of the first store, then those that others add.
+        fields: names of the fields; None: the fields that the first store loads and all others have.
+        transform, transform_of, return_as, as_pil: as of `StoreDataset`.
+        decode, on_error: likewise; of each store that is no `StoreDataset`.
+
+    Raises:
+        OptionError: stores differ in the dtype or the values of a field, a class is not in `classes`, or an argument
+            makes no sense; it names store and field.
+    """
+
+    def __init__(
+        self,
+        stores: Mapping[Part, float] | Sequence[Part],
+        split: str = "train",
+        *,
+        weights: Weights | None = None,
+        epoch_length: EpochLength = "first",
+        classes: Sequence[str] | None = None,
+        fields: Sequence[str] | None = None,
+        transform: Callable[..., Sample] | None = None,
+        transform_of: Literal["sample", "image"] = "sample",
+        return_as: Literal["dict", "tuple", "torchvision"] = "dict",
+        as_pil: bool = False,
+        decode: Plan | None = None,
+        on_error: Literal["raise", "replace"] = "raise",
+    ) -> None:
+        if isinstance(stores, str | os.PathLike) or not isinstance(stores, Mapping | Sequence) or not stores:
+            raise refusal("stores", "several stores, in a list or with their shares in a dict", repr(stores))
+        self.parts = tuple(_part(each, split, fields, decode, on_error) for each in stores)
+        self.shares = _shares([*stores.values()], len(self.parts)) if isinstance(stores, Mapping) else None
+        if weights is not None and (self.shares is not None or not isinstance(epoch_length, int)):
+            raise refusal("weights", "stores without shares, and a number as `epoch_length`", repr(epoch_length))
+        if epoch_length not in ("first", "shortest") and (isinstance(epoch_length, bool) or int(epoch_length) < 1):
+            raise refusal("epoch_length", "first, shortest, or a number of samples", repr(epoch_length))
+        self.weights, self.epoch_length = weights, epoch_length
+        first = self.parts[0]
+        names = first.fields if fields is None else tuple(fields)
+        common = [name for name in names if all(name in part.split.fields for part in self.parts)]
+        self._fields = {name: _joined(name, self.parts, classes) for name in common}
+        self._maps = [_class_maps(part, self._fields) for part in self.parts]
+        self._starts = np.cumsum([0, *map(len, self.parts)])
+        # What else a StoreDataset has:
+        self.path, self._origin, self._sha256 = first.path, None, None
+        self.split_name, self.fields, self.rows = first.split_name, tuple(common), None
+        self.transform, self.transform_of, self.return_as, self.as_pil = transform, transform_of, return_as, as_pil
+        self.zero_copy, self.decode, self.on_error = False, first.decode, on_error
+        self.replaced, self.epoch = [], 0
+        self._split = self._images = None
+        self._pool = BufferPool()
+        if not common:
+            raise refusal("fields", "a field that all stores have", "none")
+        if return_as == "torchvision":
+            self._check_detection()
+
+    @property
+    def split(self) -> Any:
+        """What all stores have in common: the fields, with the classes of all."""
+        return _JoinedSplit(self._fields, len(self), self.parts)
+
+    @property
+    def store_name(self) -> str:
+        """The names of all stores."""
+        return " + ".join(part.store_name for part in self.parts)
+
+    @property
+    def targets(self) -> list[int]:
+        """The class index of every sample, as of `StoreDataset`, by the joined classes."""
+        name = next((name for name, field in self._fields.items() if isinstance(field, LabelField)), None)
+        if name is None:
+            raise AttributeError(f"{self.store_name}: expected a field of labels, found none.")
+        each = (
+            _mapped(np.asarray(part.targets), maps[name]) for part, maps in zip(self.parts, self._maps, strict=True)
+        )
+        labels: list[int] = np.concatenate([*each]).tolist()
+        return labels
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its fields in all stores."""
+        return sum(part.split[name].nbytes for part in self.parts for name in self.fields)
+
+    def __len__(self) -> int:
+        """Samples of all stores."""
+        return int(self._starts[-1])
+
+    def sampler(self, **order: Unpack[Order]) -> RowSampler | None:
+        """What ``shuffle=True`` of the `DataLoader` takes; None: a shuffle of all samples."""
+        return None if self.shares is None and self.weights is None else MixedSampler(self, **order)
+
+    def key(self, row: int) -> str:
+        """What a sample is called in its source, by its index."""
+        part = int(self.part_of([row])[0])
+        own = self.parts[part]
+        return own.key(int(own.store_rows([row - int(self._starts[part])])[0]))
+
+    def part_of(self, indices: ArrayLike) -> NDArray[np.int64]:
+        """Which store each sample is of, (n,) int64, from the samples' indices: the `rows` of a batch."""
+        owners: NDArray[np.int64] = np.searchsorted(self._starts, np.asarray(indices, np.int64), "right") - 1
+        return owners
+
+    def with_decode(self, decode: Plan | None) -> MixedDataset:
+        """The same data set with another decode plan."""
+        changed = MixedDataset.__new__(MixedDataset)
+        changed.__setstate__(self.__getstate__())
+        changed.parts = tuple(part.with_decode(decode) for part in self.parts)
+        changed.decode, changed.replaced = decode, []
+        return changed
+
+    def subset(self, rows: ArrayLike) -> StoreDataset:
+        """Not of several stores: raises `OptionError`."""
+        raise OptionError("subset: expected one store. Mix subsets: MixedDataset({dataset.subset(rows): 0.7, ...}).")
+
+    def __getitem__(self, index: int) -> Sample:
+        """One sample: tensors of their own memory."""
+        if not hasattr(index, "__index__"):
+            raise TypeError(f"sample: expected a number, found {index!r}.")
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"sample {index} is outside of [0, {len(self)})")
+        return self.gather([index % len(self)])[0]
+
+    def set_epoch(self, epoch: int) -> None:
+        """As of `StoreDataset`, for all stores."""
+        self.epoch = epoch
+        for part in self.parts:
+            part.set_epoch(epoch)
+
+    def _gather(self, names: Sequence[str], rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
+        owners = self.part_of(rows)
+        rows, pieces, places = rows.copy(), list[Batch](), list[NDArray[np.int64]]()
+        for number in np.unique(owners).tolist():
+            part, start = self.parts[number], int(self._starts[number])
+            places.append(np.flatnonzero(owners == number))
+            batch = part.gather(rows[places[-1]] - start, pool, draw, fields=names)
+            if part.rows is None:
+                rows[places[-1]] = batch.rows + start  # others may have taken the place of damaged ones
+            maps = self._maps[number]
+            pieces.append(batch.with_columns({name: _with_classes(v, maps[name]) for name, v in batch.columns.items()}))
+        self.replaced = [row for part in self.parts for row in part.replaced]
+        columns = {name: _interleaved([piece.columns[name] for piece in pieces], places, pool) for name in names}
+        lost = [piece.dropped for piece in pieces if piece.dropped is not None]
+        dropped = _interleaved(lost, places, BufferPool()) if len(lost) == len(pieces) and pieces else None
+        return Batch(columns, rows, self, draw, dropped)
+
+    def __repr__(self) -> str:
+        named = [part.store_name for part in self.parts]
+        if self.shares is not None:
+            named = [f"{share:.3g} of {name}" for name, share in zip(named, self.shares, strict=True)]
+        return f"<MixedDataset {', '.join(named)}: {len(self)} samples of {', '.join(self.fields)}>"
+
+
+class MixedSampler(RowSampler):
+    """Rows of several stores in exact shares, each store shuffled on its own.
+
+    The k-th sample of a store of share w has the key (k + 1/2) / w, and an epoch has the samples in the order of their
+    keys. That is the method of Sainte-Laguë (Webster), by which seats are divided among parties: after every n samples,
+    each store has had its share of n, as nearly as whole numbers allow; so every batch has it, too::
+
+        MixedSampler of {a: 0.7, b: 0.3}, where a has 7 samples
+        a a b a a b a a b a      the epoch ends when a has shown all
+
+    A store goes through all of its samples in random order before it begins again in another order, whether or not an
+    epoch ends meanwhile: what a large store has not shown in an epoch, it shows in the next. Everything follows from
+    (seed, epoch), and ranks take the rows in turn.
+
+    Args:
+        data: the stores, with shares or `weights`.
+        order: `seed`, `rank`, `num_replicas` and `drop_last`: see `Order`.
+    """
+
+    def __init__(self, data: MixedDataset, **order: Unpack[Order]) -> None:
+        super().__init__(1, **order)
+        self._mixed = data
+        self._lengths = [len(part) for part in data.parts]
+        self._before: list[NDArray[np.int64]] = [np.zeros(len(data.parts), np.int64)]  # of each epoch, see `_offsets`
+
+    @property
+    def size(self) -> int:
+        """Samples of an epoch, all ranks together."""
+        return int(self._counts(self.epoch).sum())
+
+    def _weights(self, epoch: int) -> NDArray[np.float64]:
+        if self._mixed.shares is not None:
+            return self._mixed.shares
+        if self._mixed.weights is None:
+            raise OptionError("data: expected a MixedDataset with shares, or with `weights`, found neither.")
+        return _shares(self._mixed.weights(epoch), len(self._lengths))
+
+    def _counts(self, epoch: int) -> NDArray[np.int64]:
+        """How many samples each store gives in an epoch."""
+        weights, length = self._weights(epoch), self._mixed.epoch_length
+        if length in ("first", "shortest"):
+            chosen = range(1) if length == "first" else range(len(weights))
+            last = min((self._lengths[i] - 0.5) / weights[i] for i in chosen if weights[i])
+            counted: NDArray[np.int64] = np.floor(np.nextafter(last * weights, math.inf) + 0.5).astype(np.int64)
+            return counted
+        total = at_least(1, length, "epoch_length")  # type: ignore[arg-type]  # a number
+        counts = np.maximum(np.floor(total * weights).astype(np.int64) - 1, 0)
+        while counts.sum() < total:
+            counts[np.argmax(weights / (counts + 0.5))] += 1
+        return counts
+
+    def _offsets(self, epoch: int) -> NDArray[np.int64]:
+        """How many samples each store has given in the epochs before."""
+        if self._mixed.weights is None:
+            return self._counts(0) * epoch
+        while len(self._before) <= epoch:
+            self._before.append(self._before[-1] + self._counts(len(self._before) - 1))
+        return self._before[epoch]
+
+    def _order(self) -> NDArray[np.int64]:
+        weights, counts = self._weights(self.epoch), self._counts(self.epoch)
+        keys = np.concatenate([(np.arange(n) + 0.5) / w if n else [] for n, w in zip(counts, weights, strict=True)])
+        rows = np.concatenate([self._stream(i, int(n)) for i, n in enumerate(counts)])
+        return rows[np.argsort(keys, kind="stable")]
+
+    def _stream(self, part: int, count: int) -> NDArray[np.int64]:
+        """The next rows of a store: passes through all of them, each in an order of its own."""
+        length, first = self._lengths[part], int(self._offsets(self.epoch)[part])
+        if not count:
+            return np.empty(0, np.int64)
+        passes = range(first // length, (first + count - 1) // length + 1)
+        rows = np.concatenate([generator(self.seed, number, part).permutation(length) for number in passes])
+        start = first % length
+        return rows[start : start + count].astype(np.int64) + int(self._mixed._starts[part])
+
+
+class _JoinedSplit:
+    """What the loader asks of a split, of several stores."""
+
+    is_remote = False  # each store fetches what it has afar
+
+    def __init__(self, fields: Mapping[str, Field], length: int, parts: Sequence[StoreDataset]) -> None:
+        self.fields = fields
+        self._length = length
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def __getitem__(self, name: str) -> Any:
+        raise OptionError(
+            f"{name}: expected a column of one store, found several stores. Ask the parts of the mixture."
+        )
+
+    column = table = __getitem__
+
+    @property
+    def image_shapes(self) -> NDArray[np.int64]:
+        return np.concatenate([p.split.image_shapes[p.store_rows(np.arange(len(p)))] for p in self._parts])
+
+
+def _part(
+    part: Part, split: str, fields: Sequence[str] | None, decode: Plan | None, on_error: Literal["raise", "replace"]
+) -> StoreDataset:
+    if not isinstance(part, StoreDataset):
+        return StoreDataset(part, split, fields=fields, decode=decode, on_error=on_error)
+    if part.by_sample or isinstance(part, MixedDataset):
+        raise refusal("stores", "data sets of one store, without a transform: give it to the mixture", repr(part))
+    return part if decode is None else part.with_decode(decode)
+
+
+def _shares(weights: Sequence[float], count: int) -> NDArray[np.float64]:
+    """Weights as shares of 1."""
+    shares = np.asarray(weights, np.float64)
+    if shares.shape != (count,) or not np.isfinite(shares).all() or (shares < 0).any() or not shares.sum() > 0:
+        raise refusal("weights", f"{count} numbers that are not negative, of which one is positive", repr(weights))
+    normal: NDArray[np.float64] = shares / shares.sum()
+    return normal
+
+
+def _joined(name: str, parts: Sequence[StoreDataset], classes: Sequence[str] | None) -> Field:
+    """A field of all stores, with the classes of all; raises `OptionError` where they cannot be one."""
+    first, *others = [part.split.fields[name] for part in parts]
+    for part, field in zip(parts[1:], others, strict=True):
+        if _nature(field) != _nature(first):
+            found = f"{first.describe()} in {parts[0].store_name} and {field.describe()} in {part.store_name}"
+            raise OptionError(f"{name}: expected the same kind of field in all stores, found {found}.")
+    if not isinstance(first, LabelField | ObjectsField | MaskField):
+        return first
+    every = list(dict.fromkeys(itertools.chain.from_iterable(field.classes for field in (first, *others))))
+    if isinstance(first, MaskField):
+        if any(field.classes != first.classes for field in others):
+            raise OptionError(f"{name}: expected the same classes in all stores, since masks are not changed.")
+        return first
+    if classes is None or not every:
+        return dataclasses.replace(first, classes=tuple(every))
+    unknown = [each for each in every if each not in classes]
+    if unknown:
+        where = next(p.store_name for p in parts if unknown[0] in p.split.fields[name].classes)
+        raise OptionError(f"`classes`: expected all classes of {name}, missing {unknown[0]} of {where}.")
+    return dataclasses.replace(first, classes=tuple(classes))
+
+
+def _nature(field: Field) -> tuple[Any, ...]:
+    """What must be equal in all stores; images may differ in size and encoding, objects in class names."""
+    if isinstance(field, ObjectsField):
+        return "objects", tuple(sorted(field.values)), getattr(field, "keypoints", ())
+    if field.kind == "image":
+        return ("image",)
+    return (field.kind, field.spec) if isinstance(field, ArrayField) else (field.kind,)
+
+
+def _class_maps(part: StoreDataset, joined: Mapping[str, Field]) -> dict[str, NDArray[np.int64] | None]:
+    """For each field the joined index of each class of a store; None where they are the same."""
+    maps: dict[str, NDArray[np.int64] | None] = {}
+    for name, field in joined.items():
+        own = getattr(part.split.fields[name], "classes", ())
+        places = {each: i for i, each in enumerate(getattr(field, "classes", ()))}
+        numbers = np.array([places[each] for each in own], np.int64)
+        maps[name] = None if (numbers == np.arange(len(own))).all() else numbers
+    return maps
+
+
+def _mapped(labels: NDArray[np.int64], numbers: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    return labels if numbers is None else np.where(labels < 0, labels, numbers[labels])
+
+
+def _with_classes(value: Value, numbers: NDArray[np.int64] | None) -> Value:
+    """Labels by the joined classes."""
+    if numbers is None:
+        return value
+    if isinstance(value, torch.Tensor):
+        return torch.from_numpy(_mapped(value.numpy(), numbers)).to(value.dtype)
+    if isinstance(value, PackedObjects) and "labels" in value.values:
+        labels = value.values["labels"]
+        mapped = torch.from_numpy(_mapped(labels.numpy(), numbers)).to(labels.dtype)
+        return PackedObjects(value.offsets, {**value.values, "labels": mapped})
+    return value
+
+
+def _interleaved(pieces: Sequence[Any], places: Sequence[NDArray[np.int64]], pool: BufferPool) -> Any:
+    """The rows of several stores, each at its place in the batch."""
+    if len(pieces) == 1:
+        return pieces[0]
+    order = torch.from_numpy(np.argsort(np.concatenate(places)))
+    if isinstance(pieces[0], PackedObjects):
+        ends = itertools.accumulate((piece.total for piece in pieces), initial=0)
+        offsets = [piece.offsets[int(i > 0) :] + end for i, (piece, end) in enumerate(zip(pieces, ends, strict=False))]
+        values = {name: torch.cat([piece.values[name] for piece in pieces]) for name in pieces[0].values}
+        return PackedObjects(torch.cat(offsets), values).take(order)
+    if all(isinstance(p, torch.Tensor) and p.shape[1:] == pieces[0].shape[1:] for p in pieces):
+        first, total = pieces[0], sum(map(len, pieces))
+        is_image = first.dim() == 4 and first.is_contiguous(memory_format=torch.channels_last)
+        whole = torch.empty(
+            (total, *first.shape[1:]),
+            dtype=first.dtype,
+            pin_memory=pool.pinned,
+            memory_format=torch.channels_last if is_image else torch.contiguous_format,
+        )
+        for piece, place in zip(pieces, places, strict=True):
+            whole.index_copy_(0, torch.from_numpy(place), piece)
+        return whole
+    joined = list(itertools.chain.from_iterable(pieces))
+    return [joined[i] for i in order.tolist()]

@@ -1,0 +1,275 @@
+"""Several stores as one data set: classes, shares, passes, ranks, resuming; and what cannot be mixed."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch.utils import data
+
+import tensorstore_ds as tsds
+
+CLASSES = {"a": ("ant", "bee"), "b": ("bee", "cow", "ant"), "c": ("dog",)}
+ROWS = {"a": 13, "b": 30, "c": 5}
+
+
+def pixels(name: str, row: int, side: int = 6) -> np.ndarray[Any, Any]:
+    return np.full((side, side, 3), ord(name) + row, np.uint8)
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stores")
+    for name, rows in ROWS.items():
+        with tsds.Writer(folder / f"{name}.tsds", classes=CLASSES[name]) as writer:
+            for row in range(rows):
+                count = len(CLASSES[name])
+                writer.append(
+                    "train",
+                    image=pixels(name, row),
+                    label=row % count,
+                    boxes=np.array([[0, 0, 2 + row % 3, 3]] * (row % 3), np.float64).reshape(-1, 4),
+                    labels=np.array([(row + i) % count for i in range(row % 3)], np.int64),
+                    key=f"{name}{row}",
+                )
+    with tsds.Writer(folder / "large.tsds", classes=("ant",)) as writer:
+        for row in range(4):
+            writer.append("train", image=pixels("l", row, 9), label=0, key=f"l{row}")
+    return folder
+
+
+def mixed(stores: Path, shares: dict[str, float] | str = "abc", **options: Any) -> tsds.MixedDataset:
+    if isinstance(shares, str):
+        return tsds.MixedDataset([stores / f"{name}.tsds" for name in shares], **options)
+    return tsds.MixedDataset({stores / f"{name}.tsds": share for name, share in shares.items()}, **options)
+
+
+def keys(dataset: tsds.MixedDataset, rows: Any) -> list[str]:
+    return [dataset.key(int(row)) for row in rows]
+
+
+def test_one_after_the_other(stores: Path) -> None:
+    dataset = mixed(stores)
+    assert len(dataset) == 48
+    assert dataset.classes == ("ant", "bee", "cow", "dog")
+    expected = [
+        (f"{name}{row}", CLASSES[name][row % len(CLASSES[name])]) for name in "abc" for row in range(ROWS[name])
+    ]
+    assert [(key, dataset.classes[label]) for key, label in dataset.samples] == expected
+    for index in (0, 12, 13, 42, 43, 47, -1):
+        key, label = expected[index]
+        sample = dataset[index]
+        assert sample["image"][0, 0, 0] == ord(key[0]) + int(key[1:])
+        assert dataset.classes[sample["label"]] == label
+        own = CLASSES[key[0]]
+        found = [dataset.classes[i] for i in sample["objects"]["labels"]]
+        assert found == [own[(int(key[1:]) + i) % len(own)] for i in range(int(key[1:]) % 3)]
+        assert sample["objects"]["boxes"].shape == (int(key[1:]) % 3, 4)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("collate", ["list", "padded", "packed"])
+def test_batches_are_the_samples(stores: Path, collate: Any, workers: int) -> None:
+    dataset = mixed(stores)
+    loader = tsds.DataLoader(dataset, 7, shuffle=True, collate=collate, seed=3, num_workers=workers)
+    order = tsds.ShuffleSampler(48, seed=3).rows()
+    by_samples = data.DataLoader([dataset[int(row)] for row in order], 7, collate_fn=list)  # type: ignore[arg-type]
+    count = 0
+    for batch, samples in zip(loader, by_samples, strict=True):
+        assert torch.equal(batch["image"], torch.stack([sample["image"] for sample in samples]))
+        assert torch.equal(batch["label"], torch.stack([sample["label"] for sample in samples]))
+        if collate == "list":
+            for objects, sample in zip(batch["objects"], samples, strict=True):
+                assert torch.equal(objects["labels"], sample["objects"]["labels"])
+                assert torch.equal(objects["boxes"], sample["objects"]["boxes"])
+        count += len(samples)
+    assert count == 48
+
+
+def test_images_of_several_sizes_come_as_a_list_or_by_a_plan_in_one(stores: Path) -> None:
+    sources = [stores / "a.tsds", stores / "large.tsds"]
+    batch = next(iter(tsds.DataLoader(tsds.MixedDataset(sources, fields=["image"]), 17)))
+    assert [tuple(image.shape) for image in batch["image"]] == [(3, 6, 6)] * 13 + [(3, 9, 9)] * 4
+    planned = tsds.MixedDataset(sources, fields=["image", "label"], decode=tsds.Resize((4, 4)))
+    for dataset in (planned, tsds.MixedDataset(sources, fields=["image", "label"]).with_decode(tsds.Resize((4, 4)))):
+        assert next(iter(tsds.DataLoader(dataset, 17)))["image"].shape == (17, 3, 4, 4)
+
+
+def test_a_transform_is_that_of_the_mixture(stores: Path) -> None:
+    seen = []
+
+    def note(sample: Any, generator: torch.Generator) -> int:
+        seen.append(int(torch.randint(1000, (), generator=generator)))
+        return int(sample["image"][0, 0, 0])
+
+    dataset = mixed(stores, transform=note)
+    first = [int(each) for batch in tsds.DataLoader(dataset, 48, seed=5, num_threads=1) for each in batch]
+    assert first == [ord(name) + row for name in "abc" for row in range(ROWS[name])]
+    drawn, seen[:] = list(seen), []
+    list(tsds.DataLoader(dataset, 5, seed=5, num_threads=1))
+    assert sorted(drawn) == sorted(seen)
+
+
+# --- shares -----------------------------------------------------------------------------------------------------------
+
+
+def epochs(dataset: tsds.MixedDataset, count: int, **order: Any) -> list[np.ndarray[Any, Any]]:
+    sampler = dataset.sampler(**order)
+    assert sampler is not None
+    found = []
+    for epoch in range(count):
+        sampler.set_epoch(epoch)
+        found.append(sampler.rows())
+        assert len(found[-1]) == len(sampler)
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(0.01, 10), min_size=3, max_size=3),
+    st.one_of(st.sampled_from(["first", "shortest"]), st.integers(1, 200)),
+    st.integers(0, 5),
+)
+def test_shares_are_exact_in_every_part_of_an_epoch(stores: Path, weights: list[float], length: Any, seed: int) -> None:
+    dataset = mixed(stores, dict(zip("abc", weights, strict=True)), epoch_length=length)
+    shares = np.array(weights) / sum(weights)
+    streams: list[list[int]] = [[], [], []]
+    for rows in epochs(dataset, 3, seed=seed):
+        owners = dataset.part_of(rows)
+        counts = np.cumsum(owners[:, None] == np.arange(3), 0)
+        ideal = np.arange(1, len(rows) + 1)[:, None] * shares
+        assert (np.abs(counts - ideal) < 1.5).all()  # Sainte-Lague: of two parties within 1/2, of more nearly
+        if length == "first":
+            assert counts[-1, 0] == ROWS["a"]
+        if length == "shortest":
+            assert (counts[-1] <= list(ROWS.values())).all() and (counts[-1] == list(ROWS.values())).any()
+        if isinstance(length, int):
+            assert len(rows) == length
+        for owner, row in zip(owners.tolist(), rows.tolist(), strict=True):
+            streams[owner].append(row)
+    for stream, size in zip(streams, ROWS.values(), strict=True):
+        passes = [stream[i : i + size] for i in range(0, len(stream), size)]
+        for each in passes:  # nothing twice before all was there once
+            assert len(set(each)) == len(each)
+        whole = [each for each in passes if len(each) == size]
+        if len(whole) > 1 and size > 10:  # of fewer, two orders may be the same by chance
+            assert whole[0] != whole[1]
+
+
+def test_a_batch_has_its_share(stores: Path) -> None:
+    dataset = mixed(stores, {"a": 0.7, "b": 0.3}, epoch_length=100)
+    for batch in np.split(epochs(dataset, 1)[0], 10):
+        assert collections.Counter(dataset.part_of(batch).tolist()) == {0: 7, 1: 3}
+
+
+def test_a_store_of_share_0_is_left_out(stores: Path) -> None:
+    dataset = mixed(stores, {"a": 1, "b": 0, "c": 1})
+    assert set(dataset.part_of(epochs(dataset, 1)[0]).tolist()) == {0, 2}
+
+
+def test_a_schedule(stores: Path) -> None:
+    paths = [stores / "a.tsds", stores / "b.tsds"]
+    asked: list[int] = []
+
+    def weights(epoch: int) -> list[float]:
+        asked.append(epoch)
+        return [1 - epoch / 4, epoch / 4]
+
+    dataset = tsds.MixedDataset(paths, weights=weights, epoch_length=40)
+    found = epochs(dataset, 5)
+    assert [int((dataset.part_of(rows) == 1).sum()) for rows in found] == [0, 10, 20, 30, 40]
+    seen = [row for rows in found for row in rows.tolist() if row >= 13]
+    for start in range(0, len(seen) - 30, 30):  # passes go on over epochs
+        assert len(set(seen[start : start + 30])) == 30
+    jumped = dataset.sampler()
+    assert jumped is not None
+    jumped.set_epoch(3)
+    np.testing.assert_array_equal(jumped.rows(), found[3])
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_ranks_have_the_same_epoch(stores: Path, ranks: int, drop_last: bool) -> None:
+    dataset = mixed(stores, {"a": 0.5, "b": 0.25, "c": 0.25}, epoch_length=101)
+    (whole,) = epochs(dataset, 1, seed=9)
+    order = {"seed": 9, "num_replicas": ranks, "drop_last": drop_last}
+    each = [epochs(dataset, 1, rank=rank, **order)[0] for rank in range(ranks)]
+    dealt = np.stack(each, 1).reshape(-1)
+    np.testing.assert_array_equal(dealt[: min(101, len(dealt))], whole[: min(101, len(dealt))])
+
+
+@pytest.mark.parametrize("epoch", [0, 2])
+@pytest.mark.parametrize("batch", [0, 1, 4])
+def test_resumed_to_the_very_next_batch(stores: Path, epoch: int, batch: int) -> None:
+    def loader() -> tsds.DataLoader[Any]:
+        return tsds.DataLoader(mixed(stores, {"a": 0.6, "b": 0.4}, epoch_length=50), 8, shuffle=True, seed=2)
+
+    def images(batches: Any) -> list[list[int]]:
+        return [batch["image"][:, 0, 0, 0].tolist() for batch in batches]
+
+    one, other = loader(), loader()
+    for _ in range(epoch):
+        list(one)
+    iterator = iter(one)
+    list(itertools.islice(iterator, batch))
+    state = one.state_dict()
+    rest = images(iterator)
+    other.load_state_dict(state)
+    assert images(other) == rest
+    assert images(other) == images(one)
+
+
+def test_subsets_and_urls_and_pickles(stores: Path) -> None:
+    part = tsds.StoreDataset(stores / "a.tsds").subset([3, 1])
+    url = (stores / "c.tsds").absolute().as_uri()
+    dataset = tsds.MixedDataset({part: 1, url: 1}, epoch_length=4)
+    assert keys(dataset, range(7)) == ["a3", "a1", "c0", "c1", "c2", "c3", "c4"]
+    again = pickle.loads(pickle.dumps(dataset))  # noqa: S301
+    assert keys(again, range(7)) == keys(dataset, range(7)) and len(again.sampler()) == 4
+
+
+# --- what cannot be mixed ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stores_given", "options", "message"),
+    [
+        ([], {}, "`stores`: expected several stores"),
+        ("a.tsds", {}, "`stores`: expected several stores"),
+        ({"a": 1, "b": -1}, {}, "`weights`: expected 2 numbers that are not negative"),
+        ({"a": 0, "b": 0}, {}, "`weights`: expected 2 numbers"),
+        ({"a": 1, "b": float("nan")}, {}, "`weights`: expected 2 numbers"),
+        ({"a": 1, "b": 1}, {"epoch_length": 0}, "`epoch_length`: expected first, shortest, or a number"),
+        ("abc", {"weights": lambda epoch: [1, 1, 1]}, "`weights`: expected stores without shares, and a number"),
+        ("abc", {"classes": ["ant", "bee"]}, r"`classes`: expected all classes of label, missing cow of b\.tsds"),
+    ],
+)
+def test_what_is_refused(stores: Path, stores_given: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(tsds.OptionError, match=message):
+        if stores_given in ([], "a.tsds"):
+            tsds.MixedDataset(stores_given, **options)
+        else:
+            mixed(stores, stores_given, **options)
+
+
+def test_fields_that_differ(stores: Path, tmp_path: Path) -> None:
+    for name, count in (("d", 2), ("e", 3)):
+        with tsds.Writer(tmp_path / f"{name}.tsds") as writer:
+            writer.append("train", image=pixels("d", 0), score=np.zeros(count, np.float32))
+    with pytest.raises(tsds.OptionError, match=r"score: expected the same kind of field in all stores.*e\.tsds"):
+        tsds.MixedDataset([tmp_path / "d.tsds", tmp_path / "e.tsds"])
+    dataset = tsds.MixedDataset([stores / "a.tsds", tmp_path / "d.tsds"])
+    assert dataset.fields == ("image",)
+    with pytest.raises(tsds.OptionError, match="one store"):
+        tsds.DataLoader(dataset, 4, residency="locked")
+    with pytest.raises(tsds.OptionError, match="Mix subsets"):
+        dataset.subset([0])
+    with pytest.raises(tsds.OptionError, match="a column of one store"):
+        tsds.class_balanced_weights(mixed(stores).split)
