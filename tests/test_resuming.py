@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 from torch.utils.data import (
     BatchSampler,
     IterableDataset,
@@ -201,7 +203,7 @@ def test_epochs_of_torchs_sampler_that_a_script_sets(dataset: tsds.StoreDataset)
         ({"shuffle": False}, "expected that of a loader with sampler 'SequentialSampler', found 'ShuffleSampler'"),
         (
             {"shuffle": None, "sampler": tsds.ShuffleSampler(2 * ROWS, rank=0, num_replicas=2)},
-            "expected that of a loader with num_replicas 2, found 1",
+            f"expected that of a loader with samples {2 * ROWS}, found {ROWS}",
         ),
         (
             {"shuffle": None, "sampler": tsds.ShuffleSampler(ROWS, seed=4)},
@@ -266,3 +268,104 @@ def test_iterable_data_sets_begin_anew_only(dataset: tsds.StoreDataset) -> None:
         tsds.DataLoader(Stream(), 4).load_state_dict(loader.state_dict())
     list(iterator)
     tsds.DataLoader(Stream(), 4).load_state_dict(loader.state_dict())
+
+
+# --- another number of ranks ------------------------------------------------------------------------------------------
+
+ELASTIC: dict[str, Callable[[int, int], Any]] = {
+    "shuffle": lambda rank, ranks: tsds.ShuffleSampler(ROWS, seed=3, rank=rank, num_replicas=ranks),
+    "in order": lambda rank, ranks: tsds.ShuffleSampler(ROWS, shuffle=False, rank=rank, num_replicas=ranks),
+    "drop_last": lambda rank, ranks: tsds.ShuffleSampler(ROWS, rank=rank, num_replicas=ranks, drop_last=True),
+    "subset": lambda rank, ranks: tsds.SubsetSampler(np.arange(3, ROWS), rank=rank, num_replicas=ranks),
+    "weighted": lambda rank, ranks: tsds.WeightedSampler(WEIGHTS, replacement=False, rank=rank, num_replicas=ranks),
+}
+
+
+def several(dataset: tsds.StoreDataset, name: str, ranks: int, batch_size: int) -> list[tsds.DataLoader[Any]]:
+    return [tsds.DataLoader(dataset, batch_size, sampler=ELASTIC[name](rank, ranks)) for rank in range(ranks)]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.sampled_from(sorted(ELASTIC)),
+    st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(0, 4)), min_size=2, max_size=4),
+    st.integers(0, 2),
+)
+def test_the_rest_of_an_epoch_on_another_number_of_ranks(
+    dataset: tsds.StoreDataset, name: str, runs: list[tuple[int, int, int]], epoch: int
+) -> None:
+    """Runs of (ranks, batch size, batches), each but the first from the state of the one before."""
+    whole = ELASTIC[name](0, 1)
+    whole.set_epoch(epoch)
+    order = whole.rows().tolist()
+    seen: list[int] = []
+    state: dict[str, Any] | None = None
+    for number, (ranks, batch_size, batches) in enumerate(runs):
+        loaders = several(dataset, name, ranks, batch_size)
+        for loader in loaders:
+            if state is None:
+                loader.set_epoch(epoch)
+            elif state["num_replicas"] == ranks and state["batch_size"] != batch_size:
+                return  # refused, as ever
+            else:
+                loader.load_state_dict(state)
+        iterators = [iter(loader) for loader in loaders]
+        is_last = number == len(runs) - 1
+        found = [rows(itertools.islice(each, None if is_last else batches)) for each in iterators]
+        assert len({len(each) for each in found}) == 1
+        steps = [[row for batch in step for row in batch] for step in zip(*found, strict=True)]
+        seen += [row for step in steps for row in step]
+        states = [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
+        assert all(each == states[0] for each in states)
+        state = states[0]
+        if state["epoch"] > epoch:
+            break
+    assert state is not None and state["epoch"] == epoch + 1
+    if name == "drop_last":
+        assert len(set(seen)) == len(seen) and len(order) - len(seen) < ranks
+    else:
+        assert set(seen) == set(order) and len(seen) - len(order) < ranks
+
+
+def test_the_next_epoch_is_whole_again(dataset: tsds.StoreDataset) -> None:
+    loaders = several(dataset, "shuffle", 3, 4)
+    for loader in loaders:
+        list(itertools.islice(iter(loader), 2))
+    (one,) = several(dataset, "shuffle", 1, 5)
+    one.load_state_dict(loaders[0].state_dict())
+    order = [row for epoch in range(3) for batch in rows(one) for row in batch]
+    expected = []
+    for epoch in range(3):
+        sampler = tsds.ShuffleSampler(ROWS, seed=3)
+        sampler.set_epoch(epoch)
+        expected += sampler.rows().tolist()[0 if epoch else 24 :]
+    assert order == expected
+    assert len(one) == -(-ROWS // 5)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_go_on_with_another_number_of_ranks(dataset: tsds.StoreDataset, workers: int) -> None:
+    (one,) = several(dataset, "shuffle", 1, 6)
+    rest, state = stopped(one, 1, 4)
+    halves = [
+        tsds.DataLoader(dataset, 3, sampler=ELASTIC["shuffle"](rank, 2), num_workers=workers) for rank in range(2)
+    ]
+    for loader in halves:
+        loader.load_state_dict(state)
+    found = [row for pair in zip(*map(rows, halves), strict=True) for batch in pair for row in batch]
+    left = [row for batch in rows(rest) for row in batch]
+    assert set(found[: len(left)]) == set(left) and len(found) == len(left) + len(left) % 2
+
+
+def test_an_order_that_depends_on_the_ranks_is_refused(dataset: tsds.StoreDataset) -> None:
+    def loader(ranks: int) -> tsds.DataLoader[Any]:
+        sampler = tsds.BlockShuffleSampler(ROWS, block_rows=5, window_blocks=3, rank=0, num_replicas=ranks)
+        return tsds.DataLoader(dataset, BATCH, sampler=sampler)
+
+    _, state = stopped(loader(1), 0, 1)
+    with pytest.raises(tsds.OptionError, match="expected that of a loader with"):
+        loader(2).load_state_dict(state)
+    _, state = stopped(several(dataset, "shuffle", 1, 4)[0], 0, 1)
+    for change in ({"samples": 60}, {"start": -1}, {"start": "x"}, {"num_replicas": None}):
+        with pytest.raises(tsds.OptionError, match="state: expected"):
+            several(dataset, "shuffle", 2, 4)[0].load_state_dict(state | change)

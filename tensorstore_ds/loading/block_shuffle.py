@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sized
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -76,6 +76,8 @@ class BlockShuffleSampler(RowSampler):
         window_blocks: blocks whose rows are mixed.
         order: `seed`, `rank`, `num_replicas` and `drop_last`: see `Order`.
     """
+
+    is_elastic: ClassVar[bool] = False
 
     def __init__(self, data: int | Sized, *, block_rows: int, window_blocks: int, **order: Unpack[Order]) -> None:
         super().__init__(data, **order)

@@ -40,6 +40,7 @@ class Position:
 
     epoch: int = 0
     batch: int = 0  #: batches that were handed out, or left out because a resumed iteration begins after them
+    start: int = 0  #: samples, all ranks together, that another number of ranks had before batch 0
     drawn: Tensor | None = (
         None  #: the state of the sampler's generator, if it has one, before it drew this epoch's order
     )

@@ -224,8 +224,11 @@ class DataLoader(data.DataLoader[Batches]):
         loader for each to resume them all.
         """
         position, setting = self._position, self._setting()
-        ended = position.ended or 0 < position.batch >= (setting["batches"] or math.inf)
+        batches = len(self._index_batches(position.start)) if position.start else setting["batches"]
+        ended = position.ended or 0 < position.batch >= (batches or math.inf)
         state = {"epoch": position.epoch + ended, "batch": 0 if ended else position.batch, **setting}
+        if self._dealt is not None:
+            state |= {"start": 0 if ended else position.start, "samples": self._dealt.size}
         state["sampler_epoch"] = epoch_of(self._ordering)
         generator = generator_of(self._ordering)
         if generator is not None and position.drawn is not None and not ended:
@@ -240,11 +243,22 @@ class DataLoader(data.DataLoader[Batches]):
         Batches that were returned are left out, and nothing is read for them. After that, torch's global generator is
         where it would be without the resume only if the script restores it.
 
+        The number of ranks may differ, and with it the batch size, if a sampler of this library deals rows to ranks in
+        turn: all but `BlockShuffleSampler` and `SizeBucketSampler` do. Then the ranks divide what is left of the epoch:
+        no sample comes twice, and none is missing, but for a remainder as `drop_last` has it. The states of all ranks
+        must be of the same batch.
+
         Raises:
             OptionError: the state is not of such a loader (another seed, batch size, sampler, number of batches or of
                 ranks), or is in the middle of an epoch whose order cannot be computed again.
         """
-        for name, value in self._setting().items():
+        setting, start = self._setting(), state.get("start", 0)
+        is_elastic = self._dealt is not None and self._dealt.is_elastic
+        is_divided_anew = is_elastic and state.get("num_replicas") != setting["num_replicas"]
+        if is_divided_anew:
+            setting = {name: setting[name] for name in ("seed", "sampler", "sampler_seed")}
+            setting["samples"] = cast(RowSampler, self._dealt).size
+        for name, value in setting.items():
             if name not in state or state[name] != value:
                 found = repr(state[name]) if name in state else "none"
                 raise OptionError(
@@ -255,6 +269,14 @@ class DataLoader(data.DataLoader[Batches]):
         most = math.inf if state["batches"] is None else state["batches"]
         if type(epoch) is not int or type(batch) is not int or epoch < 0 or not 0 <= batch <= most:
             raise OptionError(f"state: expected an epoch, and a batch of it, found {epoch!r} and {batch!r}.")
+        if type(start) is not int or start < 0:
+            raise OptionError(f"state: expected how many samples came before, found {start!r}.")
+        if is_divided_anew:
+            each, ranks = state.get("batch_size"), state.get("num_replicas")
+            each = 1 if each is None else each
+            if type(each) is not int or type(ranks) is not int or min(each, ranks) < 1:
+                raise OptionError(f"state: expected a batch size, and a number of ranks, found {each!r} and {ranks!r}.")
+            start, batch = min(start + batch * each * ranks, state["samples"]), 0
         if sampler_epoch is not None and type(sampler_epoch) is not int:
             raise OptionError(f"state: expected the epoch of the sampler, found {sampler_epoch!r}.")
         generator = generator_of(self._ordering)
@@ -271,7 +293,7 @@ class DataLoader(data.DataLoader[Batches]):
         if sampler_epoch is not None and has_epochs(self._ordering):
             self._ordering.set_epoch(sampler_epoch)
             self._sampler_epoch = sampler_epoch
-        self._position.batch = batch
+        self._position.batch, self._position.start = batch, start
         if kept == "drawn_from":
             self._position.drawn = drawn_from
         elif generator is not None and drawn_from is not None:
@@ -319,7 +341,7 @@ class DataLoader(data.DataLoader[Batches]):
         one iterator at a time: when another begins, the one before raises RuntimeError. So does an iterator that is
         asked for a batch in another process than it was made in.
         """
-        return Epoch(self._begin, self._stats, self._transform, lambda: len(self._index_batches()))
+        return Epoch(self._begin, self._stats, self._transform, lambda: len(self._index_batches(self._position.start)))
 
     def _begin(self) -> tuple[Position, Iterator[Any]]:
         """The position of an iterator that begins now, not when it was made: Lightning sets the epoch in between."""
@@ -393,11 +415,16 @@ class DataLoader(data.DataLoader[Batches]):
         """The sampler that decides the order, of this rank alone."""
         return self._dealt or deciding_sampler(self.sampler, self.batch_sampler)
 
-    def _index_batches(self) -> Any:
-        """What deals indices: batches, or one by one where there is no automatic batching."""
+    def _index_batches(self, start: int = 0) -> Any:
+        """What deals indices: batches, or one by one where there is no automatic batching.
+
+        Args:
+            start: samples of the epoch, all ranks together, that came before.
+        """
         if self._dealt is None:
             return super()._index_sampler
-        return BatchSampler(self._dealt, self.batch_size, self.drop_last) if self.batch_size else self._dealt
+        dealt = self._dealt.after(start)
+        return BatchSampler(dealt, self.batch_size, self.drop_last) if self.batch_size else dealt
 
     @property
     def _index_sampler(self) -> Any:
@@ -409,7 +436,7 @@ class DataLoader(data.DataLoader[Batches]):
 
     def _dealing(self, position: Position) -> Iterator[Any]:
         """What is dealt of the epoch of a position, from its batch on."""
-        position.drawn, batches = drawn(self._index_batches(), self._ordering, position.drawn)
+        position.drawn, batches = drawn(self._index_batches(position.start), self._ordering, position.drawn)
         return itertools.islice(batches, position.batch, None)
 
     def _batches(self, position: Position) -> Iterator[NDArray[np.int64]]:
@@ -417,7 +444,7 @@ class DataLoader(data.DataLoader[Batches]):
         order, size = None, self.batch_size or 1
         if self.batch_size is not None and type(self.batch_sampler) is BatchSampler:
             if self._dealt is not None:
-                order = self._dealt.rows()
+                order = self._dealt.after(position.start).rows()
             elif type(self.sampler) is SequentialSampler:
                 order = np.arange(len(self.dataset))  # type: ignore[arg-type]
         if order is None:

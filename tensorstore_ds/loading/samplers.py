@@ -11,7 +11,7 @@ import itertools
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sized
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, ClassVar, Self, TypedDict, Unpack
 
 import numpy as np
 import torch.distributed as dist
@@ -47,7 +47,13 @@ class RowSampler(DistributedSampler[int], ABC):
 
     `size` counts the rows of an epoch, all ranks together, or is a data set, which may grow. ValueError if a
     number is out of its range, or only one of `rank` and `num_replicas` was passed.
+
+    Attributes:
+        is_elastic: whether ranks take the rows of one order in turn, so that in the middle of an epoch another number
+            of ranks can go on with the rest.
     """
+
+    is_elastic: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -63,6 +69,7 @@ class RowSampler(DistributedSampler[int], ABC):
         self.seed = at_least(0, seed, "seed")
         self.drop_last = drop_last
         self._state = {"epoch": 0}
+        self._start = 0  # rows of the epoch, all ranks together, that were visited before
         self._ranks = None if rank is None or num_replicas is None else (rank, num_replicas)
         if self._ranks is None and rank is not num_replicas:
             found = f"{rank} and {num_replicas}"
@@ -84,11 +91,11 @@ class RowSampler(DistributedSampler[int], ABC):
         """The rows of all ranks in this epoch, (size,), a new array."""
 
     def _deal(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Every `num_replicas`-th of the rows of all ranks, from `rank`; `order` itself if there is one rank."""
+        """Every `num_replicas`-th of the rows of all ranks, from `rank`; a view of `order` if there is one rank."""
         rank, replicas = self._place()
         if replicas == 1:
-            return order
-        return order.take(np.arange(rank, len(self) * replicas, replicas), mode="wrap")
+            return order[self._start :]
+        return order.take(np.arange(rank, len(self) * replicas, replicas) + self._start, mode="wrap")
 
     def __iter__(self) -> Iterator[int]:
         rows = self.rows()
@@ -96,7 +103,8 @@ class RowSampler(DistributedSampler[int], ABC):
 
     def __len__(self) -> int:
         """Rows of this rank in an epoch, the same for all ranks."""
-        return self.size // self.num_replicas if self.drop_last else -(-self.size // self.num_replicas)
+        rows = self.size - self._start
+        return rows // self.num_replicas if self.drop_last else -(-rows // self.num_replicas)
 
     def _place(self) -> tuple[int, int]:
         # Asked again and again: a sampler is often made before the process group is. One that had settled for "alone"
@@ -130,6 +138,12 @@ class RowSampler(DistributedSampler[int], ABC):
         alone = copy.copy(self)
         alone._ranks = (0, 1)
         return alone
+
+    def after(self, start: int) -> Self:
+        """A copy that begins every epoch after so many rows, all ranks together. Both have one epoch, as above."""
+        rest = copy.copy(self)
+        rest._start = start
+        return rest
 
     @property
     def epoch(self) -> int:
