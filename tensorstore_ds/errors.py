@@ -125,7 +125,7 @@ class RemoteError(TsdsError, ConnectionError):
     """A server cannot be reached, refuses, or sends something else than what was asked for.
 
     Attributes:
-        reason: ``missing``, ``refused``, ``replaced``, ``unreachable``, ``no-ranges`` or ``wrong``.
+        reason: ``missing``, ``no-bucket``, ``refused``, ``replaced``, ``unreachable``, ``no-ranges`` or ``wrong``.
     """
 
     def __init__(self, message: str, reason: str = "wrong") -> None:

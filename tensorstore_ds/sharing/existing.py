@@ -17,7 +17,7 @@ def store_at(place: Location) -> str | None:
     try:
         data, _ = place.read_all("zarr.json", MANIFEST_MAX_NBYTES)
     except RemoteError as error:
-        if error.reason == "missing" and "bucket" not in str(error):
+        if error.reason == "missing":
             return None
         raise
     try:

@@ -88,7 +88,7 @@ class Remote:
         try:
             data, _ = self._location.read_all("zarr.json", MANIFEST_MAX_NBYTES)
         except RemoteError as error:
-            if error.reason != "missing" or "bucket" in str(error):
+            if error.reason != "missing":
                 raise
             message = "this is not a store (it has no zarr.json). Correct the URL."
             raise FormatError(Problem(self.url, "not-a-store", message)) from error

@@ -380,7 +380,7 @@ class _Pull:
 
 def _may_pass(error: RemoteError | FormatError) -> bool:
     """Whether the same request may bring something else the next time."""
-    return error.reason not in ("missing", "refused", "replaced", "unsafe-path", "symlink", "missing-file")
+    return error.reason not in ("missing", "no-bucket", "refused", "replaced", "unsafe-path", "symlink", "missing-file")
 
 
 @contextlib.contextmanager

@@ -55,7 +55,7 @@ def bucket(moto: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     import urllib.request
 
     set_credentials(monkeypatch, moto)
-    name = f"test-{abs(hash(str(tmp_path))):x}"
+    name = f"bucket-{abs(hash(str(tmp_path))):x}"  # the word must not be taken for that of an error
     with urllib.request.urlopen(urllib.request.Request(f"{moto}/{name}", method="PUT")):  # noqa: S310
         return f"s3://{name}"
 
