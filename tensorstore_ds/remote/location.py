@@ -262,7 +262,9 @@ class Location:
         status = _STATUS.search(text)
         number = status[1] if status else ""
         if "NoSuchBucket" in text:
-            return RemoteError(f"{where}: there is no such bucket. Check the URL, or make the bucket first.", "no-bucket")
+            return RemoteError(
+                f"{where}: there is no such bucket. Check the URL, or make the bucket first.", "no-bucket"
+            )
         if isinstance(error, FileNotFoundError):
             return RemoteError(f"{where}: there is no such file.", "missing")
         if isinstance(error, known.PreconditionError):
