@@ -21,7 +21,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "load_digits", lambda: (images[:100], labels[:100]))
     monkeypatch.setattr(demo, "SCENES", 6)
     monkeypatch.setattr(demo, "_TRAIN_SCENES", 4)
-    monkeypatch.setattr("tensorstore_ds.conversion.convert.usable_cores", lambda: 0)  # processes take long to start
+    monkeypatch.setattr(
+        "tensorstore_ds.conversion.shard_conversion.usable_cores", lambda: 0
+    )  # processes take long to start
 
 
 def tree(path: Path) -> dict[str, str]:

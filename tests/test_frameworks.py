@@ -30,7 +30,6 @@ quiet_lightning = pytest.mark.filterwarnings(
     "ignore:.*LeafSpec.. is deprecated:FutureWarning",
     "ignore:.*does not have many workers",
     "ignore:The dirpath has changed from",
-    "ignore:The `srun` command is available",
     "ignore:You requested to overfit but enabled train dataloader shuffling",
 )
 

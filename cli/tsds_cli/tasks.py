@@ -60,7 +60,8 @@ def with_slurm(source: Path, out: Path, options: ConvertOptions, submit: bool, a
         if as_json:
             text.echo_json({"script": script, "tasks": planned.tasks})
         else:
-            click.echo(script, nl=False)
+            for line in script.splitlines():
+                text.echo(line)
         return
     jobs = submit_slurm(planned)
     if as_json:
