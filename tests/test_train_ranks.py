@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -31,8 +32,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return labelled(tmp_path_factory.mktemp("ranks"), train=64, test=21)  # an odd number for two ranks to evaluate
 
 
-def torchrun(store: Path, out: Path, *flags: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+def torchrun(store: Path, out: Path, *flags: str, ranks: int = 2) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     search = os.pathsep.join([str(ROOT), str(ROOT / "cli")])
     return subprocess.Popen(
         [*command, "-m", "tsds_cli", "train", str(store), "--out", str(out), *FLAGS, *flags],
@@ -95,6 +96,52 @@ def test_a_preempted_run_goes_on(store: Path, tmp_path: Path) -> None:
     alone(store, tmp_path / "whole", batch_size=4, augment="none")
     close(tmp_path / "whole", out)
     assert [r.epoch for r in load_history(out)] == [1, 2]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
+def test_a_run_goes_on_with_another_number_of_ranks(store: Path, tmp_path: Path, before: int, after: int) -> None:
+    """Stopped in the middle of an epoch: the rest of it is divided anew, and every sample is counted once."""
+    flags = ("--batch-size", "1", "--augment", "none", "--epochs", "900")
+    out = tmp_path / "run"
+    state = stopped_within_an_epoch(store, out, *flags, ranks=before)
+    seen = state["batch"] * before
+    assert (state["ranks"], int(state["tally"]["samples"])) == (before, seen)
+    epochs = changed_epochs(out, state["epoch"] + 1)  # to see the end of this one
+    output, _ = finished(torchrun(store, out, *flags[:-1], str(epochs), "--resume", ranks=after))
+    left = math.ceil((64 - seen) / after)
+    assert f"goes on in epoch {epochs} after 0 of {left} batches" in output
+    ended = torch.load(out / "last.pt", weights_only=True)
+    assert (ended["epoch"], ended["start"], ended["batch"]) == (state["epoch"], seen, left)
+    assert int(ended["tally"]["samples"]) == seen + left * after  # 64, and a remainder that is repeated
+    assert ended["learner"]["step"] == pytest.approx(epochs * math.ceil(64 / after), abs=1)
+
+
+def stopped_within_an_epoch(store: Path, out: Path, *flags: str, ranks: int) -> dict[str, Any]:
+    """The checkpoint of a run that was stopped by a signal, neither at the end of an epoch nor while it evaluated."""
+    for attempt in range(8):
+        process = torchrun(store, out, *flags, *(["--resume"] if attempt else []), ranks=ranks)
+        before = (out / "last.pt").stat().st_mtime_ns if attempt else 0
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if (out / "last.pt").exists() and (out / "last.pt").stat().st_mtime_ns != before:
+                break
+            time.sleep(0.01)
+        time.sleep(0.07 * attempt)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode and "stopped in epoch" in errors, errors
+        state: dict[str, Any] = torch.load(out / "last.pt", weights_only=True)
+        if 0 < state["batch"] * ranks < 64 - ranks:
+            return state
+    raise AssertionError("it was always stopped between two epochs")
+
+
+def changed_epochs(out: Path, epochs: int) -> int:
+    """Let the run in a checkpoint have so many epochs, for a test that wants to see the end of this one."""
+    state = torch.load(out / "last.pt", weights_only=True)
+    state["options"]["epochs"] = epochs
+    torch.save(state, out / "last.pt")
+    return epochs
 
 
 def test_small_is_what_the_flags_say() -> None:

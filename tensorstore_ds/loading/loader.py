@@ -253,8 +253,7 @@ class DataLoader(data.DataLoader[Batches]):
                 ranks), or is in the middle of an epoch whose order cannot be computed again.
         """
         setting, start = self._setting(), state.get("start", 0)
-        is_elastic = self._dealt is not None and self._dealt.is_elastic
-        is_divided_anew = is_elastic and state.get("num_replicas") != setting["num_replicas"]
+        is_divided_anew = self.is_elastic and state.get("num_replicas") != setting["num_replicas"]
         if is_divided_anew:
             setting = {name: setting[name] for name in ("seed", "sampler", "sampler_seed")}
             setting["samples"] = cast(RowSampler, self._dealt).size
@@ -298,6 +297,11 @@ class DataLoader(data.DataLoader[Batches]):
             self._position.drawn = drawn_from
         elif generator is not None and drawn_from is not None:
             generator.set_state(drawn_from)
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether another number of ranks can go on in the middle of an epoch: see `load_state_dict`."""
+        return self._dealt is not None and self._dealt.is_elastic
 
     def stats(self) -> LoaderStats:
         """Where the time went since the loader was made: a copy, to be asked for by the thread that iterates."""

@@ -141,16 +141,21 @@ class LoadedState:
         except OptionError as error:
             raise unusable(self.path, error) from error
 
-    def check(self, card: ModelCard, options: TrainOptions, *, ranks: int) -> None:
-        """Raise a `TrainingError` unless a run of this model, options and number of processes can go on with it."""
+    def check(self, card: ModelCard, options: TrainOptions, *, ranks: int, is_elastic: bool) -> None:
+        """Raise a `TrainingError` unless a run of this model and options can go on with it.
+
+        Args:
+            ranks: number of processes.
+            is_elastic: whether another number can go on within an epoch.
+        """
         found = self.state["options"]
         difference = _difference(self.card.as_data(), card.as_data()) or _difference(found, deciding(options))
         if difference:
             raise TrainingError(f"{self.path}: {difference}. Use the same store and options, or another `out`.")
-        if self.state["batch"] and self.state["ranks"] != ranks:
+        if self.state["batch"] and self.state["ranks"] != ranks and not is_elastic:
             raise TrainingError(
                 f"{self.path}: expected {self.state['ranks']} ranks to go on within an epoch, found {ranks}. "
-                "Another number is possible between two epochs."
+                "In this order of samples, another number is possible between two epochs alone."
             )
 
 

@@ -87,7 +87,7 @@ class Reports:
     def progress(self) -> None:
         """Look at the loss twice a second, tell where the run is, and end it if the loss is no number."""
         run, position = self.run, self.run.position
-        if time.monotonic() - self._looked < LOOK and position.batch < len(run.loader):
+        if time.monotonic() - self._looked < LOOK and position.batch < run.batches:
             return
         self._looked = time.monotonic()
         metrics = position.tally.metrics(run.task)
@@ -100,13 +100,14 @@ class Reports:
         if not run.ranks.first:
             return
         rate = position.batch / position.seconds
-        batches_left = (run.options.epochs - position.epoch) * len(run.loader) - position.batch
+        epochs_left = run.options.epochs - position.epoch - 1
+        batches_left = epochs_left * len(run.loader) + run.batches - position.batch
         self.listeners.progress(
             TrainProgress(
                 epoch=position.epoch + 1,
                 epochs=run.options.epochs,
                 batch=position.batch,
-                batches=len(run.loader),
+                batches=run.batches,
                 metrics=metrics,
                 samples_per_second=rate * run.options.batch_size * run.ranks.size,
                 wait_share=position.wait_share,
@@ -226,7 +227,7 @@ def _notes(run: Run) -> Iterator[str]:
     if not tensorboard_available():
         yield "no files for TensorBoard, it is not installed: pip install 'tensorstore-ds[tensorboard]'"
     if run.resumed:
-        position, batches = run.position, len(run.loader)
+        position, batches = run.position, run.batches
         if (position.epoch + 1, position.batch) == (run.options.epochs, batches):
             yield "all epochs are trained: the last one is evaluated again"
         else:

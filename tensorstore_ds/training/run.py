@@ -33,7 +33,8 @@ class Position:
     """Where a run is."""
 
     epoch: int = 0  # that is being trained, from 0
-    batch: int = 0  # batches of it that are done
+    batch: int = 0  # batches of it that are done, each of every rank
+    start: int = 0  # samples of it that another number of ranks has done before
     seconds: float = 0.0  # spent on them
     wait: float = 0.0  # of these, spent on waiting for data
     tally: Tally = field(default_factory=Tally)  # their sums
@@ -86,11 +87,20 @@ class Run:
         transform = train_transform(self.split, options, self.vit)
         self.plan = train_plan(self.split, options, self.vit)
         self.loader, self.order = train_loader(store, self.task, options, transform, ranks, plan=self.plan)
+        self.samples = len(self.split)  #: of an epoch, of all ranks
         steps = math.ceil(len(self.loader) / options.accumulate) * options.epochs
         self.learner = Learner(
             self.vit, self.task, options, device=ranks.device, steps=steps, distributed=ranks.size > 1
         )
         self.position = Position()
+
+    @property
+    def batches(self) -> int:
+        """Batches of this epoch on each rank; fewer where another number of ranks has done a part of it."""
+        return self._batches(self.ranks.size, self.position.start)
+
+    def _batches(self, ranks: int, start: int) -> int:
+        return math.ceil(math.ceil((self.samples - start) / ranks) / self.options.batch_size)
 
     def begin(self) -> None:
         """Take up the last checkpoint, if there is one."""
@@ -98,7 +108,7 @@ class Run:
             partial_of(path).unlink(missing_ok=True)  # what a run that was killed had half written
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
-            loaded.check(self.card, self.options, ranks=self.ranks.size)
+            loaded.check(self.card, self.options, ranks=self.ranks.size, is_elastic=self.loader.is_elastic)
         self.ranks.wait()  # no rank writes before all have looked
         if loaded is None:
             return
@@ -112,10 +122,13 @@ class Run:
     def _load_state(self, state: Mapping[str, Any]) -> None:
         """Go on where `save` was called; raises whatever a state that is none makes torch stumble over."""
         self.learner.load_state_dict(state["learner"])
-        position = Position(state["epoch"], state["batch"], state["seconds"], state["wait"])
-        batches, loader = len(self.loader), state["loader"]
+        ranks, start = state["ranks"], state.get("start", 0)
+        position = Position(state["epoch"], state["batch"], start, state["seconds"], state["wait"])
+        batches, loader = self._batches(ranks, start), state["loader"]
         place = (position.epoch + 1, 0) if position.batch == batches else (position.epoch, position.batch)
-        inside = 0 <= position.epoch < self.options.epochs and 0 <= position.batch <= batches
+        inside = (
+            0 <= position.epoch < self.options.epochs and 0 <= position.batch <= batches and 0 <= start <= self.samples
+        )
         if not inside or self.learner.step < 0 or (loader["epoch"], loader["batch"]) != place:
             raise ValueError(f"batch {position.batch} of epoch {position.epoch}")
         if not all(0 <= seconds < math.inf for seconds in (position.wait, position.seconds)):
@@ -126,6 +139,12 @@ class Run:
         if position.batch:
             position.tally.metrics(self.task)  # which stumbles over sums of another task
             float(position.tally.sums["samples"])
+        if ranks != self.ranks.size:
+            done = start + position.batch * self.options.batch_size * ranks
+            position.start, position.batch = min(done, self.samples), 0
+            # The learning rate goes on from the share of the run that is done: a step has another number of samples.
+            share = (position.epoch + position.start / self.samples) / self.options.epochs
+            self.learner.step = round(share * self.learner.steps)
         self.position = position
         self.loader.load_state_dict(loader)
 
@@ -135,11 +154,11 @@ class Run:
         A step adds up the gradients of `accumulate` batches; the last batch of an epoch may be short.
         """
         size, together = self.options.batch_size, self.options.accumulate
-        samples = math.ceil(len(self.split) / self.ranks.size)  # on this rank; some are seen twice
+        samples = math.ceil((self.samples - self.position.start) / self.ranks.size)  # on this rank; some are seen twice
         first = batch // together * together
         in_batch = min(size, samples - batch * size)
         in_step = min(size * together, samples - first * size)
-        return in_batch / in_step, batch + 1 in (first + together, len(self.loader))
+        return in_batch / in_step, batch + 1 in (first + together, self.batches)
 
     def record(self, evaluation: Tally | None) -> EpochRecord:
         """The figures of the epoch that was trained; every rank must ask, and waits for the others."""
@@ -172,12 +191,12 @@ class Run:
     def save(self) -> None:
         """Write all that the run goes on with: the first rank does, with the sums of all."""
         position = self.position
-        state = {name: getattr(position, name) for name in ("epoch", "batch", "seconds", "wait")}
+        state = {name: getattr(position, name) for name in ("epoch", "batch", "start", "seconds", "wait")}
         state |= {"tally": position.tally.over_ranks(self.ranks).sums, "ranks": self.ranks.size}
         if self.ranks.first:
             loader = self.loader.state_dict()
-            if position.batch < len(self.loader):  # it may have handed out batches of a step that was not finished
-                loader |= {"epoch": position.epoch, "batch": position.batch}
+            if position.batch < self.batches:  # it may have handed out batches of a step that was not finished
+                loader |= {"epoch": position.epoch, "batch": position.batch, "start": position.start}
             state |= {"loader": loader, "options": plain(self.options.as_data())}
             state |= {"learner": self.learner.state_dict(), "weights": self.learner.best_weights.state_dict()}
             checkpoint.save(self.last, self.card, state)
@@ -202,7 +221,7 @@ class Run:
         """What to raise where a signal asked the run to stop."""
         position = self.position
         return TrainingStopped(
-            f"stopped in epoch {position.epoch + 1} after {position.batch:,} of {len(self.loader):,} batches. "
+            f"stopped in epoch {position.epoch + 1} after {position.batch:,} of {self.batches:,} batches. "
             f"Go on with the same command and `resume`; the checkpoint is {self.last}.",
             signal,
         )

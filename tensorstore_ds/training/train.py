@@ -93,8 +93,9 @@ def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
         while run.position.epoch < options.epochs:
             position = finished = run.position
             began, waited = time.perf_counter() - position.seconds, loader.stats().wait - position.wait
-            for batch in loader if position.batch < len(loader) else ():  # a checkpoint may be that of its last batch
-                torch.manual_seed(torch_seeds(options.seed, position.epoch, position.batch, run.ranks.rank)[0])
+            for batch in loader if position.batch < run.batches else ():  # a checkpoint may be that of its last batch
+                place = position.start + position.batch
+                torch.manual_seed(torch_seeds(options.seed, position.epoch, place, run.ranks.rank)[0])
                 share, last = run.share_of_step(position.batch)
                 if position.batch % options.accumulate == 0:
                     finished = position.copy()
@@ -110,7 +111,7 @@ def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
                 position.batch += 1
                 position.seconds = time.perf_counter() - began
                 position.wait = loader.stats().wait - waited
-                if last and position.batch < len(loader) and (signal := run.ranks.any(stop.received)):
+                if last and position.batch < run.batches and (signal := run.ranks.any(stop.received)):
                     run.save()
                     raise run.stopped(signal)
                 reports.progress()
