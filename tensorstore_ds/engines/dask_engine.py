@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from distributed import Client, KilledWorker, LocalCluster, as_completed
+from distributed import CancelledError, Client, KilledWorker, LocalCluster, as_completed
 
 from tensorstore_ds.conversion.plan import ShardName
 from tensorstore_ds.conversion.tasks import TaskSummary
@@ -38,7 +38,7 @@ def run(out: Path, names: Iterable[ShardName], scheduler: str | None) -> Iterato
                 future.release()
         finally:
             client.cancel(futures)
-    except (KilledWorker, OSError) as error:
+    except (CancelledError, KilledWorker, OSError) as error:
         if isinstance(error, TsdsError):
             raise
         raise cluster_failed("Dask", where, error) from error

@@ -29,10 +29,10 @@ _SCRIPT = """#!/bin/bash
 ##SBATCH --array=0-{last}%100
 
 # When all tasks are done, the store is to be committed:
-#   sbatch --dependency=afterok:JOBID --job-name={job}-commit --wrap={commit}
+#   sbatch --dependency=afterok:JOBID --kill-on-invalid-dep=yes --job-name={job}-commit --wrap={commit}
 
 set -euo pipefail
-scratch="${{SLURM_TMPDIR:-}}"  # a disk of the node, where the site has one
+scratch="${{SLURM_TMPDIR:-${{TMPDIR:-}}}}"  # a disk of the node, where the site has one
 exec {program} convert {out} --task "$SLURM_ARRAY_TASK_ID" ${{scratch:+--scratch "$scratch"}}
 """
 
@@ -78,6 +78,7 @@ def submit_slurm(planned: Plan) -> SlurmJobs:
     array = _submitted([sbatch, "--parsable"], slurm_script(planned))
     options = [
         f"--dependency=afterok:{array}",
+        "--kill-on-invalid-dep=yes",
         "--requeue",
         f"--job-name={job}-commit",
         f"--output={job}-commit-%j.log",

@@ -78,6 +78,11 @@ class Location:
             self._open = partial(_open, url)
         self._store = self._open(WAIT["timeout"])
 
+    @property
+    def resolved_url(self) -> str:
+        """The URL, on the Hub of the commit that its revision stood for when this was made. It may hold a password."""
+        return self._given
+
     def __reduce__(self) -> tuple[type[Location], tuple[str]]:
         return Location, (self._given,)
 

@@ -21,14 +21,15 @@ def push_to_hub(source: Path | None, url: str, content: Content, counter: Counte
         raise OptionError(f"{place.url}: a store is pushed to the Hub from a path. Pull it first.")
     if not place.path:
         raise OptionError(f"{place.url}: expected a folder for the store, as in {place.url}/photos.tsds, found none.")
-    found = store_at(Location(url))
+    before = Location(url)  # as of one commit: every push that began then is refused once another has committed
+    found = store_at(before)
     if found is not None and found != content.sha256:
         raise other_store(place.url, found)
     if found is None:
         _check_listed(source, content)
         counter.begin(0, content.nbytes)
         try:
-            _commit(api(), place, source, content)
+            _commit(api(), place, source, content, parse(before.resolved_url).revision)
         except Exception as error:  # those of the HTTP library, too
             found = store_at(Location(url))  # another push may have been quicker
             if found is None:
@@ -50,8 +51,8 @@ def _check_listed(source: Path, content: Content) -> None:
                 raise FormatError(problem, "Remove it, or it would be published.")
 
 
-def _commit(client: Any, place: HubPlace, source: Path, content: Content) -> None:
-    """Upload what the Hub lacks, then the root, which the Hub refuses if something else was committed meanwhile."""
+def _commit(client: Any, place: HubPlace, source: Path, content: Content, head: str | None) -> None:
+    """Upload what the Hub lacks, then the root; the Hub refuses both if something else was committed since `head`."""
     from huggingface_hub import CommitOperationAdd
 
     where = {"repo_id": place.name, "repo_type": "dataset", "revision": place.revision}
@@ -60,6 +61,7 @@ def _commit(client: Any, place: HubPlace, source: Path, content: Content) -> Non
         path_in_repo=place.path,
         ignore_patterns=["zarr.json"],  # that of the root alone
         commit_message=f"Files of {place.path}",
+        parent_commit=head,
         **where,
     )
     client.create_commit(

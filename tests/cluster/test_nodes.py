@@ -1,4 +1,4 @@
-"""Nodes that are not as they should be: a full disk, a clock that is wrong, another version of a library."""
+"""Nodes that are not as they should be: with a full disk, or a clock that is wrong."""
 
 from __future__ import annotations
 

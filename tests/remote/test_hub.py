@@ -83,6 +83,34 @@ def test_a_commit_in_between_is_no_half_store(
     assert sum(method == "PUT" for method, _, _ in hub.requests) == puts
 
 
+@pytest.mark.parametrize("moment", ["before its files", "before its root"])
+def test_another_store_is_pushed_meanwhile(
+    hub: Hub, store: tsds.Store, other: tsds.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Whole, between two steps of a push: it is whole afterwards, and the first push is refused."""
+    from huggingface_hub import HfApi
+
+    step = "upload_folder" if moment == "before its files" else "create_commit"
+    real, url, begun = getattr(HfApi, step), f"hf://datasets/{NAME}/s.tsds", list[str]()
+
+    def later(*args: Any, **others: Any) -> Any:
+        is_root = step == "upload_folder" or "the store" in others.get("commit_message", "")
+        if is_root and not begun:
+            begun.append(step)
+            tsds.push(other.path, url)
+        return real(*args, **others)
+
+    monkeypatch.setattr(HfApi, step, later)
+    with pytest.raises(tsds.StoreExistsError, match=other.sha256[:12]):
+        tsds.push(store.path, url)
+    assert begun
+    assert tsds.pull(url, tmp_path / "pulled.tsds", verify=True).sha256 == other.sha256
+    if moment == "before its files":  # else files of the first one stay, which the store does not list
+        assert {name for name in hub.commits[hub.head] if name.startswith("s.tsds/")} == {
+            f"s.tsds/{path.relative_to(other.path).as_posix()}" for path in other.path.rglob("*") if path.is_file()
+        }
+
+
 def test_what_is_not_there(hub: Hub, store: tsds.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for url, words in {
         "hf://datasets/me/nothing/s.tsds": "there is no such data set, or access is refused",
