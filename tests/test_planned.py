@@ -244,6 +244,25 @@ def test_a_scratch_folder_on_another_disk(folders: Path, tmp_path: Path, out: Pa
     assert contents(out) == by_one(folders, tmp_path)
 
 
+def test_what_a_killed_task_left_in_the_scratch_folder(folders: Path, tmp_path: Path, out: Path) -> None:
+    """It is removed by the next one; a folder that a living process has locked is not."""
+    fcntl = pytest.importorskip("fcntl")
+    scratch = tmp_path / "scratch"
+    for name in ("tsds-dead.scratch", "tsds-alive.scratch", "of-others"):
+        (scratch / name).mkdir(parents=True)
+        (scratch / name / "shard").write_bytes(b"rows")
+    (scratch / "tsds-link.scratch").symlink_to("of-others")
+    tsds.plan(folders, out, OPTIONS)
+    alive = os.open(scratch / "tsds-alive.scratch", os.O_RDONLY)
+    try:
+        fcntl.flock(alive, fcntl.LOCK_EX)
+        tsds.convert_task(out, 0, 1, scratch=scratch)
+    finally:
+        os.close(alive)
+    assert {path.name for path in scratch.iterdir()} == {"tsds-alive.scratch", "tsds-link.scratch", "of-others"}
+    assert {path.parent.name for path in scratch.rglob("shard")} == {"tsds-alive.scratch", "of-others"}
+
+
 def test_a_shard_whose_files_are_gone_is_missing(folders: Path, tmp_path: Path, out: Path) -> None:
     planned = tsds.plan(folders, out, OPTIONS, tasks=4)
     run_all(out, 4)

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -38,12 +38,15 @@ from tensorstore_ds.conversion.shard_conversion import convert_shards
 from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
 from tensorstore_ds.conversion.workers import end_if_inheriting
 from tensorstore_ds.conversion.workspace import PLAN, Workspace
-from tensorstore_ds.durable import sync
+from tensorstore_ds.durable import lock, sync
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, SourceError, UnfinishedError, one_line
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.format.root import parse_listing
 from tensorstore_ds.options import of_class, refusal, user_path
 from tensorstore_ds.regular_files import tidied
+
+#: What the names of folders in a scratch folder begin and end with.
+_SCRATCH = ("tsds-", ".scratch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,15 +253,35 @@ def _names(planned: Plan, task: int, tasks: int | None, shards: Sequence[ShardNa
 
 
 @contextlib.contextmanager
-def _scratch(parent: Path) -> Any:
-    """A folder in the scratch folder, which is removed at the end."""
+def _scratch(parent: Path) -> Iterator[Path]:
+    """A folder in the scratch folder, which is removed at the end; so are those that killed processes left there."""
     if not parent.is_dir():
         raise refusal("scratch", "a folder", parent)
-    folder = Path(tempfile.mkdtemp(prefix="tsds-", dir=parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    for left in parent.glob(f"{_SCRATCH[0]}*{_SCRATCH[1]}"):
+        with _held(left) as is_held:
+            if is_held:
+                shutil.rmtree(left, ignore_errors=True)
+    while True:
+        folder = Path(tempfile.mkdtemp(_SCRATCH[1], _SCRATCH[0], parent))
+        with _held(folder):
+            if folder.is_dir():  # else another process saw it before it was locked, and took it for one that was left
+                try:
+                    yield folder
+                finally:
+                    shutil.rmtree(folder, ignore_errors=True)
+                return
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[bool]:
+    """Whether a folder is there and locked by us alone. Where folders cannot be locked, none ever is."""
+    with contextlib.ExitStack() as stack:
+        is_held = False
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0))
+            stack.callback(os.close, descriptor)
+            is_held = lock(descriptor) and os.path.samestat(os.fstat(descriptor), folder.lstat())
+        yield is_held
 
 
 def _writer(workspace: Workspace, name: ShardName, prepared: Prepared, scratch: Path | None) -> ShardWriter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -41,9 +41,20 @@ def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 @pytest.fixture(autouse=True, scope="session")
-def fixed_time() -> None:
-    """The same time in every store; workers inherit it."""
+def environment(source: Path) -> None:
+    """The same time in every store, and a disk that can be slow; workers inherit both."""
     os.environ["SOURCE_DATE_EPOCH"] = "1700000000"
+    os.environ["TSDS_TESTS_DISK"] = str(source.parent)
+    slow = str(Path(__file__).parent / "slow_disk")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (slow, os.environ.get("PYTHONPATH"))))
+
+
+@pytest.fixture
+def slow_disk(source: Path) -> Iterator[None]:
+    """A shard takes more than a second: something can happen in the middle of it on a fast machine, too."""
+    (source.parent / "slow").touch()
+    yield
+    (source.parent / "slow").unlink()
 
 
 def contents(path: Path) -> dict[str, bytes]:

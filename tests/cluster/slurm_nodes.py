@@ -63,6 +63,11 @@ class Slurm:
     environment: dict[str, str]
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
+    @property
+    def scratch(self) -> Path:
+        """What its nodes have as a disk of their own."""
+        return self.folder / "scratch"
+
     def run(self, *words: str, **options: object) -> str:
         """What one of Slurm's commands prints."""
         done = subprocess.run(words, env=self.environment, capture_output=True, text=True, **options)  # type: ignore[call-overload]
@@ -118,7 +123,8 @@ def slurm_cluster(folder: Path) -> Iterator[Slurm]:
         (folder / f"spool-{node}").mkdir()
     config = folder / "slurm.conf"
     config.write_text(_CONFIG.format(host=socket.gethostname(), folder=folder, ports=_free_ports(3)))
-    cluster = Slurm(folder, {**os.environ, "SLURM_CONF": str(config)})
+    (folder / "scratch").mkdir()
+    cluster = Slurm(folder, {**os.environ, "SLURM_CONF": str(config), "TMPDIR": str(folder / "scratch")})
     try:
         _start_munge(cluster)
         command = [_found("slurmctld"), "-D", "-f", str(config)]

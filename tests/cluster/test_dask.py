@@ -61,6 +61,7 @@ def test_three_workers(scheduler: str, source: Path, tmp_path: Path, expected: d
     assert sum(summary.rows.values()) == seen[-1].done == seen[-1].total == 600
 
 
+@pytest.mark.usefixtures("slow_disk")
 def test_a_worker_that_dies(scheduler: str, source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
     """In the middle of a shard; Dask's nanny starts another worker in its place."""
     out, ends = tmp_path / "o.tsds", list[object]()

@@ -18,6 +18,7 @@ pytest.importorskip("distributed", reason="Dask is not here: pip install 'tensor
 pytestmark = pytest.mark.timeout(240)
 
 
+@pytest.mark.usefixtures("slow_disk")
 def test_a_node_that_is_cut_off(source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
     """Its worker goes on writing its shard, which another one converts, too: both give the same bytes."""
     out, started = tmp_path / "o.tsds", list[subprocess.Popen[str]]()

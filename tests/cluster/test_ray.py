@@ -32,6 +32,7 @@ def cluster() -> Iterator[Any]:
     nodes.shutdown()
 
 
+@pytest.mark.usefixtures("slow_disk")
 def test_three_nodes_and_one_that_dies(cluster: Any, source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
     tsds.convert_on("ray", source, tmp_path / "o.tsds", OPTIONS, scheduler=cluster.address)
     assert contents(tmp_path / "o.tsds") == expected

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tensorstore_ds as tsds
-from cluster.conftest import FLAGS, OPTIONS, busy_with_a_shard, contents
+from cluster.conftest import FLAGS, OPTIONS, contents
 from cluster.slurm_nodes import Slurm, slurm_cluster
 
 pytestmark = pytest.mark.timeout(300)
@@ -45,6 +45,12 @@ def submitted(slurm: Slurm, source: Path, out: Path) -> tuple[int, int]:
     return jobs["array"], jobs["commit"]
 
 
+def is_at_work(slurm: Slurm, out: Path) -> bool:
+    """Whether some shards are finished, and another one grows in the scratch folder."""
+    records = out.with_name(f"{out.name}.partial").glob("journal/*.json")
+    return any(records) and any(slurm.scratch.glob("*.scratch/*.partial"))
+
+
 def is_over(slurm: Slurm, job: int) -> bool:
     states = [state for state, _ in slurm.states(job).values()]
     with contextlib.suppress(AssertionError):  # a task that was requeued waits for two minutes otherwise
@@ -62,9 +68,10 @@ def test_an_array_over_both_nodes(slurm: Slurm, source: Path, out: Path, expecte
     assert not out.with_name("o.tsds.partial").exists()
 
 
+@pytest.mark.usefixtures("slow_disk")
 def test_a_task_that_is_requeued(slurm: Slurm, source: Path, out: Path, expected: dict[str, bytes]) -> None:
     array, commit = submitted(slurm, source, out)
-    slurm.wait(lambda: busy_with_a_shard(out))
+    slurm.wait(lambda: is_at_work(slurm, out))
     running = [task for task, (state, _) in slurm.states(array).items() if state == "RUNNING"]
     for task in running:
         with contextlib.suppress(AssertionError):  # it has ended just now
@@ -73,19 +80,17 @@ def test_a_task_that_is_requeued(slurm: Slurm, source: Path, out: Path, expected
     assert contents(out) == expected
 
 
+@pytest.mark.usefixtures("slow_disk")
 def test_a_node_that_dies(slurm: Slurm, source: Path, out: Path, expected: dict[str, bytes]) -> None:
     array, commit = submitted(slurm, source, out)
-
-    def is_at_work() -> bool:
-        return busy_with_a_shard(out) and ("RUNNING", "n1") in slurm.states(array).values()
-
-    slurm.wait(is_at_work)
+    slurm.wait(lambda: is_at_work(slurm, out) and ("RUNNING", "n1") in slurm.states(array).values())
     lost = [task for task, state in slurm.states(array).items() if state == ("RUNNING", "n1")]
     slurm.kill_node("n1")
     try:
         slurm.wait(lambda: is_over(slurm, array) and is_over(slurm, commit), 150)
         assert {slurm.states(array)[task] for task in lost} == {("COMPLETED", "n0")}
         assert contents(out) == expected
+        assert not list(slurm.scratch.iterdir())
     finally:
         slurm.start_node("n1")
         slurm.wait(lambda: slurm.run("sinfo", "--noheader", "--format=%T %D").strip() == "idle 2")
