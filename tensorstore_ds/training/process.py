@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from tensorstore_ds.errors import TrainingError, one_line
 from tensorstore_ds.loading.device import checked_device
 from tensorstore_ds.training.options import Precision
 from tensorstore_ds.training.tasks import Sums, Task
@@ -62,21 +63,29 @@ def ranks(device: str | None) -> Iterator[Ranks]:
     """The ranks of a run: those that torchrun, or a process group that is there already, tells of; else one.
 
     See `device_of` for the device, and what is raised about it.
+
+    Raises:
+        TrainingError: another rank is not there, or not any more.
     """
     chosen = device_of(device, int(os.environ.get("LOCAL_RANK", "0")))
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     own = dist.is_available() and dist.is_torchelastic_launched() and not dist.is_initialized()
-    if own:
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     try:
+        if own:
+            dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
         if dist.is_available() and dist.is_initialized():
             host = dist.new_group(backend="gloo")  # small questions, which shall not wait for a GPU
             yield Ranks(dist.get_rank(), dist.get_world_size(), chosen, host)
         else:
             yield Ranks(0, 1, chosen)
+    except RuntimeError as error:
+        if not dist.is_available() or not (isinstance(error, dist.DistError) or "gloo" in str(error).lower()):
+            raise
+        message = f"the connection to another rank is lost: {one_line(str(error))[:200]}."
+        raise TrainingError(f"{message} See what that rank printed. Go on with `resume`.") from error
     finally:
-        if own:
+        if own and dist.is_initialized():
             dist.destroy_process_group()
 
 
