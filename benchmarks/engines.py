@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -31,6 +32,8 @@ from benchmarks.samples import write_photos
 
 SLOWER, PLAN_SECONDS, PLAN_GIGABYTES, COMMIT_SECONDS = 1.15, 120, 1.5, 10
 _PHOTOS, _SHARDS, _FILES, _MANY = 3000, 12, 10_000_000, 10_000
+_TIMES = 8  # so many times the photographs, for Slurm
+_TSDS: tuple[str | Path, ...] = (sys.executable, "-m", "tsds_cli")
 _OPTIONS = tsds.ConvertOptions(
     size=(224, 224), fit="crop", color="rgb", shard_nbytes=_PHOTOS // _SHARDS * 224 * 224 * 3
 )
@@ -41,7 +44,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     folder = settings.scratch / "engines"
     folder.mkdir()
     write_photos(folder / "photos", _PHOTOS, 375, 500)
-    figures = _engines(folder, settings.repeat)
+    figures = [*_engines(folder, settings.repeat), *_slurm(folder, settings.repeat)]
     planned = in_fresh_process("engines", "plan", folder)
     note = f"plan.json and references: {planned['nbytes'] / 1e6:.0f} MB"
     figures += [
@@ -65,15 +68,47 @@ def _engines(folder: Path, repeat: int) -> list[Figure]:
         with suppress(ModuleNotFoundError):
             ways["Ray, two CPUs"] = _ray(stack, folder, out)
         seconds, *others = alternate([plain, *ways.values()], repeat)
-    return [
-        Figure(
-            f"{_PHOTOS:,} photographs, {name}: time, of tsds convert",
-            median_ratio(own, seconds),
-            SLOWER,
-            note=f"{spread(own)} s, tsds convert with 2 workers {spread(seconds)} s",
-        )
-        for name, own in zip(ways, others, strict=True)
-    ]
+    return [_figure(_PHOTOS, name, own, seconds) for name, own in zip(ways, others, strict=True)]
+
+
+def _figure(photos: int, name: str, own: list[float], seconds: list[float]) -> Figure:
+    note = f"{spread(own)} s, tsds convert with 2 workers {spread(seconds)} s"
+    return Figure(
+        f"{photos:,} photographs, {name}: time, of tsds convert", median_ratio(own, seconds), SLOWER, note=note
+    )
+
+
+def _slurm(folder: Path, repeat: int) -> list[Figure]:
+    """Two nodes on this machine, as in the tests; Slurm needs seconds to begin a job, so it has more to do."""
+    if shutil.which("slurmctld", path="/usr/sbin:/usr/bin") is None or os.geteuid() != 0:
+        return []
+    sys.path.insert(0, str(ROOT / "tests"))
+    from cluster.slurm_nodes import slurm_cluster  # type: ignore[import-not-found,unused-ignore]
+
+    source, out, state = folder / "many-photos", folder / "o.tsds", folder / "slurm"
+    state.mkdir()
+    for i in range(_TIMES):
+        shutil.copytree(folder / "photos", source / str(i), copy_function=os.link)
+    with slurm_cluster(state) as cluster:
+
+        def array() -> float:
+            def run() -> None:
+                subprocess.run([*_TSDS, "plan", source, out, *_flags(), "--tasks", "2"], check=True, **quiet)
+                command = [*_TSDS, "convert", source, out, *_flags(), "--engine", "slurm", "--submit"]
+                subprocess.run(command, check=True, **{**quiet, "env": cluster.environment, "cwd": state})
+                while not out.exists():
+                    time.sleep(0.02)
+
+            seconds = seconds_of(run)
+            shutil.rmtree(out)
+            cluster.wait(lambda: not (folder / "o.tsds.partial").exists())
+            return seconds
+
+        quiet: Any = {"cwd": ROOT, "stdout": subprocess.DEVNULL}
+        plain = partial(_command, out, "convert", source, out, *_flags(), "--workers", 2)
+        seconds, own = alternate([plain, array], repeat)
+    shutil.rmtree(source)
+    return [_figure(_TIMES * _PHOTOS, "Slurm, an array of two tasks on two nodes", own, seconds)]
 
 
 def _flags() -> list[str]:
@@ -81,7 +116,7 @@ def _flags() -> list[str]:
 
 
 def _command(out: Path, *words: object) -> float:
-    command = [sys.executable, "-m", "tsds_cli", *map(str, words)]
+    command = [*_TSDS, *map(str, words)]
     seconds = seconds_of(lambda: subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL))
     shutil.rmtree(out, ignore_errors=True)
     return seconds
@@ -91,13 +126,12 @@ def _by_hand(folder: Path, out: Path) -> float:
     """As a cluster with two cores would: two tasks, a process each."""
 
     def run() -> None:
-        tsds_cli = [sys.executable, "-m", "tsds_cli"]
         quiet: Any = {"cwd": ROOT, "stdout": subprocess.DEVNULL}
-        subprocess.run([*tsds_cli, "plan", folder / "photos", out, *_flags()], check=True, **quiet)
-        tasks = [[*tsds_cli, "convert", out, "--task", f"{i}/2", "--workers", "0"] for i in range(2)]
+        subprocess.run([*_TSDS, "plan", folder / "photos", out, *_flags()], check=True, **quiet)
+        tasks = [[*_TSDS, "convert", out, "--task", f"{i}/2", "--workers", "0"] for i in range(2)]
         for process in [subprocess.Popen(task, **quiet) for task in tasks]:
             assert process.wait() == 0
-        subprocess.run([*tsds_cli, "commit", out], check=True, **quiet)
+        subprocess.run([*_TSDS, "commit", out], check=True, **quiet)
 
     seconds = seconds_of(run)
     shutil.rmtree(out)

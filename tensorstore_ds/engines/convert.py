@@ -102,4 +102,4 @@ def _silent(event: Any) -> None:
 def cluster_failed(engine: str, where: str, error: BaseException) -> ConversionError:
     """What to raise when a cluster cannot be reached, or gives up."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
-    return ConversionError(f"{engine} at {where}: {reason} Run the same command again to go on.")
+    return ConversionError(f"{engine} at {where}: {reason.rstrip('.')}. Run the same command again to go on.")

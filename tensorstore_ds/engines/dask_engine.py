@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,7 +27,10 @@ def run(out: Path, names: Iterable[ShardName], scheduler: str | None) -> Iterato
         client = Client(cluster or address, set_as_default=False)
     except OSError as error:
         raise cluster_failed("Dask", where, error) from error
+    log = logging.getLogger("distributed.client")
+    level = log.level
     try:
+        log.setLevel(logging.CRITICAL)  # of a lost scheduler it writes tracebacks; the error below says it
         # The earlier ones have the higher priority: the largest shards.
         futures = [
             client.submit(convert_shard, out, name, pure=False, retries=RETRIES, priority=-i)
@@ -46,3 +50,4 @@ def run(out: Path, names: Iterable[ShardName], scheduler: str | None) -> Iterato
         client.close()
         if cluster is not None:
             cluster.close()
+        log.setLevel(level)

@@ -32,7 +32,8 @@ _SCRIPT = """#!/bin/bash
 #   sbatch --dependency=afterok:JOBID --kill-on-invalid-dep=yes --job-name={job}-commit --wrap={commit}
 
 set -euo pipefail
-scratch="${{SLURM_TMPDIR:-${{TMPDIR:-}}}}"  # a disk of the node, where the site has one
+scratch="${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}"  # a disk of the node, where the site has one
+if [ "$scratch" = /tmp ]; then scratch=; fi  # Slurm's own choice, which may be memory
 exec {program} convert {out} --task "$SLURM_ARRAY_TASK_ID" ${{scratch:+--scratch "$scratch"}}
 """
 

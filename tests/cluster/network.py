@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
+
+_CALLS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,11 @@ def nodes(count: int) -> Iterator[list[Node]]:
     """Some nodes on one bridge; skips the test where there can be none."""
     if shutil.which("ip") is None:
         pytest.skip("ip is not here: apt-get install iproute2")
-    mark = f"t{os.getpid() % 100000}"
+    mark = f"t{os.getpid() % 100000}{chr(97 + next(_CALLS))}"  # namespaces that were deleted stay for a while
     if subprocess.run(["ip", "netns", "add", mark], capture_output=True, check=False).returncode:
         pytest.skip("network namespaces need rights that this process has not")
-    made = [Node(f"{mark}n{i}", f"10.213.{os.getpid() % 250}.{i + 1}") for i in range(count)]
+    names = [f"{mark}n{i}" for i in range(count)]
+    made = [Node(name, f"10.213.{os.getpid() % 250}.{i + 1}") for i, name in enumerate(names)]
     try:
         _ip("link", "add", f"{mark}br", "type", "bridge")
         _ip("link", "set", f"{mark}br", "up")
@@ -49,15 +53,12 @@ def nodes(count: int) -> Iterator[list[Node]]:
             _ip("-n", node.name, "link", "set", "lo", "up")
         yield made
     finally:
-        for words in (
-            [["link", "del", f"{mark}br"]],
-            [["netns", "del", name] for name in (mark, *(n.name for n in made))],
-        ):
-            for each in words:
-                subprocess.run(["ip", *each], capture_output=True, check=False)
+        links = [f"{mark}br", *(f"{node.name}-b" for node in made)]
+        for each in [["link", "del", name] for name in links] + [["netns", "del", n] for n in (mark, *names)]:
+            subprocess.run(["ip", *each], capture_output=True, check=False)
 
 
 def _ip(*words: str) -> None:
     done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
     if done.returncode:
-        pytest.skip(f"ip {' '.join(words)}: {done.stderr.strip()}")
+        raise AssertionError(f"ip {' '.join(words)}: {done.stderr.strip()}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -21,29 +22,36 @@ pytest.importorskip("distributed", reason="Dask is not here: pip install 'tensor
 pytestmark = pytest.mark.timeout(180)
 
 
-@pytest.fixture(scope="module")
-def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a scheduler with three workers."""
-    folder = tmp_path_factory.mktemp("dask")
+@contextlib.contextmanager
+def cluster(folder: Path) -> Iterator[tuple[str, int]]:
+    """A scheduler with three workers: its address, and its process."""
     file = folder / "scheduler.json"
-    python = [sys.executable, "-m", "distributed.cli"]
+    python = [sys.executable, "-m"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     options = ["--host", "127.0.0.1", "--port", "0", "--dashboard-address", ":0", "--scheduler-file", str(file)]
-    started = [subprocess.Popen([*python[:2], "distributed.cli.dask_scheduler", *options], **quiet)]  # type: ignore[call-overload]
+    started = [subprocess.Popen([*python, "distributed.cli.dask_scheduler", *options], **quiet)]  # type: ignore[call-overload]
     try:
         wait_for(file.exists)
         address = json.loads(file.read_text())["address"]
-        words = [*python[:2], "distributed.cli.dask_worker", address, "--nthreads", "1"]
+        words = [*python, "distributed.cli.dask_worker", address, "--nthreads", "1"]
         for i in range(3):
             words_of_one = [*words, "--local-directory", str(folder / str(i)), "--death-timeout", "30"]
             started.append(subprocess.Popen(words_of_one, **quiet))  # type: ignore[call-overload]
-        yield address
+        yield address, started[0].pid
     finally:
         for process in started:
-            for child in psutil.Process(process.pid).children(recursive=True):
-                child.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    child.kill()
             process.kill()
             process.wait()
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a scheduler with three workers."""
+    with cluster(tmp_path_factory.mktemp("dask")) as (address, _):
+        yield address
 
 
 def workers(scheduler: str) -> list[int]:
@@ -78,6 +86,28 @@ def test_a_worker_that_dies(scheduler: str, source: Path, tmp_path: Path, expect
     kill(workers(scheduler)[0])
     thread.join(120)
     assert isinstance(ends[0], tsds.Summary), ends
+    assert contents(out) == expected
+
+
+@pytest.mark.usefixtures("slow_disk")
+def test_a_scheduler_that_dies(scheduler: str, source: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
+    """That ends the conversion; the same command with another scheduler goes on."""
+    out = tmp_path / "o.tsds"
+    (tmp_path / "dask").mkdir()
+    command = [sys.executable, "-m", "tsds_cli", "convert", source, out, *FLAGS, "--engine", "dask", "--scheduler"]
+    with cluster(tmp_path / "dask") as (address, process):
+        converting = subprocess.Popen([*command, address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_for(lambda: busy_with_a_shard(out))
+        kill(process)
+        _, errors = converting.communicate(timeout=100)
+    assert converting.returncode == 1
+    assert errors.startswith("tsds: ") and "Dask" in errors and "Traceback" not in errors, errors
+    journal = out.with_name("o.tsds.partial") / "journal"
+    finished = [path.stem.replace("train-", "train/") for path in journal.glob("*.json")]
+    inodes = {name: (journal.parent / "store" / name / "zarr.json").stat().st_ino for name in finished}
+    done = subprocess.run([*command, scheduler], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert inodes == {name: (out / name / "zarr.json").stat().st_ino for name in finished} != {}  # not made again
     assert contents(out) == expected
 
 

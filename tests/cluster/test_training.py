@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import psutil
@@ -47,7 +48,7 @@ def test_a_rank_that_is_killed(tmp_path: Path) -> None:
 
     with nodes(3) as (server, *trainers), contextlib.ExitStack() as stack:
         stack.callback(end, started)
-        token = "a-token-of-the-tests"
+        token = uuid.uuid4().hex
         start(
             server, "tsds_cli", "serve", str(store.path), "--host", server.address, "--port", "9000", "--token", token
         )

@@ -67,6 +67,6 @@ def repacking(layout: str, root: Path) -> Case:
 
 
 def copying(name: str, root: Path) -> Case:
-    """``pull``, ``pack`` or ``unpack`` of a store of several shards."""
+    """``pull``, ``copy``, ``pack`` or ``unpack`` of a store of several shards."""
     path = root / ("packed.zip" if name == "unpack" else "raw-zarr.tsds")
     return Case(name, path, ("tsds", name, str(path), "OUT"))

@@ -47,7 +47,7 @@ def bench(root: Path, shim: Path) -> Iterator[Bench]:
             server.warm(conversion(name, root, 0).argv(root / f"{name}.tsds"))
         server.warm(repacking("zarr", root).argv(root / "repacked.tsds"))
         server.warm(copying("pack", root).argv(root / "packed.zip"))
-        for name in ("pull", "unpack"):
+        for name in ("pull", "copy", "unpack"):
             server.warm(copying(name, root).argv(root / f"{name}-warm.tsds"))
         server.warm(["tsds", "annotate", str(root / "pull-warm.tsds"), "--license", "CC0-1.0"])
         yield Bench(server, root)

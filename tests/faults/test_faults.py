@@ -158,6 +158,7 @@ def test_repack_reading_the_store(bench: Bench, root: Path, sweep: Sweep, layout
         *numbered(("pull", "pack", "unpack"), ("SIGKILL", "EIO"), parts=1, step=2),
         *numbered(("pull", "pack", "unpack"), ("ENOSPC from there on", "half a write, SIGKILL"), parts=1, step=5),
         *numbered(("pull", "pack", "unpack"), ("EIO when reading",), parts=1, step=15),
+        *numbered(("copy",), ("SIGKILL", "EIO", "half a write, SIGKILL"), parts=1, step=7),
     ],
 )
 def test_copies(
