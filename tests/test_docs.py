@@ -32,6 +32,7 @@ NOT_RUN = {
     "docs/quickstart.md: photos/": "a folder tree",
     "docs/ddp.md: torchrun --nproc-per-node 2 -m tsds_cli": "test_train_ranks.py starts two ranks",
     "docs/ddp.md: torchrun --nproc-per-node 2 examples/ddp.py": "test_examples.py starts two ranks",
+    "docs/ddp.md: torchrun --nnodes": "cluster/test_training.py does it in network namespaces",
     "docs/clients.md: make test-clients": "installs",
     "docs/keypoints.md: faces/": "a folder tree",
     "docs/masks.md: city/": "a folder tree",
