@@ -114,6 +114,7 @@ def page(results: Mapping[str, Result]) -> str:
             "convert_mnist",
             "convert_photographs",
             "engines",
+            "scan_coco",
             "take",
             "open_large",
             "memory",

@@ -39,6 +39,7 @@ from .errors import (
     UnfinishedError as UnfinishedError,
 )
 from .format.schema import Keypoints as Keypoints
+from .imaging.outlines import draw_masks as draw_masks
 from .loading.augment.base import Compose as Compose
 from .loading.augment.color import ColorJitter as ColorJitter, Normalize as Normalize
 from .loading.augment.geometry import (

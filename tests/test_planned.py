@@ -82,6 +82,19 @@ def _imglab(path: Path) -> tsds.ConvertOptions:
     return OPTIONS
 
 
+def _coco(path: Path) -> tsds.ConvertOptions:
+    images, annotations = [], []
+    for i in range(5):
+        _image(path / f"{i}.png", 20, 20)
+        images.append({"id": f"i{i}", "file_name": f"{i}.png", "height": 20, "width": 20})
+        square = {"bbox": [1, 2, 9, 8], "segmentation": [[1, 2, 10, 2, 10, 10]], "keypoints": [1, 2, 2]}
+        annotations += [{"id": 9 * i + k, "image_id": f"i{i}", "category_id": 7, **square} for k in range(i)]
+    category = {"id": 7, "name": "cat", "keypoints": ["nose"]}
+    data = {"images": images, "annotations": annotations, "categories": [category]}
+    (path / "labels.json").write_text(json.dumps(data))
+    return OPTIONS
+
+
 def _list(path: Path) -> tsds.ConvertOptions:
     rows = ["path,label,split"]
     for i in range(8):
@@ -125,7 +138,7 @@ def _image(path: Path, height: int, width: int) -> None:
     path.write_bytes(png_bytes(rng.integers(0, 256, (height, width, 3), np.uint8)))
 
 
-@pytest.mark.parametrize("make", [_voc, _imglab, _list, _arrays, _masks, _divided, _mixed])
+@pytest.mark.parametrize("make", [_voc, _imglab, _coco, _list, _arrays, _masks, _divided, _mixed])
 @pytest.mark.parametrize("changes", [{}, {"encoding": "jpeg", "size": (8, 8), "color": "rgb"}], ids=["raw", "jpeg"])
 def test_every_format(
     make: Callable[[Path], tsds.ConvertOptions], changes: dict[str, Any], tmp_path: Path, out: Path

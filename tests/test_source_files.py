@@ -236,6 +236,7 @@ def test_a_bad_class_list_is_refused(tmp_path: Path, content: bytes) -> None:
 
 VOC = b"<annotation><filename>a.jpg</filename><object><name>x</name></object></annotation>"
 IMGLAB = b"<?xml version='1.0'?>\n<dataset><images><image file='a.jpg'></image></images></dataset>"
+COCO = b'{"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [], "categories": []}'
 IDX = b"\0\0\x08\x03" + b"\0\0\0\1" * 3 + b"\0"
 EXAMPLES: dict[str, tuple[str, dict[str, bytes]]] = {
     "class folders": ("folders", {"cat/a.jpg": b"", "dog/b.jpg": b""}),
@@ -247,6 +248,8 @@ EXAMPLES: dict[str, tuple[str, dict[str, bytes]]] = {
     "VOC in split folders": ("voc", {"train/a.xml": VOC, "train/a.jpg": b"", "test/b.xml": VOC, "test/b.jpg": b""}),
     "VOC with a list of images": ("voc", {"a.xml": VOC, "a.jpg": b"", "train.txt": b"a.jpg\n"}),
     "imglab": ("imglab", {"training.xml": IMGLAB, "a.jpg": b""}),
+    "COCO": ("coco", {"annotations/instances_train2017.json": COCO, "train2017/a.jpg": b""}),
+    "COCO beside the images": ("coco", {"train/_annotations.coco.json": COCO, "train/a.jpg": b""}),
     "a list": ("list", {"labels.csv": b"path,label\nimages/a.jpg,cat\n", "images/a.jpg": b""}),
     "lists of splits": ("list", {"train.txt": b"a.jpg 0\n", "val.txt": b"b.jpg 0\n", "a.jpg": b"", "b.jpg": b""}),
     "MNIST": ("idx", {"train-images-idx3-ubyte": IDX, "t10k-images-idx3-ubyte.gz": b""}),
@@ -287,6 +290,7 @@ def test_each_format_is_detected_by_its_own_source_alone(tmp_path: Path, example
         ("x.csv", b"path\na.png\n", "list"),
         ("x.txt", b"a.png 1\n", "list"),
         ("x.xml", IMGLAB, "imglab"),
+        ("x.json", COCO, "coco"),
     ],
 )
 def test_each_file_is_detected_by_its_own_source_alone(tmp_path: Path, name: str, data: bytes, format: str) -> None:

@@ -137,14 +137,14 @@ def test_a_detection_target() -> None:
         "image_id": 7,
         "area": [1.0, 2.0],
     }
-    empty = {**{k: np.empty((0,)) for k in ("boxes", "labels", "difficult")}, "keypoints": np.empty((0, 2, 3))}
+    empty = {**{k: np.empty((0,)) for k in ("boxes", "labels", "difficult", "area")}, "keypoints": np.empty((0, 2, 3))}
     source, contents = scan(
         [(COLOR, target), (COLOR, empty)], classes=("none", "a", "b"), keypoints=Keypoints(("l", "r"), ((0, 1),))
     )
     assert set(contents.fields) == {"objects"}
     assert classes(contents, "objects") == ("none", "a", "b")
     assert contents.fields["objects"].keypoints == ("l", "r")  # type: ignore[union-attr]
-    assert [p.where for p in contents.left_out] == ["<sequence>: image_id", "<sequence>: area"]
+    assert [p.where for p in contents.left_out] == ["<sequence>: image_id"]
     objects = source.read("train", 0).objects
     assert objects is not None
     np.testing.assert_array_equal(objects["boxes"], np.array(BOXES), strict=True)
@@ -152,10 +152,28 @@ def test_a_detection_target() -> None:
     expected = [[[1.0, 2.0], [np.nan, np.nan]], [[3.0, 4.0], [5.0, 6.0]]]
     np.testing.assert_array_equal(objects["keypoints"], np.array(expected), strict=True)
     np.testing.assert_array_equal(objects["difficult"], np.array([1, 0], np.uint8), strict=True)
+    np.testing.assert_array_equal(objects["area"], np.array([1.0, 2.0]), strict=True)
     objects = source.read("train", 1).objects
     assert objects is not None
     assert objects["boxes"].shape == (0, 4)  # type: ignore[union-attr]
     assert objects["keypoints"].shape == (0, 2, 2)  # type: ignore[union-attr]
+
+
+def test_outlines() -> None:
+    corners = [[1, 2], [3, 4], [5, 0]]
+    target = {"boxes": BOXES, "polygons": [corners, []], "rle": [[], [3, 4, 5]], "iscrowd": [0, 1]}
+    none = {"boxes": np.empty((0, 4)), "polygons": [], "rle": [], "iscrowd": []}
+    source, contents = scan([(GRAY, target), (GRAY, none)])
+    values = contents.fields["objects"].values  # type: ignore[union-attr]
+    assert [name for name, spec in values.items() if spec.is_ragged] == ["polygons", "rle"]
+    objects = source.read("train", 0).objects
+    assert objects is not None
+    assert [each.tolist() for each in objects["polygons"]] == [corners, []]
+    assert [each.tolist() for each in objects["rle"]] == [[], [3, 4, 5]]
+    assert source.read("train", 1).objects["polygons"] == []  # type: ignore[index]
+    for name, wrong in (("polygons", [[1, 2], []]), ("rle", [corners, []]), ("polygons", 3), ("rle", [[], "a"])):
+        with pytest.raises(SourceError, match=name):
+            scan([(GRAY, {**target, name: wrong})])
 
 
 @pytest.mark.parametrize(

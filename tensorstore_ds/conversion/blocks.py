@@ -194,7 +194,10 @@ class BlockRows:
             self.nbytes += encoded.pixels.nbytes
         self.skipped += encoded.problems
         self._left_out.update(dict.fromkeys(sample.left_out))
-        self.object_nbytes += sum(array.nbytes for array in encoded.objects.values())
+        self.object_nbytes += sum(
+            sum(each.nbytes for each in values) if isinstance(values, list) else values.nbytes
+            for values in encoded.objects.values()
+        )
         self._rows.append(encoded)
 
     def _check_shape(self, encoded: EncodedSample) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +17,7 @@ from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.conversion.smart import pixel_file, worth
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField
-from tensorstore_ds.format.kinds.objects import FLAGS
+from tensorstore_ds.format.kinds.objects import FLAGS, LISTS
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.imaging.codecs import (
     ImageHeader,
@@ -28,6 +29,7 @@ from tensorstore_ds.imaging.codecs import (
     read_image_header,
 )
 from tensorstore_ds.imaging.jpeg import JPEG, encode_jpeg, find_restarts, scale_for
+from tensorstore_ds.imaging.outlines import mask_of_runs, runs_of_mask
 from tensorstore_ds.imaging.placement import Placement, box_faults, clip
 from tensorstore_ds.imaging.resizing import resize, resize_nearest
 from tensorstore_ds.regular_files import check_machine, read_file
@@ -165,7 +167,7 @@ def with_path(error: SourceError, key: str, image: Any) -> SourceError:
 
 def fitted_objects(
     sample: Sample, size: tuple[int, int], placement: Placement | None
-) -> tuple[dict[str, NDArray[Any]], tuple[Problem, ...]]:
+) -> tuple[dict[str, Any], tuple[Problem, ...]]:
     """The objects of a sample whose image has this (height, width), as they are stored; and the boxes dropped.
 
     Raises:
@@ -183,19 +185,24 @@ def fitted_objects(
     return _encode_objects(sample.key, placed), problems
 
 
-def _encode_objects(key: str, objects: Objects) -> dict[str, NDArray[Any]]:
+def _encode_objects(key: str, objects: Objects) -> dict[str, Any]:
     """The values that there are in the dtypes stored; a keypoint that lacks one coordinate is absent."""
-    values: dict[str, NDArray[Any]] = {}
+    values: dict[str, Any] = {}
     for name, (dtype, _) in OBJECT_VALUES.items():
         if name in objects:
             value = objects[name] != 0 if name in FLAGS else objects[name]
             with np.errstate(over="ignore"):  # infinity is refused below
-                values[name] = np.ascontiguousarray(value, dtype)
+                if name in LISTS:
+                    values[name] = [np.ascontiguousarray(each, dtype) for each in value]
+                else:
+                    values[name] = np.ascontiguousarray(value, dtype)
     if "keypoints" in values:
         keypoints = values["keypoints"]
         if np.isinf(keypoints).any():
             raise bad_image(key, "annotation", "expected finite coordinates of keypoints, found infinity.")
         values["keypoints"] = np.where(np.isnan(keypoints).any(axis=2, keepdims=True), np.float32(np.nan), keypoints)
+    if any(np.isinf(corners).any() for corners in values.get("polygons", ())):
+        raise bad_image(key, "annotation", "expected finite coordinates of polygons, found infinity.")
     return values
 
 
@@ -261,9 +268,7 @@ def place_objects(
     Returns:
         The objects that remain, in pixels of the stored image, and the problems.
     """
-    moved = dict(objects)
-    if "keypoints" in moved and placement is not None:
-        moved["keypoints"] = placement.move(moved["keypoints"])
+    moved = dict(objects) if placement is None else _moved(key, objects, source, placement)
     if "boxes" not in moved:
         return moved, ()
     boxes = moved["boxes"]
@@ -285,8 +290,29 @@ def place_objects(
     remains = ~lost & (faults == "")
     moved["boxes"] = clipped
     if not remains.all():
-        moved = {name: array[remains] for name, array in moved.items()}
+        moved = {name: _selected(values, remains) for name, values in moved.items()}
     return moved, tuple(problems)
+
+
+def _moved(key: str, objects: Objects, source: tuple[int, int], placement: Placement) -> dict[str, Any]:
+    """All but the boxes in pixels of the stored image."""
+    moved = dict(objects)
+    if "keypoints" in moved:
+        moved["keypoints"] = placement.move(moved["keypoints"])
+    if "area" in moved:
+        left, top, right, bottom = placement.box
+        moved["area"] = moved["area"] * (math.prod(placement.resized) / ((right - left) * (bottom - top)))
+    if "polygons" in moved:
+        moved["polygons"] = [placement.move(corners) for corners in moved["polygons"]]
+    if "rle" in moved:
+        masks = [mask_of_runs(runs, source, key) if len(runs) else None for runs in moved["rle"]]
+        none = np.empty(0, np.uint32)
+        moved["rle"] = [none if mask is None else runs_of_mask(resize_nearest(mask, placement, 0)) for mask in masks]
+    return moved
+
+
+def _selected(values: Any, remains: NDArray[np.bool_]) -> Any:
+    return list(itertools.compress(values, remains)) if isinstance(values, list) else values[remains]
 
 
 _FAULTS = {

@@ -86,9 +86,12 @@ class _Piece:
             pixels = netpbm_pixels(image)
             image = image if pixels is None else pixels
         key = f"{self._name}/{row:05d}" if self._keys is None else self._keys[i]
-        objects = None
-        for table in self._objects.values():
+        objects: dict[str, Any] | None = None
+        for name, table in self._objects.items():
             objects = {n: values[table.offsets[i] : table.offsets[i + 1]] for n, values in table.values.items()}
+            stored = self._split.table(name)
+            first, last = int(stored.offsets[row]), int(stored.offsets[row + 1])
+            objects |= {value: lists[first:last] for value, lists in stored.lists.items()}
         return Sample(key, image, objects=objects, masks={name: mask[i] for name, mask in self._masks.items()})
 
 

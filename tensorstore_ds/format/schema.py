@@ -72,7 +72,7 @@ class EncodedSample:
         restarts: where the byte behind each restart marker lies in these bytes, (m,) uint32; None: there is none.
         size: (height, width) of the image before it was resized.
         label: class index.
-        objects: each (M, ...) in the dtype stored; empty without objects.
+        objects: each (M, ...) in the dtype stored, or a list of M arrays; empty without objects.
         masks: each (H, W), by the name of the field.
         arrays: further fields, by name.
         problems: boxes that were dropped, and why.
@@ -85,7 +85,7 @@ class EncodedSample:
     shape: tuple[int, ...]
     restarts: NDArray[np.uint32] | None = None
     label: int | None = None
-    objects: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    objects: Mapping[str, Any] = field(default_factory=dict)
     masks: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()

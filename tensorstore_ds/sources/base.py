@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.kinds.base import Field
-from tensorstore_ds.format.kinds.objects import FLAGS as FLAGS
+from tensorstore_ds.format.kinds.objects import FLAGS as FLAGS, LISTS as LISTS
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.options import check, declared, option
 
@@ -25,8 +25,10 @@ Reference = str | int
 
 #: The objects of one sample, as the source has them: those of `OBJECT_VALUES` that there are, each with M rows.
 #: `boxes` (M, 4) float64 are x1 y1 x2 y2 in pixels, x2 and y2 exclusive, unchecked; `labels` (M,) int64 are class
-#: indices; `keypoints` (M, K, 2) float64 are x y in pixels, NaN where one is absent; `FLAGS` are (M,) uint8.
-Objects = Mapping[str, NDArray[Any]]
+#: indices; `keypoints` (M, K, 2) float64 are x y in pixels, NaN where one is absent; `visibility` (M, K) uint8; `FLAGS`
+#: are (M,) uint8; `area` (M,) float64 in pixels. `LISTS` are lists of M arrays: `polygons` (n, 2) float64 x y in
+#: pixels, a row of NaN between two polygons; `rle` (n,) uint32 lengths of runs, of an image as it is shown.
+Objects = Mapping[str, Any]
 
 #: Files that are taken for images, by their suffix in lower case.
 IMAGE_SUFFIXES = frozenset(

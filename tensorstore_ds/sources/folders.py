@@ -14,7 +14,7 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import os_errors
-from tensorstore_ds.sources import masks
+from tensorstore_ds.sources import coco, masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import LITTER, PackedStrings, encodable, encoding_problem, glance, walk_files
 from tensorstore_ds.sources.list.table import names_images
@@ -40,8 +40,8 @@ class FolderSource(Source):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether there are images, and neither masks, XML files nor a list that names images."""
-        if not path.is_dir() or masks.find(path):
+        """Whether there are images, and neither masks, XML files, COCO's JSON nor a list that names images."""
+        if not path.is_dir() or masks.find(path) or coco.find(path):
             return False
         files = glance(path)
         names = [file.lower() for file in files]

@@ -6,7 +6,6 @@ dlib calls a keypoint a part.
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from tensorstore_ds.regular_files import os_errors
 from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import LITTER, PackedStrings, walk_files
 from tensorstore_ds.sources.objects import AnnotatedObject, ObjectTable
+from tensorstore_ds.sources.paths import inside
 from tensorstore_ds.sources.splits import find_unions, split_name, split_names
 from tensorstore_ds.sources.xml import (
     ElementError,
@@ -39,7 +39,6 @@ from tensorstore_ds.sources.xml import (
 NAMES_LIMIT = 1 << 16  # different keypoint names of a file
 
 _SPLITS = ("train", "test", "val")
-_DRIVE = re.compile(r"[A-Za-z]:(/|$)")
 
 
 @dataclass(slots=True)
@@ -243,19 +242,11 @@ def _image_path(text: str | None, folder: str, where: str) -> str:
     """The image's path relative to the folder of images, without ``.`` and ``..``."""
     if not text:
         raise SourceError(Problem(where, "annotation", "expected the attribute file of <image>, found none. Add it."))
-    path = text.replace("\\", "/")
-    parts: list[str] = []
-    inside = not path.startswith("/") and not _DRIVE.match(path)
-    for part in f"{folder}{path}".split("/"):
-        if part == "..":
-            inside = inside and bool(parts)
-            del parts[-1:]
-        elif part not in ("", "."):
-            parts.append(part)
-    if not inside or not parts:
+    path = inside(text, folder)
+    if path is None:
         message = f"expected the path of an image inside the source, found {shown(text)}. Make it relative to the XML."
         raise SourceError(Problem(where, "unsafe-path", message))
-    return "/".join(parts)
+    return path
 
 
 def _object(element: Element, where: str, image: str) -> AnnotatedObject:

@@ -14,6 +14,7 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.imaging.codecs import decode_mask
 from tensorstore_ds.regular_files import TEXT_LIMIT, read_file
+from tensorstore_ds.sources import coco
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
 from tensorstore_ds.sources.names import number_classes, read_classes
@@ -49,8 +50,10 @@ class MaskSource(Source):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether there are folders of images and masks, and no annotations in XML beside them."""
-        return path.is_dir() and any(not (path / f.images).parent.joinpath("Annotations").is_dir() for f in find(path))
+        """Whether there are folders of images and masks, and no annotations in XML, or COCO's, beside them."""
+        if not path.is_dir() or coco.find(path):
+            return False
+        return any(not (path / f.images).parent.joinpath("Annotations").is_dir() for f in find(path))
 
     def scan(self) -> Contents:
         """Pair images with masks, by their names; masks are read where the classes are not named."""

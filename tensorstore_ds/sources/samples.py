@@ -22,12 +22,13 @@ from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.manifest_values import MOST_DIMENSIONS
 from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
-from tensorstore_ds.sources.base import FLAGS, Objects, Sample, SourceOptions
+from tensorstore_ds.sources.base import FLAGS, LISTS, Objects, Sample, SourceOptions
 from tensorstore_ds.sources.names import flip_pairs, number_classes
 
 _LABEL_KEYS = ("label", "labels")
 _RESERVED = ("image", "key", "size", "objects", "label")
 _MASK = "(H, W) of the image"
+_LISTS = "a list of any length"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,8 @@ def _parts_shapes(parts: Parts) -> dict[str, str]:
     if parts.mask is not None:
         shapes["mask"] = _MASK
     objects = parts.objects or {}
-    return shapes | {f"objects.{name}": str(array.shape[1:]) for name, array in objects.items()}
+    each = {name: _LISTS if name in LISTS else str(array.shape[1:]) for name, array in objects.items()}
+    return shapes | {f"objects.{name}": shape for name, shape in each.items()}
 
 
 def _field_shapes(fields: Mapping[str, Field]) -> dict[str, str]:
@@ -181,7 +183,8 @@ def _field_shapes(fields: Mapping[str, Field]) -> dict[str, str]:
         elif isinstance(each, ArrayField):
             shapes[name] = f"{each.spec.dtype} {each.spec.shape}"
         elif isinstance(each, TableField):
-            shapes.update({f"{name}.{value}": str(spec.shape) for value, spec in each.values.items()})
+            values = {value: _LISTS if spec.is_ragged else str(spec.shape) for value, spec in each.values.items()}
+            shapes.update({f"{name}.{value}": shape for value, shape in values.items()})
     return shapes
 
 
@@ -297,7 +300,10 @@ def _is_mask(value: Any, array: NDArray[Any] | None) -> bool:
 
 
 def _objects(values: Mapping[str, Any]) -> Objects:
-    arrays = {name: _numbers(name, values[name]) for name in OBJECT_VALUES if values.get(name) is not None}
+    given = [name for name in OBJECT_VALUES if values.get(name) is not None]
+    arrays: dict[str, Any] = {
+        name: _lists(name, values[name]) if name in LISTS else _numbers(name, values[name]) for name in given
+    }
     if "boxes" not in arrays and "keypoints" not in arrays:
         raise ValueError(f"expected objects with boxes or keypoints, found {_names(values)}")
     form = getattr(values.get("boxes"), "format", None)  # of torchvision's BoundingBoxes
@@ -305,8 +311,22 @@ def _objects(values: Mapping[str, Any]) -> Objects:
         raise ValueError(f"expected boxes x1 y1 x2 y2, found the format {getattr(form, 'value', form)}")
     if len({len(array) for array in arrays.values()}) > 1:
         raise ValueError(f"expected as many of each, found {', '.join(f'{len(a)} {n}' for n, a in arrays.items())}")
-    dtypes = {"labels": np.int64, **dict.fromkeys(FLAGS, np.uint8)}
-    return {name: array.astype(dtypes.get(name, np.float64)) for name, array in arrays.items()}
+    dtypes = {"labels": np.int64, **dict.fromkeys((*FLAGS, "visibility"), np.uint8)}
+    return {n: a if n in LISTS else a.astype(dtypes.get(n, np.float64)) for n, a in arrays.items()}
+
+
+def _lists(name: str, value: Any) -> list[NDArray[Any]]:
+    """An array for each object: polygons as corners (n, 2), with a row of NaN between two, or lengths of runs (n,)."""
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"expected a list of {name}, one for each object, found {type(value).__name__}")
+    lists = []
+    for each in value:
+        array = as_array(each)
+        if array is None or (array.size and array.shape[1:] != ((2,) if name == "polygons" else ())):
+            wanted = "corners (n, 2)" if name == "polygons" else "lengths of runs (n,)"
+            raise ValueError(f"expected {wanted} as {name} of an object, found {type(each).__name__}")
+        lists.append(array.astype(np.float64).reshape(-1, 2) if name == "polygons" else array.astype(np.uint32))
+    return lists
 
 
 def _numbers(name: str, value: Any) -> NDArray[Any]:
@@ -322,6 +342,8 @@ def _numbers(name: str, value: Any) -> NDArray[Any]:
             keypoints[array[..., 2] == 0] = np.nan
         return keypoints
     row, wanted = ((4,), "(M, 4)") if name == "boxes" else ((), "(M,)")
+    if name == "visibility":
+        row, wanted = array.shape[1:2], "(M, K)"
     if array.size == 0:
         return np.empty((0, *row), array.dtype)
     if array.shape[1:] != row:

@@ -37,6 +37,7 @@ DOORS: Mapping[str, Callable[[Path], Door]] = {
     "voc-list": sources.voc_list,
     "mask": sources.mask,
     "mask-list": sources.mask_list,
+    "coco": sources.coco,
     "imglab": sources.imglab,
     "list-csv": partial(sources.list_of, "csv"),
     "list-tsv": partial(sources.list_of, "tsv"),

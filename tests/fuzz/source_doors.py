@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import json
 import os
 import shutil
 import zipfile
@@ -18,7 +19,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from fuzz.door import Door
-from fuzz.mutations import NAMES, TABLE_TOKENS, mutate_bytes, mutate_table, mutate_text, mutate_xml
+from fuzz.mutations import NAMES, TABLE_TOKENS, mutate_bytes, mutate_json, mutate_table, mutate_text, mutate_xml
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.errors import SourceError
@@ -152,6 +153,22 @@ def imglab(folder: Path) -> Door:
     )
     write_images(folder, "a.png", "b.png")
     return SourceFile(folder, "imglab", "faces.xml", mutate_xml, good)
+
+
+def coco(folder: Path) -> Door:
+    """A JSON file of COCO."""
+    category = {"id": 7, "name": "cat", "keypoints": ["nose", "tail"], "skeleton": [[1, 2]]}
+    polygon = {"segmentation": [[1, 2, 9, 2, 9, 12], [1, 1, 2, 2]], "area": 40, "keypoints": [3, 4, 2, 0, 0, 0]}
+    runs = {"segmentation": {"counts": [31, 4, 2365], "size": [40, 60]}, "iscrowd": 1}
+    packed = {"segmentation": {"counts": "o04mY2", "size": [40, 60]}}
+    owner = {"image_id": 1, "category_id": 7, "bbox": [1, 2, 8, 10]}
+    good = {
+        "images": [{"id": 1, "file_name": "a.png", "height": 40, "width": 60}, {"id": "b", "file_name": "b.png"}],
+        "annotations": [{"id": i, **owner, **each} for i, each in enumerate((polygon, runs, packed, {}))],
+        "categories": [category, {"id": 9, "name": "dog"}],
+    }
+    write_images(folder, "a.png", "b.png")
+    return SourceFile(folder, "coco", "labels.json", mutate_json, json.dumps(good).encode())
 
 
 LISTS = {

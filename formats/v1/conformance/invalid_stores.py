@@ -112,6 +112,17 @@ def points_store(x: float, y: float) -> Store:
     return Store({"objects": objects(values, [], ["tip"])}, {"train": [Shard(1, table("objects", [2], values))]})
 
 
+def corners_store(x: float, y: float) -> Store:
+    """An object of one polygon."""
+    arrays = {
+        "objects/offsets": np.array([0, 1]),
+        "objects/polygons/offsets": np.array([0, 4]),
+        "objects/polygons/items": np.array([[0, 0], [4, 0], [math.nan, math.nan], [x, y]], np.float32),
+    }
+    field = {**objects({}, []), "values": {"polygons": {"dtype": "float32", "shape": [2], "ragged": True}}}
+    return Store({"objects": field}, {"train": [Shard(1, arrays)]})
+
+
 def keys_store(*keys: bytes, name: str = "key") -> Store:
     """Keys and nothing else."""
     return Store({name: KEY}, {"train": [Shard(len(keys), bytes_table(name, keys))]})
@@ -622,6 +633,8 @@ def value_cases() -> list[Case]:
         Case("mask-range--above", "verify", "A pixel of 3 in a mask of three classes.", masks((0, 3, 2, 255))),
         Case("mask-range--not-ignored", "verify", "A pixel of 254, where 255 is ignored.", masks((0, 254, 2, 255))),
         Case("flag-range--two", "verify", "The flag 2.", flags_store(0, 2)),
+        Case("polygon-range--half", "verify", "One coordinate of a corner is no number.", corners_store(3, math.nan)),
+        Case("polygon-range--infinite", "verify", "A corner at infinity.", corners_store(math.inf, 1)),
         Case("keypoint-range--half", "verify", "One coordinate of a keypoint is no number.", points_store(3, math.nan)),
         Case("keypoint-range--infinite", "verify", "A keypoint at infinity.", points_store(math.inf, 1)),
         Case("key-text--utf-8", "verify", "A key is not UTF-8.", keys_store(b"a.png", b"b\xff.png")),

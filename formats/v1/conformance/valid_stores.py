@@ -59,6 +59,7 @@ def stores() -> dict[str, Store]:
         "raw-sizes": raw_sizes(),
         "zarr-raw-sizes": raw_sizes(layout="zarr"),
         "captions": captions(),
+        "outlines": outlines(),
         "unknown-kinds": unknown_kinds(),
         "unlabelled": unlabelled(),
     }
@@ -343,6 +344,34 @@ def unknown_kinds() -> Store:
         "image": {"kind": "image", "encoding": "avif", "values": BYTES},
     }
     return Store(fields, {"train": [Shard(2, arrays)]}, "zarr", extra={"format_version": "1.1"})
+
+
+def outlines() -> Store:
+    """Objects with outlines: two polygons of one object, runs of a group, neither; keypoints with visibility."""
+    values = {
+        "boxes": np.array([[1, 1, 5, 4], [0, 0, 2, 3], [2, 0, 3, 1]], np.float32),
+        "labels": np.array([0, 1, 0]),
+        "keypoints": np.array([[[1, 1], [NAN, NAN]], [[NAN, NAN]] * 2, [[2, 0.5], [3, 1]]], np.float32),
+        "visibility": np.array([[2, 0], [0, 0], [1, 2]], np.uint8),
+        "iscrowd": np.array([0, 1, 0], np.uint8),
+        "area": np.array([6.5, 4, 1], np.float32),
+    }
+    corners = [[1, 1], [5, 1], [5, 4], [NAN, NAN], [2, 2], [3, 2], [3, 4]]
+    arrays = {
+        "image": pattern((2, 4, 6, 1), "uint8"),
+        **table("objects", [2, 1], values),
+        "objects/polygons/offsets": np.array([0, 7, 7, 7]),
+        "objects/polygons/items": np.array(corners, np.float32),
+        "objects/rle/offsets": np.array([0, 0, 5, 5]),
+        "objects/rle/items": np.array([1, 2, 1, 2, 18], np.uint32),
+    }
+    field = objects(values, ["cat", "crowd"], ["head", "tail"])
+    field["values"] |= {
+        "polygons": {"dtype": "float32", "shape": [2], "ragged": True},
+        "rle": {"dtype": "uint32", "shape": [], "ragged": True},
+    }
+    fields = {"image": image(arrays["image"]), "objects": {**field, "skeleton": [[0, 1]]}}
+    return Store(fields, {"train": [Shard(2, arrays)]})
 
 
 def unlabelled() -> Store:

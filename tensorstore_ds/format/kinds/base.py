@@ -50,6 +50,10 @@ class StoredTable(Protocol):
     def per_row(self) -> Mapping[str, Any]:
         """Arrays that have a row a sample, and tables that do."""
 
+    @property
+    def lists(self) -> Mapping[str, Any]:
+        """Of each ragged value the table of its items."""
+
     def __len__(self) -> int: ...
     def __getitem__(self, name: str, /) -> StoredRows: ...
 

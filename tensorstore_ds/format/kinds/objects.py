@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -24,17 +24,26 @@ from tensorstore_ds.format.manifest_values import ManifestValues
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
 from tensorstore_ds.format.statistics import Statistics
 
-#: The value arrays that have a meaning, and their type for one object; K is the number of keypoints.
+#: The values that have a meaning, and their type for one object, or for one element of its list where they are among
+#: `LISTS`; K is the number of keypoints.
 OBJECT_VALUES: Mapping[str, tuple[str, tuple[int | str, ...]]] = {
     "boxes": ("float32", (4,)),
     "labels": ("int64", ()),
     "keypoints": ("float32", ("K", 2)),
+    "visibility": ("uint8", ("K",)),
     "difficult": ("uint8", ()),
     "truncated": ("uint8", ()),
     "occluded": ("uint8", ()),
+    "iscrowd": ("uint8", ()),
+    "area": ("float32", ()),
+    "polygons": ("float32", (2,)),
+    "rle": ("uint32", ()),
 }
+#: Those of them of which each object has a list of any length: corners of polygons, with a row of NaN between two
+#: polygons; and the lengths of runs of background and object in turn, down the columns of the image, as COCO has them.
+LISTS = ("polygons", "rle")
 #: Those of them that are 0 or 1.
-FLAGS = ("difficult", "truncated", "occluded")
+FLAGS = ("difficult", "truncated", "occluded", "iscrowd")
 
 
 @dataclass(frozen=True)
@@ -45,12 +54,14 @@ class ObjectsField(TableField):
         classes: the class names; `labels` are indices into them.
         keypoints: the names of the K keypoints, in the order of the value `keypoints`.
         flip_pairs: pairs of keypoint indices that change places when an image is mirrored left to right.
+        skeleton: pairs of keypoint indices that a line connects where the keypoints are drawn.
     """
 
     kind: ClassVar[str] = "objects"
     classes: tuple[str, ...] = ()
     keypoints: tuple[str, ...] = ()
     flip_pairs: tuple[tuple[int, int], ...] = ()
+    skeleton: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(
@@ -59,6 +70,7 @@ class ObjectsField(TableField):
         classes: tuple[str, ...] = (),
         keypoints: tuple[str, ...] = (),
         flip_pairs: tuple[tuple[int, int], ...] = (),
+        skeleton: tuple[tuple[int, int], ...] = (),
     ) -> ObjectsField:
         """With some of `OBJECT_VALUES`.
 
@@ -66,11 +78,12 @@ class ObjectsField(TableField):
         (2, 2)
         """
         specs = {name: _spec(name, len(keypoints)) for name in values}
-        return cls(specs, classes, keypoints, flip_pairs)
+        return cls(specs, classes, keypoints, flip_pairs, skeleton)
 
     def dump(self) -> dict[str, Any]:
-        names = {"classes": list(self.classes), "keypoints": list(self.keypoints)}
-        return {**super().dump(), **names, "flip_pairs": [list(pair) for pair in self.flip_pairs]}
+        data = {**super().dump(), "classes": list(self.classes), "keypoints": list(self.keypoints)}
+        data["flip_pairs"] = [list(pair) for pair in self.flip_pairs]
+        return {**data, "skeleton": [list(pair) for pair in self.skeleton]} if self.skeleton else data
 
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
@@ -80,10 +93,13 @@ class ObjectsField(TableField):
         for name in specs.keys() & OBJECT_VALUES.keys():
             expected, spec = _spec(name, len(keypoints)), specs[name]
             if replace(spec, layout=None) != expected:
-                found = f"{'lists of ' if spec.is_ragged else ''}{spec.dtype} {list(spec.shape)}"
-                values.wrong(where, f"{name}: expected {expected.dtype} {list(expected.shape)}, found {found}.")
-        pairs = _flip_pairs(values, f"{where}.flip_pairs", data, len(keypoints))
-        return cls(specs, classes, keypoints, pairs, per_row=per_row)
+                values.wrong(where, f"{name}: expected {_shown(expected)}, found {_shown(spec)}.")
+        pairs = _pairs(values, f"{where}.flip_pairs", data.get("flip_pairs"), len(keypoints))
+        flat = [i for pair in pairs for i in pair]
+        if len(set(flat)) != len(flat):
+            values.wrong(f"{where}.flip_pairs", "expected each keypoint in at most one pair, found one in two.")
+        lines = _pairs(values, f"{where}.skeleton", data.get("skeleton", []), len(keypoints))
+        return cls(specs, classes, keypoints, pairs, lines, per_row=per_row)
 
     def describe(self) -> str:
         named = (self.classes, "class", "es"), (self.keypoints, "keypoint", "s")
@@ -91,11 +107,22 @@ class ObjectsField(TableField):
 
     def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
         counts = [len(next(iter(sample.objects.values()))) for sample in samples]
-        values = {}
-        for value, spec in self.values.items():
-            empty = np.empty((0, *spec.shape), spec.dtype)
-            values[value] = np.concatenate([empty, *(sample.objects[value] for sample in samples)])
+        fixed = [value for value in self.values if value not in self.ragged]
+        values = {name: self._joined(name, (sample.objects[name] for sample in samples)) for name in fixed}
         return np.array(counts, np.int64), values
+
+    def lists(
+        self, name: str, samples: Sequence[EncodedSample]
+    ) -> dict[str, tuple[NDArray[np.int64], dict[str, NDArray[Any]]]]:
+        every = {value: [each for sample in samples for each in sample.objects[value]] for value in self.ragged}
+        return {
+            value: (np.array([len(each) for each in lists], np.int64), {"items": self._joined(value, lists)})
+            for value, lists in every.items()
+        }
+
+    def _joined(self, value: str, arrays: Iterable[NDArray[Any]]) -> NDArray[Any]:
+        spec = self.values[value]
+        return np.concatenate([np.empty((0, *spec.shape), spec.dtype), *arrays])
 
     def add_statistics(
         self, statistics: Statistics, name: str, lengths: NDArray[np.int64], values: Mapping[str, NDArray[Any]]
@@ -109,6 +136,8 @@ class ObjectsField(TableField):
             yield from _check_boxes(table, image_sizes)
         if "keypoints" in self.values:
             yield from _check_keypoints(table["keypoints"])
+        if "polygons" in self.values:
+            yield from _check_polygons(table.lists["polygons"]["items"])
         for flag in (flag for flag in FLAGS if flag in self.values):
             for start, values in pieces(table[flag]):
                 if values.max() > 1:
@@ -123,6 +152,15 @@ def _check_keypoints(keypoints: StoredRows) -> Iterator[Finding]:
         if wrong.any():
             first = start + int(np.flatnonzero(wrong)[0])
             yield "keypoint-range", f"expected two finite numbers or two NaN, found others in object {first}."
+            return
+
+
+def _check_polygons(polygons: StoredRows) -> Iterator[Finding]:
+    for start, points in pieces(polygons):
+        wrong = np.isinf(points).any(axis=1) | (np.isnan(points[:, 0]) != np.isnan(points[:, 1]))
+        if wrong.any():
+            first = start + int(np.flatnonzero(wrong)[0])
+            yield "polygon-range", f"expected two finite numbers or two NaN, found others in corner {first}."
             return
 
 
@@ -147,20 +185,19 @@ def _check_boxes(table: StoredTable, image_sizes: ImageSizes) -> Iterator[Findin
 def _spec(name: str, keypoints: int) -> ArraySpec:
     """dtype and shape of one object's `name`, a member of `OBJECT_VALUES`, for a number of keypoints."""
     dtype, shape = OBJECT_VALUES[name]
-    return ArraySpec(dtype, tuple(keypoints if n == "K" else int(n) for n in shape))
+    return ArraySpec(dtype, tuple(keypoints if n == "K" else int(n) for n in shape), is_ragged=name in LISTS)
 
 
-def _flip_pairs(
-    values: ManifestValues, where: str, data: Mapping[str, Any], keypoints: int
-) -> tuple[tuple[int, int], ...]:
+def _shown(spec: ArraySpec) -> str:
+    return f"{'lists of ' if spec.is_ragged else ''}{spec.dtype} {list(spec.shape)}"
+
+
+def _pairs(values: ManifestValues, where: str, data: Any, keypoints: int) -> tuple[tuple[int, int], ...]:
     pairs = []
-    for i, item in enumerate(values.list_at(where, data.get("flip_pairs"))):
+    for i, item in enumerate(values.list_at(where, data)):
         pair = [values.integer(f"{where}[{i}]", n) for n in values.list_at(f"{where}[{i}]", item)]
         if len(pair) == 2 and max(pair) < keypoints:
             pairs.append((pair[0], pair[1]))
         else:
             values.wrong(f"{where}[{i}]", f"expected two indices in [0, {keypoints}), found {repr(item)[:60]}.")
-    flat = [i for pair in pairs for i in pair]
-    if len(set(flat)) != len(flat):
-        values.wrong(where, "expected each keypoint in at most one pair, found one in two.")
     return tuple(pairs)

@@ -1,0 +1,29 @@
+"""Paths that annotations give: they are names of images in the source, and lead nowhere else."""
+
+from __future__ import annotations
+
+import re
+
+_DRIVE = re.compile(r"[A-Za-z]:(/|$)")
+
+
+def inside(text: str, folder: str = "") -> str | None:
+    r"""The path `text`, which begins in `folder`, relative to the source, without ``.`` and ``..``.
+
+    ``\\`` separates folders as ``/`` does. None if it leads out of the source, or names nothing.
+
+    >>> inside("../images/a.jpg", "labels/"), inside("..\\a.jpg"), inside("/etc/passwd")
+    ('images/a.jpg', None, None)
+    """
+    path = text.replace("\\", "/")
+    if path.startswith("/") or _DRIVE.match(path) or "\0" in path:
+        return None
+    parts: list[str] = []
+    for part in f"{folder}{path}".split("/"):
+        if part == "..":
+            if not parts:
+                return None
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/".join(parts) or None

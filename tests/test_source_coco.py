@@ -1,0 +1,319 @@
+"""COCO's JSON: what is read, what is left out, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tensorstore_ds as tsds
+from tensorstore_ds.sources import open_source
+from tensorstore_ds.sources.base import SourceOptions
+
+Json = dict[str, Any]
+
+SQUARE = [1, 2, 9, 2, 9, 12, 1, 12]
+DATA: Json = {
+    "info": {"year": 2017},
+    "images": [
+        {"id": 9, "file_name": "b.png", "height": 30, "width": 40},
+        {"id": 4, "file_name": "a.png", "height": 30, "width": 40},
+        {"id": 5, "file_name": "c.png"},
+    ],
+    "annotations": [
+        {"id": 1, "image_id": 4, "category_id": 90, "bbox": [1, 2, 8, 10], "area": 70.5, "segmentation": [SQUARE]},
+        {"id": 2, "image_id": 9, "category_id": 1, "bbox": [0.5, 0, 3, 3.25], "segmentation": [], "area": 9},
+        {
+            "id": 3,
+            "image_id": 4,
+            "category_id": 1,
+            "bbox": [0, 0, 40, 30],
+            "iscrowd": 1,
+            "segmentation": {"counts": [31, 4, 1165], "size": [30, 40]},
+        },
+        {
+            "id": 4,
+            "image_id": 4,
+            "category_id": 7,
+            "bbox": [1, 1, 5, 5],
+            "keypoints": [3, 4, 2, 0, 0, 0, 5, 6, 1],
+            "segmentation": [SQUARE, [20, 20, 30, 20, 30, 25], [1, 1, 2, 2]],
+        },
+    ],
+    "categories": [
+        {"id": 90, "name": "toothbrush"},
+        {"id": 1, "name": "person"},
+        {
+            "id": 7,
+            "name": "train",
+            "keypoints": ["nose", "left_eye", "right_eye"],
+            "skeleton": [[1, 2], [1, 3]],
+        },
+    ],
+}
+
+
+def data(**changes: Any) -> Json:
+    return {**copy.deepcopy(DATA), **changes}
+
+
+def write(root: Path, content: Any = DATA, json_path: str = "annotations/instances_val2017.json") -> Path:
+    folder = "val2017"
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    for name in "abc":
+        Image.fromarray(rng.integers(0, 256, (30, 40, 3), np.uint8)).save(root / folder / f"{name}.png")
+    (root / json_path).parent.mkdir(parents=True, exist_ok=True)
+    text = content if isinstance(content, str) else json.dumps(content)
+    (root / json_path).write_text(text)
+    return root
+
+
+def convert(root: Path, source: Path | None = None, **options: Any) -> tsds.Store:
+    out = root / "o.tsds"
+    tsds.convert(source or root / "src", out, tsds.ConvertOptions(workers=0, **options))
+    assert tsds.verify(out) == []
+    return tsds.open(out)
+
+
+def problems(root: Path, **options: Any) -> list[tuple[str, str]]:
+    contents = open_source(root, "coco", SourceOptions(**options)).scan()
+    return [(problem.reason, f"{problem.where}: {problem.message}") for problem in contents.problems]
+
+
+def test_all_that_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "src")
+    store = convert(tmp_path)
+    assert list(store) == ["val"]
+    split = store["val"]
+    assert split["key"][:] == ["val2017/b.png", "val2017/a.png", "val2017/c.png"]  # as the file lists them
+    field: Any = split.fields["objects"]
+    assert field.classes == ("person", "train", "toothbrush")  # in the order of the ids
+    assert (field.keypoints, field.flip_pairs) == (("nose", "left_eye", "right_eye"), ((1, 2),))
+    assert field.skeleton == ((0, 1), (0, 2))
+    assert split["objects"][2]["boxes"].shape == (0, 4)
+    first, second = split["objects"][0], split["objects"][1]
+    np.testing.assert_array_equal(first["boxes"], [[0.5, 0, 3.5, 3.25]])
+    np.testing.assert_array_equal(first["area"], [9])
+    assert first["polygons"][0].shape == (0, 2) and first["rle"][0].shape == (0,)
+    np.testing.assert_array_equal(second["labels"], [2, 0, 1])
+    np.testing.assert_array_equal(second["iscrowd"], [0, 1, 0])
+    np.testing.assert_array_equal(second["area"], [70.5, 1200, 25])  # that of the box where none is given
+    np.testing.assert_array_equal(second["boxes"], [[1, 2, 9, 12], [0, 0, 40, 30], [1, 1, 6, 6]])
+    np.testing.assert_array_equal(second["polygons"][0], np.reshape(SQUARE, (-1, 2)))
+    np.testing.assert_array_equal(second["rle"][1], [31, 4, 1165])
+    gap = [[np.nan, np.nan]]
+    expected = np.concatenate([np.reshape(SQUARE, (-1, 2)), gap, [[20, 20], [30, 20], [30, 25]]])
+    np.testing.assert_array_equal(second["polygons"][2], expected)  # without the one of two corners
+    np.testing.assert_array_equal(second["keypoints"][2], [[3, 4], [np.nan, np.nan], [5, 6]])
+    np.testing.assert_array_equal(second["visibility"], [[0, 0, 0], [0, 0, 0], [2, 0, 1]])
+    masks = tsds.draw_masks(second, (30, 40))
+    assert masks[1].sum() == 4 and masks[0].sum() == pytest.approx(80, abs=10)
+    left = [json.loads(line) for line in (store.path / "skipped.jsonl").read_text().splitlines()]
+    assert [each["reason"] for each in left] == ["polygon-short"]
+
+
+def test_outlines_move_with_their_image(tmp_path: Path) -> None:
+    write(tmp_path / "src")
+    split = convert(tmp_path, size=(60, 20), fit="stretch")["val"]  # twice as high, half as wide
+    objects = split["objects"][1]
+    np.testing.assert_allclose(objects["polygons"][0], np.reshape(SQUARE, (-1, 2)) * [0.5, 2])
+    np.testing.assert_allclose(objects["area"], [70.5, 1200, 25])
+    masks = tsds.draw_masks(objects, (60, 20))
+    assert masks[1].sum() == 0 or masks[1].sum() == 8  # four pixels of one column
+
+
+def test_a_crop_drops_an_object_with_its_outline(tmp_path: Path) -> None:
+    content = data()
+    content["annotations"][3]["bbox"] = [0, 0, 4, 4]  # left of the middle square
+    write(tmp_path / "src", content)
+    objects = convert(tmp_path, size=(30, 30), fit="crop")["val"]["objects"][1]
+    assert len(objects["boxes"]) == len(objects["polygons"]) == len(objects["rle"]) == 2
+    np.testing.assert_allclose(objects["polygons"][0], np.reshape(SQUARE, (-1, 2)) - [5, 0])
+
+
+def test_repacked_and_resized(tmp_path: Path) -> None:
+    write(tmp_path / "src")
+    convert(tmp_path)
+    tsds.repack(tmp_path / "o.tsds", tmp_path / "r.tsds", encoding="jpeg", max_side=20)
+    assert tsds.verify(tmp_path / "r.tsds") == []
+    objects = tsds.open(tmp_path / "r.tsds")["val"]["objects"][1]
+    np.testing.assert_allclose(objects["polygons"][0], np.reshape(SQUARE, (-1, 2)) / 2)
+    np.testing.assert_allclose(objects["area"], [70.5 / 4, 300, 25 / 4])
+    tsds.repack(tmp_path / "o.tsds", tmp_path / "z.tsds", layout="zarr")
+    np.testing.assert_array_equal(tsds.open(tmp_path / "z.tsds")["val"]["objects"][1]["rle"][1], [31, 4, 1165])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pycocotools
+def test_compressed_runs(tmp_path: Path) -> None:
+    coco = pytest.importorskip("pycocotools.mask")
+    mask = np.zeros((30, 40), np.uint8, order="F")
+    mask[3:20, 5:9] = 1
+    encoded = coco.encode(mask)
+    content = data()
+    content["annotations"][2]["segmentation"] = {"size": [30, 40], "counts": encoded["counts"].decode()}
+    write(tmp_path / "src", content)
+    objects = convert(tmp_path)["val"]["objects"][1]
+    np.testing.assert_array_equal(tsds.draw_masks(objects, (30, 40))[1], mask)
+
+
+def test_only_boxes(tmp_path: Path) -> None:
+    """Nothing is stored that no object has."""
+    content = data(annotations=[{"image_id": 9, "category_id": 1, "bbox": [0, 0, 3, 3], "iscrowd": 0, "area": 9}])
+    write(tmp_path / "src", content)
+    assert set(convert(tmp_path)["val"].fields["objects"].values) == {"boxes", "labels"}  # type: ignore[attr-defined]
+
+
+def test_classes_in_an_order_of_ones_own(tmp_path: Path) -> None:
+    write(tmp_path / "src")
+    store = convert(tmp_path, classes=("train", "cat", "toothbrush", "person"))
+    np.testing.assert_array_equal(store["val"]["objects"][1]["labels"], [2, 3, 0])
+    with pytest.raises(tsds.SourceError, match="found also person"):
+        tsds.convert(tmp_path / "src", tmp_path / "p.tsds", tsds.ConvertOptions(classes=("train", "toothbrush")))
+
+
+@pytest.mark.parametrize(
+    ("files", "images", "splits"),
+    [
+        (["annotations/instances_train2017.json", "annotations/instances_val2017.json"], ["train2017", "val2017"], 2),
+        (["train/_annotations.coco.json", "valid/_annotations.coco.json"], ["train", "valid"], 2),
+        (["labels.json"], ["images"], 1),
+        (["labels.json"], ["."], 1),
+        (["train.json", "test.json"], ["images/train", "images/test"], 2),
+        (["annotations/instances_default.json"], ["images/default"], 1),
+    ],
+)
+def test_where_images_are_found(tmp_path: Path, files: list[str], images: list[str], splits: int) -> None:
+    content = data(annotations=[], images=[{"id": 1, "file_name": "x.png"}])
+    for file in files:
+        (tmp_path / "src" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "src" / file).write_text(json.dumps(content))
+    for folder in images:
+        (tmp_path / "src" / folder).mkdir(parents=True, exist_ok=True)
+        Image.new("L", (4, 4)).save(tmp_path / "src" / folder / "x.png")
+    store = convert(tmp_path)
+    assert len(store) == splits and all(len(store[name]) == 1 for name in store)
+    assert {*store} <= {"train", "val", "valid", "test"}
+
+
+def test_a_file_by_its_name(tmp_path: Path) -> None:
+    write(tmp_path / "src")
+    store = convert(tmp_path, tmp_path / "src" / "annotations" / "instances_val2017.json")
+    assert store["val"]["key"][0] == "val2017/b.png"
+
+
+def test_richer_files_of_the_same_images(tmp_path: Path) -> None:
+    write(tmp_path / "src")
+    write(tmp_path / "src", data(annotations=[]), "annotations/person_keypoints_val2017.json")
+    captions = data(annotations=[{"id": 1, "image_id": 9, "caption": "a cat"}])
+    write(tmp_path / "src", captions, "annotations/captions_val2017.json")
+    contents = open_source(tmp_path / "src").scan()
+    assert sorted(problem.where for problem in contents.left_out if problem.reason == "no-more-annotated") == [
+        "annotations/captions_val2017.json",
+        "annotations/person_keypoints_val2017.json",
+    ]
+    alone = open_source(tmp_path / "src" / "annotations" / "captions_val2017.json").scan()
+    assert [problem.message for problem in alone.left_out] == [
+        "not stored: 1 annotations without a box, such as captions."
+    ]
+
+
+def test_images_that_no_file_lists(tmp_path: Path) -> None:
+    write(tmp_path / "src", data(images=DATA["images"][:2]))
+    contents = open_source(tmp_path / "src").scan()
+    assert [problem.where for problem in contents.left_out] == ["val2017/c.png"]
+
+
+def change(part: str, index: int, **values: Any) -> Json:
+    content = data()
+    content[part][index] |= values
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "reason", "where"),
+    [
+        (change("images", 0, file_name="../../etc/passwd"), "unsafe-path", "image 1"),
+        (change("images", 0, file_name="/etc/passwd"), "unsafe-path", "image 1"),
+        (change("images", 0, file_name="https://example.org/b.png"), "no-image", "example.org/b.png"),
+        (change("images", 0, file_name="missing.png"), "no-image", "missing.png"),
+        (change("images", 1, id=9), "duplicate-key", "a.png"),
+        (change("images", 1, file_name="b.png"), "duplicate-key", "b.png"),
+        (change("images", 1, file_name=3), "annotation", "image 2"),
+        (change("images", 1, id=None), "annotation", "image 2"),
+        (change("annotations", 1, bbox=[1, 2, 3]), "annotation", "annotation 2"),
+        (change("annotations", 1, bbox="1 2 3 4"), "annotation", "annotation 2"),
+        (change("annotations", 1, bbox=None), "annotation", "annotation 2"),
+        (change("annotations", 1, image_id=77), "no-image", "annotation 2"),
+        (change("annotations", 1, category_id=77), "unknown-class", "annotation 2"),
+    ],
+)
+def test_what_a_scan_refuses(tmp_path: Path, content: Json, reason: str, where: str) -> None:
+    found = problems(write(tmp_path / "src", content))
+    assert [where in text for each, text in found if each == reason] == [True]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"segmentation": [[1, 2, 3, 4, 5]]}, "odd number"),
+        ({"segmentation": [["a"] * 6]}, "Expected `float`"),
+        ({"segmentation": {"counts": [3, 4], "size": [30, 40]}}, "runs of 7 pixels"),
+        ({"segmentation": {"counts": [-3, 1203], "size": [30, 40]}}, "negative"),
+        ({"segmentation": {"counts": "~", "size": [30, 40]}}, "compressed form"),
+        ({"segmentation": {"counts": [1200], "size": [40, 40]}}, "where the size says"),
+        ({"keypoints": [1, 2, 2]}, "expected 3 numbers for each of 3 keypoints"),
+        ({"keypoints": [1, 2]}, "cannot reshape"),
+        ({"keypoints": [1, 2, 2, 0, 0, 0, 5, 6, 300]}, "none of 0, 1 and 2"),
+    ],
+)
+def test_what_a_conversion_refuses(tmp_path: Path, values: Json, message: str) -> None:
+    write(tmp_path / "src", change("annotations", 3, **values))
+    with pytest.raises(tsds.SourceError, match=message) as caught:
+        convert(tmp_path)
+    assert "instances_val2017.json" in str(caught.value) and "\n" not in str(caught.value)
+    summary = tsds.convert(tmp_path / "src", tmp_path / "s.tsds", tsds.ConvertOptions(on_error="skip", workers=0))
+    assert summary.rows == {"val": 2}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"images": [',
+        '{"images": {}, "annotations": []}',
+        '{"images": [], "annotations": [], "categories": [{"id": 1}]}',
+        '{"images": [{"id": NaN}], "annotations": []}',
+        '{"annotations": ' + "[" * 5000,
+        '{"images": [], "categories": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}',
+        '{"images": [], "categories": [{"id": 1, "name": "a", "keypoints": ["x", "x"]}]}',
+        '{"images": []}',
+    ],
+)
+def test_files_that_are_damaged(tmp_path: Path, text: str) -> None:
+    write(tmp_path / "src", text)
+    with pytest.raises(tsds.SourceError) as caught:
+        open_source(tmp_path / "src").scan()
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_a_box_without_area_is_left_out_alone(tmp_path: Path) -> None:
+    write(tmp_path / "src", change("annotations", 0, bbox=[1, 2, 8, 0]))
+    with pytest.raises(tsds.SourceError, match="no area"):
+        convert(tmp_path)
+    tsds.convert(tmp_path / "src", tmp_path / "s.tsds", tsds.ConvertOptions(on_error="skip", workers=0))
+    objects = tsds.open(tmp_path / "s.tsds")["val"]["objects"][1]
+    assert len(objects["boxes"]) == len(objects["polygons"]) == 2
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
+    source = open_source(write(tmp_path / "src"))
+    contents = source.scan()
+    path = tmp_path / "src" / "annotations" / "instances_val2017.json"
+    path.write_text(path.read_text()[:200])
+    with pytest.raises(tsds.SourceError, match="expected an annotation of COCO"):
+        source.read("val", contents.splits["val"][1])
