@@ -113,7 +113,7 @@ def parse_counts(text: str) -> NDArray[np.uint32]:
     Each number but the first three is the difference to the number two before it. The form: ``rleFrString`` in
     https://github.com/cocodataset/cocoapi/blob/master/common/maskApi.c
 
-    >>> parse_counts("121").tolist(), parse_counts("`0T3000").tolist()
+    >>> parse_counts("121").tolist(), parse_counts("`0T3`000").tolist()
     ([1, 2, 1], [16, 100, 16, 100, 16])
 
     Raises:
