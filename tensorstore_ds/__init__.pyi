@@ -38,6 +38,7 @@ from .errors import (
     TsdsError as TsdsError,
     UnfinishedError as UnfinishedError,
 )
+from .exporting.export import ExportSummary as ExportSummary, export as export
 from .format.schema import Keypoints as Keypoints
 from .imaging.outlines import draw_masks as draw_masks
 from .loading.augment.base import Compose as Compose

@@ -20,6 +20,7 @@ COMMANDS = {
     "info": "Show what a STORE holds.",
     "verify": "Check every byte of a STORE.",
     "repack": "Write the store SRC again as OUT, in another layout or encoding.",
+    "export": "Write the samples of a STORE as files in the new folder OUT.",
     "annotate": "Note license, citation or description in a STORE.",
     "card": "Write the papers of a STORE: card, preview, citation.",
     "pack": "Pack a STORE into one file OUT, to be published or sent.",

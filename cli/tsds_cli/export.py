@@ -1,0 +1,57 @@
+"""``tsds export``: a store as files in the format of others."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+import tensorstore_ds
+from tensorstore_ds import words
+from tsds_cli import text
+from tsds_cli.messages import interrupted
+from tsds_cli.options import json_option, path_argument, store_argument
+from tsds_cli.progress import ProgressBar
+
+_FORMATS = ("folders", "voc", "coco", "yolo", "npy", "webdataset", "parquet", "huggingface")
+_READ_AGAIN = ("folders", "voc", "coco", "npy")
+
+
+@click.command()
+@store_argument()
+@path_argument("out")
+@click.option("--to", required=True, type=click.Choice(_FORMATS), help="The format that is written.")
+@click.option("--split", "splits", multiple=True, metavar="NAME", help="Only this split; may be given several times.")
+@json_option
+def export(store: str | Path, out: Path, to: str, splits: tuple[str, ...], as_json: bool) -> None:
+    """Write the samples of a STORE as files in the new folder OUT.
+
+    Images are written as they are stored: their own files, or their pixels as PNG files. OUT appears when it is
+    complete. What the format has no place for is counted.
+
+    \b
+    Examples:
+      tsds export photos.tsds photos --to folders
+      tsds export voc.tsds cells --to coco
+      tsds export voc.tsds cells-yolo --to yolo --split train --split val
+    """
+    try:
+        with ProgressBar() as bar:
+
+            def show(done: int, total: int) -> None:
+                bar.show("Exporting", done, total, f"{done:,}/{total:,}", words.rate)
+
+            summary = tensorstore_ds.export(store, out, to, splits=splits or None, progress=show)
+    except KeyboardInterrupt:
+        raise interrupted(f"interrupted; {out} was not made") from None
+    if as_json:
+        text.echo_json(summary)
+        return
+    files = f"{text.count(sum(summary.samples.values()), 'sample')} in {text.count(summary.files, 'file')}"
+    text.echo(text.Styled(str(out), bold=True), f"  {files}, {words.duration(summary.seconds)}")
+    if summary.left_out:
+        what = ", ".join(f"{name} ({text.count(n, 'sample')})" for name, n in summary.left_out.items())
+        text.echo(text.Styled(f"not written: {what}; {to} has no place for it", fg="yellow"))
+    if to in _READ_AGAIN:
+        text.echo(f"next: {text.program()} convert {shlex.quote(str(out))} again.tsds")

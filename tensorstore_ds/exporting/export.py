@@ -1,0 +1,132 @@
+"""Write a store as files in the format of somebody else."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tensorstore_ds.conversion.work_folder import WorkFolder
+from tensorstore_ds.durable import unwritable
+from tensorstore_ds.errors import OptionError, StoreExistsError
+from tensorstore_ds.exporting.base import Exporter, sync_all
+from tensorstore_ds.format.kinds import ImageField, KeyField, SizeField
+from tensorstore_ds.options import meant
+from tensorstore_ds.progress import notebook_bar
+from tensorstore_ds.reading.store import open as open_store
+from tensorstore_ds.regular_files import tidied
+
+#: Module and class of each format.
+FORMATS: Mapping[str, tuple[str, str]] = {
+    "folders": ("folders", "FoldersExporter"),
+    "voc": ("voc", "VocExporter"),
+    "coco": ("coco", "CocoExporter"),
+    "yolo": ("yolo", "YoloExporter"),
+    "npy": ("npy", "NpyExporter"),
+    "webdataset": ("webdataset", "WebDatasetExporter"),
+    "parquet": ("parquet", "ParquetExporter"),
+    "huggingface": ("parquet", "HuggingFaceExporter"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExportSummary:
+    """What was written.
+
+    Attributes:
+        path: the new folder.
+        samples: of each split.
+        files: how many there are.
+        left_out: what the format has no place for: fields and values by name, and in how many samples.
+        seconds: wall time.
+    """
+
+    path: Path
+    samples: Mapping[str, int]
+    files: int
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def export(
+    store: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    to: str,
+    *,
+    splits: Collection[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ExportSummary:
+    """Write the samples of a store as files, for other programs: the inverse of `convert`.
+
+    >>> tsds.export("photos.tsds", "photos", "coco").files      # doctest: +SKIP
+    1201
+
+    Images are the files that the store keeps, or PNG files with its pixels. Names are those of the keys, without their
+    folders; where such a name is taken, or could lead somewhere else, the number of the row is in its place. Boxes,
+    keypoints and polygons are in pixels of the image that is written.
+
+    Args:
+        store: path or URL of the store.
+        out: the new folder; must not exist. It grows in ``OUT.partial``, and appears when it is complete.
+        to: one of `FORMATS`: ``folders``, ``voc``, ``coco``, ``yolo``, ``npy``, ``webdataset``, ``parquet``,
+            ``huggingface``.
+        splits: those that are written; None for all.
+        progress: called with (samples done, samples in all).
+
+    Raises:
+        OptionError: there is no such format or split, or the store lacks what the format is about.
+        FormatError: the store is damaged.
+        StoreExistsError: `out` exists.
+        OutputError: a file cannot be written: the disk is full.
+    """
+    if to not in FORMATS:
+        raise OptionError(f"`to`: expected one of {', '.join(FORMATS)}, found {to!r}.{meant(to, FORMATS)}")
+    began, opened, target = time.monotonic(), open_store(store), tidied(out)
+    names = list(opened if splits is None else splits)
+    if unknown := [name for name in names if name not in opened]:
+        raise OptionError(f"{opened.path}: expected one of {', '.join(opened)}, found {unknown[0]!r} as a split.")
+    work = WorkFolder(target.with_name(f"{target.name}.partial"), "export")
+    if os.path.lexists(target):
+        work.remove_leftover(os.urandom(8).hex())
+        raise StoreExistsError(f"{target}: expected a new folder, found something there. Choose another `out`.")
+    if not target.parent.is_dir():
+        raise OptionError(f"{target}: expected a folder for it, found none. Make {target.parent}.")
+    draw = notebook_bar()
+    total, done = sum(len(opened[name]) for name in names), 0
+    notify = progress or (lambda done, total: draw(f"Exporting {done:,}/{total:,} samples", done, total))
+
+    def advance(samples: int) -> None:
+        nonlocal done
+        done += samples
+        notify(done, total)
+
+    module, kind = FORMATS[to]
+    made: type[Exporter] = getattr(importlib.import_module(f"tensorstore_ds.exporting.{module}"), kind)
+    with closing(work):
+        work.open(os.urandom(8).hex())
+        work.remove_all_but(set())
+        folder = work.path / "store"
+        try:
+            folder.mkdir()
+            exporter = made(opened, folder, names, advance)
+            for name in names:
+                exporter.export_split(name)
+            exporter.finish()
+            sync_all(folder)
+        except BaseException as error:
+            work.remove()
+            if isinstance(error, OSError):
+                raise unwritable(target, error) from error
+            raise
+        work.put_store(target, "Choose another `out`.")
+    left_out = Counter(exporter.left_out)
+    for name, each in opened.manifest.fields.items():
+        if not isinstance(each, (*exporter.takes, ImageField, KeyField, SizeField)):
+            left_out[name] += sum(len(opened[split]) for split in names)
+    samples = {name: len(opened[name]) for name in names}
+    return ExportSummary(target, samples, exporter.files, dict(left_out), time.monotonic() - began)

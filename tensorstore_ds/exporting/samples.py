@@ -1,0 +1,152 @@
+"""Samples of a store as they are written to files: an image's bytes, its name, and what belongs to it."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.kinds import KeyField, LabelField, ObjectsField
+from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.reading.store import Split
+from tensorstore_ds.reading.stored_images import netpbm_pixels
+
+#: What files of these formats begin with, and the suffixes that they may have, the usual one first.
+_SIGNATURES: tuple[tuple[bytes, tuple[str, ...]], ...] = (
+    (b"\xff\xd8", (".jpg", ".jpeg")),
+    (b"\x89PNG", (".png",)),
+    (b"RIFF", (".webp",)),
+    (b"GIF8", (".gif",)),
+    (b"BM", (".bmp",)),
+    (b"II", (".tif", ".tiff")),
+    (b"MM", (".tif", ".tiff")),
+    (b"\0\0\0\x0cjP", (".jp2",)),
+    (b"P", (".ppm", ".pgm", ".pbm")),
+)
+#: What no name of a file may hold on some system, and names that mean a device on Windows.
+_UNSAFE = re.compile(r'[\x00-\x1f<>:"|?*/\\]|[. ]$|^\.|^(?i:con|prn|aux|nul|com\d|lpt\d)(\.|$)')
+_LONGEST = 200  # characters of a name
+#: Pixels that PNG keeps as they are: dtype and number of channels.
+_PNG = {("uint8", 1), ("uint8", 3), ("uint8", 4), ("uint16", 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedSample:
+    """One sample.
+
+    Attributes:
+        name: of its image file, without a folder; unique within `group`.
+        group: the folder, among those that the format makes, that the name is unique in.
+        image: the bytes of the file.
+        size: (height, width) of the image as it is shown.
+        channels: its number of channels.
+        label: class index, -1 if it is not known; None where the store has no labels.
+        objects: as ``split["objects"][row]`` gives them; None where the store has none.
+    """
+
+    split: str
+    row: int
+    name: str
+    image: bytes
+    size: tuple[int, int]
+    channels: int
+    label: int | None
+    objects: Mapping[str, Any] | None
+
+    @property
+    def stem(self) -> str:
+        """The name without its suffix."""
+        return self.name.rpartition(".")[0]
+
+
+class Names:
+    """Names for the files of one folder: those of the keys where they are safe, and each once, whatever its case."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def new(self, key: str, row: int, suffixes: tuple[str, ...]) -> str:
+        """The last part of a key, with one of `suffixes`; with the row, where it is taken or cannot be a name."""
+        last = key.replace("\\", "/").rpartition("/")[2]
+        stem, dot, suffix = last.rpartition(".")
+        suffix = f".{suffix}" if dot and f".{suffix.lower()}" in suffixes else suffixes[0]
+        stem = stem if dot else last
+        if not stem or len(last) > _LONGEST or _UNSAFE.search(f"{stem}{suffix}") or _UNSAFE.search(stem):
+            stem = f"{row:06d}"
+        if stem.lower() in self._taken:  # of stems, because annotations share them
+            stem = f"{stem}_{row:06d}"
+        self._taken.add(stem.lower())
+        return f"{stem}{suffix}"
+
+
+def is_safe(name: str) -> bool:
+    """Whether a text, such as a class name, can be the name of a folder on every system."""
+    return bool(name) and len(name) <= _LONGEST and not _UNSAFE.search(name)
+
+
+def samples_of(split: Split, names: Mapping[int, Names] | Names) -> Iterator[ExportedSample]:
+    """Every sample of a split, in order; `names` are those of the folder, or of the folders of each label.
+
+    Raises:
+        OptionError: there are no images, or pixels that no image file keeps as they are.
+    """
+    if "image" not in split.fields:
+        raise OptionError(f"{split.name}: expected images, found none in this store. There is nothing to export.")
+    label = next(iter(of_kind(split.fields, LabelField)), None)
+    objects = next(iter(of_kind(split.fields, ObjectsField)), None)
+    keys = next(iter(of_kind(split.fields, KeyField)), None)
+    for row in range(len(split)):
+        stored, shape = split["image"][row], split.image_shapes[row]
+        image = image_file(stored, f"{split.name} (row {row})")
+        number = None if label is None else int(split[label][row])
+        folder = names if isinstance(names, Names) else names[-1 if number is None else number]
+        name = folder.new(split[keys][row] if keys is not None else "", row, suffixes_of(image))
+        size = int(shape[0]), int(shape[1])
+        values = None if objects is None else split[objects][row]
+        yield ExportedSample(split.name, row, name, image, size, int(shape[2]), number, values)
+
+
+def image_file(stored: bytes | NDArray[Any], where: str) -> bytes:
+    """The file as it is stored, or pixels (H, W, C) as a PNG file, which keeps them exactly."""
+    pixels = netpbm_pixels(stored) if isinstance(stored, bytes) else stored
+    if pixels is None:
+        return bytes(stored)
+    if (pixels.dtype.name, pixels.shape[2]) not in _PNG:
+        expected = "8-bit gray, RGB or RGBA, or 16-bit gray"
+        message = f"{where}: expected {expected}, found {pixels.dtype} with {pixels.shape[2]} channels"
+        raise OptionError(f"{message}. No image file keeps that: export to npy.")
+    buffer = io.BytesIO()
+    flat = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
+    Image.fromarray(np.ascontiguousarray(flat)).save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def suffixes_of(image: bytes) -> tuple[str, ...]:
+    """The suffixes that an image file of these bytes may have, the usual one first."""
+    return next(suffixes for signature, suffixes in (*_SIGNATURES, (b"", (".img",))) if image.startswith(signature))
+
+
+def short(value: float) -> float:
+    """The number with the fewest decimals that is the same in single precision: 0.1, and not 0.10000000149011612.
+
+    >>> short(float(np.float32(0.1))), short(2.0)
+    (0.1, 2.0)
+    """
+    return float(str(np.float32(value)))
+
+
+def extent(start: float, stop: float) -> float:
+    """The shortest length that leads from `short` of a start to a stop, both in single precision."""
+    first, exact = short(start), stop - short(start)
+    for decimals in range(8):
+        length = round(exact, decimals)
+        if np.float32(first + length) == np.float32(stop):
+            return length
+    return exact

@@ -1,0 +1,407 @@
+"""Stores as files of other formats: what other libraries read there, and stores that are made of them again."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from PIL import Image
+
+import tensorstore_ds as tsds
+from small_stores import tsds as command
+from stores import class_folders, png_bytes, store_of
+from tensorstore_ds.exporting.export import FORMATS
+from tensorstore_ds.exporting.samples import Names, extent, short
+
+CLASSES = ("cat", "dög", "ant lion")
+PIXELS = np.arange(30 * 40 * 3, dtype=np.uint8).reshape(30, 40, 3)
+
+
+def objects(rng: np.random.Generator, count: int, *, keypoints: int = 0, outlines: bool = False) -> dict[str, Any]:
+    """Of an image of 30 x 40 (height x width)."""
+    corner = rng.uniform([0, 0], [30, 20], (count, 2)).astype(np.float32)
+    boxes = np.concatenate([corner, corner + rng.uniform(0.5, 9, (count, 2)).astype(np.float32)], axis=1)
+    values: dict[str, Any] = {"boxes": boxes, "labels": rng.integers(0, len(CLASSES), count)}
+    if keypoints:
+        points = rng.uniform(0, 30, (count, keypoints, 2))
+        points[rng.random((count, keypoints)) < 0.3] = np.nan
+        values["keypoints"] = points
+        values["visibility"] = np.where(np.isnan(points[..., 0]), 0, rng.integers(1, 3, (count, keypoints)))
+    if outlines:
+        ring = rng.uniform(0, 30, (count, 4, 2))
+        values["polygons"] = [each if i % 2 == 0 else np.empty((0, 2)) for i, each in enumerate(ring)]
+        runs = np.array([40, 7, 1200 - 47], np.uint32)
+        values["rle"] = [np.empty(0, np.uint32) if i % 2 == 0 else runs for i in range(count)]
+        values["area"] = rng.uniform(1, 90, count).astype(np.float32)
+        values["iscrowd"] = np.arange(count) % 2
+    return values
+
+
+def detection(path: Path, counts: Sequence[int] = (2, 0, 3), seed: int = 0, **how: Any) -> tsds.Store:
+    rng = np.random.default_rng(seed)
+    samples = [{"image": np.roll(PIXELS, i), "objects": objects(rng, n, **how)} for i, n in enumerate(counts)]
+    keypoints = None
+    if how.get("keypoints"):
+        keypoints = tsds.Keypoints(("nose", "left_eye", "right_eye"), ((1, 2),))
+    return store_of(path, samples, CLASSES, keypoints=keypoints)
+
+
+def again(source: Path, **options: Any) -> tsds.Store:
+    """The store of exported files."""
+    out = source.with_name(f"{source.name}-again.tsds")
+    tsds.convert(source, out, tsds.ConvertOptions(workers=0, classes=CLASSES, **options))
+    assert tsds.verify(out) == []
+    return tsds.open(out)
+
+
+def assert_same(one: tsds.Store, other: tsds.Store, *values: str, atol: float = 0) -> None:
+    """Images, labels and objects, sample by sample."""
+    assert list(one) == list(other)
+    for split in one:
+        assert len(one[split]) == len(other[split])
+        for row in range(len(one[split])):
+            np.testing.assert_array_equal(one[split]["image"][row], other[split]["image"][row])
+            if "label" in one[split].fields:
+                assert one[split]["label"][row] == other[split]["label"][row]
+            for value in values:
+                first, second = (store[split]["objects"][row][value] for store in (one, other))
+                if isinstance(first, list):
+                    assert len(first) == len(second)
+                for a, b in zip(first, second, strict=True) if isinstance(first, list) else [(first, second)]:
+                    np.testing.assert_allclose(a, b, rtol=0, atol=atol)
+
+
+COUNTS = st.lists(st.integers(0, 4), min_size=1, max_size=4).filter(any)
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@settings(max_examples=15, deadline=None)
+@given(COUNTS, SEEDS)
+def test_voc_there_and_back(tmp_path_factory: pytest.TempPathFactory, counts: list[int], seed: int) -> None:
+    folder = tmp_path_factory.mktemp("voc")
+    store = detection(folder / "s.tsds", counts, seed)
+    tsds.export(store.path, folder / "voc", "voc")
+    assert_same(store, again(folder / "voc"), "boxes", "labels")
+
+
+@settings(max_examples=15, deadline=None)
+@given(COUNTS, SEEDS)
+def test_coco_there_and_back(tmp_path_factory: pytest.TempPathFactory, counts: list[int], seed: int) -> None:
+    folder = tmp_path_factory.mktemp("coco")
+    store = detection(folder / "s.tsds", counts, seed, keypoints=3, outlines=True)
+    summary = tsds.export(store.path, folder / "coco", "coco")
+    assert not summary.left_out
+    values = ("boxes", "labels", "keypoints", "visibility", "area", "iscrowd", "polygons", "rle")
+    found = again(folder / "coco")
+    there = [value for value in values if value in found["train"].fields["objects"].values]  # type: ignore[attr-defined]
+    assert {"boxes", "labels", "keypoints", "polygons"} <= set(there)
+    assert_same(store, found, *there)
+    field: Any = found["train"].fields["objects"]
+    assert field.keypoints == ("nose", "left_eye", "right_eye")
+
+
+def test_voc_with_keypoints_and_flags(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    values = objects(rng, 3, keypoints=3)
+    del values["visibility"]
+    values |= {"difficult": [0, 1, 0], "truncated": [1, 0, 0]}
+    keypoints = tsds.Keypoints(("nose", "left_eye", "right_eye"), ((1, 2),))
+    store = store_of(tmp_path / "s.tsds", [{"image": PIXELS, "objects": values}], CLASSES, keypoints=keypoints)
+    tsds.export(store.path, tmp_path / "voc", "voc")
+    found = again(tmp_path / "voc", keypoints=keypoints)
+    assert_same(store, found, "boxes", "labels", "keypoints", "difficult", "truncated")
+
+
+def test_folders_there_and_back(tmp_path: Path) -> None:
+    """To the byte, keys too, because the keys are those that the files get again."""
+    class_folders(tmp_path / "src")
+    options = tsds.ConvertOptions(workers=0, encoding="source")
+    tsds.convert(tmp_path / "src", tmp_path / "a.tsds", options)
+    summary = tsds.export(tmp_path / "a.tsds", tmp_path / "folders", "folders")
+    assert (summary.samples, summary.files, summary.left_out) == ({"test": 8, "train": 8}, 16, {})
+    files = {path.relative_to(tmp_path / "src"): path.read_bytes() for path in (tmp_path / "src").rglob("*.png")}
+    assert files == {p.relative_to(summary.path): p.read_bytes() for p in summary.path.rglob("*") if p.is_file()}
+
+
+def test_npy_there_and_back(tmp_path: Path) -> None:
+    class_folders(tmp_path / "src")
+    tsds.convert(tmp_path / "src", tmp_path / "a.tsds", tsds.ConvertOptions(workers=0))
+    tsds.export(tmp_path / "a.tsds", tmp_path / "npy", "npy")
+    images = np.load(tmp_path / "npy" / "train" / "images.npy")
+    np.testing.assert_array_equal(images, tsds.open(tmp_path / "a.tsds")["train"]["image"][:])
+    names = tsds.read_classes(tmp_path / "npy" / "classes.txt")
+    tsds.convert(tmp_path / "npy", tmp_path / "b.tsds", tsds.ConvertOptions(workers=0, classes=names))
+    assert_same(tsds.open(tmp_path / "a.tsds"), tsds.open(tmp_path / "b.tsds"))
+
+
+def test_yolo_rows(tmp_path: Path) -> None:
+    """Worked out by hand: 40 wide, 30 high."""
+    values = {"boxes": [[10, 6, 30, 12]], "labels": [2]}
+    store = store_of(tmp_path / "s.tsds", [{"image": PIXELS, "objects": values}], CLASSES)
+    tsds.export(store.path, tmp_path / "yolo", "yolo")
+    assert (tmp_path / "yolo" / "labels" / "train" / "00000.txt").read_text() == "2 0.5 0.3 0.5 0.2\n"
+    assert (tmp_path / "yolo" / "data.yaml").read_text("utf-8").splitlines() == [
+        "train: images/train",
+        "val: images/train",
+        "names:",
+        '  0: "cat"',
+        '  1: "dög"',
+        '  2: "ant lion"',
+    ]
+    np.testing.assert_array_equal(Image.open(tmp_path / "yolo" / "images" / "train" / "00000.png"), PIXELS)
+
+
+def test_yolo_poses_and_segments(tmp_path: Path) -> None:
+    keypoints = tsds.Keypoints(("nose", "left_eye", "right_eye"), ((1, 2),))
+    values = {"boxes": [[0, 0, 40, 30]], "labels": [0], "keypoints": [[[4, 3], [np.nan, np.nan], [50, 3]]]}
+    store = store_of(tmp_path / "p.tsds", [{"image": PIXELS, "objects": values}], CLASSES, keypoints=keypoints)
+    tsds.export(store.path, tmp_path / "pose", "yolo")
+    row = (tmp_path / "pose" / "labels" / "train" / "00000.txt").read_text()
+    assert row == "0 0.5 0.5 1 1 0.1 0.1 2 0 0 0 0 0 0\n"  # the last one lies outside
+    text = (tmp_path / "pose" / "data.yaml").read_text()
+    assert "kpt_shape: [3, 3]\nflip_idx: [0, 2, 1]\n" in text
+    ring = [[4, 3], [8, 3], [8, 6]]
+    values = {"boxes": [[4, 3, 8, 6]], "labels": [1], "polygons": [ring]}
+    store = store_of(tmp_path / "q.tsds", [{"image": PIXELS, "objects": values}], CLASSES)
+    tsds.export(store.path, tmp_path / "segments", "yolo")
+    assert (tmp_path / "segments" / "labels" / "train" / "00000.txt").read_text() == "1 0.1 0.1 0.2 0.1 0.2 0.2\n"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pycocotools
+def test_what_pycocotools_reads(tmp_path: Path) -> None:
+    """Its evaluation finds each box where it is."""
+    coco = pytest.importorskip("pycocotools.coco")
+    cocoeval = pytest.importorskip("pycocotools.cocoeval")
+    store = detection(tmp_path / "s.tsds", (3, 2, 0, 4), outlines=True)
+    tsds.export(store.path, tmp_path / "coco", "coco")
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = coco.COCO(str(tmp_path / "coco" / "annotations" / "instances_train.json"))
+        found = [{**each, "score": 1.0} for each in truth.dataset["annotations"] if not each["iscrowd"]]
+        boxes = [{name: each[name] for name in ("image_id", "category_id", "bbox", "score")} for each in found]
+        evaluation = cocoeval.COCOeval(truth, truth.loadRes(boxes), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    assert evaluation.stats[0] == 1.0
+    expected = store["train"]["objects"][0]
+    masks = tsds.draw_masks(expected, (30, 40))
+    theirs = [truth.annToMask(each) for each in truth.dataset["annotations"] if each["image_id"] == 1]
+    np.testing.assert_array_equal(masks, theirs)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pycocotools
+def test_what_torchvision_reads(tmp_path: Path) -> None:
+    pytest.importorskip("pycocotools.coco")
+    from torchvision.datasets import CocoDetection, VOCDetection
+
+    store = detection(tmp_path / "s.tsds")
+    tsds.export(store.path, tmp_path / "coco", "coco")
+    with contextlib.redirect_stdout(io.StringIO()):
+        data = CocoDetection(tmp_path / "coco" / "train", tmp_path / "coco" / "annotations" / "instances_train.json")
+    image, target = data[2]
+    np.testing.assert_array_equal(image, store["train"]["image"][2])
+    boxes = store["train"]["objects"][2]["boxes"]
+    np.testing.assert_allclose([each["bbox"][:2] for each in target], boxes[:, :2], rtol=1e-6)
+    (tmp_path / "VOCdevkit").mkdir()
+    tsds.export(store.path, tmp_path / "VOCdevkit" / "VOC2012", "voc")
+    (tmp_path / "VOCdevkit" / "VOC2012" / "JPEGImages" / "00002.jpg").symlink_to("00002.png")
+    split = tmp_path / "VOCdevkit" / "VOC2012" / "ImageSets" / "Main" / "train.txt"
+    split.write_text("00002\n")
+    _, target = VOCDetection(tmp_path, "2012", "train")[0]
+    assert len(target["annotation"]["object"]) == len(boxes)
+
+
+def test_webdataset(tmp_path: Path) -> None:
+    store = detection(tmp_path / "s.tsds", keypoints=3)
+    tsds.export(store.path, tmp_path / "web", "webdataset")
+    with tarfile.open(tmp_path / "web" / "train-000000.tar") as archive:
+        members = {each.name: archive.extractfile(each) for each in archive}
+        assert list(members) == [f"{i:05d}.{suffix}" for i in range(3) for suffix in ("png", "json")]
+        file = members["00002.json"]
+        assert file is not None
+        found = json.load(file)
+    expected = store["train"]["objects"][2]
+    np.testing.assert_allclose(found["boxes"], expected["boxes"], rtol=1e-6)
+    assert found["classes"] == [CLASSES[i] for i in expected["labels"]]
+    points = np.array(found["keypoints"], np.float64)  # null is NaN
+    np.testing.assert_allclose(points, expected["keypoints"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("to", "file"), [("parquet", "train-00000.parquet"), ("huggingface", "data/train-00000.parquet")]
+)
+def test_parquet(tmp_path: Path, to: str, file: str) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    store = detection(tmp_path / "s.tsds", keypoints=3)
+    tsds.export(store.path, tmp_path / "out", to)
+    table = parquet.read_table(tmp_path / "out" / file)
+    row = table.slice(2, 1).to_pylist()[0]
+    np.testing.assert_array_equal(Image.open(io.BytesIO(row["image"]["bytes"])), store["train"]["image"][2])
+    expected = store["train"]["objects"][2]
+    assert row["objects"]["category"] == expected["labels"].tolist()
+    bbox = np.array(row["objects"]["bbox"])
+    np.testing.assert_allclose(bbox[:, :2] + bbox[:, 2:], expected["boxes"][:, 2:], rtol=1e-6)
+    features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
+    assert features["objects"]["category"]["feature"]["names"] == list(CLASSES)
+    assert (tmp_path / "out" / "README.md").exists() == (to == "huggingface")
+
+
+# --- names --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key", ["../../evil.png", "/etc/passwd", "..", "", "a/.hidden.png", "con.png", "x" * 300, "a\0b.png", "C:\\a?.png"]
+)
+def test_keys_that_are_no_names(key: str) -> None:
+    name = Names().new(key, 7, (".png",))
+    assert name in ("000007.png", "evil.png", "passwd.png", "a?.png") and "/" not in name
+    assert name != "a?.png"
+
+
+def test_names_are_unique_whatever_their_case() -> None:
+    names = Names()
+    made = [names.new(key, i, (".jpg", ".jpeg")) for i, key in enumerate(["a/x.jpg", "b/X.JPEG", "c/x.png", "x"])]
+    assert made == ["x.jpg", "X_000001.JPEG", "x_000002.jpg", "x_000003.jpg"]
+
+
+@given(st.text(max_size=300), st.integers(0, 10**6))
+def test_every_key_becomes_a_name(key: str, row: int) -> None:
+    name = Names().new(key, row, (".png",))
+    assert name.lower().endswith(".png") and Path(name).name == name and not name.startswith(".")
+    assert len(name) < 230 and "\0" not in name
+
+
+@given(st.floats(0, 5000, width=32), st.floats(0, 5000, width=32))
+def test_numbers_are_short_and_exact(one: float, other: float) -> None:
+    start, stop = sorted((one, other))
+    assert np.float32(short(start)) == np.float32(start)
+    assert np.float32(short(start) + extent(start, stop)) == np.float32(stop)
+
+
+# --- what cannot be -----------------------------------------------------------------------------------------------
+
+
+def test_what_a_store_lacks(tmp_path: Path) -> None:
+    class_folders(tmp_path / "src")
+    tsds.convert(tmp_path / "src", tmp_path / "a.tsds", tsds.ConvertOptions(workers=0))
+    for to in ("voc", "coco", "yolo"):
+        with pytest.raises(tsds.OptionError, match="expected objects with boxes"):
+            tsds.export(tmp_path / "a.tsds", tmp_path / "out", to)
+    with pytest.raises(tsds.OptionError, match=r"`to`: expected one of folders.*Did you mean coco"):
+        tsds.export(tmp_path / "a.tsds", tmp_path / "out", "coc")
+    with pytest.raises(tsds.OptionError, match="found 'val' as a split"):
+        tsds.export(tmp_path / "a.tsds", tmp_path / "out", "folders", splits=["val"])
+    with pytest.raises(tsds.OptionError, match="expected a folder for it"):
+        tsds.export(tmp_path / "a.tsds", tmp_path / "none" / "out", "folders")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tsds", "src"]
+    (tmp_path / "out").mkdir()
+    with pytest.raises(tsds.StoreExistsError):
+        tsds.export(tmp_path / "a.tsds", tmp_path / "out", "folders")
+
+
+def test_pixels_that_no_image_file_keeps(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "s.tsds", [np.zeros((4, 4, 3), np.float32)])
+    with pytest.raises(
+        tsds.OptionError, match=r"found float32 with 3 channels\. No image file keeps that: export to npy"
+    ):
+        tsds.export(store.path, tmp_path / "out", "folders")
+    assert not (tmp_path / "out.partial").exists()
+    tsds.export(store.path, tmp_path / "npy", "npy")
+    assert np.load(tmp_path / "npy" / "train" / "images.npy").dtype == np.float32
+
+
+def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    samples = [
+        {"image": PIXELS, "label": i % 2, "age": i, "objects": objects(np.random.default_rng(i), 1)} for i in (0, 1)
+    ]
+    store = store_of(tmp_path / "s.tsds", samples, CLASSES)
+    assert tsds.export(store.path, tmp_path / "f", "folders").left_out == {"age": 2, "objects": 2}
+    assert tsds.export(store.path, tmp_path / "c", "coco").left_out == {"age": 2, "label": 2}
+    outlined = detection(tmp_path / "o.tsds", (2, 0), outlines=True)
+    assert tsds.export(outlined.path, tmp_path / "v", "voc").left_out == {
+        "area": 1,
+        "polygons": 1,
+        "rle": 1,
+        "iscrowd": 1,
+    }
+
+
+def test_a_part_of_the_splits(tmp_path: Path) -> None:
+    class_folders(tmp_path / "src")
+    tsds.convert(tmp_path / "src", tmp_path / "a.tsds", tsds.ConvertOptions(workers=0))
+    seen = list[tuple[int, int]]()
+    summary = tsds.export(
+        tmp_path / "a.tsds", tmp_path / "o", "folders", splits=["test"], progress=lambda *two: seen.append(two)
+    )
+    assert summary.samples == {"test": 8} and seen[-1] == (8, 8)
+    assert [path.name for path in (tmp_path / "o").iterdir()] == ["test"]
+
+
+def test_a_sample_without_a_label(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "s.tsds", [(PIXELS, 0), (PIXELS, None)], CLASSES)
+    summary = tsds.export(store.path, tmp_path / "o", "folders")
+    assert (summary.files, summary.left_out) == (1, {"samples without a label": 1})
+    assert sorted(path.name for path in (tmp_path / "o" / "train").iterdir()) == sorted(CLASSES)
+
+
+def test_classes_that_are_no_folders(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "s.tsds", [(PIXELS, 0)], ["../up", "b"])
+    with pytest.raises(tsds.OptionError, match=r"found '\.\./up'"):
+        tsds.export(store.path, tmp_path / "o", "folders")
+    assert not (tmp_path.parent / "up").exists()
+
+
+# --- the command --------------------------------------------------------------------------------------------------
+
+
+def test_the_command(tmp_path: Path) -> None:
+    store = detection(tmp_path / "s.tsds")
+    done = command("export", store.path, tmp_path / "out", "--to", "coco")
+    assert (done.exit_code, done.stderr) == (0, "")
+    first, last = done.stdout.splitlines()
+    assert first.startswith(f"{tmp_path / 'out'}  3 samples in 4 files, ")
+    assert last.endswith(f"convert {tmp_path / 'out'} again.tsds")
+    found = json.loads(command("export", store.path, tmp_path / "b", "--to", "yolo", "--json").stdout)
+    assert (found["samples"], found["files"]) == ({"train": 3}, 7)
+    done = command("export", store.path, tmp_path / "out", "--to", "coco")
+    assert done.exit_code == 1 and done.stderr.startswith("tsds: ") and done.stderr.count("\n") == 1
+    assert command("export", store.path, tmp_path / "x", "--to", "pascal").exit_code == 2
+    assert set(FORMATS) == set(json.loads(json.dumps(list(FORMATS))))
+
+
+def test_killed_and_run_again(tmp_path: Path) -> None:
+    """Nothing appears, and the next run begins anew."""
+    store = detection(tmp_path / "s.tsds", [1] * 40)
+    child = os.fork()
+    if child == 0:
+        tsds.export(
+            store.path, tmp_path / "out", "voc", progress=lambda done, total: os.kill(os.getpid(), signal.SIGKILL)
+        )
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    assert not (tmp_path / "out").exists() and (tmp_path / "out.partial").exists()
+    tsds.export(store.path, tmp_path / "out", "voc")
+    assert not (tmp_path / "out.partial").exists()
+    assert len(list((tmp_path / "out" / "Annotations").iterdir())) == 40
+
+
+def test_png_files_keep_the_pixels(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for dtype, channels in (("uint8", 1), ("uint8", 4), ("uint16", 1)):
+        pixels = rng.integers(0, np.iinfo(dtype).max, (5, 6, channels)).astype(dtype)
+        store = store_of(tmp_path / f"{dtype}{channels}.tsds", [pixels])
+        tsds.export(store.path, tmp_path / f"{dtype}{channels}", "folders")
+        found = np.asarray(Image.open(tmp_path / f"{dtype}{channels}" / "train" / "00000.png"))
+        np.testing.assert_array_equal(found.reshape(pixels.shape), pixels)
+    assert png_bytes(PIXELS)[:4] == b"\x89PNG"
