@@ -19,6 +19,7 @@ from PIL import Image
 from tensorstore_ds.conversion.convert import convert
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import OptionError, TsdsError
+from tensorstore_ds.exporting.export import export
 from tensorstore_ds.pictures.contact_sheet import preview
 from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.reading.verification import verify
@@ -35,7 +36,10 @@ SCENE_SIZE = (120, 160)  # height, width
 _TRAIN_SCENES = 150
 _MARKER = ".tsds-demo"
 #: All that a demo leaves in its folder; a later one removes these and nothing else.
-_LEFT = ("digits.run", *(f"{a}{b}" for a in ("digits", "scenes") for b in ("", ".tsds", ".tsds.partial", ".png")))
+_LEFT = (
+    *("digits.run", "scenes-coco", "scenes-coco.partial"),
+    *(f"{a}{b}" for a in ("digits", "scenes") for b in ("", ".tsds", ".tsds.partial", ".png")),
+)
 #: A vision transformer that tells the digits apart: over 0.95 of those it has not seen, in less than a minute. The
 #: model is so small that a second thread makes it a third quicker, and several times slower where another process
 #: wants the core: threads wait for each other by spinning.
@@ -64,6 +68,8 @@ def run(out: Path) -> Iterator[Step]:
     _clear(out)
     yield from _show(out, "digits", lambda path: write_digits(path, images, labels), ConvertOptions(format="folders"))
     yield from _show(out, "scenes", lambda path: write_scenes(path, images, labels), ConvertOptions(format="voc"))
+    exported = export(out / "scenes.tsds", out / "scenes-coco", "coco")
+    yield Step(f"exported them as COCO's JSON, {exported.files} files", exported.path, exported.seconds)
 
 
 def train_digits(out: Path, listeners: Listeners | None = None, **changes: Any) -> TrainReport | None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import sys
 from pathlib import Path
@@ -49,7 +50,7 @@ def test_digits_are_real_and_whole(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small")
 def test_everything_is_made_and_holds_what_was_written(tmp_path: Path) -> None:
     steps = list(demo.run(tmp_path / "demo"))
-    assert len(steps) == 8 and all(step.path.exists() and step.seconds > 0 for step in steps)
+    assert len(steps) == 9 and all(step.path.exists() and step.seconds > 0 for step in steps)
     digits = tensorstore_ds.open(tmp_path / "demo" / "digits.tsds")
     assert {name: len(digits[name]) for name in digits} == {"train": 80, "test": 20}
     images, labels = demo.load_digits()
@@ -60,6 +61,8 @@ def test_everything_is_made_and_holds_what_was_written(tmp_path: Path) -> None:
     scenes = tensorstore_ds.open(tmp_path / "demo" / "scenes.tsds")
     assert {name: len(scenes[name]) for name in scenes} == {"train": 4, "val": 2}
     assert scenes["train"].fields["image"].spec.shape == (120, 160, 3)
+    boxes = json.loads((tmp_path / "demo" / "scenes-coco" / "annotations" / "instances_val.json").read_text())
+    assert len(boxes["annotations"]) == sum(len(each["boxes"]) for each in scenes["val"]["objects"][:])
     for name in ("digits.png", "scenes.png"):
         with Image.open(tmp_path / "demo" / name) as sheet:
             assert min(sheet.size) > 200
