@@ -21,6 +21,14 @@ from .conversion.writer import Writer as Writer
 from .diagnosis.diagnosis import diagnose as diagnose
 from .diagnosis.options import DiagnoseOptions as DiagnoseOptions
 from .diagnosis.results import Diagnosis as Diagnosis, Verdict as Verdict
+from .editing.edit import (
+    filter_store as filter_store,
+    merge_stores as merge_stores,
+    read_class_map as read_class_map,
+    relabel_store as relabel_store,
+    sample_store as sample_store,
+    split_store as split_store,
+)
 from .engines.convert import convert_on as convert_on
 from .engines.slurm import SlurmJobs as SlurmJobs, slurm_script as slurm_script, submit_slurm as submit_slurm
 from .errors import (

@@ -5,6 +5,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -58,7 +59,7 @@ def test_every_command_has_help_with_examples(name: str) -> None:
     examples = re.findall(rf"^ +tsds {name}\b.*$", shown.output, re.MULTILINE)
     assert len(examples) >= 2
     for example in examples:  # an example is a command line that is understood
-        with command(name).make_context(name, example.split()[2:]):
+        with command(name).make_context(name, shlex.split(example)[2:]):
             pass
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -77,11 +77,7 @@ def plan_splits(
     splits = {name: Selection(name, references, range(len(references))) for name, references in contents.splits.items()}
     if fractions is None:
         return in_order(splits)
-    if not math.isclose(sum(fractions.values()), 1, abs_tol=1e-6) or min(fractions.values()) < 0:
-        raise OptionError(f"`split`: expected fractions that add up to 1, found {sum(fractions.values()):g}.")
-    for name in fractions:
-        if not NAME.fullmatch(name):
-            raise OptionError(f"`split`: expected names of a-z, 0-9, _ and -, found {name!r}.")
+    _check_shares(fractions)
     divided = next(iter(splits)) if len(splits) == 1 else "train"
     others = {name: split for name, split in splits.items() if name != divided}
     if divided not in splits or others.keys() & fractions.keys():
@@ -91,21 +87,47 @@ def plan_splits(
         )
     references = contents.splits[divided]
     labels = None if contents.labels is None else contents.labels.get(divided)
+    parts = share_rows(
+        fractions, (key(divided, each) for each in references), len(references), labels, seed, f" in {divided}"
+    )
+    return in_order({name: Selection(divided, references, rows) for name, rows in parts.items()} | others)
+
+
+def share_rows(
+    fractions: Mapping[str, float],
+    keys: Iterable[str],
+    count: int,
+    labels: NDArray[np.int64] | None,
+    seed: int,
+    where: str = "",
+) -> dict[str, NDArray[np.int64]]:
+    """The rows of each part, ascending, as `plan_splits` divides the samples with these keys, (count,).
+
+    Raises:
+        OptionError: the fractions do not add up to 1, a name cannot be that of a split, or a part would be empty.
+    """
+    _check_shares(fractions)
     salt = seed.to_bytes(16, "little", signed=True)
     digests = (
-        hashlib.blake2b(key(divided, r).encode("utf-8", "surrogateescape"), digest_size=8, salt=salt).digest()
-        for r in references
+        hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8, salt=salt).digest() for key in keys
     )
     hashes = np.frombuffer(b"".join(digests), "<u8")
-    parts = _divide(hashes, labels, list(fractions.values()))
-    for (name, share), rows in zip(fractions.items(), parts, strict=True):
-        if share > 0 and not len(rows):
+    parts = dict(zip(fractions, _divide(hashes, labels, list(fractions.values())), strict=True))
+    for name, rows in parts.items():
+        if fractions[name] > 0 and not len(rows):
             raise OptionError(
-                f"`split`: expected a sample for {name}, found none: {share:g} of {len(references):,} in {divided}. "
+                f"`split`: expected a sample for {name}, found none: {fractions[name]:g} of {count:,}{where}. "
                 f"Choose a larger fraction, or leave {name} out."
             )
-    chosen = zip(fractions, parts, strict=True)
-    return in_order({name: Selection(divided, references, rows) for name, rows in chosen} | others)
+    return parts
+
+
+def _check_shares(fractions: Mapping[str, float]) -> None:
+    if not math.isclose(sum(fractions.values()), 1, abs_tol=1e-6) or min(fractions.values()) < 0:
+        raise OptionError(f"`split`: expected fractions that add up to 1, found {sum(fractions.values()):g}.")
+    for name in fractions:
+        if not NAME.fullmatch(name):
+            raise OptionError(f"`split`: expected names of a-z, 0-9, _ and -, found {name!r}.")
 
 
 def in_order(splits: Mapping[str, S]) -> dict[str, S]:

@@ -28,7 +28,13 @@ from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.version import __version__
 
-_DOING = {"scan": "Scanning", "convert": "Converting", "compress": "Repacking", "checksum": "Checking"}
+_DOING = {
+    "scan": "Scanning",
+    "convert": "Converting",
+    "compress": "Repacking",
+    "checksum": "Checking",
+    "copy": "Copying",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ class Progress:
     """How far a conversion is; as text ``Converting 1,200/60,000 · 3.7 MB``.
 
     Attributes:
-        stage: ``scan``, ``convert``; of `repack` ``checksum``, ``compress``.
+        stage: ``scan``, ``convert``; of `repack` ``checksum``, ``compress``; of what makes stores of stores ``copy``.
         done, total: samples; of ``checksum`` bytes. Of an iterator the total is not known, and 0.
         nbytes: bytes of the store written so far, before compression.
         note: a line that the user should see now; empty but for the event that brings it.
@@ -147,7 +153,7 @@ def commit(
         "tool_version": __version__,
         **origin,
         "options": {**options.recorded(), "encoding": cast(ImageField, fields["image"]).encoding},
-        "created": _now().isoformat(timespec="seconds"),
+        "created": now().isoformat(timespec="seconds"),
         "skipped": counts,
         "left_out": dict(Counter(problem.reason for problem in left_out)),
     }
@@ -156,7 +162,7 @@ def commit(
     return summarize(workspace.out, manifest, workspace.began, counts, left_out, resumed, tuple(workspace.notes))
 
 
-def _now() -> datetime:
+def now() -> datetime:
     """The time, or that of ``SOURCE_DATE_EPOCH``: with it, the same conversion gives the same bytes, all of them."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     return datetime.fromtimestamp(int(epoch), UTC) if re.fullmatch(r"\d{1,11}", epoch) else datetime.now(UTC)

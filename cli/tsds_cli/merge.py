@@ -1,0 +1,30 @@
+"""``tsds merge``: several stores as one."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+import tensorstore_ds
+from tsds_cli.editing import made
+from tsds_cli.options import json_option, path_argument, store_place
+
+
+@click.command()
+@click.argument("stores", nargs=-1, required=True, type=store_place, metavar="STORE STORE ...")
+@path_argument("out")
+@json_option
+def merge(stores: tuple[str | Path, ...], out: Path, as_json: bool) -> None:
+    """Write the samples of several stores as one store OUT.
+
+    Splits of the same name are put together, and classes are matched by their names. All stores must have the same
+    fields, and images of the same shape or encoding. No image is decoded.
+
+    \b
+    Examples:
+      tsds merge monday.tsds tuesday.tsds week.tsds
+      tsds merge a.tsds b.tsds c.tsds all.tsds --json
+    """
+    made(out, as_json, partial(tensorstore_ds.merge_stores, stores, out))

@@ -1,0 +1,38 @@
+"""``tsds relabel``: a store with other class names."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+import tensorstore_ds
+from tsds_cli.editing import made
+from tsds_cli.options import json_option, path, path_argument, store_argument
+
+
+@click.command()
+@store_argument()
+@path_argument("out")
+@click.option(
+    "--class-map",
+    required=True,
+    type=path,
+    metavar="FILE",
+    help="A text file with a line OLD = NEW for each class; nothing after = removes the class.",
+)
+@json_option
+def relabel(store: str | Path, out: Path, class_map: Path, as_json: bool) -> None:
+    """Write a STORE with other class names as the store OUT.
+
+    Classes that get the same name become one. If a class is removed, its objects are, and its samples have no label.
+    Classes that the file does not name stay. No image is decoded.
+
+    \b
+    Examples:
+      tsds relabel voc.tsds animals.tsds --class-map names.txt
+      tsds relabel photos.tsds named.tsds --class-map names.txt --json
+    """
+    names = tensorstore_ds.read_class_map(class_map)
+    made(out, as_json, partial(tensorstore_ds.relabel_store, store, out, names))

@@ -1,0 +1,34 @@
+"""``tsds sample``: some samples of each class of a store."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+import tensorstore_ds
+from tsds_cli.editing import made
+from tsds_cli.options import json_option, path_argument, store_argument
+
+
+@click.command()
+@store_argument()
+@path_argument("out")
+@click.option("--per-class", required=True, type=click.IntRange(1), metavar="INTEGER", help="Samples of each class.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), metavar="INTEGER", help="Of the draw.")
+@click.option("--split", "splits", multiple=True, metavar="NAME", help="Only this split; may be given several times.")
+@json_option
+def sample(store: str | Path, out: Path, per_class: int, seed: int, splits: tuple[str, ...], as_json: bool) -> None:
+    """Write some samples of each class of a STORE as the store OUT.
+
+    They are drawn at random from each split, and stay in their order. Without labels, so many are drawn from each
+    split. No image is decoded.
+
+    \b
+    Examples:
+      tsds sample photos.tsds small.tsds --per-class 100
+      tsds sample photos.tsds small.tsds --per-class 100 --seed 1 --split train
+    """
+    run = partial(tensorstore_ds.sample_store, store, out, per_class, seed=seed, splits=splits or None)
+    made(out, as_json, run)

@@ -1,0 +1,1 @@
+"""Stores made of stores: rows are chosen, divided and put together. No image is decoded."""

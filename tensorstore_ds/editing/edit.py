@@ -1,0 +1,298 @@
+"""Filter, divide, sample, relabel and merge stores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.conversion.plan import in_order, share_rows
+from tensorstore_ds.conversion.result import OnProgress, Summary, in_notebook
+from tensorstore_ds.editing.expression import Condition
+from tensorstore_ds.editing.rows import Piece, opened_for_editing, write_store
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.kinds import KeyField, LabelField, ObjectsField
+from tensorstore_ds.format.kinds.base import Field, of_kind
+from tensorstore_ds.reading.store import Store
+from tensorstore_ds.regular_files import tidied
+
+PathLike = str | os.PathLike[str]
+
+
+def filter_store(
+    store: PathLike,
+    out: PathLike,
+    where: str | None = None,
+    *,
+    splits: Collection[str] | None = None,
+    drop: Mapping[str, Sequence[int]] | None = None,
+    progress: OnProgress | None = None,
+) -> Summary:
+    """Write a store of the samples that meet a condition, and leave out the others. No image is decoded.
+
+    >>> tsds.filter_store("photos.tsds", "cats.tsds", "label == 'cat' and width > 200")      # doctest: +SKIP
+
+    Args:
+        store: path or URL.
+        out: path of the new store; must not exist.
+        where: the condition, in a part of Python's syntax, on ``key``, ``label``, ``width``, ``height``, ``objects``
+            (their number), ``classes`` (of the objects) and each field that is one number a sample; None for all.
+        splits: those that are kept; None for all.
+        drop: rows of each split that are left out, too.
+        progress: as of `convert`.
+
+    Raises:
+        OptionError: `where` is no condition or names what is no column; there is no such split or row; or no sample
+            meets it.
+        FormatError: the store is damaged.
+        StoreExistsError: `out` exists.
+        ConversionError: the disk is full.
+    """
+    notify = progress or in_notebook()
+    opened, target = opened_for_editing(store, notify), tidied(out)
+    condition, names = None if where is None else Condition(where), _chosen(opened, splits)
+    _chosen(opened, drop)
+    pieces = {}
+    for name in names:
+        rows = np.arange(len(opened[name])) if condition is None else condition.rows(opened[name])
+        dropped = np.array(list((drop or {}).get(name, ())), np.int64)
+        if len(dropped) and not (dropped.min() >= 0 and dropped.max() < len(opened[name])):
+            raise OptionError(
+                f"expected rows of {name} from 0 to {len(opened[name]) - 1:,} to leave out, found others."
+            )
+        pieces[name] = [Piece(opened, name, np.setdiff1d(rows, dropped, assume_unique=False))]
+    step = {"command": "filter", "where": where, "splits": list(names), "dropped": sum(map(len, (drop or {}).values()))}
+    return write_store(target, pieces, opened.manifest.fields, step, notify)
+
+
+def split_store(
+    store: PathLike,
+    out: PathLike,
+    shares: Mapping[str, float],
+    *,
+    seed: int = 0,
+    progress: OnProgress | None = None,
+) -> Summary:
+    """Write a store with all samples divided anew, each class in its share. No image is decoded.
+
+    The division goes by a hash of the seed and a sample's key, as that of `convert` does: the same samples always go
+    into the same splits.
+
+    Args:
+        store, out, progress: as of `filter_store`.
+        shares: names and fractions of the new splits, such as ``{"train": 0.9, "val": 0.1}``.
+        seed: of the division.
+
+    Raises:
+        OptionError: the fractions do not add up to 1, or a split would be empty.
+        FormatError, StoreExistsError, ConversionError: as of `filter_store`.
+    """
+    notify = progress or in_notebook()
+    opened, target = opened_for_editing(store, notify), tidied(out)
+    label = next(iter(of_kind(opened.manifest.fields, LabelField)), None)
+    every = [(name, len(opened[name])) for name in opened]
+    labels = None if label is None else np.concatenate([np.asarray(opened[name][label][:]) for name, _ in every])
+    keys = (_key(opened, name, row) for name, count in every for row in range(count))
+    parts = share_rows(shares, keys, sum(count for _, count in every), labels, seed)
+    starts = np.cumsum([0, *(count for _, count in every)])
+    pieces = {
+        new: [
+            Piece(opened, name, rows[(rows >= start) & (rows < start + count)] - start)
+            for (name, count), start in zip(every, starts.tolist(), strict=False)
+        ]
+        for new, rows in parts.items()
+    }
+    step = {"command": "split", "shares": dict(shares), "seed": seed}
+    return write_store(target, in_order(pieces), opened.manifest.fields, step, notify)
+
+
+def sample_store(
+    store: PathLike,
+    out: PathLike,
+    per_class: int,
+    *,
+    seed: int = 0,
+    splits: Collection[str] | None = None,
+    progress: OnProgress | None = None,
+) -> Summary:
+    """Write a store of at most so many samples of each class, drawn at random, from each split; in stored order.
+
+    Args:
+        store, out, splits, progress: as of `filter_store`.
+        per_class: how many of each class in each split; without labels, how many of each split.
+        seed: the same seed draws the same samples.
+
+    Raises:
+        OptionError: `per_class` is not positive.
+        FormatError, StoreExistsError, ConversionError: as of `filter_store`.
+    """
+    if isinstance(per_class, bool) or not isinstance(per_class, int) or per_class < 1:
+        raise OptionError(f"`per_class`: expected a whole number, 1 or more, found {per_class!r}.")
+    notify = progress or in_notebook()
+    opened, target = opened_for_editing(store, notify), tidied(out)
+    label = next(iter(of_kind(opened.manifest.fields, LabelField)), None)
+    pieces = {}
+    for name in _chosen(opened, splits):
+        rng = np.random.default_rng([seed, *name.encode()])
+        order = rng.permutation(len(opened[name]))
+        labels = np.zeros(len(order), np.int64) if label is None else np.asarray(opened[name][label][:])
+        taken = [order[labels[order] == value][:per_class] for value in np.unique(labels)]
+        pieces[name] = [Piece(opened, name, np.sort(np.concatenate([np.empty(0, np.int64), *taken])))]
+    step = {"command": "sample", "per_class": per_class, "seed": seed}
+    return write_store(target, pieces, opened.manifest.fields, step, notify)
+
+
+def relabel_store(
+    store: PathLike, out: PathLike, class_map: Mapping[str, str], *, progress: OnProgress | None = None
+) -> Summary:
+    """Write a store whose classes have other names. Classes that get the same name become one.
+
+    Args:
+        store, out, progress: as of `filter_store`.
+        class_map: new names by old ones; what is not there stays. A class whose new name is empty is removed: its
+            objects are, and its samples have no label any more.
+
+    Raises:
+        OptionError: there is no such class, or there would be none.
+        FormatError, StoreExistsError, ConversionError: as of `filter_store`.
+    """
+    notify = progress or in_notebook()
+    opened, target = opened_for_editing(store, notify), tidied(out)
+    fields = dict(opened.manifest.fields)
+    numbers: dict[str, NDArray[np.int64]] = {}
+    known = set[str]()
+    for name, field in fields.items():
+        if not isinstance(field, LabelField | ObjectsField) or not field.classes:
+            continue
+        known.update(field.classes)
+        new = [class_map.get(old, old) for old in field.classes]
+        classes = tuple(dict.fromkeys(each for each in new if each))
+        if not classes:
+            raise OptionError(f"`class_map`: expected classes that stay in {name}, found none.")
+        places = {each: i for i, each in enumerate(classes)}
+        numbers[name] = np.array([places[each] if each else -1 for each in new], np.int64)
+        fields[name] = replace(field, classes=classes)
+    if unknown := [old for old in class_map if old not in known]:
+        raise OptionError(f"`class_map`: expected classes of the store, found {unknown[0]!r}.")
+    pieces = {name: [Piece(opened, name, np.arange(len(opened[name])), numbers)] for name in opened}
+    return write_store(target, pieces, fields, {"command": "relabel", "class_map": dict(class_map)}, notify)
+
+
+def merge_stores(stores: Sequence[PathLike], out: PathLike, *, progress: OnProgress | None = None) -> Summary:
+    """Write a store of the samples of several stores: splits of the same name one after the other.
+
+    Classes are matched by their names; those that only some stores have come after those of the first. Where stores
+    have keys in common, each key begins with the name of its store.
+
+    Args:
+        stores: paths or URLs, at least two, whose fields are the same.
+        out, progress: as of `filter_store`.
+
+    Raises:
+        OptionError: the stores have other fields, or images of other shapes: which, is said.
+        FormatError, StoreExistsError, ConversionError: as of `filter_store`.
+    """
+    notify = progress or in_notebook()
+    if len(stores) < 2:
+        raise OptionError(f"expected two stores or more to merge, found {len(stores)}.")
+    opened, target = [opened_for_editing(store, notify) for store in stores], tidied(out)
+    fields, numbers = _merged_fields(opened)
+    prefixes = _prefixes(opened)
+    pieces: dict[str, list[Piece]] = {}
+    for store, classes, prefix in zip(opened, numbers, prefixes, strict=True):
+        for name in store:
+            pieces.setdefault(name, []).append(Piece(store, name, np.arange(len(store[name])), classes, prefix))
+    step = {"command": "merge", "stores": [store.path.name for store in opened]}
+    return write_store(target, in_order(pieces), fields, step, notify)
+
+
+def _merged_fields(stores: Sequence[Store]) -> tuple[dict[str, Field], list[dict[str, NDArray[np.int64]]]]:
+    """The fields of the merged store; and for each store the new numbers of the classes of its fields."""
+    first = stores[0]
+    fields = dict(first.manifest.fields)
+    for store in stores[1:]:
+        for name in {*fields, *store.manifest.fields}:
+            one, other = fields.get(name), store.manifest.fields.get(name)
+            if one is None or other is None or _without_classes(one) != _without_classes(other):
+                shown = [("none" if each is None else each.describe()) for each in (one, other)]
+                message = (
+                    f"expected the same fields as in {first.path}, found another {name}: {shown[1]}, not {shown[0]}"
+                )
+                raise OptionError(
+                    f"{store.path}: {message}. Convert or repack one of them with the options of the other."
+                )
+            if isinstance(one, LabelField | ObjectsField) and isinstance(other, LabelField | ObjectsField):
+                fields[name] = replace(one, classes=tuple(dict.fromkeys((*one.classes, *other.classes))))
+    numbers = []
+    for store in stores:
+        own: dict[str, NDArray[np.int64]] = {}
+        for name, field in store.manifest.fields.items():
+            if isinstance(field, LabelField | ObjectsField) and field.classes:
+                places = {each: i for i, each in enumerate(fields[name].classes)}
+                own[name] = np.array([places[each] for each in field.classes], np.int64)
+        numbers.append(own)
+    return fields, numbers
+
+
+def _without_classes(field: Field) -> dict[str, Any]:
+    """What must be the same of two fields that are put together: all but the classes, and limits of a writer."""
+    data = field.dump()
+    if isinstance(field, LabelField | ObjectsField):
+        data = {**data, "classes": []}
+    return {name: value for name, value in data.items() if name != "max_pixels"}
+
+
+def _prefixes(stores: Sequence[Store]) -> list[str]:
+    """What keys begin with: nothing, if no two stores have a key in common, else the names of the stores."""
+    seen = set[bytes]()
+    repeated = False
+    for store in stores:
+        keys = next(iter(of_kind(store.manifest.fields, KeyField)), None)
+        if keys is None:
+            return [""] * len(stores)
+        for name in store:
+            for row in range(len(store[name])):
+                key = f"{name}/{store[name][keys][row]}".encode()
+                repeated = repeated or key in seen
+                seen.add(key)
+    if not repeated:
+        return [""] * len(stores)
+    names = [store.path.name.split(".")[0] for store in stores]
+    return [f"{i}-{name}/" if names.count(name) > 1 else f"{name}/" for i, name in enumerate(names)]
+
+
+def _chosen(store: Store, splits: Collection[str] | None) -> list[str]:
+    if unknown := [name for name in splits or () if name not in store]:
+        raise OptionError(f"{store.path}: expected splits of {', '.join(store)}, found {unknown[0]!r}.")
+    return [name for name in store if splits is None or name in splits]
+
+
+def _key(store: Store, split: str, row: int) -> str:
+    keys = next(iter(of_kind(store.manifest.fields, KeyField)), None)
+    return f"{split}/{row:05d}" if keys is None else str(store[split][keys][row])
+
+
+def read_class_map(path: Path) -> dict[str, str]:
+    """A class map of a text file: a line ``old = new`` for each class; nothing after ``=`` removes the class.
+
+    Raises:
+        OptionError: the file cannot be read, or a line is none.
+    """
+    from tensorstore_ds.regular_files import read_lines
+
+    names: dict[str, str] = {}
+    for i, line in enumerate(read_lines(path, "class map"), 1):
+        if not line.strip():
+            continue
+        old, equals, new = line.partition("=")
+        if not equals or not old.strip():
+            raise OptionError(f"{path}: line {i}: expected old = new, found {line!r}.")
+        if old.strip() in names:
+            raise OptionError(f"{path}: line {i}: expected each class once, found {old.strip()} twice.")
+        names[old.strip()] = new.strip()
+    return names

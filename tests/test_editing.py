@@ -1,0 +1,356 @@
+"""Stores made of stores: compared, row by row, with what NumPy takes of the stores that they were made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from PIL import Image
+
+import tensorstore_ds as tsds
+from small_stores import tsds as command
+from stores import store_of
+from tensorstore_ds.editing.expression import Condition
+from tensorstore_ds.editing.rows import runs_of
+
+CLASSES = ("cat", "dog", "bird")
+NBYTES, LAYOUTS = st.integers(2500, 9000), st.sampled_from(["memmap", "zarr"])
+
+
+def samples(count: int, seed: int = 0, *, outlines: bool = True) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(seed)
+    made = []
+    for i in range(count):
+        m = int(rng.integers(0, 4))
+        corner = rng.uniform(0, 5, (m, 2))
+        objects: dict[str, Any] = {
+            "boxes": np.concatenate([corner, corner + rng.uniform(1, 6, (m, 2))], axis=1),
+            "labels": rng.integers(0, 3, m),
+        }
+        if outlines:
+            objects["polygons"] = [rng.uniform(0, 9, (int(rng.integers(0, 5)), 2)) for _ in range(m)]
+        image = rng.integers(0, 256, (12, 14, 3), np.uint8)
+        made.append({"image": image, "label": int(i % 3), "age": float(i), "objects": objects})
+    return made
+
+
+def store(path: Path, count: int = 20, seed: int = 0, **options: Any) -> tsds.Store:
+    return store_of(path, samples(count, seed), CLASSES, **options)
+
+
+def photos(root: Path, names: Sequence[str] = ("train", "test"), count: int = 9) -> Path:
+    """Folders of JPEG files of differing sizes."""
+    rng = np.random.default_rng(len(names))
+    for split in names:
+        for i in range(count):
+            path = root / split / ("ant", "bee")[i % 2] / f"{i}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (20 + i, 30, 3), np.uint8)).save(path)
+    return root
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def row(split: tsds.Split, number: int) -> dict[str, Any]:
+    return {name: plain(split[name][number]) for name in split.fields}
+
+
+def assert_rows(made: tsds.Split, whole: tsds.Split, rows: Sequence[int]) -> None:
+    assert len(made) == len(rows)
+    for i, number in enumerate(rows):
+        assert row(made, i) == row(whole, number)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.integers(0, 19), unique=True, min_size=1), st.integers(60, 4000), st.sampled_from(["memmap", "zarr"])
+)
+def test_any_rows(tmp_path_factory: pytest.TempPathFactory, dropped: list[int], nbytes: int, layout: Any) -> None:
+    """Also where rows come from several shards, in either layout."""
+    folder = tmp_path_factory.mktemp("rows")
+    whole = store(folder / "a.tsds", shard_nbytes=nbytes, layout=layout)
+    kept = sorted({*range(20)} - {*dropped})
+    if not kept:
+        with pytest.raises(tsds.OptionError, match="expected rows for the new store, found none"):
+            tsds.filter_store(whole.path, folder / "b.tsds", drop={"train": dropped})
+        return
+    summary = tsds.filter_store(whole.path, folder / "b.tsds", drop={"train": dropped})
+    assert summary.rows == {"train": len(kept)}
+    assert tsds.verify(folder / "b.tsds") == []
+    made = tsds.open(folder / "b.tsds")
+    assert made.layout == layout
+    assert_rows(made["train"], whole["train"], kept)
+    expected = store_of(folder / "c.tsds", [samples(20)[i] for i in kept], CLASSES, layout=layout)
+    for name in ("class_counts", "object_counts", "objects", "channels", "sizes"):
+        assert made["train"].statistics[name] == expected["train"].statistics[name], name
+
+
+def test_image_files_are_copied(tmp_path: Path) -> None:
+    """To the byte; their mean and standard deviation are those of the split that they are from."""
+    tsds.convert(photos(tmp_path / "src"), tmp_path / "a.tsds", tsds.ConvertOptions(workers=0, encoding="source"))
+    whole = tsds.open(tmp_path / "a.tsds")
+    tsds.filter_store(whole.path, tmp_path / "b.tsds", "label == 'bee' and height > 22", splits=["train"])
+    made = tsds.open(tmp_path / "b.tsds")
+    assert list(made) == ["train"] and tsds.verify(made.path) == []
+    rows = [i for i in range(9) if whole["train"]["label"][i] == 1 and whole["train"].image_shapes[i][0] > 22]
+    assert_rows(made["train"], whole["train"], rows)
+    assert made["train"].statistics["channels"]["mean"] == whole["train"].statistics["channels"]["mean"]
+    assert made.manifest.provenance["edited"][0]["command"] == "filter"
+    assert made.manifest.provenance["edited"][0]["sha256"] == [whole.sha256]
+
+
+@pytest.mark.parametrize(
+    ("where", "test"),
+    [
+        ("label == 'cat'", lambda s, i: i % 3 == 0),
+        ("label != 'cat' and age < 7.5", lambda s, i: i % 3 != 0 and i < 7.5),
+        ("label in ('cat', 'bird') or age >= 15", lambda s, i: i % 3 != 1 or i >= 15),
+        ("not (3 <= age < 9)", lambda s, i: not 3 <= i < 9),
+        ("age * 2 - 1 > 10 / 2", lambda s, i: i * 2 - 1 > 5),
+        ("age in [1, 2, 30]", lambda s, i: i in (1, 2, 30)),
+        ("-age < -10", lambda s, i: i > 10),
+        ("objects > 1", lambda s, i: len(s["objects"]["labels"]) > 1),
+        ("'dog' in classes", lambda s, i: 1 in s["objects"]["labels"]),
+        ("'cat' not in classes and width == 14", lambda s, i: 0 not in s["objects"]["labels"]),
+        ("'1' in key", lambda s, i: "1" in f"train/{i:05d}"),
+        ("key >= 'train/00010'", lambda s, i: i >= 10),
+        ("height > width", lambda s, i: False),
+    ],
+)
+def test_conditions(tmp_path: Path, where: str, test: Any) -> None:
+    whole = store(tmp_path / "a.tsds")
+    expected = [i for i, sample in enumerate(samples(20)) if test(sample, i)]
+    assert Condition(where).rows(whole["train"]).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("lable == 'cat'", "expected a column .*found lable. Did you mean label"),
+        ("label = 'cat'", "expected a condition such as"),
+        ("label", "expected a condition, which is true or false, found label"),
+        ("label == 3", "expected two numbers or two texts to compare, found label and 3"),
+        ("age == 'x'", "two numbers or two texts"),
+        ("label and age > 3", "expected conditions beside and, or, not, found label"),
+        ("__import__('os').system('true')", "expected columns, numbers, texts"),
+        ("key.upper() == 'A'", "expected columns, numbers, texts"),
+        ("[x for x in key]", "expected columns, numbers, texts"),
+        ("(lambda: 1)()", "expected columns, numbers, texts"),
+        ("age ** 9 > 1", "expected columns, numbers, texts"),
+        ("label + 'x' == 'y'", "expected a number, found label"),
+        ("age in 3", "a column in a list of values"),
+        ("'a' in ('a', 'b')", "a column in a list of values"),
+        ("age > " + "(" * 300, "expected a condition"),
+        ("not " * 60 + "age > 1", "at most 50 conditions within one another"),
+        ("age > 1" + " " * 5000, "at most 4096 characters"),
+        ("age > 1\n", None),
+        ("", "expected a condition"),
+    ],
+)
+def test_conditions_that_are_none(tmp_path: Path, where: str, message: str | None) -> None:
+    whole = store(tmp_path / "a.tsds", 3)
+    if message is None:
+        assert Condition(where).rows(whole["train"]).tolist() == [2]
+        return
+    with pytest.raises(tsds.OptionError, match=message) as caught:
+        Condition(where).rows(whole["train"])
+    assert "\n" not in str(caught.value)
+
+
+@given(st.text(max_size=60))
+def test_whatever_text_is_a_condition_or_is_refused(text: str) -> None:
+    try:
+        Condition(text)
+    except tsds.OptionError as error:
+        assert "\n" not in str(error)
+
+
+def test_divided_anew(tmp_path: Path) -> None:
+    whole = store(tmp_path / "a.tsds", 30)
+    tsds.split_store(whole.path, tmp_path / "b.tsds", {"train": 0.6, "val": 0.2, "test": 0.2})
+    made = tsds.open(tmp_path / "b.tsds")
+    assert {name: len(made[name]) for name in made} == {"train": 18, "val": 6, "test": 6}
+    for name in made:  # each class in its share
+        assert np.bincount(made[name]["label"][:]).tolist() == [len(made[name]) // 3] * 3
+    keys = [key for name in made for key in made[name]["key"][:]]
+    assert sorted(keys) == whole["train"]["key"][:]
+    with pytest.raises(tsds.OptionError, match="add up to 1"):
+        tsds.split_store(whole.path, tmp_path / "d.tsds", {"train": 0.6})
+
+
+def test_divided_as_a_conversion_does(tmp_path: Path) -> None:
+    source, shares = photos(tmp_path / "src", ("all",), 40) / "all", {"train": 0.7, "val": 0.3}
+    options = tsds.ConvertOptions(workers=0, size=(8, 8))
+    tsds.convert(source, tmp_path / "a.tsds", options)
+    tsds.convert(source, tmp_path / "b.tsds", dataclasses.replace(options, split=shares, seed=4))
+    tsds.split_store(tmp_path / "a.tsds", tmp_path / "c.tsds", shares, seed=4)
+    divided, made = tsds.open(tmp_path / "b.tsds"), tsds.open(tmp_path / "c.tsds")
+    assert {n: made[n]["key"][:] for n in made} == {n: divided[n]["key"][:] for n in divided}
+
+
+def test_divided_from_several_splits(tmp_path: Path) -> None:
+    tsds.convert(photos(tmp_path / "src"), tmp_path / "a.tsds", tsds.ConvertOptions(workers=0, size=(8, 8)))
+    tsds.split_store(tmp_path / "a.tsds", tmp_path / "b.tsds", {"train": 0.5, "val": 0.5}, seed=3)
+    whole, made = tsds.open(tmp_path / "a.tsds"), tsds.open(tmp_path / "b.tsds")
+    found = {key: row(made[name], i)["image"] for name in made for i, key in enumerate(made[name]["key"][:])}
+    assert found == {key: row(whole[n], i)["image"] for n in whole for i, key in enumerate(whole[n]["key"][:])}
+
+
+def test_some_of_each_class(tmp_path: Path) -> None:
+    whole = store(tmp_path / "a.tsds", 30)
+    for out, seed in (("b", 0), ("c", 0), ("d", 1)):
+        tsds.sample_store(whole.path, tmp_path / f"{out}.tsds", 4, seed=seed)
+    keys = [tsds.open(tmp_path / f"{name}.tsds")["train"]["key"][:] for name in "bcd"]
+    assert keys[0] == keys[1] == sorted(keys[0]) and keys[0] != keys[2]
+    made = tsds.open(tmp_path / "b.tsds")["train"]
+    assert np.bincount(made["label"][:]).tolist() == [4, 4, 4]
+    with pytest.raises(tsds.OptionError, match="`per_class`: expected a whole number"):
+        tsds.sample_store(whole.path, tmp_path / "e.tsds", 0)
+
+
+def test_other_names(tmp_path: Path) -> None:
+    """Two classes become one, and one is removed with its objects."""
+    whole = store(tmp_path / "a.tsds")
+    tsds.relabel_store(whole.path, tmp_path / "b.tsds", {"cat": "pet", "dog": "pet", "bird": ""})
+    made = tsds.open(tmp_path / "b.tsds")
+    assert tsds.verify(made.path) == []
+    label, objects = made["train"].fields["label"], made["train"].fields["objects"]
+    assert label.classes == objects.classes == ("pet",)
+    for i in range(20):
+        one, other = row(whole["train"], i), row(made["train"], i)
+        assert other["label"] == (-1 if one["label"] == 2 else 0)
+        kept = [k for k, number in enumerate(one["objects"]["labels"]) if number != 2]
+        for name in ("boxes", "polygons"):
+            assert other["objects"][name] == [one["objects"][name][k] for k in kept]
+        assert other["objects"]["labels"] == [0] * len(kept)
+        assert {n: v for n, v in other.items() if n not in ("label", "objects")} == {
+            n: v for n, v in one.items() if n not in ("label", "objects")
+        }
+    assert made["train"].statistics["class_counts"] == [14]
+    with pytest.raises(tsds.OptionError, match="found 'fish'"):
+        tsds.relabel_store(whole.path, tmp_path / "c.tsds", {"fish": "x"})
+    with pytest.raises(tsds.OptionError, match="expected classes that stay"):
+        tsds.relabel_store(whole.path, tmp_path / "c.tsds", dict.fromkeys(CLASSES, ""))
+
+
+def test_put_together(tmp_path: Path) -> None:
+    one = store(tmp_path / "a.tsds", 5, 1)
+    other = store_of(tmp_path / "b.tsds", samples(4, 2), ("dog", "fish", "cat"))
+    tsds.merge_stores([one.path, other.path], tmp_path / "c.tsds")
+    made = tsds.open(tmp_path / "c.tsds")
+    assert tsds.verify(made.path) == []
+    assert made["train"].fields["label"].classes == ("cat", "dog", "bird", "fish")
+    keys = made["train"]["key"][:]
+    assert keys[:2] == ["a/train/00000", "a/train/00001"] and keys[5] == "b/train/00000"
+    names = made["train"].fields["label"].classes
+    for i in range(9):
+        source, number = (one, i) if i < 5 else (other, i - 5)
+        before, after = row(source["train"], number), row(made["train"], i)
+        classes = source["train"].fields["label"].classes
+        assert names[after["label"]] == classes[before["label"]]
+        assert [names[n] for n in after["objects"]["labels"]] == [classes[n] for n in before["objects"]["labels"]]
+        assert after["objects"]["polygons"] == before["objects"]["polygons"] and after["image"] == before["image"]
+    assert [each["command"] for each in made.manifest.provenance["edited"]] == ["merge"]
+
+
+def test_stores_that_do_not_fit_together(tmp_path: Path) -> None:
+    one = store(tmp_path / "a.tsds", 3)
+    store_of(tmp_path / "b.tsds", [(np.zeros((9, 9, 3), np.uint8), 0)], CLASSES)
+    with pytest.raises(tsds.OptionError, match=r"b\.tsds: expected the same fields as in .*a\.tsds"):
+        tsds.merge_stores([one.path, tmp_path / "b.tsds"], tmp_path / "c.tsds")
+    with pytest.raises(tsds.OptionError, match="expected two stores or more"):
+        tsds.merge_stores([one.path], tmp_path / "c.tsds")
+    assert not (tmp_path / "c.tsds.partial").exists()
+
+
+def test_image_files_of_two_stores(tmp_path: Path) -> None:
+    for name, splits in (("a", ("train", "test")), ("b", ("train",))):
+        options = tsds.ConvertOptions(workers=0, encoding="jpeg")
+        tsds.convert(photos(tmp_path / f"{name}-src", splits), tmp_path / f"{name}.tsds", options)
+    tsds.merge_stores([tmp_path / "a.tsds", tmp_path / "b.tsds"], tmp_path / "c.tsds")
+    made = tsds.open(tmp_path / "c.tsds")
+    assert {name: len(made[name]) for name in made} == {"train": 18, "test": 9}
+    assert tsds.verify(made.path) == []
+    assert plain(made["train"]["image"][12]) == plain(tsds.open(tmp_path / "b.tsds")["train"]["image"][3])
+    batch = next(iter(tsds.DataLoader(tsds.StoreDataset(made, "train", decode=tsds.Resize((8, 8))), batch_size=18)))
+    assert batch["image"].shape[0] == 18
+
+
+def test_a_damaged_store(tmp_path: Path) -> None:
+    whole = store(tmp_path / "a.tsds")
+    data = next(
+        path for path in (whole.path / "train" / "00000" / "image").rglob("*") if path.is_file() and path.name == "0"
+    )
+    damaged = bytearray(data.read_bytes())
+    damaged[100] ^= 1
+    data.write_bytes(damaged)
+    with pytest.raises(tsds.FormatError, match="no store is made of a damaged one"):
+        tsds.filter_store(whole.path, tmp_path / "b.tsds", "age > 3")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tsds"]
+
+
+def test_what_exists_is_kept(tmp_path: Path) -> None:
+    whole = store(tmp_path / "a.tsds")
+    with pytest.raises(tsds.StoreExistsError):
+        tsds.filter_store(whole.path, whole.path, "age > 3")
+    with pytest.raises(tsds.OptionError, match="found 'val'"):
+        tsds.filter_store(whole.path, tmp_path / "b.tsds", splits=["val"])
+    with pytest.raises(tsds.OptionError, match="expected rows of train from 0 to 19"):
+        tsds.filter_store(whole.path, tmp_path / "b.tsds", drop={"train": [20]})
+
+
+@given(st.lists(st.integers(0, 50)))
+def test_runs(rows: list[int]) -> None:
+    runs = runs_of(np.array(rows, np.int64))
+    assert [number for a, b in runs.tolist() for number in range(a, b)] == rows
+
+
+# --- the commands -------------------------------------------------------------------------------------------------
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    whole = store(tmp_path / "a.tsds", 30)
+    names, drop = tmp_path / "names.txt", tmp_path / "drop.json"
+    names.write_text("cat = pet\ndog=pet\n\nbird =\n")
+    drop.write_text(json.dumps({"drop": {"train": [0, 1, 2]}}))
+    runs = [
+        (("filter", whole.path, "OUT", "--where", "label == 'cat' and age > 5"), 8),
+        (("filter", whole.path, "OUT", "--without", drop), 27),
+        (("split", whole.path, "OUT", "train=0.9,val=10%"), 30),
+        (("sample", whole.path, "OUT", "--per-class", 2), 6),
+        (("relabel", whole.path, "OUT", "--class-map", names), 30),
+        (("merge", whole.path, whole.path, "OUT"), 60),
+    ]
+    for i, (words, count) in enumerate(runs):
+        out = tmp_path / f"{i}.tsds"
+        done = command(*(out if word == "OUT" else word for word in words))
+        assert (done.exit_code, done.stderr) == (0, ""), words
+        assert done.stdout.startswith(f"{out}  {count} samples, ")
+        made = tsds.open(out)
+        assert sum(len(made[name]) for name in made) == count
+    found = json.loads(command("filter", whole.path, tmp_path / "j.tsds", "--where", "age > 1", "--json").stdout)
+    assert found["rows"] == {"train": 28}
+
+
+@pytest.mark.parametrize("text", ["[", "{}", '{"drop": 3}', '{"drop": {"train": [1.5]}}', '{"drop": {"train": ["a"]}}'])
+def test_lists_that_are_none(tmp_path: Path, text: str) -> None:
+    whole = store(tmp_path / "a.tsds", 3)
+    (tmp_path / "drop.json").write_text(text)
+    done = command("filter", whole.path, tmp_path / "b.tsds", "--without", tmp_path / "drop.json")
+    assert done.exit_code != 0 and done.stderr.count("\n") == 1 and "drop.json" in done.stderr
+    assert command("filter", whole.path, tmp_path / "b.tsds").exit_code == 2
+    (tmp_path / "names.txt").write_text("a\n")
+    done = command("relabel", whole.path, tmp_path / "b.tsds", "--class-map", tmp_path / "names.txt")
+    assert "line 1: expected old = new" in done.stderr
