@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import ObjectsField
+from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.base import FLAGS, Objects, SourceOptions
 from tensorstore_ds.sources.names import absent_keypoints, choose_keypoints, order_classes
 from tensorstore_ds.sources.xml import Place
+
+Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +26,30 @@ class AnnotatedObject:
     """One object as an annotation has it."""
 
     label: str  #: its class; "" where it has none
-    box: tuple[float, float, float, float]  #: x1 y1 x2 y2 in pixels, as written
-    flags: Mapping[str, int]  #: those of `FLAGS` that it has, 0 or 1
-    keypoints: Mapping[str, Place]  #: NaN NaN where one is absent
+    box: Box  #: x1 y1 x2 y2 in pixels, as written
+    flags: Mapping[str, int] = field(default_factory=dict)  #: those of `FLAGS` that it has, 0 or 1
+    keypoints: Mapping[str, Place] = field(default_factory=dict)  #: NaN NaN where one is absent
+    polygon: Sequence[Place] = ()  #: x y in pixels, rings with one `ABSENT` between; none where it has none
+
+    @classmethod
+    def of_polygon(cls, label: str, polygon: Sequence[Place], flags: Mapping[str, int]) -> AnnotatedObject:
+        """One whose box is the hull of its polygon."""
+        return cls(label, hull(polygon), flags, {}, polygon)
+
+
+def hull(points: Iterable[Place]) -> Box:
+    """The smallest box x1 y1 x2 y2 around points, one at least of which is not `ABSENT`."""
+    columns, rows = zip(*(point for point in points if not math.isnan(point[0] + point[1])), strict=True)
+    return min(columns), min(rows), max(columns), max(rows)
+
+
+def rotated(box: Box, degrees: float, center: Place) -> tuple[Place, ...]:
+    """The corners of a box that was turned clockwise, as it is seen, around a point."""
+    x1, y1, x2, y2 = box
+    turn = math.radians(math.fmod(degrees, 360))
+    cosine, sine, (a, b) = math.cos(turn), math.sin(turn), center
+    corners = ((x1, y1), (x2, y1), (x2, y2), (x1, y2))
+    return tuple((a + (x - a) * cosine - (y - b) * sine, b + (x - a) * sine + (y - b) * cosine) for x, y in corners)
 
 
 class ObjectTable:
@@ -31,12 +58,14 @@ class ObjectTable:
     Attributes:
         classes, keypoints: names, and after `field` their places in the store.
         flags: those of `FLAGS` that some object has.
+        polygons: how many objects have one.
     """
 
     def __init__(self) -> None:
         self.classes: dict[str, int] = {}
         self.keypoints: dict[str, int] = {}
         self.flags: set[str] = set()
+        self.polygons = 0
         self._labelled = False
 
     def note(self, objects: Iterable[AnnotatedObject]) -> None:
@@ -47,6 +76,7 @@ class ObjectTable:
             for name in each.keypoints:
                 self.keypoints.setdefault(name, len(self.keypoints))
             self.flags.update(each.flags)
+            self.polygons += bool(each.polygon)
 
     @classmethod
     def union(cls, tables: Iterable[ObjectTable]) -> ObjectTable:
@@ -56,18 +86,47 @@ class ObjectTable:
             union.classes |= table.classes
             union.keypoints |= table.keypoints
             union.flags |= table.flags
+            union.polygons += table.polygons
         return union
 
-    def field(self, options: SourceOptions, where: str, *, labelled: bool) -> ObjectsField:
-        """The field, its names ordered as the options say; with `labelled` each object has a class."""
+    def field(
+        self,
+        options: SourceOptions,
+        where: str,
+        *,
+        labelled: bool,
+        classes: tuple[str, ...] | None = None,
+        keypoints: Keypoints | None = None,
+    ) -> ObjectsField:
+        """The field, its names ordered as the options say; with `labelled` each object has a class.
+
+        Args:
+            classes: those of the source in the source's own order, which counts where the options name none.
+            keypoints: those that were chosen, if they were.
+        """
         self._labelled = labelled
-        classes = order_classes(self.classes, options.classes, where) if labelled else ()
-        keypoints = choose_keypoints(self.keypoints, options.keypoints, where)
+        if classes is None or options.classes is not None:
+            classes = order_classes(self.classes, options.classes, where) if labelled else ()
+        if keypoints is None:
+            keypoints = choose_keypoints(self.keypoints, options.keypoints, where)
         self.classes = {name: i for i, name in enumerate(classes)}
         self.keypoints = {name: i for i, name in enumerate(keypoints.names)}
         names = ["boxes"] + ["labels"] * labelled + ["keypoints"] * bool(self.keypoints)
         names += [flag for flag in FLAGS if flag in self.flags]
         return ObjectsField.of(*names, classes=classes, keypoints=keypoints.names, flip_pairs=keypoints.flip_pairs)
+
+    def left_out(self, where: str) -> list[Problem]:
+        """What objects have and is not stored, in one problem."""
+        if not self.polygons:
+            return []
+        return [Problem(where, "polygons", f"not stored: {self.polygons} polygons; their hulls are stored as boxes.")]
+
+    def check(self, objects: Iterable[AnnotatedObject], where: str) -> None:
+        """Raise `SourceError` for objects, read again, that have names which were not there at the scan."""
+        for each in objects:
+            if each.label not in self.classes or not self.keypoints.keys() >= each.keypoints.keys():
+                message = f"expected what the scan found, found a new class or keypoint in {each.label}."
+                raise SourceError(Problem(where, "annotation", f"{message} Do not change a source while it is read."))
 
     def arrays(self, objects: Sequence[AnnotatedObject], where: str) -> Objects:
         """The objects of one sample, which errors name `where`."""
@@ -82,3 +141,39 @@ class ObjectTable:
             arrays["keypoints"] = keypoints
         flags = {flag: np.array([each.flags.get(flag, 0) for each in objects], np.uint8) for flag in self.flags}
         return arrays | flags
+
+
+# --- objects as references ----------------------------------------------------------------------------------------
+
+
+def pack(image: str, size: tuple[int, int], objects: Sequence[AnnotatedObject]) -> str:
+    """An image with its objects as one string: some 12 bytes a keypoint, where a tuple would take 200.
+
+    Args:
+        image: its path.
+        size: its (height, width) as annotated; 0 where it is not known.
+    """
+    rows = []
+    for each in objects:
+        keypoints = [value for name, (x, y) in each.keypoints.items() for value in (name, _short(x), _short(y))]
+        rows.append([each.label, each.flags, *map(_short, each.box), *keypoints])
+    polygons = [[_short(value) for place in each.polygon for value in place] for each in objects]
+    parts = [size, rows, *([polygons] if any(polygons) else [])]
+    return f"{image}\0{json.dumps(parts, separators=(',', ':'))}"
+
+
+def unpack(entry: str) -> tuple[str, tuple[int, int], list[AnnotatedObject]]:
+    """The image's path, its (height, width), and its objects."""
+    image, _, text = entry.partition("\0")
+    (height, width), rows, *rest = json.loads(text)
+    objects = []
+    for i, (label, flags, x1, y1, x2, y2, *flat) in enumerate(rows):
+        keypoints = {name: (x, y) for name, x, y in zip(flat[::3], flat[1::3], flat[2::3], strict=True)}
+        polygon = rest[0][i] if rest else ()
+        places = tuple(zip(polygon[::2], polygon[1::2], strict=True))
+        objects.append(AnnotatedObject(label, (x1, y1, x2, y2), flags, keypoints, places))
+    return image, (height, width), objects
+
+
+def _short(value: float) -> float:
+    return int(value) if value.is_integer() else value  # 201 takes two characters less than 201.0

@@ -69,10 +69,7 @@ class VocSource(Source):
     def read(self, split: str, reference: Reference) -> Sample:
         image, _, xml = str(reference).partition("\0")
         annotation = read_annotation(self.path / xml, xml)
-        for each in annotation.objects:
-            if each.label not in self._table.classes or not self._table.keypoints.keys() >= each.keypoints.keys():
-                message = f"expected what the scan found, found a new class or keypoint in {each.label}."
-                raise SourceError(Problem(xml, "annotation", f"{message} Do not change a source while it is read."))
+        self._table.check(annotation.objects, xml)
         objects = self._table.arrays(annotation.objects, xml)
         return Sample(image, f"{self.images}/{image}", objects=objects, annotated_size=annotation.size, annotation=xml)
 
