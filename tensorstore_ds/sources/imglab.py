@@ -17,9 +17,10 @@ import numpy as np
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import os_errors
-from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents
 from tensorstore_ds.sources.files import LITTER, PackedStrings, walk_files
-from tensorstore_ds.sources.objects import AnnotatedObject, ObjectTable, pack, unpack
+from tensorstore_ds.sources.objects import AnnotatedObject, ObjectTable
+from tensorstore_ds.sources.packed import PackedSource, pack
 from tensorstore_ds.sources.splits import find_unions, split_name, split_names
 from tensorstore_ds.sources.xml import (
     ElementError,
@@ -60,16 +61,10 @@ class _ImageList:
         return self.keypoints, self.boxes
 
 
-class ImglabSource(Source):
+class ImglabSource(PackedSource):
     """A reference is an image with its objects, as `pack` makes it: the workers need no XML."""
 
     name: ClassVar[str] = "imglab"
-
-    def __init__(self, path: Path, options: SourceOptions) -> None:
-        super().__init__(path, options)
-        self._root = path.parent if path.is_file() else path  # what the paths of XML files are relative to
-        self.images = options.images or self._root
-        self._table = ObjectTable()
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -103,11 +98,6 @@ class ImglabSource(Source):
         splits = {split: entries[file.xml] for split, file in zip(_split_names(used), used, strict=True)}
         left_out += self._not_listed(files)
         return Contents({"objects": field}, splits, problems=tuple(problems), left_out=tuple(left_out))
-
-    def read(self, split: str, reference: Reference) -> Sample:
-        image, size, objects = unpack(str(reference))
-        arrays = self._table.arrays(objects, image)
-        return Sample(image, f"{self.images}/{image}", objects=arrays, annotated_size=size if all(size) else None)
 
     def _not_listed(self, files: Sequence[_ImageList]) -> list[Problem]:
         """The images that lie in the same folders as listed ones, and that no file lists."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -52,31 +53,42 @@ def rotated(box: Box, degrees: float, center: Place) -> tuple[Place, ...]:
     return tuple((a + (x - a) * cosine - (y - b) * sine, b + (x - a) * sine + (y - b) * cosine) for x, y in corners)
 
 
+#: What is counted and not stored, by its reason code.
+_UNSTORED = {
+    "polygons": "polygons; their hulls are stored as boxes",
+    "points": "points that belong to no object",
+    "shapes": "shapes that are no boxes, such as lines and masks",
+    "attributes": "attributes",
+}
+
+
 class ObjectTable:
     """What the objects of a source have: collected by the scan, and in the order in which it is stored afterwards.
 
     Attributes:
         classes, keypoints: names, and after `field` their places in the store.
         flags: those of `FLAGS` that some object has.
-        polygons: how many objects have one.
+        unstored: how many of what objects have besides, by reason code, such as `polygons`.
     """
 
     def __init__(self) -> None:
         self.classes: dict[str, int] = {}
         self.keypoints: dict[str, int] = {}
         self.flags: set[str] = set()
-        self.polygons = 0
+        self.unstored: Counter[str] = Counter()
         self._labelled = False
 
-    def note(self, objects: Iterable[AnnotatedObject]) -> None:
-        """Take in the names that objects have."""
+    def note(self, objects: Iterable[AnnotatedObject], unstored: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Take in the names that objects have, and count what there is besides them."""
+        self.unstored.update(unstored)
         for each in objects:
             if each.label:
                 self.classes.setdefault(each.label, len(self.classes))
             for name in each.keypoints:
                 self.keypoints.setdefault(name, len(self.keypoints))
             self.flags.update(each.flags)
-            self.polygons += bool(each.polygon)
+            if each.polygon:
+                self.unstored["polygons"] += 1
 
     @classmethod
     def union(cls, tables: Iterable[ObjectTable]) -> ObjectTable:
@@ -86,7 +98,7 @@ class ObjectTable:
             union.classes |= table.classes
             union.keypoints |= table.keypoints
             union.flags |= table.flags
-            union.polygons += table.polygons
+            union.unstored += table.unstored
         return union
 
     def field(
@@ -116,10 +128,9 @@ class ObjectTable:
         return ObjectsField.of(*names, classes=classes, keypoints=keypoints.names, flip_pairs=keypoints.flip_pairs)
 
     def left_out(self, where: str) -> list[Problem]:
-        """What objects have and is not stored, in one problem."""
-        if not self.polygons:
-            return []
-        return [Problem(where, "polygons", f"not stored: {self.polygons} polygons; their hulls are stored as boxes.")]
+        """What objects have and is not stored, in one problem for each reason."""
+        counts = sorted(self.unstored.items())
+        return [Problem(where, reason, f"not stored: {n} {_UNSTORED[reason]}.") for reason, n in counts if n]
 
     def check(self, objects: Iterable[AnnotatedObject], where: str) -> None:
         """Raise `SourceError` for objects, read again, that have names which were not there at the scan."""
@@ -141,39 +152,3 @@ class ObjectTable:
             arrays["keypoints"] = keypoints
         flags = {flag: np.array([each.flags.get(flag, 0) for each in objects], np.uint8) for flag in self.flags}
         return arrays | flags
-
-
-# --- objects as references ----------------------------------------------------------------------------------------
-
-
-def pack(image: str, size: tuple[int, int], objects: Sequence[AnnotatedObject]) -> str:
-    """An image with its objects as one string: some 12 bytes a keypoint, where a tuple would take 200.
-
-    Args:
-        image: its path.
-        size: its (height, width) as annotated; 0 where it is not known.
-    """
-    rows = []
-    for each in objects:
-        keypoints = [value for name, (x, y) in each.keypoints.items() for value in (name, _short(x), _short(y))]
-        rows.append([each.label, each.flags, *map(_short, each.box), *keypoints])
-    polygons = [[_short(value) for place in each.polygon for value in place] for each in objects]
-    parts = [size, rows, *([polygons] if any(polygons) else [])]
-    return f"{image}\0{json.dumps(parts, separators=(',', ':'))}"
-
-
-def unpack(entry: str) -> tuple[str, tuple[int, int], list[AnnotatedObject]]:
-    """The image's path, its (height, width), and its objects."""
-    image, _, text = entry.partition("\0")
-    (height, width), rows, *rest = json.loads(text)
-    objects = []
-    for i, (label, flags, x1, y1, x2, y2, *flat) in enumerate(rows):
-        keypoints = {name: (x, y) for name, x, y in zip(flat[::3], flat[1::3], flat[2::3], strict=True)}
-        polygon = rest[0][i] if rest else ()
-        places = tuple(zip(polygon[::2], polygon[1::2], strict=True))
-        objects.append(AnnotatedObject(label, (x1, y1, x2, y2), flags, keypoints, places))
-    return image, (height, width), objects
-
-
-def _short(value: float) -> float:
-    return int(value) if value.is_integer() else value  # 201 takes two characters less than 201.0

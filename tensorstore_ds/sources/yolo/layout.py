@@ -3,7 +3,6 @@ none that was read from a file is opened."""
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +11,11 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.errors import Problem
 from tensorstore_ds.regular_files import TEXT_LIMIT, read_file, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
-from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, notes_of_renamed, split_names
+from tensorstore_ds.sources.splits import find_unions, folder_splits
 from tensorstore_ds.sources.yolo.config import Config
 from tensorstore_ds.sources.yolo.labels import looks_like_labels
 
@@ -177,23 +176,10 @@ def _rows(root: Path, files: Files, config: Config, path: str, splits: Splits) -
 def _folder_splits(where: str, files: Files, splits: Splits) -> Splits:
     """By the first folder on the way to an image that means a split, if all have one; else one split, `train`."""
     inside = [i for i, image in enumerate(files.images) if "/images/" in f"/{image}"] or range(len(files.images))
-    rows: dict[str, list[int]] = {}
-    for i in inside:
-        rows.setdefault(_split_folder(files.images[i]), []).append(i)
-    if len(rows) > 1 and "" in rows:
-        other = next(name for name in rows if name)
-        message = f"expected all images in split folders, found {files.images[rows[''][0]]} beside {other}."
-        raise SourceError(Problem(where, "split-name", message), "Move them into split folders, or convert one folder.")
-    names = split_names(name or "train" for name in rows)
-    splits.notes = notes_of_renamed(names)
-    splits.rows = {names[name or "train"]: np.array(some, np.int64) for name, some in rows.items()}
+    by_folder, splits.notes = folder_splits([files.images[i] for i in inside], where)
+    splits.rows = {name: np.array([inside[i] for i in some], np.int64) for name, some in by_folder.items()}
     kept = set(inside)
     beside = (image for i, image in enumerate(files.images) if i not in kept)
     message = "not stored: it lies outside of the folders named images."
     splits.left_out += [Problem(image, "not-listed", message) for image in beside]
     return splits
-
-
-def _split_folder(image: str) -> str:
-    """The first folder of a path that means a split, such as ``val2017``; else nothing."""
-    return next((f for f in image.split("/")[:-1] if re.sub(r"[-_ ]?[0-9]+$", "", f.lower()) in SPLIT_NAMES), "")
