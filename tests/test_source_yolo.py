@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from PIL import Image
 
+import labelling_files
 import tensorstore_ds as tsds
+from labelling_files import field, keys, reasons, write
 from tensorstore_ds.errors import SourceError
-from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Objects, Source, SourceOptions
@@ -27,39 +27,13 @@ ROW = "0 0.5 0.5 0.25 0.5\n"
 BOX = [0.375, 0.25, 0.625, 0.75]
 
 
-def write(root: Path, files: Mapping[str, str]) -> Path:
-    for name, content in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, "utf-8")
-    return root
-
-
-def scan(path: Path, **options: object) -> tuple[Source, Contents]:
-    source = open_source(path, options=SourceOptions(**options))  # type: ignore[arg-type]
-    assert source.name == "yolo"
-    contents = source.scan()
-    return pickle.loads(pickle.dumps(source)), contents  # noqa: S301  as it travels to a worker process
-
-
-def keys(source: Source, contents: Contents) -> dict[str, list[str]]:
-    return {name: [source.key(name, each) for each in references] for name, references in contents.splits.items()}
-
-
-def reasons(problems) -> list[tuple[str, str]]:
-    return [(problem.where, problem.reason) for problem in problems]
-
-
-def field(contents: Contents) -> ObjectsField:
-    found = contents.fields["objects"]
-    assert isinstance(found, ObjectsField)
-    return found
+def scan(path: Path, **options: Any) -> tuple[Source, Contents]:
+    return labelling_files.scan(path, "yolo", **options)
 
 
 def objects(source: Source, contents: Contents, split: str = "train", row: int = 0) -> Objects:
-    sample = source.read(split, contents.splits[split][row])
-    assert sample.relative and sample.objects is not None
-    return sample.objects
+    assert source.read(split, contents.splits[split][row]).relative
+    return labelling_files.objects(source, contents, split, row)
 
 
 def of_rows(rows: str, tmp_path: Path, config: str = NAMES) -> tuple[Objects, Contents]:

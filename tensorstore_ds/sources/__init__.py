@@ -38,6 +38,7 @@ FORMATS: Mapping[str, Format] = {
     "folders": Format("folders", "FolderSource", "images in class folders, or without labels"),
     "idx": Format("arrays.idx", "IdxSource", "MNIST's files"),
     "imglab": Format("imglab", "ImglabSource", "dlib's XML: boxes and keypoints"),
+    "labelme": Format("labelme", "LabelmeSource", "labelme: a JSON file with shapes for each image"),
     "list": Format("list.source", "ListSource", "a text or CSV file with a line for each image"),
     "masks": Format("masks", "MaskSource", "images and masks of the same names, or Pascal VOC's"),
     "voc": Format("voc.source", "VocSource", "Pascal VOC: an XML file for each image"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from tensorstore_ds.sources.base import Source
+from tensorstore_ds.sources.labelme import LabelmeSource
 from tensorstore_ds.sources.yolo.source import YoloSource
 
-_SOURCES: tuple[type[Source], ...] = (YoloSource,)
+_SOURCES: tuple[type[Source], ...] = (YoloSource, LabelmeSource)
 
 
 def is_labelled(path: Path) -> bool:
