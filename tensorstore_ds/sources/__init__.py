@@ -35,6 +35,7 @@ class Format:
 #: Every format that is read from a path, by its name; a page in ``formats/sources/`` describes each.
 FORMATS: Mapping[str, Format] = {
     "arrays": Format("arrays.numpy_files", "ArraysSource", "NumPy's .npy and .npz files"),
+    "cvat": Format("cvat", "CvatSource", "CVAT for images 1.1: XML with shapes"),
     "folders": Format("folders", "FolderSource", "images in class folders, or without labels"),
     "idx": Format("arrays.idx", "IdxSource", "MNIST's files"),
     "imglab": Format("imglab", "ImglabSource", "dlib's XML: boxes and keypoints"),

@@ -20,6 +20,11 @@ class ImageIndex:
         self.paths = PackedStrings(paths)
         self._index: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
+    def row(self, path: str) -> int:
+        """The index of a path in `paths`; -1 if it is not there."""
+        i = bisect_left(self.paths, path)
+        return i if i < len(self.paths) and self.paths[i] == path else -1
+
     def find(self, filename: str, annotation: str, folders: Sequence[str]) -> int:
         """The index in `paths` of the image of an annotation file.
 

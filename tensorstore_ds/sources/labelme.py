@@ -18,7 +18,7 @@ from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents, Referen
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
 from tensorstore_ds.sources.images import ImageIndex, stem_of
 from tensorstore_ds.sources.json_files import MemberError, finite, kind, members, read_object, text, values
-from tensorstore_ds.sources.objects import AnnotatedObject, hull
+from tensorstore_ds.sources.objects import AnnotatedObject, attach_points, hull
 from tensorstore_ds.sources.packed import PackedSource, pack
 from tensorstore_ds.sources.splits import folder_splits
 from tensorstore_ds.sources.xml import ABSENT, Place
@@ -148,7 +148,7 @@ def read_shapes(shapes: Sequence[Any]) -> Shapes:
                 flags = {**flags, "difficult": True}
         except MemberError as error:
             raise MemberError(f"shape {i}: {error}") from error
-        unstored["shapes"] += form == "mask"
+        unstored["masks"] += form == "mask"
         unstored["attributes"] += sum(bool(value) for name, value in flags.items() if name not in FLAGS)
         found = replace(found, flags={name: int(bool(value)) for name, value in flags.items() if name in FLAGS})
         other = next((j for j in groups.get(group, ()) if objects[j].label == label and objects[j].polygon), None)
@@ -158,7 +158,7 @@ def read_shapes(shapes: Sequence[Any]) -> Shapes:
             if group is not None:
                 groups.setdefault(group, []).append(len(objects))
             objects.append(found)
-    unstored["points"] += _attach(points, objects, groups)
+    unstored["points"] += attach_points(points, objects, groups)
     return objects, unstored
 
 
@@ -198,18 +198,3 @@ def _united(first: AnnotatedObject, second: AnnotatedObject) -> AnnotatedObject:
     rings = (*first.polygon, ABSENT, *second.polygon)
     flags = {name: first.flags.get(name, 0) | second.flags.get(name, 0) for name in {**first.flags, **second.flags}}
     return AnnotatedObject.of_polygon(first.label, rings, flags)
-
-
-def _attach(
-    points: Sequence[tuple[object, str, Place]], objects: list[AnnotatedObject], groups: Mapping[object, Sequence[int]]
-) -> int:
-    """Give points to the one object of their group; returns how many have none, or the name of another there."""
-    alone = 0
-    for group, name, place in points:
-        owners = groups.get(group, ()) if group is not None else ()
-        if len(owners) == 1 and name not in objects[owners[0]].keypoints:
-            owner = objects[owners[0]]
-            objects[owners[0]] = replace(owner, keypoints={**owner.keypoints, name: place})
-        else:
-            alone += 1
-    return alone

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -53,11 +53,27 @@ def rotated(box: Box, degrees: float, center: Place) -> tuple[Place, ...]:
     return tuple((a + (x - a) * cosine - (y - b) * sine, b + (x - a) * sine + (y - b) * cosine) for x, y in corners)
 
 
+def attach_points(
+    points: Sequence[tuple[object, str, Place]], objects: list[AnnotatedObject], groups: Mapping[object, Sequence[int]]
+) -> int:
+    """Give points to the one object of their group; returns how many have none, or the name of another there."""
+    alone = 0
+    for group, name, place in points:
+        owners = groups.get(group, ()) if group is not None else ()
+        if len(owners) == 1 and name not in objects[owners[0]].keypoints:
+            owner = objects[owners[0]]
+            objects[owners[0]] = replace(owner, keypoints={**owner.keypoints, name: place})
+        else:
+            alone += 1
+    return alone
+
+
 #: What is counted and not stored, by its reason code.
 _UNSTORED = {
     "polygons": "polygons; their hulls are stored as boxes",
     "points": "points that belong to no object",
-    "shapes": "shapes that are no boxes, such as lines and masks",
+    "masks": "masks of objects; their hulls are stored as boxes",
+    "shapes": "shapes that are no objects, such as lines",
     "attributes": "attributes",
 }
 
