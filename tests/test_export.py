@@ -144,6 +144,15 @@ def test_npy_there_and_back(tmp_path: Path) -> None:
     assert_same(tsds.open(tmp_path / "a.tsds"), tsds.open(tmp_path / "b.tsds"))
 
 
+@settings(max_examples=15, deadline=None)
+@given(COUNTS, SEEDS)
+def test_yolo_there_and_back(tmp_path_factory: pytest.TempPathFactory, counts: list[int], seed: int) -> None:
+    folder = tmp_path_factory.mktemp("yolo")
+    store = detection(folder / "s.tsds", counts, seed)
+    tsds.export(store.path, folder / "yolo", "yolo", splits=["train"])
+    assert_same(store, again(folder / "yolo"), "boxes", "labels", atol=1e-4)
+
+
 def test_yolo_rows(tmp_path: Path) -> None:
     """Worked out by hand: 40 wide, 30 high."""
     values = {"boxes": [[10, 6, 30, 12]], "labels": [2]}

@@ -182,8 +182,9 @@ def test_roots_are_told_from_first_bytes(tmp_path: Path) -> None:
     (tmp_path / "a.xml").write_text("<?xml version='1.0'?>\n<!-- x -->\n<dataset>")
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "deep" / "er" / "b.XML").write_bytes("<annotation verified='no'/>".encode("utf-16"))
-    (tmp_path / "c.xml").write_text("<annotations/>")
-    assert folder_roots(tmp_path) == [{"dataset"}, {"annotation"}]
+    (tmp_path / "c.xml").write_text("<annotationset/>")
+    (tmp_path / "deep" / "d.xml").write_text("<annotations>")
+    assert folder_roots(tmp_path) == [{"dataset"}, {"annotations"}, {"annotation"}]
     assert file_root(tmp_path / "c.xml") is None
 
 

@@ -15,7 +15,7 @@ from tsds_cli.options import json_option, path_argument, store_argument
 from tsds_cli.progress import ProgressBar
 
 _FORMATS = ("folders", "voc", "coco", "yolo", "npy", "webdataset", "parquet", "huggingface")
-_READ_AGAIN = ("folders", "voc", "coco", "npy")
+_READ_AGAIN = ("folders", "voc", "coco", "yolo", "npy")
 
 
 @click.command()

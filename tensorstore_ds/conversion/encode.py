@@ -181,8 +181,19 @@ def fitted_objects(
         raise bad_image(sample.key, "size-mismatch", message)
     if sample.objects is None:
         return {}, ()
-    placed, problems = place_objects(sample.key, sample.objects, size, placement, sample.annotation)
+    objects = _in_pixels(sample.objects, size) if sample.relative else sample.objects
+    placed, problems = place_objects(sample.key, objects, size, placement, sample.annotation)
     return _encode_objects(sample.key, placed), problems
+
+
+def _in_pixels(objects: Objects, size: tuple[int, int]) -> Objects:
+    """Objects whose coordinates are fractions of an image of this (height, width), in its pixels."""
+    scale = np.array(size[::-1], np.float64)  # of x and y
+    scales = {"boxes": np.tile(scale, 2), "keypoints": scale}
+    moved = {name: objects[name] * scales[name] for name in scales if name in objects}
+    if "polygons" in objects:
+        moved["polygons"] = [corners * scale for corners in objects["polygons"]]
+    return {**objects, **moved}
 
 
 def _encode_objects(key: str, objects: Objects) -> dict[str, Any]:

@@ -23,18 +23,18 @@ _ALIKE = bytes.maketrans(b"{}", b"[]")
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def load_object(text: bytes) -> dict[str, Any]:
+def load_object(text: bytes, max_values: int = MAX_VALUES) -> dict[str, Any]:
     """Read a JSON object in UTF-8.
 
     Refused beyond what JSON itself refuses: a name twice in an object, NaN and Infinity (also as ``1e999``), lone
     surrogates, a byte order mark, numbers of more than `MAX_NUMBER` characters, integers of `LIMIT` and more or below
-    its negative, more than `MAX_VALUES` values, and nesting deeper than `MAX_DEPTH`. The last two are counted on the
+    its negative, more than `max_values` values, and nesting deeper than `MAX_DEPTH`. The last two are counted on the
     bytes: a few MiB of ``[],`` would become hundreds of MiB of lists.
 
     Raises:
         ValueError: with what is wrong, as the end of a sentence.
     """
-    _check_shape(text)
+    _check_shape(text, max_values)
     value = json.loads(
         text.decode("utf-8"),
         object_pairs_hook=_object,
@@ -54,12 +54,12 @@ def same_json(found: object, expected: object) -> bool:
     return json.dumps(found, sort_keys=True) == json.dumps(expected, sort_keys=True)
 
 
-def _check_shape(text: bytes) -> None:
+def _check_shape(text: bytes, max_values: int) -> None:
     shape = _brackets_and_commas(text)
     # Every value but the first follows a bracket or a comma.
     values = shape.count(b",") + shape.count(b"[")
-    if values > MAX_VALUES or shape.count(b"]") > MAX_VALUES:
-        raise ValueError(f"it has more than {MAX_VALUES:,} values")
+    if values > max_values or shape.count(b"]") > max_values:
+        raise ValueError(f"it has more than {max_values:,} values")
     brackets = shape.translate(None, b",")
     for _ in range(MAX_DEPTH):
         brackets = brackets.replace(b"[]", b"")  # the innermost ones

@@ -36,12 +36,15 @@ class Format:
 FORMATS: Mapping[str, Format] = {
     "arrays": Format("arrays.numpy_files", "ArraysSource", "NumPy's .npy and .npz files"),
     "coco": Format("coco", "CocoSource", "COCO's JSON: boxes, keypoints and segmentations"),
+    "cvat": Format("cvat", "CvatSource", "CVAT for images 1.1: XML with shapes"),
     "folders": Format("folders", "FolderSource", "images in class folders, or without labels"),
     "idx": Format("arrays.idx", "IdxSource", "MNIST's files"),
     "imglab": Format("imglab", "ImglabSource", "dlib's XML: boxes and keypoints"),
+    "labelme": Format("labelme", "LabelmeSource", "labelme: a JSON file with shapes for each image"),
     "list": Format("list.source", "ListSource", "a text or CSV file with a line for each image"),
     "masks": Format("masks", "MaskSource", "images and masks of the same names, or Pascal VOC's"),
     "voc": Format("voc.source", "VocSource", "Pascal VOC: an XML file for each image"),
+    "yolo": Format("yolo.source", "YoloSource", "Ultralytics and Darknet: a text file of boxes for each image"),
 }
 
 

@@ -79,6 +79,7 @@ class Sample:
         annotated_size: (height, width) that the annotation gives; it is compared with the image.
         annotation: the file that the objects are from, which errors name, if it is theirs alone.
         left_out: what a Python object has besides, and is not stored.
+        relative: whether the coordinates in `objects` are fractions of the image's width and height, not pixels.
     """
 
     key: str
@@ -90,6 +91,7 @@ class Sample:
     annotated_size: tuple[int, int] | None = None
     annotation: str = ""
     left_out: tuple[Problem, ...] = ()
+    relative: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from tensorstore_ds.regular_files import os_errors
 from tensorstore_ds.sources import coco, masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import LITTER, PackedStrings, encodable, encoding_problem, glance, walk_files
+from tensorstore_ds.sources.labelling import is_labelled
 from tensorstore_ds.sources.list.table import names_images
 from tensorstore_ds.sources.names import order_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_names
@@ -40,14 +41,15 @@ class FolderSource(Source):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether there are images, and neither masks, XML files, COCO's JSON nor a list that names images."""
+        """Whether there are images, and neither masks, XML files, a list that names images nor labels of a tool."""
         if not path.is_dir() or masks.find(path) or coco.find(path):
             return False
         files = glance(path)
         names = [file.lower() for file in files]
         images = any(name.endswith(tuple(IMAGE_SUFFIXES)) for name in names)
         lists = (path / file for file in files if "/" not in file)
-        return images and not any(name.endswith(".xml") for name in names) and not any(map(names_images, lists))
+        other = any(name.endswith(".xml") for name in names) or any(map(names_images, lists)) or is_labelled(path)
+        return images and not other
 
     def scan(self) -> Contents:
         """List the images; the labels follow from their paths."""

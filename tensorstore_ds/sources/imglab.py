@@ -5,7 +5,6 @@ dlib calls a keypoint a part.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,9 +16,10 @@ import numpy as np
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import os_errors
-from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents
 from tensorstore_ds.sources.files import LITTER, PackedStrings, walk_files
 from tensorstore_ds.sources.objects import AnnotatedObject, ObjectTable
+from tensorstore_ds.sources.packed import PackedSource, pack
 from tensorstore_ds.sources.paths import inside
 from tensorstore_ds.sources.splits import find_unions, split_name, split_names
 from tensorstore_ds.sources.xml import (
@@ -47,7 +47,7 @@ class _ImageList:
 
     xml: str  #: the file's path in the source
     listed: PackedStrings = field(default_factory=PackedStrings)  #: the paths of all its images, each once
-    entries: PackedStrings = field(default_factory=PackedStrings)  #: those that are sound, each as `_pack` makes it
+    entries: PackedStrings = field(default_factory=PackedStrings)  #: those that are sound, each as `pack` makes it
     boxes: int = 0  #: how many these have
     keypoints: int = 0
     unlabelled: dict[int, int] = field(default_factory=dict)  #: entries with a box (by number, from 1) without a label
@@ -60,16 +60,10 @@ class _ImageList:
         return self.keypoints, self.boxes
 
 
-class ImglabSource(Source):
-    """A reference is an image with its objects, as `_pack` makes it: the workers need no XML."""
+class ImglabSource(PackedSource):
+    """A reference is an image with its objects, as `pack` makes it: the workers need no XML."""
 
     name: ClassVar[str] = "imglab"
-
-    def __init__(self, path: Path, options: SourceOptions) -> None:
-        super().__init__(path, options)
-        self._root = path.parent if path.is_file() else path  # what the paths of XML files are relative to
-        self.images = options.images or self._root
-        self._table = ObjectTable()
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -103,11 +97,6 @@ class ImglabSource(Source):
         splits = {split: entries[file.xml] for split, file in zip(_split_names(used), used, strict=True)}
         left_out += self._not_listed(files)
         return Contents({"objects": field}, splits, problems=tuple(problems), left_out=tuple(left_out))
-
-    def read(self, split: str, reference: Reference) -> Sample:
-        image, size, objects = _unpack(str(reference))
-        arrays = self._table.arrays(objects, image)
-        return Sample(image, f"{self.images}/{image}", objects=arrays, annotated_size=size if all(size) else None)
 
     def _not_listed(self, files: Sequence[_ImageList]) -> list[Problem]:
         """The images that lie in the same folders as listed ones, and that no file lists."""
@@ -176,30 +165,6 @@ def _split_names(files: Sequence[_ImageList]) -> list[str]:
 # --- one file -----------------------------------------------------------------------------------------------------
 
 
-def _pack(image: str, size: tuple[int, int], objects: list[AnnotatedObject]) -> str:
-    """An image with its objects as one string: some 12 bytes a keypoint, where a tuple would take 200."""
-    rows = []
-    for each in objects:
-        keypoints = [value for name, (x, y) in each.keypoints.items() for value in (name, _short(x), _short(y))]
-        rows.append([each.label, each.flags, *map(_short, each.box), *keypoints])
-    return f"{image}\0{json.dumps([size, rows], separators=(',', ':'))}"
-
-
-def _unpack(entry: str) -> tuple[str, tuple[int, int], list[AnnotatedObject]]:
-    """The image's path, its size, and its objects."""
-    image, _, text = entry.partition("\0")
-    (height, width), rows = json.loads(text)
-    objects = []
-    for label, flags, x1, y1, x2, y2, *flat in rows:
-        keypoints = {name: (x, y) for name, x, y in zip(flat[::3], flat[1::3], flat[2::3], strict=True)}
-        objects.append(AnnotatedObject(label, (x1, y1, x2, y2), flags, keypoints))
-    return image, (height, width), objects
-
-
-def _short(value: float) -> float:
-    return int(value) if value.is_integer() else value  # 201 takes two characters less than 201.0
-
-
 def _read_list(path: Path, xml: str, images: Path, folder: str) -> _ImageList:
     """Read the file `path`, named `xml` in errors; `folder` in `images` is where the paths in it begin."""
     result = _ImageList(xml)
@@ -231,7 +196,7 @@ def _read_list(path: Path, xml: str, images: Path, folder: str) -> _ImageList:
         if bare is not None:
             result.unlabelled[len(result.entries)] = bare
         size = pixels(element.get("height")), pixels(element.get("width"))
-        result.entries.extend([_pack(image, size, objects)])
+        result.entries.extend([pack(image, size, objects)])
         result.boxes += len(objects)
         result.keypoints += sum(len(each.keypoints) for each in objects)
         result.table.note(objects)

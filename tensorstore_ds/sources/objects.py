@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import ObjectsField
+from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.base import FLAGS, Objects, SourceOptions
 from tensorstore_ds.sources.names import absent_keypoints, choose_keypoints, order_classes
 from tensorstore_ds.sources.xml import Place
+
+Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +26,54 @@ class AnnotatedObject:
     """One object as an annotation has it."""
 
     label: str  #: its class; "" where it has none
-    box: tuple[float, float, float, float]  #: x1 y1 x2 y2 in pixels, as written
-    flags: Mapping[str, int]  #: those of `FLAGS` that it has, 0 or 1
-    keypoints: Mapping[str, Place]  #: NaN NaN where one is absent
+    box: Box  #: x1 y1 x2 y2 in pixels, as written
+    flags: Mapping[str, int] = field(default_factory=dict)  #: those of `FLAGS` that it has, 0 or 1
+    keypoints: Mapping[str, Place] = field(default_factory=dict)  #: NaN NaN where one is absent
+    polygon: Sequence[Place] = ()  #: x y in pixels, rings with one `ABSENT` between; none where it has none
+
+    @classmethod
+    def of_polygon(cls, label: str, polygon: Sequence[Place], flags: Mapping[str, int]) -> AnnotatedObject:
+        """One whose box is the hull of its polygon."""
+        return cls(label, hull(polygon), flags, {}, polygon)
+
+
+def hull(points: Iterable[Place]) -> Box:
+    """The smallest box x1 y1 x2 y2 around points, one at least of which is not `ABSENT`."""
+    columns, rows = zip(*(point for point in points if not math.isnan(point[0] + point[1])), strict=True)
+    return min(columns), min(rows), max(columns), max(rows)
+
+
+def rotated(box: Box, degrees: float, center: Place) -> tuple[Place, ...]:
+    """The corners of a box that was turned clockwise, as it is seen, around a point."""
+    x1, y1, x2, y2 = box
+    turn = math.radians(math.fmod(degrees, 360))
+    cosine, sine, (a, b) = math.cos(turn), math.sin(turn), center
+    corners = ((x1, y1), (x2, y1), (x2, y2), (x1, y2))
+    return tuple((a + (x - a) * cosine - (y - b) * sine, b + (x - a) * sine + (y - b) * cosine) for x, y in corners)
+
+
+def attach_points(
+    points: Sequence[tuple[object, str, Place]], objects: list[AnnotatedObject], groups: Mapping[object, Sequence[int]]
+) -> int:
+    """Give points to the one object of their group; returns how many have none, or the name of another there."""
+    alone = 0
+    for group, name, place in points:
+        owners = groups.get(group, ()) if group is not None else ()
+        if len(owners) == 1 and name not in objects[owners[0]].keypoints:
+            owner = objects[owners[0]]
+            objects[owners[0]] = replace(owner, keypoints={**owner.keypoints, name: place})
+        else:
+            alone += 1
+    return alone
+
+
+#: What is counted and not stored, by its reason code.
+_UNSTORED = {
+    "points": "points that belong to no object",
+    "masks": "masks of objects; their hulls are stored as boxes",
+    "shapes": "shapes that are no objects, such as lines",
+    "attributes": "attributes",
+}
 
 
 class ObjectTable:
@@ -31,22 +82,28 @@ class ObjectTable:
     Attributes:
         classes, keypoints: names, and after `field` their places in the store.
         flags: those of `FLAGS` that some object has.
+        has_polygons: whether some object has one.
+        unstored: how many of what objects have besides, by reason code, such as `points`.
     """
 
     def __init__(self) -> None:
         self.classes: dict[str, int] = {}
         self.keypoints: dict[str, int] = {}
         self.flags: set[str] = set()
+        self.has_polygons = False
+        self.unstored: Counter[str] = Counter()
         self._labelled = False
 
-    def note(self, objects: Iterable[AnnotatedObject]) -> None:
-        """Take in the names that objects have."""
+    def note(self, objects: Iterable[AnnotatedObject], unstored: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Take in the names that objects have, and count what there is besides them."""
+        self.unstored.update(unstored)
         for each in objects:
             if each.label:
                 self.classes.setdefault(each.label, len(self.classes))
             for name in each.keypoints:
                 self.keypoints.setdefault(name, len(self.keypoints))
             self.flags.update(each.flags)
+            self.has_polygons |= bool(each.polygon)
 
     @classmethod
     def union(cls, tables: Iterable[ObjectTable]) -> ObjectTable:
@@ -56,18 +113,47 @@ class ObjectTable:
             union.classes |= table.classes
             union.keypoints |= table.keypoints
             union.flags |= table.flags
+            union.has_polygons |= table.has_polygons
+            union.unstored += table.unstored
         return union
 
-    def field(self, options: SourceOptions, where: str, *, labelled: bool) -> ObjectsField:
-        """The field, its names ordered as the options say; with `labelled` each object has a class."""
+    def field(
+        self,
+        options: SourceOptions,
+        where: str,
+        *,
+        labelled: bool,
+        classes: tuple[str, ...] | None = None,
+        keypoints: Keypoints | None = None,
+    ) -> ObjectsField:
+        """The field, its names ordered as the options say; with `labelled` each object has a class.
+
+        Args:
+            classes: those of the source in the source's own order, which counts where the options name none.
+            keypoints: those that were chosen, if they were.
+        """
         self._labelled = labelled
-        classes = order_classes(self.classes, options.classes, where) if labelled else ()
-        keypoints = choose_keypoints(self.keypoints, options.keypoints, where)
+        if classes is None or options.classes is not None:
+            classes = order_classes(self.classes, options.classes, where) if labelled else ()
+        if keypoints is None:
+            keypoints = choose_keypoints(self.keypoints, options.keypoints, where)
         self.classes = {name: i for i, name in enumerate(classes)}
         self.keypoints = {name: i for i, name in enumerate(keypoints.names)}
         names = ["boxes"] + ["labels"] * labelled + ["keypoints"] * bool(self.keypoints)
-        names += [flag for flag in FLAGS if flag in self.flags]
+        names += [*(flag for flag in FLAGS if flag in self.flags), *(["polygons"] * self.has_polygons)]
         return ObjectsField.of(*names, classes=classes, keypoints=keypoints.names, flip_pairs=keypoints.flip_pairs)
+
+    def left_out(self, where: str) -> list[Problem]:
+        """What objects have and is not stored, in one problem for each reason."""
+        counts = sorted(self.unstored.items())
+        return [Problem(where, reason, f"not stored: {n} {_UNSTORED[reason]}.") for reason, n in counts if n]
+
+    def check(self, objects: Iterable[AnnotatedObject], where: str) -> None:
+        """Raise `SourceError` for objects, read again, that have names which were not there at the scan."""
+        for each in objects:
+            if each.label not in self.classes or not self.keypoints.keys() >= each.keypoints.keys():
+                message = f"expected what the scan found, found a new class or keypoint in {each.label}."
+                raise SourceError(Problem(where, "annotation", f"{message} Do not change a source while it is read."))
 
     def arrays(self, objects: Sequence[AnnotatedObject], where: str) -> Objects:
         """The objects of one sample, which errors name `where`."""
@@ -75,10 +161,12 @@ class ObjectTable:
         for row, each in zip(keypoints, objects, strict=True):
             if each.keypoints:
                 row[[self.keypoints[name] for name in each.keypoints]] = list(each.keypoints.values())
-        arrays: dict[str, NDArray[Any]] = {"boxes": np.array([each.box for each in objects], np.float64).reshape(-1, 4)}
+        arrays: dict[str, Any] = {"boxes": np.array([each.box for each in objects], np.float64).reshape(-1, 4)}
         if self._labelled:
             arrays["labels"] = np.array([self.classes[each.label] for each in objects], np.int64)
         if self.keypoints:
             arrays["keypoints"] = keypoints
+        if self.has_polygons:
+            arrays["polygons"] = [np.array(each.polygon, np.float64).reshape(-1, 2) for each in objects]
         flags = {flag: np.array([each.flags.get(flag, 0) for each in objects], np.uint8) for flag in self.flags}
         return arrays | flags

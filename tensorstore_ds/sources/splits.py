@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,31 @@ def notes_of_renamed(names: Mapping[str, str]) -> tuple[str, ...]:
     """
     renamed = ((text, name) for text, name in names.items() if text.lower() != name)
     return tuple(f"the split {text!r} is named {name} in the store." for text, name in renamed)
+
+
+def folder_splits(paths: Sequence[str], where: str) -> tuple[dict[str, list[int]], tuple[str, ...]]:
+    """The numbers of the paths of each split, and notes: by the first folder on a path that means a split, such as
+    ``val2017``, where all paths have one; else one split, `train`.
+
+    >>> folder_splits(["images/train/a.jpg", "images/val/b.jpg"], "photos")[0]
+    {'train': [0], 'val': [1]}
+
+    Raises:
+        SourceError: `split-name`: only some paths have such a folder.
+    """
+    rows: dict[str, list[int]] = {}
+    for i, path in enumerate(paths):
+        rows.setdefault(_split_folder(path), []).append(i)
+    if len(rows) > 1 and "" in rows:
+        other = next(name for name in rows if name)
+        message = f"expected all images in split folders, found {paths[rows[''][0]]} beside {other}."
+        raise SourceError(Problem(where, "split-name", message), "Move them into split folders, or convert one folder.")
+    names = split_names(name or "train" for name in rows)
+    return {names[name or "train"]: some for name, some in rows.items()}, notes_of_renamed(names)
+
+
+def _split_folder(path: str) -> str:
+    return next((f for f in path.split("/")[:-1] if re.sub(r"[-_ ]?[0-9]+$", "", f.lower()) in SPLIT_NAMES), "")
 
 
 def find_unions(splits: Mapping[str, NDArray[np.int64]]) -> dict[str, tuple[str, ...]]:

@@ -30,7 +30,7 @@ _CHUNK = 1 << 16
 
 _SYNTAX_ENCODING = {18, 19}  # expat: unknown encoding; declared encoding is not the one found
 _INVALID_TOKEN = 4
-_ROOT = re.compile(rb"<(annotation|dataset)[\s/>]")
+_ROOT = re.compile(rb"<(annotations?|dataset)[\s/>]")
 _NO = frozenset({"", "0", "false", "no", "unspecified"})
 _YES = frozenset({"1", "true", "yes"})
 _SAMPLE = 8  # XML files of a folder whose beginning tells its format
@@ -53,13 +53,13 @@ def read_tree(path: Path, where: str) -> Element:
 
 
 def iterate_elements(
-    path: Path, where: str, root: str | None = None, tag: str | None = None, limit: int = STREAM_LIMIT
+    path: Path, where: str, root: str | None = None, *tags: str, limit: int = STREAM_LIMIT
 ) -> Iterator[tuple[int, Element]]:
-    """The elements named `tag`, each with the number of its line, of a file that may be too large for one tree.
+    """The elements with one of these tags, each with the number of its line, of a file too large for one tree.
 
-    The root must be named `root`; without a `tag` it is the one element.
+    The root must be named `root`; without `tags` it is the one element.
     """
-    parser = _Parser(where, root, tag)
+    parser = _Parser(where, root, tags)
     try:
         with os_errors(where), open_file(path, where, 0) as file:
             size = os.fstat(file.fileno()).st_size
@@ -74,11 +74,11 @@ def iterate_elements(
 
 
 class _Parser:
-    """Builds a tree of each element named `tag` (of the root where that is None), and keeps nothing else."""
+    """Builds a tree of each element with one of the tags (of the root without any), and keeps nothing else."""
 
-    def __init__(self, where: str, root: str | None, tag: str | None) -> None:
+    def __init__(self, where: str, root: str | None, tags: tuple[str, ...]) -> None:
         self.where = where
-        self._root, self._tag = root, tag
+        self._root, self._tags = root, tags
         self._finished: list[tuple[int, Element]] = []  # trees, each with the line of its beginning
         self._builder = TreeBuilder()
         self._depth = 0  # of the open element in the document
@@ -145,7 +145,7 @@ class _Parser:
             message = f"expected the root element <{self._root}>, found <{tag}>."
             raise SourceError(Problem(self.where, "annotation", message))
         if not self._inside:
-            if self._tag not in (None, tag):
+            if self._tags and tag not in self._tags:
                 return
             self._line, self._begin = self._expat.CurrentLineNumber, self._expat.CurrentByteIndex
             self._count = 0
@@ -245,7 +245,7 @@ def shown(text: str | None) -> str:
 
 
 def folder_roots(path: Path) -> list[set[str]]:
-    """Which of the roots ``annotation`` and ``dataset`` some XML files seem to have, in each folder of some below."""
+    """Which of the roots that `file_root` knows some XML files seem to have, in each folder of some below."""
     folders: dict[str, list[str]] = {}
     for name in sorted(name for name in glance(path) if name.lower().endswith(".xml")):
         folders.setdefault(name.rpartition("/")[0], []).append(name)
@@ -254,7 +254,7 @@ def folder_roots(path: Path) -> list[set[str]]:
 
 
 def file_root(path: Path) -> str | None:
-    """``annotation`` or ``dataset`` where the file's first bytes, in any encoding, have such a tag."""
+    """``annotation``, ``annotations`` or ``dataset`` where the file's first bytes, in any encoding, have such a tag."""
     head = read_head(path, _HEAD)
     match = _ROOT.search(head.replace(b"\0", b""))  # UTF-16 has a zero byte in each ASCII character
     return match[1].decode() if match else None

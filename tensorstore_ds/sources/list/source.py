@@ -17,6 +17,7 @@ from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import os_errors
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
+from tensorstore_ds.sources.labelling import is_labelled
 from tensorstore_ds.sources.list.table import (
     LIST_SUFFIXES,
     Columns,
@@ -54,7 +55,7 @@ class ListSource(Source):
             return names_images(path)
         files = glance(path) if path.is_dir() else []
         listed = any(names_images(path / file) for file in files if "/" not in file)
-        return listed and not any(file.lower().endswith(".xml") for file in files)
+        return listed and not any(file.lower().endswith(".xml") for file in files) and not is_labelled(path)
 
     def scan(self) -> Contents:
         """Read all lines; no image is opened or looked for."""

@@ -1,0 +1,245 @@
+"""CVAT for images 1.1: an XML file that lists images with shapes: formats/sources/cvat.md."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+from xml.etree.ElementTree import Element
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents
+from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
+from tensorstore_ds.sources.images import ImageIndex
+from tensorstore_ds.sources.objects import AnnotatedObject, attach_points, hull, rotated
+from tensorstore_ds.sources.packed import PackedSource, pack
+from tensorstore_ds.sources.splits import notes_of_renamed, split_names
+from tensorstore_ds.sources.xml import (
+    ABSENT,
+    ElementError,
+    Place,
+    file_root,
+    flag,
+    folder_roots,
+    iterate_elements,
+    keypoints_of,
+    number,
+    pixels,
+    place,
+    shown,
+)
+
+
+class CvatSource(PackedSource):
+    """The XML file is read once, image by image."""
+
+    name: ClassVar[str] = "cvat"
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        """Whether it is an XML file whose root is ``annotations``, or a folder with such files."""
+        if path.is_file():
+            return file_root(path) == "annotations"
+        return any("annotations" in roots for roots in folder_roots(path))
+
+    def scan(self) -> Contents:
+        """Read every XML file."""
+        xmls = [self.path.name] if self.path.is_file() else list(walk_files(self.path, {".xml"}))
+        images = ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
+        problems: list[Problem] = []
+        used: dict[int, str] = {}  # the XML file of each image
+        splits: dict[str, PackedStrings] = {}
+        for xml in xmls:
+            try:
+                found = list(self._entries(xml, images, problems))
+            except SourceError as error:
+                problems += error.problems
+                continue
+            for row, subset, entry in found:
+                if used.setdefault(row, xml) != xml:
+                    message = f"expected each image in one XML file, found it in {xml} and {used[row]}. Remove one."
+                    problems.append(Problem(images.paths[row], "duplicate-key", message))
+                else:
+                    splits.setdefault(subset, PackedStrings()).extend([entry])
+        if not splits:
+            missing = Problem(str(self.path), "empty-source", "expected XML files that list images, found none.")
+            raise SourceError(problems or missing)
+        names = split_names(splits)
+        message = "not stored: no XML file lists it."
+        left_out = [Problem(path, "not-listed", message) for i, path in enumerate(images.paths) if i not in used]
+        left_out += self._table.left_out(str(self.path))
+        field = self._table.field(self.options, str(self.path), labelled=True)
+        references = {names[subset]: entries for subset, entries in splits.items()}
+        notes = notes_of_renamed(names)
+        return Contents({"objects": field}, references, None, tuple(problems), tuple(left_out), notes)
+
+    def _entries(self, xml: str, images: ImageIndex, problems: list[Problem]) -> Iterator[tuple[int, str, str]]:
+        """Of each sound image of a file its row in `images`, its subset and its reference."""
+        subsets: dict[str, str] = {}  # of the tasks, by their numbers
+        seen: set[int] = set()
+        for line, element in iterate_elements(self._root / xml, xml, "annotations", "meta", "image", "track"):
+            if element.tag == "track":
+                message = f"line {line}: expected images, found a <track>: this is CVAT for video."
+                raise SourceError(Problem(xml, "annotation", f"{message} Export it as CVAT for images 1.1."))
+            if element.tag == "meta":
+                tasks = element.iter("task")
+                subsets = {task.findtext("id", ""): task.findtext("subset", "").strip() for task in tasks}
+                continue
+            where = f"{xml} line {line}"
+            only = next(iter(subsets.values())) if len(subsets) == 1 else ""
+            subset = element.get("subset") or subsets.get(element.get("task_id", ""), only) or "train"
+            try:
+                row = self._row(element, subset, xml, where, images)
+                if row in seen:
+                    message = f"expected each image once in {xml}, found it again in line {line}. Remove one."
+                    raise SourceError(Problem(images.paths[row], "duplicate-key", message))
+                objects, unstored = read_image(element)
+            except SourceError as error:
+                problems += error.problems
+                continue
+            except ElementError as error:
+                message = f"{where}: {error}. Correct the entry, or remove it."
+                problems.append(Problem(images.paths[row], "annotation", message))
+                continue
+            seen.add(row)
+            self._table.note(objects, unstored)
+            size = pixels(element.get("height")), pixels(element.get("width"))
+            yield row, subset, pack(images.paths[row], size, objects)
+
+    def _row(self, element: Element, subset: str, xml: str, where: str, images: ImageIndex) -> int:
+        """The number of an image: its name is a path that begins at one of several folders, as it was exported."""
+        name = (element.get("name") or "").replace("\\", "/").lstrip("/")
+        if not name:
+            message = "expected the attribute name of <image>, found none. Add it, or remove the entry."
+            raise SourceError(Problem(where, "annotation", message))
+        folder = "" if self.options.images is not None else xml[: xml.rfind("/") + 1]
+        below = (f"{folder}images/{subset}/", f"{folder}images/", f"{folder}{subset}/", folder, "")
+        row = next((row for each in below if (row := images.row(each + name)) >= 0), -1)
+        try:
+            row = images.find(name, name, ()) if row < 0 else row
+        except SourceError as error:
+            raise SourceError(Problem(name, error.reason, f"{where}: {error.problems[0].message}")) from error
+        if problem := encoding_problem(images.paths[row]):
+            raise SourceError(problem)
+        return row
+
+
+def read_image(image: Element) -> tuple[list[AnnotatedObject], Counter[str]]:
+    """The objects of an ``<image>``, and how much of what else there is, by reason."""
+    objects: list[AnnotatedObject] = []
+    groups: dict[object, list[int]] = {}  # of objects
+    points: list[tuple[object, str, Place]] = []
+    unstored: Counter[str] = Counter()
+    for i, shape in enumerate(image, 1):
+        try:
+            group = (shape.get("group_id") or "0").strip()
+            if shape.tag == "points":
+                named = _numbered(shape)
+                points += [(None if group == "0" else group, name, position) for name, position in named]
+                unstored["attributes"] += len(shape)
+                continue
+            found = _object(shape)
+            if found is None:
+                unstored["attributes" if shape.tag == "tag" else "shapes"] += 1
+                continue
+            flags, others = _flags(shape)
+        except ElementError as error:
+            raise ElementError(f"shape {i}: {error}") from error
+        unstored["attributes"] += others
+        unstored["masks"] += shape.tag == "mask"
+        if group != "0":
+            groups.setdefault(group, []).append(len(objects))
+        objects.append(replace(found, flags=flags))
+    unstored["points"] += attach_points(points, objects, groups)
+    return objects, unstored
+
+
+def _object(shape: Element) -> AnnotatedObject | None:
+    """The object that a shape is; None if it has no box."""
+    if shape.tag == "box":
+        x1, y1, x2, y2 = _numbers(shape, "xtl", "ytl", "xbr", "ybr")
+        degrees = number(shape.get("rotation", "0"), "rotation")
+        if not degrees:
+            return AnnotatedObject(_label(shape), (x1, y1, x2, y2))
+        if not all(map(math.isfinite, (degrees, x1, y1, x2, y2))):
+            raise ElementError("expected finite numbers in a rotated box, found others")
+        corners = rotated((x1, y1, x2, y2), degrees, ((x1 + x2) / 2, (y1 + y2) / 2))
+        return AnnotatedObject.of_polygon(_label(shape), corners, {})
+    if shape.tag == "polygon":
+        places = _places(shape)
+        if len(places) < 3:
+            raise ElementError(f"expected three points of a polygon or more, found {len(places)}")
+        return AnnotatedObject.of_polygon(_label(shape), places, {})
+    if shape.tag == "ellipse":
+        x, y, rx, ry = _numbers(shape, "cx", "cy", "rx", "ry")
+        turn = math.radians(math.fmod(_finite(shape.get("rotation", "0"), "rotation"), 360))
+        width = math.hypot(rx * math.cos(turn), ry * math.sin(turn))
+        height = math.hypot(rx * math.sin(turn), ry * math.cos(turn))
+        return AnnotatedObject(_label(shape), (x - width, y - height, x + width, y + height))
+    if shape.tag == "mask":
+        x, y, width, height = _numbers(shape, "left", "top", "width", "height")
+        return AnnotatedObject(_label(shape), (x, y, x + width, y + height))
+    if shape.tag == "skeleton":
+        keypoints = keypoints_of(map(_joint, shape.iterfind("points")))
+        present = [position for position in keypoints.values() if position != ABSENT]
+        return AnnotatedObject(_label(shape), hull(present), {}, keypoints) if present else None
+    return None
+
+
+def _label(shape: Element) -> str:
+    label = (shape.get("label") or "").strip()
+    if not label:
+        raise ElementError(f"expected the attribute label of <{shape.tag}>, found none")
+    return label
+
+
+def _numbers(shape: Element, *keys: str) -> tuple[float, ...]:
+    return tuple(number(shape.get(key), key) for key in keys)
+
+
+def _finite(text: str, name: str) -> float:
+    value = number(text, name)
+    if not math.isfinite(value):
+        raise ElementError(f"expected {name}, a finite number, found {shown(text)}")
+    return value
+
+
+def _places(shape: Element) -> list[Place]:
+    """The points of a shape, ``x,y;x,y``."""
+    places: list[Place] = []
+    for pair in (shape.get("points") or "").split(";"):
+        x, comma, y = pair.partition(",")
+        position = place(x, y if comma else None, _label(shape))
+        if position == ABSENT:
+            raise ElementError(f"expected numbers in points, found {shown(pair)}")
+        places.append(position)
+    return places
+
+
+def _numbered(shape: Element) -> list[tuple[str, Place]]:
+    """Points with their names: the label, with a number where one shape has several."""
+    label, places = _label(shape), _places(shape)
+    names = [label] if len(places) == 1 else [f"{label}_{i}" for i in range(1, 1 + len(places))]
+    return list(zip(names, places, strict=True))
+
+
+def _joint(points: Element) -> tuple[str, Place]:
+    """A point of a skeleton; one that is outside is absent."""
+    ((_, position),) = _numbered(points)[:1]
+    return _label(points), ABSENT if flag(points.get("outside"), "outside") else position
+
+
+def _flags(shape: Element) -> tuple[dict[str, int], int]:
+    """The flags of a shape, also those that a project has as attributes; and how many other attributes there are."""
+    flags = {"occluded": flag(shape.get("occluded"), "occluded")}
+    others = 0
+    for attribute in shape.iter("attribute"):
+        name, text = (attribute.get("name") or "").lower(), attribute.text
+        if name in FLAGS:
+            flags[name] = flags.get(name, 0) | flag(text, name)
+        else:
+            others += 1
+    return flags, others

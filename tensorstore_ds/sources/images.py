@@ -1,0 +1,78 @@
+"""The images of a source, and which of them belongs to an annotation file."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.sources.files import PackedStrings
+
+
+class ImageIndex:
+    """The paths of images, in string order, to be found by name."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.paths = PackedStrings(paths)
+        self._index: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+
+    def row(self, path: str) -> int:
+        """The index of a path in `paths`; -1 if it is not there."""
+        i = bisect_left(self.paths, path)
+        return i if i < len(self.paths) and self.paths[i] == path else -1
+
+    def find(self, filename: str, annotation: str, folders: Sequence[str]) -> int:
+        """The index in `paths` of the image of an annotation file.
+
+        It is looked for by the name that the annotation gives, of which only the part after the last ``/`` or ``\\``
+        counts, in `folders` and then everywhere; and after that by the stem of the annotation file with any suffix, in
+        the same places.
+
+        Raises:
+            SourceError: `no-image` or `ambiguous-image`.
+        """
+        name, stem = filename.replace("\\", "/").rpartition("/")[2].strip(), stem_of(annotation)
+        for matches in self._searches(name, stem, folders):
+            if len(matches) == 1:
+                return matches[0]
+            if matches:
+                some = ", ".join(self.paths[i] for i in matches[:3]) + (", ..." if len(matches) > 3 else "")
+                message = f"expected one image of that name, found {some}. Move the annotation beside its image."
+                raise SourceError(Problem(annotation, "ambiguous-image", message))
+        message = f"expected an image named {name or stem} or {stem}.*, found none."
+        raise SourceError(Problem(annotation, "no-image", f"{message} Add it, or name its folder with `images`."))
+
+    def _searches(self, name: str, stem: str, folders: Sequence[str]) -> Iterator[list[int]]:
+        if own := stem_of(name):  # every image has a suffix
+            for folder in folders:
+                yield [i for i in self._in_folder(folder, own) if self.paths[i] == folder + name]
+            yield [i for i in self._anywhere(own) if self.paths[i].rpartition("/")[2] == name]
+        for folder in folders:
+            yield self._in_folder(folder, stem)
+        yield self._anywhere(stem)
+
+    def _in_folder(self, folder: str, stem: str) -> list[int]:
+        prefix = f"{folder}{stem}."
+        places = range(bisect_left(self.paths, prefix), len(self.paths))
+        begin_so = itertools.takewhile(lambda i: self.paths[i].startswith(prefix), places)
+        return [i for i in begin_so if stem_of(self.paths[i]) == stem]
+
+    def _anywhere(self, stem: str) -> list[int]:
+        if self._index is None:  # built when an image is not where it is looked for first
+            # hashes in order and their images: 16 bytes a path where a dict takes 200
+            hashes: Iterable[int] = (hash(stem_of(path)) for path in self.paths)
+            unsorted: NDArray[np.int64] = np.fromiter(hashes, np.int64, len(self.paths))
+            order = np.argsort(unsorted, kind="stable")
+            self._index = unsorted[order], order
+        hashed, order = self._index
+        start, stop = (int(np.searchsorted(hashed, hash(stem), side)) for side in ("left", "right"))
+        return [i for i in map(int, order[start:stop]) if stem_of(self.paths[i]) == stem]
+
+
+def stem_of(path: str) -> str:
+    """A file's name without its last suffix."""
+    return path.rpartition("/")[2].rpartition(".")[0]

@@ -1,0 +1,77 @@
+"""JSON files of labelling tools: read strictly, and what is looked for in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.format.strict_json import MAX_VALUES, load_object
+from tensorstore_ds.regular_files import read_file
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class MemberError(Exception):
+    """A value that is not what it must be; the message says what was expected and found, but not where."""
+
+
+def read_object(path: Path, where: str, limit: int) -> dict[str, Any]:
+    """The object in a JSON file of at most `limit` bytes, which errors name `where`."""
+    return parse_object(read_file(path, where, limit).removeprefix(_BOM), where)
+
+
+def read_list(path: Path, where: str, limit: int, max_values: int) -> list[Any]:
+    """The list in a JSON file, likewise, of at most so many values in all its depth."""
+    data = read_file(path, where, limit).removeprefix(_BOM)
+    found = parse_object(b'{"list":' + data + b"}", where, max_values)
+    values = found["list"]
+    if len(found) > 1 or not isinstance(values, list):
+        raise SourceError(Problem(where, "json", "expected a list, found another value."), "Export the data set again.")
+    return values
+
+
+def parse_object(data: bytes, where: str, max_values: int = MAX_VALUES) -> dict[str, Any]:
+    """The object that JSON says, or a `SourceError` of reason `json`."""
+    try:
+        return load_object(data, max_values)
+    except (ValueError, RecursionError) as error:
+        message = f"expected JSON in UTF-8, found: {' '.join(str(error).split())[:200]}."
+        raise SourceError(Problem(where, "json", message), "Write the file again.") from error
+
+
+def finite(value: object, name: str) -> float:
+    """A number; anything else is a `MemberError`, a truth value and NaN too."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    raise MemberError(f"expected {name}, a number, found {kind(value)}")
+
+
+def text(value: object, name: str) -> str:
+    """A text that is not empty, without white space around it."""
+    if isinstance(value, str) and value.strip():
+        return value.strip()
+    raise MemberError(f"expected {name}, a text, found {kind(value)}")
+
+
+def members(value: object, name: str) -> Mapping[str, Any]:
+    """An object; nothing is an empty one."""
+    if value is None or isinstance(value, dict):
+        return value or {}
+    raise MemberError(f"expected {name}, an object, found {kind(value)}")
+
+
+def values(value: object, name: str) -> list[Any]:
+    """A list; nothing is an empty one."""
+    if value is None or isinstance(value, list):
+        return value or []
+    raise MemberError(f"expected {name}, a list, found {kind(value)}")
+
+
+def kind(value: object) -> str:
+    """A value as an error message calls it."""
+    if isinstance(value, str):
+        return repr(value[:40])
+    return "none" if value is None else str(value)[:40] if isinstance(value, int | float) else type(value).__name__

@@ -1,0 +1,200 @@
+"""labelme: a JSON file for each image, with shapes: formats/sources/labelme.md."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.regular_files import read_head
+from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents, Reference, Sample
+from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
+from tensorstore_ds.sources.images import ImageIndex, stem_of
+from tensorstore_ds.sources.json_files import MemberError, finite, kind, members, read_object, text, values
+from tensorstore_ds.sources.objects import AnnotatedObject, attach_points, hull
+from tensorstore_ds.sources.packed import PackedSource, pack
+from tensorstore_ds.sources.splits import folder_splits
+from tensorstore_ds.sources.xml import ABSENT, Place
+
+FILE_LIMIT = 256 << 20  # bytes: an image may be in it
+_PROBED = 16
+_HEAD = 1 << 16
+_SHAPES = re.compile(rb'"shapes"\s*:\s*\[')
+_PLACE_LIMIT = 1e9  # pixels
+
+Shapes = tuple[list[AnnotatedObject], Counter[str]]
+
+
+class LabelmeSource(PackedSource):
+    """A reference ends, where the image itself is in the JSON file, with a NUL and the path of that file."""
+
+    name: ClassVar[str] = "labelme"
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        """Whether some JSON file of a folder begins with shapes."""
+        files = [file for file in glance(path) if file.lower().endswith(".json")] if path.is_dir() else []
+        return any(_SHAPES.search(read_head(path / file, _HEAD)) for file in files[:_PROBED])
+
+    def scan(self) -> Contents:
+        """Read every JSON file."""
+        files = [self.path.name] if self.path.is_file() else list(walk_files(self.path, {".json"}))
+        images = ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
+        problems: list[Problem] = []
+        left_out: list[Problem] = []
+        entries: dict[str, str] = {}  # by the image's path
+        for file in files:
+            try:
+                entry = self._read(file, images)
+            except SourceError as error:
+                problems += error.problems
+                continue
+            image = entry.partition("\0")[0]
+            if not entry:
+                left_out.append(Problem(file, "not-listed", "not read: it has no shapes, so it is not labelme's."))
+            elif image in entries:
+                message = f"expected an image of its own, found {image}, which another file has. Correct imagePath."
+                problems.append(Problem(file, "duplicate-key", message))
+            else:
+                entries[image] = entry
+        if not entries:
+            missing = Problem(str(self.path), "empty-source", "expected JSON files with shapes, found none.")
+            raise SourceError(problems or missing)
+        keys = sorted(entries)
+        splits, notes = folder_splits(keys, str(self.path))
+        message = "not stored: it has no JSON file."
+        left_out += [Problem(path, "not-listed", message) for path in images.paths if path not in entries]
+        left_out += self._table.left_out(str(self.path))
+        field = self._table.field(self.options, str(self.path), labelled=True)
+        references = {name: PackedStrings(entries[keys[i]] for i in rows) for name, rows in splits.items()}
+        return Contents({"objects": field}, references, None, tuple(problems), tuple(left_out), notes)
+
+    def read(self, split: str, reference: Reference) -> Sample:
+        packed, _, file = str(reference).partition("\0\0")
+        sample = super().read(split, packed)
+        if not file:
+            return sample
+        data = read_object(self._root / file, file, FILE_LIMIT).get("imageData")
+        try:
+            return replace(sample, image=base64.b64decode(data or "", validate=True))
+        except (TypeError, ValueError, binascii.Error) as error:
+            raise SourceError(Problem(file, "annotation", f"expected imageData in base64, found: {error}.")) from error
+
+    def files(self, reference: Reference) -> tuple[str, ...]:
+        file = str(reference).partition("\0\0")[2]
+        return (f"{self._root}/{file}",) if file else super().files(reference)
+
+    def _read(self, file: str, images: ImageIndex) -> str:
+        """The reference of a file's image; nothing if it is not labelme's."""
+        data = read_object(self._root / file, file, FILE_LIMIT)
+        if "shapes" not in data:
+            return ""
+        try:
+            objects, unstored = read_shapes(values(data["shapes"], "shapes"))
+            unstored["attributes"] += sum(map(bool, members(data.get("flags"), "flags").values()))
+            name = data.get("imagePath") or ""
+            if not isinstance(name, str):
+                raise MemberError(f"expected imagePath, a text, found {kind(name)}")
+        except MemberError as error:
+            message = f"{error}. Correct the file, or remove it with its image."
+            raise SourceError(Problem(file, "annotation", message)) from error
+        folder = file[: file.rfind("/") + 1]
+        try:
+            image, embedded = images.paths[images.find(name, file, (folder, ""))], ""
+        except SourceError as error:
+            if error.reason != "no-image" or not data.get("imageData"):
+                raise
+            image, embedded = folder + (name.replace("\\", "/").rpartition("/")[2] or stem_of(file)), f"\0\0{file}"
+        if problem := encoding_problem(image):
+            raise SourceError(problem)
+        if "\0" in image:
+            raise SourceError(Problem(file, "annotation", "expected a name in imagePath, found a zero character."))
+        self._table.note(objects, unstored)
+        sizes = [data.get(key) for key in ("imageHeight", "imageWidth")]
+        height, width = (size if isinstance(size, int) and 0 < size < 2**31 else 0 for size in sizes)
+        return pack(image, (height, width), objects) + embedded
+
+
+def read_shapes(shapes: Sequence[Any]) -> Shapes:
+    """The objects of an image, and how much of what else there is, by reason.
+
+    Points belong to the one object that has their group; polygons of one group and label are one object.
+    """
+    objects: list[AnnotatedObject] = []
+    groups: dict[object, list[int]] = {}  # of objects
+    points: list[tuple[object, str, Place]] = []
+    unstored: Counter[str] = Counter()
+    for i, each in enumerate(shapes, 1):
+        try:
+            shape = members(each, "a shape")
+            label, group, places = _parts(shape)
+            form = shape.get("shape_type") or "polygon"
+            if form == "point" and len(places) == 1:
+                points.append((group, label, places[0]))
+                continue
+            found = _object(label, form, places)
+            if found is None:
+                unstored["shapes"] += 1
+                continue
+            flags = members(shape.get("flags"), "flags")
+            if shape.get("difficult"):  # as X-AnyLabeling writes it
+                flags = {**flags, "difficult": True}
+        except MemberError as error:
+            raise MemberError(f"shape {i}: {error}") from error
+        unstored["masks"] += form == "mask"
+        unstored["attributes"] += sum(bool(value) for name, value in flags.items() if name not in FLAGS)
+        found = replace(found, flags={name: int(bool(value)) for name, value in flags.items() if name in FLAGS})
+        other = next((j for j in groups.get(group, ()) if objects[j].label == label and objects[j].polygon), None)
+        if other is not None and found.polygon:
+            objects[other] = _united(objects[other], found)
+        else:
+            if group is not None:
+                groups.setdefault(group, []).append(len(objects))
+            objects.append(found)
+    unstored["points"] += attach_points(points, objects, groups)
+    return objects, unstored
+
+
+def _parts(shape: Mapping[str, Any]) -> tuple[str, object, list[Place]]:
+    places: list[Place] = []
+    for point in values(shape.get("points"), "points"):
+        if not isinstance(point, list) or len(point) != 2:
+            raise MemberError(f"expected points of two numbers, found {kind(point)}")
+        x, y = finite(point[0], "x"), finite(point[1], "y")
+        if max(abs(x), abs(y)) > _PLACE_LIMIT:
+            raise MemberError(f"expected points within a billion pixels, found {x:g} {y:g}")
+        places.append((x, y))
+    group = shape.get("group_id")
+    if not (group is None or isinstance(group, int | str)):
+        raise MemberError(f"expected group_id, a number, found {kind(group)}")
+    return text(shape.get("label"), "label"), group, places
+
+
+def _object(label: str, form: object, places: Sequence[Place]) -> AnnotatedObject | None:
+    """The object that a shape is; None if it has no box."""
+    if form == "polygon" and len(places) > 2:
+        return AnnotatedObject.of_polygon(label, places, {})
+    if form == "circle" and len(places) == 2:
+        (x, y), edge = places
+        radius = math.dist((x, y), edge)
+        return AnnotatedObject(label, (x - radius, y - radius, x + radius, y + radius))
+    if form in ("rectangle", "mask") and len(places) in (2, 4):  # of a mask, the corners that it fills
+        return AnnotatedObject(label, hull(places))
+    if form in ("rotation", "oriented_rectangle") and len(places) == 4:
+        return AnnotatedObject.of_polygon(label, places, {})
+    if form in ("polygon", "circle", "rectangle", "mask", "rotation", "oriented_rectangle", "point"):
+        raise MemberError(f"expected the points of a {form}, found {len(places)}")
+    return None
+
+
+def _united(first: AnnotatedObject, second: AnnotatedObject) -> AnnotatedObject:
+    rings = (*first.polygon, ABSENT, *second.polygon)
+    flags = {name: first.flags.get(name, 0) | second.flags.get(name, 0) for name in {**first.flags, **second.flags}}
+    return AnnotatedObject.of_polygon(first.label, rings, flags)

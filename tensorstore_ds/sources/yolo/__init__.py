@@ -1,0 +1,1 @@
+"""The format of Ultralytics and Darknet: formats/sources/yolo.md."""

@@ -1,0 +1,195 @@
+"""What ``data.yaml`` says of a YOLO data set, or the lists of names that other programs write instead of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.format.schema import Keypoints
+from tensorstore_ds.regular_files import TEXT_LIMIT, read_file, read_head
+from tensorstore_ds.sources.files import glance
+from tensorstore_ds.sources.names import KEYPOINTS_LIMIT, flip_pairs
+from tensorstore_ds.sources.xml import shown
+
+SPLITS = ("train", "val", "test")
+CLASSES_LIMIT = 1 << 16
+_YAML_LIMIT = 256 << 10  # bytes; the parser takes a second for so many
+_LISTS_OF_NAMES = (
+    "classes.txt",
+    "labels/classes.txt",
+    "obj.names",
+    "data/obj.names",
+    "data.names",
+    "predefined_classes.txt",
+)
+_CORRECT = "Correct the file."
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What is known of a data set besides its images and labels."""
+
+    file: str = ""  #: that says so, relative to the source; none where there is none
+    path: str = ""  #: the folder that the paths of splits begin at, as written
+    splits: Mapping[str, Sequence[str]] = field(default_factory=dict)  #: folders or lists of each, as written
+    names: Mapping[int, str] | None = None  #: of the classes; None where they are numbers
+    keypoints: Keypoints | None = None
+    dimensions: int = 0  #: of each keypoint: 2 for x y, 3 for x y and visibility
+
+    @property
+    def folder(self) -> str:
+        """That of the file, with ``/`` at its end."""
+        return self.file[: self.file.rfind("/") + 1]
+
+
+def is_config(path: Path) -> bool:
+    """Whether a file looks like a ``data.yaml``: it names a split and the classes, or how many there are."""
+    head = read_head(path, _YAML_LIMIT) if path.suffix.lower() in (".yaml", ".yml") else b""
+    return bool(re.search(rb"^(train|val)\s*:", head, re.M) and re.search(rb"^(names|nc)\s*:", head, re.M))
+
+
+def find_config(root: Path) -> str | None:
+    """The ``data.yaml`` of a folder, whatever its name, relative to it: the one highest up."""
+    files = [file for file in glance(root) if file.lower().endswith((".yaml", ".yml")) and is_config(root / file)]
+    depth = min((file.count("/") for file in files), default=0)
+    highest = [file for file in files if file.count("/") == depth]
+    named = [file for file in highest if re.search(r"(^|/)(data|dataset)\.ya?ml$", file)]
+    best = named if len(named) == 1 else highest
+    if len(best) > 1:
+        message = f"expected one file such as data.yaml, found {', '.join(sorted(best)[:3])}."
+        raise SourceError(Problem(str(root), "several-datasets", message), "Convert one of these files.")
+    return best[0] if best else None
+
+
+def read_config(root: Path, where: str | None) -> Config:
+    """What the file `where` says, or a list of names where there is no file."""
+    if where is None:
+        file, names = _listed_names(root)
+        return Config(file, names=names)
+    data = _load(root / where, where)
+    names = _names(data.get("names"), where)
+    if names is None:
+        count = _whole(data["nc"], f"{where}: nc") if data.get("nc") else 0
+        names = _listed_names(root)[1] or ({i: str(i) for i in range(count)} if count else None)
+    keypoints, dimensions = _keypoints(data, where)
+    splits = {name: _paths(data.get(name), f"{where}: {name}") for name in SPLITS}
+    path = data.get("path") or ""
+    if not isinstance(path, str):
+        raise _bad(f"{where}: path", "expected a folder", path)
+    named = {name: paths for name, paths in splits.items() if paths}
+    return Config(where, path, named, names, keypoints, dimensions)
+
+
+def _load(path: Path, where: str) -> Mapping[str, Any]:
+    """The mapping in a YAML file, whose values are texts, lists and mappings alone: ``no`` is a text too."""
+    data = read_file(path, where, _YAML_LIMIT)
+    try:
+        # All that YAML can do beyond that is in other loaders: types, merged mappings, objects of Python.
+        content = yaml.load(data.decode("utf-8-sig"), Loader=yaml.BaseLoader)  # noqa: S506
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
+        text = " ".join(str(error).split())[:200]
+        raise SourceError(Problem(where, "data-yaml", f"expected YAML in UTF-8, found: {text}."), _CORRECT) from error
+    if not isinstance(content, dict):
+        raise _bad(where, "expected names and values such as train: images/train", content)
+    return content
+
+
+def _bad(where: str, expected: str, found: object) -> SourceError:
+    text = shown(found if isinstance(found, str) else None if found is None else type(found).__name__)
+    return SourceError(Problem(where, "data-yaml", f"{expected}, found {text}."), _CORRECT)
+
+
+def _whole(value: object, where: str, limit: int = CLASSES_LIMIT) -> int:
+    if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", value, re.A) and int(value) <= limit:
+        return int(value)
+    raise _bad(where, f"expected a whole number up to {limit}", value)
+
+
+def _paths(value: object, where: str) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    paths = [each for each in values if each not in (None, "", "null", "~")]
+    if not all(isinstance(path, str) for path in paths):
+        raise _bad(where, "expected a folder, a list of images, or several of them", value)
+    return tuple(map(str, paths))
+
+
+def _names(value: object, where: str) -> dict[int, str] | None:
+    """Class names by their numbers, of a list or of a mapping."""
+    if not value or value in ("null", "~"):
+        return None
+    if isinstance(value, dict):
+        items = {_whole(key, f"{where}: names"): name for key, name in value.items()}
+    elif isinstance(value, list):
+        items = dict(enumerate(value))
+    else:
+        raise _bad(f"{where}: names", "expected a list, or numbers with names", value)
+    return _checked(items, f"{where}: names")
+
+
+def _checked(items: Mapping[int, object], where: str) -> dict[int, str]:
+    names: dict[int, str] = {}
+    numbers: dict[str, int] = {}
+    if len(items) > CLASSES_LIMIT:
+        raise _bad(where, f"expected at most {CLASSES_LIMIT} classes", str(len(items)))
+    for number in sorted(items):
+        name = items[number]
+        if not isinstance(name, str) or not name.strip() or not _is_text(name):
+            raise _bad(where, f"expected a name for class {number}", name)
+        names[number] = name = name.strip()
+        if numbers.setdefault(name, number) != number:
+            raise _bad(where, f"expected each name once, for class {numbers[name]}", f"{name} for class {number}")
+    return names
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # half of a pair, written as an escape
+        return False
+    return True
+
+
+def _listed_names(root: Path) -> tuple[str, dict[int, str] | None]:
+    """``classes.txt`` or the like, if there is one, and its names, a line each: the first is class 0."""
+    file = next((file for file in _LISTS_OF_NAMES if (root / file).is_file()), "")
+    if not file:
+        return "", None
+    try:
+        lines = read_file(root / file, file, TEXT_LIMIT).decode("utf-8-sig").rstrip().splitlines()
+    except UnicodeDecodeError as error:
+        raise SourceError(
+            Problem(file, "data-yaml", "expected names in UTF-8, found other bytes."), _CORRECT
+        ) from error
+    return file, _checked(dict(enumerate(lines)), file) or None
+
+
+def _keypoints(data: Mapping[str, Any], where: str) -> tuple[Keypoints | None, int]:
+    """Keypoints as ``kpt_shape``, ``kpt_names`` and ``flip_idx`` say, and the numbers of each: 2 or 3."""
+    shape = data.get("kpt_shape")
+    if not shape:
+        return None, 0
+    if not isinstance(shape, list) or len(shape) != 2:
+        raise _bad(f"{where}: kpt_shape", "expected two numbers, such as [17, 3]", shape)
+    limit = min(CLASSES_LIMIT, KEYPOINTS_LIMIT)
+    count, dimensions = (_whole(value, f"{where}: kpt_shape", limit) for value in shape)
+    if not count or dimensions not in (2, 3):
+        raise _bad(f"{where}: kpt_shape", "expected two numbers, such as [17, 3]", str(shape))
+    names = tuple(map(str, range(count)))
+    named = data.get("kpt_names")
+    if isinstance(named, dict) and named:  # for each class
+        named = next(iter(named.values()))
+    if isinstance(named, list) and len(named) == count:
+        names = tuple(_checked(dict(enumerate(named)), f"{where}: kpt_names").values())
+    flip = data.get("flip_idx")
+    if not flip:
+        return Keypoints(names, flip_pairs(names)), dimensions
+    partners = [_whole(value, f"{where}: flip_idx") for value in flip] if isinstance(flip, list) else []
+    if sorted(partners) != list(range(count)) or any(partners[partner] != i for i, partner in enumerate(partners)):
+        raise _bad(f"{where}: flip_idx", f"expected {count} numbers that name each other in pairs", str(flip))
+    return Keypoints(names, tuple((i, partner) for i, partner in enumerate(partners) if i < partner)), dimensions

@@ -1,0 +1,185 @@
+"""Where a YOLO data set keeps its images, labels and splits. Paths are compared with those of files that were found:
+none that was read from a file is opened."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import Problem
+from tensorstore_ds.regular_files import TEXT_LIMIT, read_file, read_head
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES
+from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
+from tensorstore_ds.sources.splits import find_unions, folder_splits
+from tensorstore_ds.sources.yolo.config import Config
+from tensorstore_ds.sources.yolo.labels import looks_like_labels
+
+_PROBED = 16  # label files that are looked at
+_HEAD = 4096
+_LISTS = ("train.txt", "val.txt", "valid.txt", "test.txt")
+
+
+@dataclass(slots=True)
+class Splits:
+    """The rows of `Files.images` that each split has, and what is wrong or left out."""
+
+    rows: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    left_out: list[Problem] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
+
+
+class Files:
+    """The images and text files of a source, each in string order, relative to their folders."""
+
+    def __init__(self, images: Path, labels: Path) -> None:
+        suffixes = IMAGE_SUFFIXES | {".txt"}
+        self.images, self.texts = PackedStrings(), PackedStrings()
+        for path in walk_files(labels, suffixes):
+            (self.texts if path.lower().endswith(".txt") else self.images).extend([path])
+        self._apart = images != labels
+        if self._apart:
+            self.images = PackedStrings(walk_files(images, IMAGE_SUFFIXES))
+
+    def label(self, image: str) -> str | None:
+        """The label file of an image: below ``labels`` instead of the last ``images``, else beside it."""
+        stem = image.rpartition(".")[0]
+        head, found, tail = f"/{stem}".rpartition("/images/")
+        paths = [f"{head}/labels/{tail}"[1:] if found else stem, *([f"labels/{stem}", stem] if self._apart else [])]
+        return next((f"{path}.txt" for path in paths if _find(self.texts, f"{path}.txt") >= 0), None)
+
+    def below(self, folder: str) -> range:
+        """The rows of the images in a folder, which has ``/`` at its end, or in the root where it is empty."""
+        end = f"{folder[:-1]}0" if folder else ""  # 0 comes after the slash
+        return range(bisect_left(self.images, folder), bisect_left(self.images, end) if end else len(self.images))
+
+    def resolve(self, path: str, folder: str) -> range:
+        """The rows of the image, or of the folder of images, that a text means which stands in a file in `folder`.
+
+        It is looked for from there, then from the root, and then without its first folders, one after the other:
+        the data set may have been written where it lay in other folders.
+        """
+        for some in candidates(path, folder):
+            if (row := _find(self.images, some)) >= 0:
+                return range(row, row + 1)
+            if rows := self.below(f"{some}/" if some else ""):
+                return rows
+        return range(0)
+
+
+def candidates(path: str, folder: str) -> Iterator[str]:
+    """What a path in a file of `folder` may mean, relative to the root; ``""`` is the root itself."""
+    parts = _normal(path)
+    if folder:
+        yield "/".join(_normal(f"{folder}{path}"))
+    yield from ("/".join(parts[i:]) for i in range(max(len(parts), 1)))
+
+
+def _normal(path: str) -> list[str]:
+    """The folders on a path without ``.``, ``..``, a drive or a slash at its beginning."""
+    parts: list[str] = []
+    for part in path.replace("\\", "/").split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", ".") and not (not parts and part.endswith(":")):
+            parts.append(part)
+    return parts
+
+
+def _find(paths: Sequence[str], path: str) -> int:
+    i = bisect_left(paths, path)
+    return i if i < len(paths) and paths[i] == path else -1
+
+
+def has_labels(root: Path) -> bool:
+    """Whether some text file of a folder has rows of numbers, and lies where the label file of an image would."""
+    texts = [file for file in glance(root) if file.lower().endswith(".txt")]
+    texts.sort(key=lambda file: "/labels/" not in f"/{file}")
+    for text in texts[:_PROBED]:
+        head, found, tail = f"/{text[:-4]}".rpartition("/labels/")
+        stem = root / (f"{head}/images/{tail}"[1:] if found else text[:-4])
+        names = (f"{stem.name}{suffix}" for each in IMAGE_SUFFIXES for suffix in (each, each.upper()))
+        if looks_like_labels(read_head(root / text, _HEAD)) and any(stem.with_name(name).is_file() for name in names):
+            return True
+    return False
+
+
+def find_splits(root: Path, files: Files, config: Config) -> Splits:
+    """The splits that ``data.yaml`` names, else those of lists in the root, else those of folders."""
+    splits = Splits()
+    named: Mapping[str, Sequence[str]] = config.splits
+    if not named:
+        named = {Path(name).stem: [name] for name in _LISTS if _find(files.texts, name) >= 0}
+    for name, paths in named.items():
+        found = [_rows(root, files, config, path, splits) for path in paths]
+        rows = np.concatenate([np.empty(0, np.int64), *found])
+        unique = rows[np.sort(np.unique(rows, return_index=True)[1])]
+        if len(unique):
+            splits.rows[name] = unique
+        else:
+            message = f"not stored: there is no image at {', '.join(paths)[:200]}."
+            splits.left_out.append(Problem(name, "empty-split", message))
+    if not splits.rows:
+        return _folder_splits(str(root), files, splits)
+    _drop_repeated(splits)
+    stored = np.zeros(len(files.images), np.bool_)
+    stored[np.concatenate([*splits.rows.values()])] = True
+    for row in np.flatnonzero(~stored):
+        splits.left_out.append(Problem(files.images[int(row)], "not-listed", "not stored: no split lists it."))
+    return splits
+
+
+def _drop_repeated(splits: Splits) -> None:
+    """Leave out the splits that hold nothing of their own: unions, and those equal to one before."""
+    for name, parts in find_unions(splits.rows).items():
+        message = f"not stored twice: it is the union of {', '.join(parts)}."
+        splits.left_out.append(Problem(name, "split-union", message))
+        del splits.rows[name]
+    names = list(splits.rows)
+    for i, name in enumerate(names):
+        rows = np.sort(splits.rows[name])
+        twin = next((other for other in names[:i] if np.array_equal(np.sort(splits.rows.get(other, ())), rows)), None)
+        if twin is not None:
+            message = f"not stored twice: it has the same images as {twin}."
+            splits.left_out.append(Problem(name, "split-union", message))
+            del splits.rows[name]
+
+
+def _rows(root: Path, files: Files, config: Config, path: str, splits: Splits) -> NDArray[np.int64]:
+    """The rows of one entry of a split: a folder of images, or a list of them."""
+    full = f"{config.path}/{path}" if config.path else path
+    if not path.lower().endswith(".txt"):
+        return np.asarray(files.resolve(full, config.folder), np.int64)
+    file = next((some for some in candidates(full, config.folder) if _find(files.texts, some) >= 0), None)
+    if file is None:
+        return np.empty(0, np.int64)
+    rows: list[int] = []
+    folder = file[: file.rfind("/") + 1]
+    text = read_file(root / file, file, TEXT_LIMIT).decode("utf-8-sig", "surrogateescape")
+    for i, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        found = files.resolve(line.strip(), folder)
+        if len(found) == 1 and PurePosixPath(line.strip()).suffix:
+            rows.append(found[0])
+        else:
+            message = f"{file} line {i}: expected the path of an image in this source, found none there."
+            splits.problems.append(Problem(line.strip()[:500], "no-image", f"{message} Add it, or remove the line."))
+    return np.array(rows, np.int64)
+
+
+def _folder_splits(where: str, files: Files, splits: Splits) -> Splits:
+    """By the first folder on the way to an image that means a split, if all have one; else one split, `train`."""
+    inside = [i for i, image in enumerate(files.images) if "/images/" in f"/{image}"] or range(len(files.images))
+    by_folder, splits.notes = folder_splits([files.images[i] for i in inside], where)
+    splits.rows = {name: np.array([inside[i] for i in some], np.int64) for name, some in by_folder.items()}
+    kept = set(inside)
+    beside = (image for i, image in enumerate(files.images) if i not in kept)
+    message = "not stored: it lies outside of the folders named images."
+    splits.left_out += [Problem(image, "not-listed", message) for image in beside]
+    return splits

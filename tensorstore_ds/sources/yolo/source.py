@@ -1,0 +1,137 @@
+"""Ultralytics and Darknet: a text file for each image, with a row for each object: formats/sources/yolo.md."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.regular_files import read_file
+from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.files import PackedStrings, encoding_problem
+from tensorstore_ds.sources.objects import ObjectTable
+from tensorstore_ds.sources.yolo.config import Config, find_config, is_config, read_config
+from tensorstore_ds.sources.yolo.labels import FILE_LIMIT, Labels, parse_labels
+from tensorstore_ds.sources.yolo.layout import Files, Splits, find_splits, has_labels
+
+_LONGEST_BOX = 9  # numbers of a rotated box
+
+
+class YoloSource(Source):
+    """A reference is the path of an image and that of its label file, if it has one, with a NUL between."""
+
+    name: ClassVar[str] = "yolo"
+
+    def __init__(self, path: Path, options: SourceOptions) -> None:
+        super().__init__(path, options)
+        self._root = path.parent if path.is_file() else path
+        self.images = options.images or self._root
+        self._config = Config()
+        self._table = ObjectTable()
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        """Whether it is a ``data.yaml``, or a folder with one, or with images and label files where they belong."""
+        if path.is_file():
+            return is_config(path)
+        return path.is_dir() and (has_labels(path) or find_config(path) is not None)
+
+    def scan(self) -> Contents:
+        """Read every label file: for the classes, and for what is wrong."""
+        config = read_config(self._root, self.path.name if self.path.is_file() else find_config(self.path))
+        self._config = config = _with_options(config, self.options)
+        files = Files(self.images, self._root)
+        if not files.images:
+            message = "expected images in this folder or below, found none."
+            raise SourceError(Problem(str(self.images), "empty-source", message), "Name a folder that holds images.")
+        splits = find_splits(self._root, files, config)
+        notes = self._read_all(files, splits)
+        references = {
+            name: PackedStrings(f"{files.images[row]}\0{files.label(files.images[row]) or ''}" for row in rows)
+            for name, rows in splits.rows.items()
+            if len(rows)
+        }
+        if not references:
+            raise SourceError(splits.problems)
+        names = config.names or {i: str(i) for i in range(1 + max(map(int, self._table.classes), default=-1))}
+        where, classes = str(self.path), tuple(names.values())
+        field = self._table.field(self.options, where, labelled=True, classes=classes, keypoints=config.keypoints)
+        left_out = (*splits.left_out, *_without_image(files), *self._table.left_out(where))
+        return Contents({"objects": field}, references, None, tuple(splits.problems), left_out, notes)
+
+    def read(self, split: str, reference: Reference) -> Sample:
+        image, _, label = str(reference).partition("\0")
+        objects = self._labels(label).objects if label else []
+        self._table.check(objects, label)
+        arrays = self._table.arrays(objects, label or image)
+        return Sample(image, f"{self.images}/{image}", objects=arrays, annotation=label, relative=True)
+
+    def files(self, reference: Reference) -> tuple[str, ...]:
+        image, _, label = str(reference).partition("\0")
+        return (f"{self.images}/{image}", *([f"{self._root}/{label}"] if label else []))
+
+    def common_files(self) -> tuple[Path, ...]:
+        return (self._root / self._config.file,) if self._config.file else ()
+
+    def _labels(self, label: str) -> Labels:
+        return parse_labels(read_file(self._root / label, label, FILE_LIMIT), label, self._config)
+
+    def _read_all(self, files: Files, splits: Splits) -> tuple[str, ...]:
+        """Read the labels of all splits, of which only the sound samples remain; returns what the user should know."""
+        is_sound: dict[int, bool] = {}
+        bare, lengths = 0, set[int]()
+        for row in dict.fromkeys(row for rows in splits.rows.values() for row in rows.tolist()):
+            image = files.images[row]
+            label = files.label(image)
+            bare += label is None
+            is_sound[row] = False
+            try:
+                if problem := encoding_problem(image):
+                    raise SourceError(problem)
+                labels = self._labels(label) if label else Labels()
+            except SourceError as error:
+                splits.problems += error.problems
+                continue
+            is_sound[row] = True
+            lengths |= labels.lengths
+            self._table.note(labels.objects)
+            if labels.repeated:
+                lines = ", ".join(map(str, labels.repeated[:5])) + (", ..." if len(labels.repeated) > 5 else "")
+                message = f"not stored twice: {len(labels.repeated)} rows that repeat others, in lines {lines}."
+                splits.left_out.append(Problem(label or image, "duplicate-object", message))
+        if is_sound and bare == len(is_sound):
+            message = "expected label files, in labels instead of images or beside the images, found none."
+            raise SourceError(Problem(str(self.path), "no-annotation", message), "Name the folder that holds both.")
+        splits.rows = {name: rows[[is_sound[row] for row in rows.tolist()]] for name, rows in splits.rows.items()}
+        return (*splits.notes, *_notes(bare, lengths, self._config))
+
+
+def _with_options(config: Config, options: SourceOptions) -> Config:
+    """The same with the names that the user gives to classes and keypoints which have only numbers."""
+    if config.names is None and options.classes:
+        config = replace(config, names=dict(enumerate(options.classes)))
+    if config.keypoints is None or options.keypoints is None:
+        return config
+    count, wanted = len(config.keypoints.names), len(options.keypoints.names)
+    if count != wanted:
+        message = f"expected {count} names of keypoints, as kpt_shape says, found {wanted} in the keypoint list."
+        raise SourceError(Problem(config.file, "unknown-keypoint", message), "Correct the list.")
+    return replace(config, keypoints=options.keypoints)
+
+
+def _notes(bare: int, lengths: Collection[int], config: Config) -> Iterator[str]:
+    if bare:
+        yield f"{bare} images have no label file: they are stored as images without objects."
+    if config.keypoints is None and len(lengths) == 1 and min(lengths) > _LONGEST_BOX:
+        message = f"all rows have {min(lengths)} numbers, and are read as polygons"
+        yield f"{message}. If they are a box and keypoints, write a data.yaml with kpt_shape."
+
+
+def _without_image(files: Files) -> list[Problem]:
+    """The label files that belong to no image."""
+    used = {files.label(image) for image in files.images}
+    labels = (text for text in files.texts if "/labels/" in f"/{text}" and text not in used)
+    message = "not stored: no image has this name."
+    return [Problem(text, "no-image", message) for text in labels if not text.endswith("/classes.txt")]

@@ -1,0 +1,165 @@
+"""labelme: shapes of every type, groups, images found and embedded, and every refusal."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from PIL import Image
+
+import tensorstore_ds as tsds
+from labelling_files import field, keys, objects, reasons, scan, write
+from tensorstore_ds.errors import SourceError
+from tensorstore_ds.sources import open_source
+from tensorstore_ds.sources.json_files import MemberError
+from tensorstore_ds.sources.labelme import LabelmeSource, read_shapes
+
+NAN = float("nan")
+GOLDEN = r"""{"version": "5.4.1", "flags": {"blurred": true, "night": false}, "shapes": [
+  {"label": "cat", "points": [[50, 60], [10.5, 20]], "group_id": 1, "description": "", "shape_type": "rectangle",
+   "flags": {"occluded": true, "wet": true}, "mask": null},
+  {"label": "nose", "points": [[30, 40]], "group_id": 1, "shape_type": "point", "flags": {}},
+  {"label": "dog", "points": [[1, 2], [9, 3], [5, 8]], "group_id": null, "shape_type": "polygon", "flags": {}},
+  {"label": "dog", "points": [[30, 30], [33, 34]], "group_id": null, "shape_type": "circle", "flags": {}},
+  {"label": "tail", "points": [[30, 30], [33, 34]], "group_id": null, "shape_type": "line", "flags": {}},
+  {"label": "eye", "points": [[3, 4]], "group_id": null, "shape_type": "point", "flags": {}}],
+ "imagePath": "..\\images\\a.jpg", "imageData": null, "imageHeight": 480, "imageWidth": 640}"""
+
+
+def shape(form: str, *points: Any, label: Any = "cat", **more: Any) -> dict[str, Any]:
+    return {"label": label, "points": list(points), "shape_type": form, **more}
+
+
+def file(*shapes: Any, **more: Any) -> str:
+    return json.dumps({"version": "5", "shapes": list(shapes), "imagePath": "x.jpg", **more})
+
+
+def test_a_file_as_labelme_writes_it(tmp_path: Path) -> None:
+    source, contents = scan(write(tmp_path, {"json/a.json": GOLDEN, "images/a.jpg": ""}), "labelme")
+    assert keys(source, contents) == {"train": ["images/a.jpg"]}
+    table = field(contents)
+    assert list(table.values) == ["boxes", "labels", "keypoints", "occluded", "polygons"]
+    assert (table.classes, table.keypoints) == (("cat", "dog"), ("nose",))
+    found = objects(source, contents)
+    np.testing.assert_array_equal(found["boxes"], [[10.5, 20, 50, 60], [1, 2, 9, 8], [25, 25, 35, 35]])
+    assert (found["labels"].tolist(), found["occluded"].tolist()) == ([0, 1, 1], [1, 0, 0])
+    np.testing.assert_array_equal(found["keypoints"], [[[30, 40]], [[NAN, NAN]], [[NAN, NAN]]])
+    assert [len(corners) > 0 for corners in found["polygons"]].count(True) == 1
+    assert [(p.reason, p.message.split()[2]) for p in contents.left_out] == [
+        ("attributes", "2"),
+        ("points", "1"),
+        ("shapes", "1"),
+    ]
+    sample = source.read("train", contents.splits["train"][0])
+    assert sample.annotated_size == (480, 640)
+    assert source.files(contents.splits["train"][0]) == (f"{tmp_path}/images/a.jpg",)
+
+
+def test_files_beside_images_in_split_folders(tmp_path: Path) -> None:
+    files = {"train/a.json": file(), "train/a.png": "", "val/b.json": file(), "val/b.jpg": "", "val/c.jpg": ""}
+    source, contents = scan(write(tmp_path, {**files, "val/other.json": "{}"}), "labelme")
+    assert keys(source, contents) == {"train": ["train/a.png"], "val": ["val/b.jpg"]}
+    assert reasons(contents.left_out) == [("val/other.json", "not-listed"), ("val/c.jpg", "not-listed")]
+
+
+def test_the_image_in_the_file_where_there_is_no_other(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    pixels = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+    Image.fromarray(pixels).save(buffer, "PNG")
+    data = base64.b64encode(buffer.getvalue()).decode()
+    box = shape("rectangle", [0, 0], [2, 3])
+    write(tmp_path, {"in/a.json": file(box, imageData=data), "in/b.json": file(box, imagePath="b.png", imageData="!")})
+    Image.fromarray(pixels[::-1]).save(tmp_path / "in/b.png")
+    source, contents = scan(tmp_path / "in", "labelme")
+    assert source.files(contents.splits["train"][1]) == (f"{tmp_path}/in/a.json",)
+    tsds.convert(tmp_path / "in", tmp_path / "out.tsds", tsds.ConvertOptions(workers=0))
+    train = tsds.open(tmp_path / "out.tsds")["train"]
+    np.testing.assert_array_equal(train["image"], [pixels[::-1], pixels])
+    assert list(train["key"]) == ["b.png", "x.jpg"]
+
+
+def test_polygons_of_a_group_are_one_object() -> None:
+    rings = [shape("polygon", [0, 0], [1, 0], [1, 1], group_id=1), shape("polygon", [5, 5], [6, 5], [6, 7], group_id=1)]
+    (found,), unstored = read_shapes([*rings, shape("point", [3, 3], label="p", group_id=1)])
+    assert (found.box, dict(found.keypoints), +unstored) == ((0, 0, 6, 7), {"p": (3, 3)}, {})
+    np.testing.assert_array_equal(found.polygon, [[0, 0], [1, 0], [1, 1], [NAN, NAN], [5, 5], [6, 5], [6, 7]])
+    others = [shape("polygon", [0, 0], [1, 0], [1, 1], label=name, group_id=1) for name in "ab"]
+    found, unstored = read_shapes([*others, shape("point", [3, 3], group_id=1)])
+    assert ([each.label for each in found], unstored["points"]) == (["a", "b"], 1)
+
+
+def test_points_of_one_name_are_taken_once() -> None:
+    box, *points = shape("rectangle", [0, 0], [9, 9], group_id=1), *[shape("point", [i, 1], group_id=1) for i in (1, 2)]
+    (found,), unstored = read_shapes([*points, box])
+    assert (dict(found.keypoints), unstored["points"]) == ({"cat": (1, 1)}, 1)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ([None], "expected label"),
+        ([1], "shape 1: expected a shape, an object, found 1"),
+        ([shape("rectangle", [0, 0])], "expected the points of a rectangle, found 1"),
+        ([shape("rectangle", [0, 0], [1, 1]), shape("polygon", [0, 0], [1, 1])], "shape 2: .* polygon, found 2"),
+        ([shape("point")], "expected the points of a point, found 0"),
+        ([shape("circle", [0, 0], [1, True])], "expected y, a number, found True"),
+        ([shape("circle", [0, 0], [1])], "expected points of two numbers"),
+        ([shape("circle", [0, 0], [1, 2e9])], "within a billion"),
+        ([shape("circle", [0, 0], [1, 2], label=" ")], "expected label, a text, found ' '"),
+        ([shape("circle", [0, 0], [1, 2], group_id=[])], "expected group_id"),
+        ([shape("circle", [0, 0], [1, 2], flags=[1])], "expected flags"),
+        ([{"label": "x", "points": 3}], "expected points, a list"),
+    ],
+)
+def test_shapes_that_are_refused(shapes: list[Any], message: str) -> None:
+    with pytest.raises(MemberError, match=message):
+        read_shapes(shapes)
+
+
+def test_problems(tmp_path: Path) -> None:
+    bad = {"a": "{", "b": file(shape("circle")), "c": file(imagePath="none.jpg"), "d": file(imagePath="ok.jpg")}
+    bad |= {"e": file(imagePath=3), "f": file(), "g": '{"shapes": [], "shapes": []}', "h": file(imagePath="d.jpg")}
+    files = {f"{name}.json": content for name, content in bad.items()} | {"ok.json": file()}
+    write(tmp_path, {**files, "ok.jpg": "", "x/f.jpg": "", "y/f.jpg": "", "d.jpg": "", "one/z.json": "[]"})
+    source = LabelmeSource(tmp_path, open_source(tmp_path).options)
+    contents = source.scan()
+    assert reasons(contents.problems) == [
+        ("a.json", "json"),
+        ("b.json", "annotation"),
+        ("c.json", "no-image"),
+        ("e.json", "annotation"),
+        ("f.json", "ambiguous-image"),
+        ("g.json", "json"),
+        ("ok.json", "duplicate-key"),
+        ("one/z.json", "json"),
+    ]
+    assert keys(source, contents) == {"train": ["d.jpg", "ok.jpg"]}
+
+
+def test_no_file_at_all(tmp_path: Path) -> None:
+    with pytest.raises(SourceError) as caught:
+        open_source(tmp_path, "labelme").scan()
+    assert caught.value.reason == "empty-source"
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.sampled_from(["point", "polygon", "circle", ""]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["label", "points", "group_id", "shape_type", "flags"]), inner)
+    ),
+)
+
+
+@given(st.lists(_JSON, max_size=4))
+def test_any_shapes_give_objects_or_one_line(shapes: list[Any]) -> None:
+    try:
+        read_shapes(shapes)
+    except MemberError as error:
+        assert "\n" not in str(error)
