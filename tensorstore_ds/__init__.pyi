@@ -21,6 +21,12 @@ from .conversion.writer import Writer as Writer
 from .diagnosis.diagnosis import diagnose as diagnose
 from .diagnosis.options import DiagnoseOptions as DiagnoseOptions
 from .diagnosis.results import Diagnosis as Diagnosis, Verdict as Verdict
+from .editing.compare import (
+    Differing as Differing,
+    SplitDifference as SplitDifference,
+    StoreDifference as StoreDifference,
+    compare_stores as compare_stores,
+)
 from .editing.edit import (
     filter_store as filter_store,
     merge_stores as merge_stores,

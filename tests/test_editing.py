@@ -354,3 +354,72 @@ def test_lists_that_are_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "names.txt").write_text("a\n")
     done = command("relabel", whole.path, tmp_path / "b.tsds", "--class-map", tmp_path / "names.txt")
     assert "line 1: expected old = new" in done.stderr
+
+
+# --- compare ------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_samples_stored_otherwise(tmp_path: Path) -> None:
+    whole = store(tmp_path / "a.tsds")
+    tsds.repack(whole.path, tmp_path / "b.tsds", layout="zarr")
+    found = tsds.compare_stores(whole.path, tmp_path / "b.tsds")
+    assert found.is_empty and not found.is_same and found.splits["train"].both == 20
+    assert tsds.compare_stores(whole.path, whole.path).is_same
+    reordered = store_of(tmp_path / "c.tsds", samples(20), CLASSES, shard_nbytes=3000)
+    assert tsds.compare_stores(whole.path, reordered.path).is_empty
+    done = command("compare", whole.path, tmp_path / "b.tsds")
+    assert (done.exit_code, done.stdout) == (0, "the same 20 samples, stored otherwise\n")
+    assert command("compare", whole.path, whole.path).stdout == "equal to the byte\n"
+
+
+def test_classes_are_compared_by_name(tmp_path: Path) -> None:
+    whole = store(tmp_path / "a.tsds", 6)
+    changed = samples(6)
+    for sample in changed:  # the same classes in another order
+        sample["label"] = 2 - sample["label"]
+        sample["objects"]["labels"] = 2 - sample["objects"]["labels"]
+    other = store_of(tmp_path / "b.tsds", changed, CLASSES[::-1])
+    assert tsds.compare_stores(whole.path, other.path).is_empty
+
+
+def test_what_differs(tmp_path: Path) -> None:
+    one = samples(6)
+    other = [{**sample, "objects": {**sample["objects"]}} for sample in samples(6)]
+    other[1]["label"] = 2
+    other[2]["image"] = other[2]["image"] ^ 1
+    other[3]["objects"]["boxes"] = other[3]["objects"]["boxes"] + 0.25 if len(other[3]["objects"]["boxes"]) else []
+    other[4]["age"] = np.nan
+    first = store_of(tmp_path / "a.tsds", [*one, samples(7)[6]], CLASSES)
+    second = store_of(tmp_path / "b.tsds", other, (*CLASSES, "fish"))
+    found = tsds.compare_stores(first.path, second.path)
+    split = found.splits["train"]
+    assert found.fields == ["label: classes only in the second fish", "objects: classes only in the second fish"]
+    assert (split.both, split.only_first.keys, split.only_second.count) == (6, ["train/00006"], 0)
+    expected = {"image": ["train/00002"], "label": ["train/00001"], "age": ["train/00004"]}
+    if len(one[3]["objects"]["boxes"]):
+        expected["objects"] = ["train/00003"]
+    assert {name: each.keys for name, each in split.fields.items()} == expected
+    done = command("compare", first.path, second.path)
+    assert done.exit_code == 1 and "train  only in A: 1 sample: train/00006" in done.stdout.splitlines()
+    done = command("compare", first.path, second.path, "--json")
+    assert done.exit_code == 1
+    listed = json.loads(done.stdout)
+    assert listed["equal"] is False and listed["splits"]["train"]["fields"]["label"]["count"] == 1
+
+
+def test_files_and_their_pixels(tmp_path: Path) -> None:
+    source = photos(tmp_path / "src", ("train",), 4)
+    tsds.convert(source, tmp_path / "a.tsds", tsds.ConvertOptions(workers=0, encoding="source"))
+    again = Image.open(source / "train" / "ant" / "0.jpg")
+    again.save(source / "train" / "ant" / "0.jpg", quality=20)
+    path = source / "train" / "bee" / "1.jpg"  # a comment more: the same pixels
+    data = path.read_bytes()
+    path.write_bytes(data[:2] + b"\xff\xfe\x00\x04hi" + data[2:])
+    tsds.convert(source, tmp_path / "b.tsds", tsds.ConvertOptions(workers=0, encoding="source"))
+    tsds.convert(source, tmp_path / "c.tsds", tsds.ConvertOptions(workers=0, encoding="raw"))
+    fields = tsds.compare_stores(tmp_path / "a.tsds", tmp_path / "b.tsds").splits["train"].fields
+    assert {name: each.keys for name, each in fields.items()} == {
+        "image": ["train/ant/0.jpg"],
+        "image (file)": ["train/bee/1.jpg"],
+    }
+    assert tsds.compare_stores(tmp_path / "b.tsds", tmp_path / "c.tsds").splits["train"].fields == {}

@@ -26,6 +26,7 @@ COMMANDS = {
     "sample": "Write some samples of each class of a STORE as the store OUT.",
     "relabel": "Write a STORE with other class names as the store OUT.",
     "merge": "Write the samples of several stores as one store OUT.",
+    "compare": "Say what differs between the stores A and B.",
     "annotate": "Note license, citation or description in a STORE.",
     "card": "Write the papers of a STORE: card, preview, citation.",
     "pack": "Pack a STORE into one file OUT, to be published or sent.",

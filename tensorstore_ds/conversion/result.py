@@ -34,6 +34,7 @@ _DOING = {
     "compress": "Repacking",
     "checksum": "Checking",
     "copy": "Copying",
+    "compare": "Comparing",
 }
 
 
@@ -42,7 +43,8 @@ class Progress:
     """How far a conversion is; as text ``Converting 1,200/60,000 · 3.7 MB``.
 
     Attributes:
-        stage: ``scan``, ``convert``; of `repack` ``checksum``, ``compress``; of what makes stores of stores ``copy``.
+        stage: ``scan``, ``convert``; of `repack` ``checksum``, ``compress``; of what makes stores of stores, or
+            compares them, ``copy``, ``compare``.
         done, total: samples; of ``checksum`` bytes. Of an iterator the total is not known, and 0.
         nbytes: bytes of the store written so far, before compression.
         note: a line that the user should see now; empty but for the event that brings it.

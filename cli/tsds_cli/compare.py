@@ -1,0 +1,55 @@
+"""``tsds compare``: what differs between two stores."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+import tensorstore_ds
+from tsds_cli import text
+from tsds_cli.messages import interrupted
+from tsds_cli.options import json_option, store_argument
+from tsds_cli.progress import ProgressBar
+
+
+@click.command()
+@store_argument("first", "A")
+@store_argument("second", "B")
+@json_option
+def compare(first: str | Path, second: str | Path, as_json: bool) -> None:
+    """Say what differs between the stores A and B.
+
+    Samples are compared by their keys, labels by the names of their classes, and images by their pixels where their
+    bytes differ. The exit status is 1 if something differs.
+
+    \b
+    Examples:
+      tsds compare monday.tsds tuesday.tsds
+      tsds compare photos.tsds https://example.org/photos.tsds --json
+    """
+    try:
+        with ProgressBar() as bar:
+            found = tensorstore_ds.compare_stores(first, second, progress=bar.update)
+    except KeyboardInterrupt:
+        raise interrupted("interrupted") from None
+    if as_json:
+        text.echo_json({**asdict(found), "equal": found.is_empty})
+    elif found.is_same:
+        text.echo("equal to the byte")
+    elif found.is_empty:
+        text.echo(
+            f"the same {text.count(sum(each.both for each in found.splits.values()), 'sample')}, stored otherwise"
+        )
+    else:
+        for line in found.fields:
+            text.echo(line)
+        for name, split in found.splits.items():
+            parts = {"only in A": split.only_first, "only in B": split.only_second, **split.fields}
+            for what, differing in parts.items():
+                if differing.count:
+                    some = ", ".join(differing.keys) + (", ..." if differing.count > len(differing.keys) else "")
+                    text.echo(f"{name}  {what}: {text.count(differing.count, 'sample')}: {some}")
+    if not found.is_empty:
+        click.get_current_context().exit(1)

@@ -1,0 +1,200 @@
+"""What differs between two stores, sample by sample."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
+from tensorstore_ds.editing.rows import opened_for_editing
+from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
+from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.reading.columns import Column
+from tensorstore_ds.reading.store import Split, Store
+from tensorstore_ds.reading.stored_images import decode_stored
+
+_ROWS = 256  # that are compared together
+#: Keys of samples that are named, of each difference.
+_NAMED = 5
+
+
+@dataclass
+class Differing:
+    """Samples that differ in something: how many, and the keys of the first ones."""
+
+    count: int = 0
+    keys: list[str] = field(default_factory=list)
+
+    def add(self, key: str) -> None:
+        """One more."""
+        self.count += 1
+        if len(self.keys) < _NAMED:
+            self.keys.append(key)
+
+
+@dataclass
+class SplitDifference:
+    """What differs in a split.
+
+    Attributes:
+        both: samples that both stores have, by their keys.
+        only_first, only_second: those that one store alone has.
+        fields: samples whose values differ, by the name of the field; of images ``NAME`` where the pixels differ, and
+            ``NAME (file)`` where the files do, and not the pixels.
+    """
+
+    both: int = 0
+    only_first: Differing = field(default_factory=Differing)
+    only_second: Differing = field(default_factory=Differing)
+    fields: dict[str, Differing] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing differs."""
+        return not (self.only_first.count or self.only_second.count or self.fields)
+
+
+@dataclass
+class StoreDifference:
+    """What differs between two stores.
+
+    Attributes:
+        is_same: whether both have the same digest: then they are equal to the byte.
+        fields: what is said of fields that are not the same: names, types, classes.
+        splits: of each split of one of them.
+    """
+
+    is_same: bool
+    fields: list[str] = field(default_factory=list)
+    splits: dict[str, SplitDifference] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether both have the same samples; how they are stored may differ."""
+        return not self.fields and all(split.is_empty for split in self.splits.values())
+
+
+def compare_stores(
+    first: str | os.PathLike[str], second: str | os.PathLike[str], *, progress: OnProgress | None = None
+) -> StoreDifference:
+    """Compare two stores: their fields, and their samples by key, or by row where there are no keys.
+
+    Labels are compared by the names of their classes. Where the bytes of images differ, their pixels are compared.
+    Layouts, shards, statistics and provenance are not.
+
+    Args:
+        first, second: paths or URLs.
+        progress: as of `convert`.
+
+    Raises:
+        FormatError: a store is damaged.
+        SourceError: an image cannot be decoded.
+    """
+    notify = progress or in_notebook()
+    one, other = opened_for_editing(first, notify), opened_for_editing(second, notify)
+    found = StoreDifference(one.sha256 == other.sha256, list(_fields(one, other)))
+    total, done = sum(len(one[name]) for name in one), 0
+    for name in dict.fromkeys((*one, *other)):
+        found.splits[name] = split = SplitDifference()
+        pairs = _pairs(one, other, name, split)
+        for start in range(0, len(pairs), _ROWS):
+            part = pairs[start : start + _ROWS]
+            _compare(one[name], other[name], part, split)
+            done += len(part)
+            notify(Progress("compare", done, total))
+    return found
+
+
+def _fields(one: Store, other: Store) -> Iterator[str]:
+    """A line for each field that is not the same in both."""
+    first, second = one.manifest.fields, other.manifest.fields
+    for name in dict.fromkeys((*first, *second)):
+        if name not in first or name not in second:
+            yield f"{name}: only in the {'first' if name in first else 'second'}"
+        elif type(first[name]) is not type(second[name]) and not isinstance(first[name], ImageField):
+            yield f"{name}: {first[name].describe()}, and {second[name].describe()}"
+        elif set(first[name].classes) != set(second[name].classes):
+            gone, new = set(first[name].classes), set(second[name].classes)
+            only = {"first": sorted(gone - new)[:_NAMED], "second": sorted(new - gone)[:_NAMED]}
+            parts = [f"only in the {which} {', '.join(some)}" for which, some in only.items() if some]
+            yield f"{name}: classes {'; '.join(parts)}"
+
+
+def _pairs(one: Store, other: Store, name: str, split: SplitDifference) -> list[tuple[int, int, str]]:
+    """The rows of a sample in both stores, and its key; those that one store alone has are noted."""
+    first, second = (_keys(store, name) for store in (one, other))
+    for keys, others, lonely in ((first, second, split.only_first), (second, first, split.only_second)):
+        for key in keys:
+            if key not in others:
+                lonely.add(key)
+    pairs = [(row, second[key], key) for key, row in first.items() if key in second]
+    split.both = len(pairs)
+    return pairs
+
+
+def _keys(store: Store, name: str) -> dict[str, int]:
+    if name not in store:
+        return {}
+    keys = next(iter(of_kind(store.manifest.fields, KeyField)), None)
+    rows = range(len(store[name]))
+    return {(f"row {row}" if keys is None else str(store[name][keys][row])): row for row in rows}
+
+
+def _compare(one: Split, other: Split, pairs: list[tuple[int, int, str]], split: SplitDifference) -> None:
+    rows = np.array([pair[:2] for pair in pairs], np.int64)
+    for name, each in one.fields.items():
+        if name not in other.fields or isinstance(each, KeyField):
+            continue
+        a, b = one[name], other[name]
+        if isinstance(a, Column) and isinstance(b, Column) and a.spec.shape == b.spec.shape and a.dtype == b.dtype:
+            left, right = a.take(rows[:, 0]), b.take(rows[:, 1])
+            if isinstance(each, LabelField):
+                left, right = _named(left, each.classes), _named(right, other.fields[name].classes)
+            same = (left == right) | (_nan(left) & _nan(right))
+            wrong = np.flatnonzero(~same.reshape(len(pairs), -1).all(axis=1)).tolist()
+            for i in wrong:
+                split.fields.setdefault(name, Differing()).add(pairs[i][2])
+            continue
+        for first, second, key in pairs:
+            what = _difference(name, one, first, other, second, f"{one.name}/{key}")
+            if what:
+                split.fields.setdefault(what, Differing()).add(key)
+
+
+def _difference(name: str, one: Split, first: int, other: Split, second: int, key: str) -> str:
+    """The name under which a value that differs is counted; empty if it does not."""
+    a, b = one[name][first], other[name][second]
+    field_a, field_b = one.fields[name], other.fields[name]
+    if isinstance(field_a, ImageField):
+        if isinstance(a, bytes) and isinstance(b, bytes) and a == b:
+            return ""
+        left, right = (decode_stored(each, key=key) if isinstance(each, bytes) else each for each in (a, b))
+        is_same = left.shape == right.shape and np.array_equal(left, right)
+        return name if not is_same else f"{name} (file)" if isinstance(a, bytes) and isinstance(b, bytes) else ""
+    if isinstance(field_a, ObjectsField) and isinstance(field_b, ObjectsField) and "labels" in a and "labels" in b:
+        a = {**a, "labels": _named(a["labels"], field_a.classes)}
+        b = {**b, "labels": _named(b["labels"], field_b.classes)}
+    return "" if _same(a, b) else name
+
+
+def _named(labels: NDArray[np.int64], classes: tuple[str, ...]) -> NDArray[Any]:
+    return np.array([*classes, ""], object)[labels]
+
+
+def _nan(values: NDArray[Any]) -> Any:
+    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, np.bool_)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return np.array_equal(a, b, equal_nan=a.dtype.kind == "f" and b.dtype.kind == "f")
+    return bool(a == b)
