@@ -95,6 +95,36 @@ def _coco(path: Path) -> tsds.ConvertOptions:
     return OPTIONS
 
 
+def _yolo(path: Path) -> tsds.ConvertOptions:
+    for i in range(5):
+        _image(path / "images" / f"{i}.png", 20, 30)
+        (path / "labels").mkdir(exist_ok=True)
+        rows = "1 0.5 0.5 0.2 0.2 0.4 0.4 2\n" * (i % 3)
+        (path / "labels" / f"{i}.txt").write_text(rows)
+    (path / "data.yaml").write_text("train: images\nnames: [a, b]\nkpt_shape: [1, 3]\n")
+    return OPTIONS
+
+
+def _labelme(path: Path) -> tsds.ConvertOptions:
+    for i in range(5):
+        _image(path / f"{i}.png", 20, 30)
+        box = {"label": "ab"[i % 2], "shape_type": "rectangle", "points": [[1, 2], [9, 8]]}
+        ring = {"label": "c", "shape_type": "polygon", "points": [[1, 2], [9, 2], [9, i + 5]]}
+        data = {"version": "5", "shapes": [box, ring][: i % 3], "imagePath": f"{i}.png"}
+        (path / f"{i}.json").write_text(json.dumps(data))
+    return OPTIONS
+
+
+def _cvat(path: Path) -> tsds.ConvertOptions:
+    images = ""
+    for i in range(5):
+        _image(path / "images" / f"{i}.png", 20, 30)
+        shape = f"<polygon label='{'ab'[i % 2]}' points='1,2;9,2;9,{i + 5}' occluded='1'/>"
+        images += f"<image name='{i}.png' width='30' height='20'>{shape}</image>"
+    (path / "annotations.xml").write_text(f"<annotations>{images}</annotations>")
+    return OPTIONS
+
+
 def _list(path: Path) -> tsds.ConvertOptions:
     rows = ["path,label,split"]
     for i in range(8):
@@ -138,7 +168,9 @@ def _image(path: Path, height: int, width: int) -> None:
     path.write_bytes(png_bytes(rng.integers(0, 256, (height, width, 3), np.uint8)))
 
 
-@pytest.mark.parametrize("make", [_voc, _imglab, _coco, _list, _arrays, _masks, _divided, _mixed])
+@pytest.mark.parametrize(
+    "make", [_voc, _imglab, _coco, _yolo, _labelme, _cvat, _list, _arrays, _masks, _divided, _mixed]
+)
 @pytest.mark.parametrize("changes", [{}, {"encoding": "jpeg", "size": (8, 8), "color": "rgb"}], ids=["raw", "jpeg"])
 def test_every_format(
     make: Callable[[Path], tsds.ConvertOptions], changes: dict[str, Any], tmp_path: Path, out: Path
