@@ -12,6 +12,7 @@ import albumentations
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 from torchvision import datasets
 
@@ -161,25 +162,9 @@ QUIET = {"plots": False, "verbose": False, "save": False, "val": False, "exist_o
 
 @pytest.fixture(scope="session")
 def yolo(scenes: Path) -> Path:
-    """The store as files of YOLO: its data.yaml."""
-    root = scenes.parent / "yolo"
-    store = tsds.open(scenes)
-    for split in ("train", "val"):
-        for folder in ("images", "labels"):
-            (root / folder / split).mkdir(parents=True)
-        for row in range(len(store[split])):
-            sample = store[split][row]
-            height, width, _ = sample["image"].shape
-            Image.fromarray(sample["image"]).save(root / f"images/{split}/{row:03d}.png")
-            lines = []
-            for label, (x1, y1, x2, y2) in objects_of(sample):
-                center = ((x1 + x2) / 2 / width, (y1 + y2) / 2 / height, (x2 - x1) / width, (y2 - y1) / height)
-                lines.append(" ".join(map(repr, (label, *center))) + "\n")
-            (root / f"labels/{split}/{row:03d}.txt").write_text("".join(lines))
-    names = dict(enumerate(store["train"].fields["objects"].classes))
-    data = {"path": str(root), "train": "images/train", "val": "images/val", "names": names}
-    (root / "data.yaml").write_text(json.dumps(data))
-    return root / "data.yaml"
+    """The store as `tsds export` writes it for YOLO: its data.yaml."""
+    tsds.export(scenes, scenes.parent / "yolo", "yolo")
+    return scenes.parent / "yolo" / "data.yaml"
 
 
 @works("Ultralytics", "`YOLODataset`: sample for sample what it gives of files")
@@ -188,7 +173,7 @@ def yolo(scenes: Path) -> Path:
 def test_yolo_samples(scenes: Path, yolo: Path, split: str, size: int) -> None:
     from ultralytics.data import YOLODataset
 
-    arguments = {"data": {"names": json.loads(yolo.read_text())["names"]}, "imgsz": size, "augment": False}
+    arguments = {"data": {"names": yaml.safe_load(yolo.read_text())["names"]}, "imgsz": size, "augment": False}
     theirs = YOLODataset(str(yolo.parent / "images" / split), **arguments)
     ours = of_example("ultralytics_yolo.py")["StoreYOLODataset"](f"{scenes}::{split}", **arguments)
     assert len(ours) == len(theirs) > 0
