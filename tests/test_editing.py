@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -315,6 +317,37 @@ def test_what_exists_is_kept(tmp_path: Path) -> None:
 def test_runs(rows: list[int]) -> None:
     runs = runs_of(np.array(rows, np.int64))
     assert [number for a, b in runs.tolist() for number in range(a, b)] == rows
+
+
+@pytest.mark.parametrize("where", ["age > 3", "age > 8"])
+def test_killed_and_run_again(tmp_path: Path, where: str) -> None:
+    """With the same condition, or with another one."""
+    whole = store(tmp_path / "a.tsds", 20, shard_nbytes=2500)
+
+    def kill(event: tsds.Progress) -> None:
+        if event.stage == "copy" and event.done > 9:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        tsds.filter_store(whole.path, tmp_path / "b.tsds", "age > 3", progress=kill)
+        os._exit(0)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    assert not (tmp_path / "b.tsds").exists() and (tmp_path / "b.tsds.partial").exists()
+    tsds.filter_store(whole.path, tmp_path / "b.tsds", where)
+    assert tsds.verify(tmp_path / "b.tsds") == []
+    assert_rows(tsds.open(tmp_path / "b.tsds")["train"], whole["train"], range(4 if where == "age > 3" else 9, 20))
+    assert not (tmp_path / "b.tsds.partial").exists()
+
+
+def test_licenses_that_differ(tmp_path: Path) -> None:
+    """Neither is noted, and that is told."""
+    paths = [store(tmp_path / f"{name}.tsds", 3, license=name).path for name in ("MIT", "CC-BY-4.0")]
+    notes = tsds.merge_stores(paths, tmp_path / "c.tsds").notes
+    assert len(notes) == 1 and "license (MIT; CC-BY-4.0)" in notes[0]
+    assert tsds.open(tmp_path / "c.tsds").manifest.license is None
+    tsds.merge_stores([paths[0], paths[0]], tmp_path / "d.tsds")
+    assert tsds.open(tmp_path / "d.tsds").manifest.license == "MIT"
 
 
 # --- the commands -------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, now,
 from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.durable import sync, write_all
-from tensorstore_ds.errors import FormatError, OptionError
+from tensorstore_ds.errors import FormatError, OptionError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE, array_paths
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
@@ -93,7 +93,10 @@ def write_store(
         done += rows
         notify(Progress("copy", done, total))
 
-    with one_line_for_failures(out), Workspace(out) as workspace:
+    with (
+        one_line_for_failures(out),
+        Workspace(out, on_note=lambda note: notify(Progress("copy", 0, 0, 0, note))) as workspace,
+    ):
         workspace.begin({**step, "sha256": list(stores), "rows": {name: _digest(p) for name, p in splits.items()}})
         most = max(
             shard.rows for store in stores.values() for s in store.manifest.splits.values() for shard in s.shards
@@ -121,7 +124,7 @@ def write_store(
             provenance={**before, "edited": edited},
         )
         if len(stores) > 1:
-            manifest = replace(manifest, license=_common(stores, "license"), citation=_common(stores, "citation"))
+            manifest = replace(manifest, **{name: _common(stores, name, workspace) for name in ("license", "citation")})
         manifest = workspace.commit(manifest, [], check_keys="key" in fields)
     return summarize(out, manifest, workspace.began, {}, (), 0, tuple(workspace.notes))
 
@@ -130,10 +133,13 @@ def _digest(pieces: Sequence[Piece]) -> list[list[Any]]:
     return [[piece.split, len(piece.rows), int(piece.rows.sum())] for piece in pieces]
 
 
-def _common(stores: Mapping[str, Store], name: str) -> Any:
-    """What all stores say of their license or citation; None where they differ."""
-    values = {getattr(store.manifest, name) for store in stores.values()}
-    return values.pop() if len(values) == 1 else None
+def _common(stores: Mapping[str, Store], name: str, workspace: Workspace) -> Any:
+    """What all stores say of their license or citation; None where they differ, which is told."""
+    values = dict.fromkeys(getattr(store.manifest, name) for store in stores.values())
+    if len(values) > 1:
+        said = "; ".join(one_line(value or "none")[:80] for value in values)
+        workspace.note(f"the stores say different things of their {name} ({said}). Note with tsds annotate what holds.")
+    return next(iter(values)) if len(values) == 1 else None
 
 
 def _shards(pieces: Sequence[Piece], most: int) -> Iterator[list[Piece]]:

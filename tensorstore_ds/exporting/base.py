@@ -68,7 +68,7 @@ class Exporter:
             self.advance(1)
 
     def write(self, name: str, data: bytes) -> None:
-        """A new file below the folder, on disk when this returns."""
+        """A new file below the folder; all of them are synced at the end."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.durable import unwritable
-from tensorstore_ds.errors import OptionError, StoreExistsError
+from tensorstore_ds.errors import OptionError, StoreExistsError, TsdsError
 from tensorstore_ds.exporting.base import Exporter, sync_all
 from tensorstore_ds.format.kinds import ImageField, KeyField, SizeField
 from tensorstore_ds.options import meant
@@ -120,7 +120,7 @@ def export(
             sync_all(folder)
         except BaseException as error:
             work.remove()
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and not isinstance(error, TsdsError):
                 raise unwritable(target, error) from error
             raise
         work.put_store(target, "Choose another `out`.")
