@@ -125,6 +125,20 @@ def _cvat(path: Path) -> tsds.ConvertOptions:
     return OPTIONS
 
 
+def _labelstudio(path: Path) -> tsds.ConvertOptions:
+    tasks = []
+    for i in range(5):
+        _image(path / f"{i}.png", 20, 30)
+        corners = {"points": [[10, 10], [50, 10], [50, 40 + i]], "polygonlabels": ["ab"[i % 2]]}
+        size = {"original_width": 30, "original_height": 20}
+        results = [{"id": "r", "type": "polygonlabels", "value": corners, **size}][: i % 3]
+        tasks.append(
+            {"id": i, "data": {"image": f"/data/upload/1/{i}.png"}, "annotations": [{"id": i, "result": results}]}
+        )
+    (path / "export.json").write_text(json.dumps(tasks))
+    return OPTIONS
+
+
 def _list(path: Path) -> tsds.ConvertOptions:
     rows = ["path,label,split"]
     for i in range(8):
@@ -169,7 +183,7 @@ def _image(path: Path, height: int, width: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [_voc, _imglab, _coco, _yolo, _labelme, _cvat, _list, _arrays, _masks, _divided, _mixed]
+    "make", [_voc, _imglab, _coco, _yolo, _labelme, _cvat, _labelstudio, _list, _arrays, _masks, _divided, _mixed]
 )
 @pytest.mark.parametrize("changes", [{}, {"encoding": "jpeg", "size": (8, 8), "color": "rgb"}], ids=["raw", "jpeg"])
 def test_every_format(

@@ -41,6 +41,7 @@ FORMATS: Mapping[str, Format] = {
     "idx": Format("arrays.idx", "IdxSource", "MNIST's files"),
     "imglab": Format("imglab", "ImglabSource", "dlib's XML: boxes and keypoints"),
     "labelme": Format("labelme", "LabelmeSource", "labelme: a JSON file with shapes for each image"),
+    "labelstudio": Format("labelstudio", "LabelStudioSource", "Label Studio's JSON export"),
     "list": Format("list.source", "ListSource", "a text or CSV file with a line for each image"),
     "masks": Format("masks", "MaskSource", "images and masks of the same names, or Pascal VOC's"),
     "voc": Format("voc.source", "VocSource", "Pascal VOC: an XML file for each image"),

@@ -14,7 +14,7 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
 from tensorstore_ds.sources.images import ImageIndex
-from tensorstore_ds.sources.objects import AnnotatedObject, attach_points, hull, rotated
+from tensorstore_ds.sources.objects import AnnotatedObject, attach_points, ellipse_box, hull, rotated
 from tensorstore_ds.sources.packed import PackedSource, pack
 from tensorstore_ds.sources.splits import notes_of_renamed, split_names
 from tensorstore_ds.sources.xml import (
@@ -175,10 +175,8 @@ def _object(shape: Element) -> AnnotatedObject | None:
         return AnnotatedObject.of_polygon(_label(shape), places, {})
     if shape.tag == "ellipse":
         x, y, rx, ry = _numbers(shape, "cx", "cy", "rx", "ry")
-        turn = math.radians(math.fmod(_finite(shape.get("rotation", "0"), "rotation"), 360))
-        width = math.hypot(rx * math.cos(turn), ry * math.sin(turn))
-        height = math.hypot(rx * math.sin(turn), ry * math.cos(turn))
-        return AnnotatedObject(_label(shape), (x - width, y - height, x + width, y + height))
+        turn = _finite(shape.get("rotation", "0"), "rotation")
+        return AnnotatedObject(_label(shape), ellipse_box((x, y), (rx, ry), turn))
     if shape.tag == "mask":
         x, y, width, height = _numbers(shape, "left", "top", "width", "height")
         return AnnotatedObject(_label(shape), (x, y, x + width, y + height))
@@ -200,7 +198,7 @@ def _numbers(shape: Element, *keys: str) -> tuple[float, ...]:
     return tuple(number(shape.get(key), key) for key in keys)
 
 
-def _finite(text: str, name: str) -> float:
+def _finite(text: str | None, name: str) -> float:
     value = number(text, name)
     if not math.isfinite(value):
         raise ElementError(f"expected {name}, a finite number, found {shown(text)}")

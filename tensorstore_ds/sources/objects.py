@@ -52,6 +52,15 @@ def rotated(box: Box, degrees: float, center: Place) -> tuple[Place, ...]:
     return tuple((a + (x - a) * cosine - (y - b) * sine, b + (x - a) * sine + (y - b) * cosine) for x, y in corners)
 
 
+def ellipse_box(center: Place, radii: Place, degrees: float) -> Box:
+    """The smallest box around an ellipse that was turned around its center."""
+    (x, y), (rx, ry) = center, radii
+    turn = math.radians(math.fmod(degrees, 360))
+    width = math.hypot(rx * math.cos(turn), ry * math.sin(turn))
+    height = math.hypot(rx * math.sin(turn), ry * math.cos(turn))
+    return x - width, y - height, x + width, y + height
+
+
 def attach_points(
     points: Sequence[tuple[object, str, Place]], objects: list[AnnotatedObject], groups: Mapping[object, Sequence[int]]
 ) -> int:
@@ -73,6 +82,7 @@ _UNSTORED = {
     "masks": "masks of objects; their hulls are stored as boxes",
     "shapes": "shapes that are no objects, such as lines",
     "attributes": "attributes",
+    "second-annotation": "annotations of images that have another one",
 }
 
 

@@ -1,0 +1,290 @@
+"""Label Studio's JSON export, a list of tasks with their annotations: formats/sources/labelstudio.md."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import unquote
+
+import numpy as np
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.format.kinds import LabelField
+from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.kinds.label import UNLABELLED
+from tensorstore_ds.regular_files import read_head
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, SourceOptions
+from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
+from tensorstore_ds.sources.images import ImageIndex
+from tensorstore_ds.sources.json_files import MemberError, finite, kind, members, read_list, text, values
+from tensorstore_ds.sources.names import order_classes
+from tensorstore_ds.sources.objects import AnnotatedObject, Box, attach_points, ellipse_box, rotated
+from tensorstore_ds.sources.packed import PackedSource, pack
+from tensorstore_ds.sources.splits import folder_splits
+from tensorstore_ds.sources.xml import Place
+
+FILE_LIMIT = 256 << 20  # bytes
+VALUES_LIMIT = 1 << 23  # of a file: about 300,000 boxes
+_HEAD = 1 << 16
+_PROBED = 16
+_TASKS = re.compile(rb'\s*\[\s*\{.*"annotations"\s*:\s*\[.*"(result|completed_by)"', re.DOTALL)
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://|data:")
+_UPLOAD = re.compile(r"(?:^|/)data/upload/(?:[0-9]+/)?(.*)", re.DOTALL)
+_LOCAL = re.compile(r"(?:^|/)data/local-files/?\?d=([^&]*)", re.DOTALL)
+_HASH = re.compile(r"[0-9a-f]{8}-(?=.)")
+
+
+@dataclass(slots=True)
+class Annotation:
+    """What one annotation of a task says."""
+
+    objects: list[AnnotatedObject] = field(default_factory=list)
+    choice: str = ""  #: the class of the image; "" where it has none
+    size: tuple[int, int] = (0, 0)  #: (height, width) of the image; 0 where nothing lies on it
+    unstored: Counter[str] = field(default_factory=Counter)
+
+
+class LabelStudioSource(PackedSource):
+    """A reference ends, where the image has a class of its own, with two NUL and that class."""
+
+    name: ClassVar[str] = "labelstudio"
+
+    def __init__(self, path: Path, options: SourceOptions) -> None:
+        super().__init__(path, options)
+        self._has_objects = False
+        self._choices: dict[str, int] = {}  # class of an image -> label
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        """Whether it is a JSON file that begins with a list of annotated tasks, or a folder with one."""
+        if path.is_file():
+            return path.suffix.lower() == ".json" and bool(_TASKS.match(read_head(path, _HEAD)))
+        files = [file for file in glance(path) if file.lower().endswith(".json")]
+        return any(cls.detect(path / file) for file in files[:_PROBED])
+
+    def scan(self) -> Contents:
+        """Read every export."""
+        found = [self.path.name] if self.path.is_file() else walk_files(self.path, {".json"})
+        files = [file for file in found if self.path.is_file() or self.detect(self._root / file)]
+        images = ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
+        problems: list[Problem] = []
+        left_out: list[Problem] = []
+        entries: dict[str, str] = {}  # by the image's path
+        for file in files:
+            try:
+                tasks = read_list(self._root / file, file, FILE_LIMIT, VALUES_LIMIT)
+            except SourceError as error:
+                problems += error.problems
+                continue
+            for i, task in enumerate(tasks, 1):
+                try:
+                    image, entry = self._task(task, f"{file}: task {i}", images)
+                    if image in entries:
+                        message = f"expected each image in one task, found it again in {file}: task {i}. Remove one."
+                        raise SourceError(Problem(image, "duplicate-key", message))
+                except SourceError as error:
+                    problems += error.problems
+                    continue
+                if entry:
+                    entries[image] = entry
+                else:
+                    left_out.append(Problem(image, "not-listed", "not stored: nobody has annotated it."))
+        if not entries:
+            missing = Problem(str(self.path), "empty-source", "expected a list of annotated tasks, found none.")
+            raise SourceError(problems or left_out or missing)
+        keys = sorted(entries)
+        known = {*keys, *(problem.where for problem in left_out)}
+        beside = (image for image in images.paths if image not in known)
+        left_out += [Problem(image, "not-listed", "not stored: no task has it.") for image in beside]
+        splits, notes = folder_splits(keys, str(self.path))
+        references = {name: PackedStrings(entries[keys[i]] for i in rows) for name, rows in splits.items()}
+        left_out += self._table.left_out(str(self.path))
+        return Contents(self._fields(), references, self._labels(references), tuple(problems), tuple(left_out), notes)
+
+    def read(self, split: str, reference: Reference) -> Sample:
+        packed, _, choice = str(reference).partition("\0\0")
+        sample = super().read(split, packed)
+        label = self._choices.get(choice, UNLABELLED) if self._choices else None
+        return replace(sample, label=label, objects=sample.objects if self._has_objects else None)
+
+    def _fields(self) -> Mapping[str, Field]:
+        """Objects, classes of images, or both; a list of classes is for the objects where there are some."""
+        fields: dict[str, Field] = {}
+        where = str(self.path)
+        self._has_objects = bool(self._table.classes) or not self._choices
+        if self._has_objects:
+            fields["objects"] = self._table.field(self.options, where, labelled=True)
+        if self._choices:
+            classes = order_classes(self._choices, None if self._has_objects else self.options.classes, where)
+            self._choices = {name: i for i, name in enumerate(classes)}
+            fields["label"] = LabelField(classes=classes)
+        return fields
+
+    def _labels(self, references: Mapping[str, Sequence[str]]) -> dict[str, Any] | None:
+        if not self._choices:
+            return None
+        return {
+            split: np.array([self._choices.get(each.partition("\0\0")[2], UNLABELLED) for each in some], np.int64)
+            for split, some in references.items()
+        }
+
+    def _task(self, task: object, where: str, images: ImageIndex) -> tuple[str, str]:
+        """The image of a task and its reference, which is empty where nobody has annotated it."""
+        try:
+            content = members(task, "a task")
+            if "annotations" not in content or "data" not in content:
+                raise MemberError("expected annotations and data, as the export JSON has them, found neither")
+            image = find_image(members(content["data"], "data"), images)
+            if problem := encoding_problem(image):
+                raise SourceError(problem)
+            chosen, others = _chosen(values(content["annotations"], "annotations"))
+            if chosen is None:
+                return image, ""
+            annotation = read_results(values(chosen.get("result"), "result"))
+        except MemberError as error:
+            raise SourceError(Problem(where, "annotation", f"{error}. Correct the task, or remove it.")) from error
+        except SourceError as error:
+            raise SourceError(Problem(where, error.reason, error.problems[0].message)) from error
+        annotation.unstored["second-annotation"] += others
+        self._table.note(annotation.objects, annotation.unstored)
+        if annotation.choice:
+            self._choices.setdefault(annotation.choice, 0)
+        choice = f"\0\0{annotation.choice}" if annotation.choice else ""
+        return image, pack(image, annotation.size, annotation.objects) + choice
+
+
+def find_image(data: Mapping[str, Any], images: ImageIndex) -> str:
+    """The path of a task's image, which is an upload, a file of a local storage, or any path.
+
+    Raises:
+        MemberError: there is no text that could be one.
+        SourceError: `no-image` where it is the URL of another server, or no file has its name.
+    """
+    texts = {key: value for key, value in data.items() if isinstance(value, str) and value}
+    suffixes = tuple(IMAGE_SUFFIXES)
+    likely = [key for key, value in texts.items() if unquote(value).partition("?")[0].lower().endswith(suffixes)]
+    likely += [key for key, value in texts.items() if _LOCAL.search(value) or _UPLOAD.search(value)]
+    written = texts.get("image") or texts.get(next(iter(likely), ""))
+    if not written:
+        raise MemberError("expected the path of an image in data, found none")
+    match = _LOCAL.search(written) or _UPLOAD.search(written)
+    if match is None and _URL.match(written):
+        message = f"expected a file, found the URL {written[:100]!r}."
+        advice = "Download the images, and write their names in its place."
+        raise SourceError(Problem("", "no-image", f"{message} {advice}"))
+    path = unquote(match[1] if match else written).replace("\\", "/")
+    parts = [part for part in path.split("/") if part not in ("", ".", "..")] or [""]
+    for i in range(len(parts)):
+        if (row := images.row("/".join(parts[i:]))) >= 0:
+            return images.paths[row]
+    try:
+        return images.paths[images.find(parts[-1], parts[-1], ())]
+    except SourceError as error:
+        if error.reason != "no-image" or not _HASH.match(parts[-1]):
+            raise
+    name = _HASH.sub("", parts[-1], count=1)  # without the letters that an upload gets
+    return images.paths[images.find(name, name, ())]
+
+
+def _chosen(annotations: Sequence[Any]) -> tuple[Mapping[str, Any] | None, int]:
+    """The annotation that counts: that marked as true, else the first; and how many others there are."""
+    done = [members(each, "an annotation") for each in annotations]
+    done = [each for each in done if not each.get("was_cancelled")]
+    best = next((each for each in done if each.get("ground_truth")), done[0] if done else None)
+    return best, len(done) - bool(done)
+
+
+def read_results(results: Sequence[Any]) -> Annotation:
+    """What the results of an annotation say together: those of one id are one region."""
+    annotation = Annotation()
+    regions: dict[str | int, dict[str, Any]] = {}
+    for i, each in enumerate(results, 1):
+        result = members(each, f"result {i}")
+        value = members(result.get("value"), f"result {i}: value")
+        name = result.get("id")
+        key = name if isinstance(name, str) else i
+        if key in regions or {"x", "points", "rle"} & value.keys():
+            regions.setdefault(key, {}).update({**result, **value})
+        elif result.get("type") == "choices":
+            _choose(values(value.get("choices"), "choices"), annotation)
+        else:
+            annotation.unstored["attributes"] += 1
+    points: list[tuple[object, str, Place]] = []
+    groups: dict[object, list[int]] = {}  # the object of each region
+    for key, region in regions.items():
+        try:
+            found = _region(region, annotation)
+        except MemberError as error:
+            raise MemberError(f"region {str(key)[:40]}: {error}") from error
+        if isinstance(found, AnnotatedObject):
+            groups[key] = [len(annotation.objects)]
+            annotation.objects.append(found)
+        elif found is not None:
+            parent = region.get("parentID")
+            points.append((parent if isinstance(parent, str) else None, *found))
+    annotation.unstored["points"] += attach_points(points, annotation.objects, groups)
+    return annotation
+
+
+def _choose(choices: Sequence[Any], annotation: Annotation) -> None:
+    if annotation.choice or len(choices) > 1:
+        raise MemberError("expected one choice for an image, found several")
+    if choices:
+        annotation.choice = text(choices[0], "a choice")
+        if "\0" in annotation.choice:
+            raise MemberError("expected a choice, found a zero character")
+
+
+def _region(region: Mapping[str, Any], annotation: Annotation) -> AnnotatedObject | tuple[str, Place] | None:
+    """An object, or a keypoint with its name; None for what is neither. Percent become pixels of the image."""
+    if "rle" in region or not ({"x", "points"} & region.keys()):
+        annotation.unstored["shapes"] += 1
+        return None
+    if region.get("image_rotation"):
+        raise MemberError(
+            f"expected an image that was not turned, found image_rotation {kind(region['image_rotation'])}"
+        )
+    width, height = (_side(region.get(f"original_{side}")) for side in ("width", "height"))
+    if annotation.size not in ((0, 0), (height, width)):
+        raise MemberError(f"expected an image of one size, found {height}x{width} (height x width) too")
+    annotation.size = height, width
+    labels = [
+        label for key, some in region.items() if key.endswith("labels") and isinstance(some, list) for label in some
+    ]
+    label = text(labels[0] if labels else None, "a label")
+    annotation.unstored["attributes"] += len(labels) - 1 + ("choices" in region)
+    scale = width / 100, height / 100
+    if "points" in region:
+        places = [_place(point, scale) for point in values(region["points"], "points")]
+        if len(places) < 3:
+            raise MemberError(f"expected three points of a polygon or more, found {len(places)}")
+        return AnnotatedObject.of_polygon(label, places, {})
+    start = _place([region.get("x"), region.get("y")], scale)
+    turn = finite(region.get("rotation") or 0, "rotation")
+    if "radiusX" in region:
+        radii = _place([region["radiusX"], region.get("radiusY")], scale)
+        return AnnotatedObject(label, ellipse_box(start, radii, turn))
+    if "height" not in region:
+        return label, start
+    size = _place([region.get("width"), region["height"]], scale)
+    box: Box = (*start, start[0] + size[0], start[1] + size[1])
+    return AnnotatedObject.of_polygon(label, rotated(box, turn, start), {}) if turn else AnnotatedObject(label, box)
+
+
+def _side(value: object) -> int:
+    if isinstance(value, int) and 0 < value < 2**31:
+        return value
+    raise MemberError(f"expected original_width and original_height, the image's size, found {kind(value)}")
+
+
+def _place(point: object, scale: Place) -> Place:
+    if not isinstance(point, list) or len(point) != 2:
+        raise MemberError(f"expected two numbers, found {kind(point)}")
+    x, y = finite(point[0], "x or width"), finite(point[1], "y or height")
+    if max(abs(x), abs(y)) > 1e6:
+        raise MemberError(f"expected percent of the image, found {x:g} {y:g}")
+    return x * scale[0], y * scale[1]

@@ -1,0 +1,202 @@
+"""Label Studio's JSON: every type of result, images of every storage, and every refusal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from labelling_files import field, keys, objects, reasons, scan, write
+from tensorstore_ds.errors import SourceError
+from tensorstore_ds.format.kinds import LabelField
+from tensorstore_ds.sources import open_source
+from tensorstore_ds.sources.json_files import MemberError
+from tensorstore_ds.sources.labelstudio import read_results
+
+NAN = float("nan")
+GOLDEN = """[{"id": 1, "annotations": [
+  {"id": 8, "completed_by": 1, "was_cancelled": true, "result": []},
+  {"id": 9, "completed_by": 1, "was_cancelled": false, "ground_truth": false, "result": [
+   {"original_width": 200, "original_height": 100, "image_rotation": 0, "id": "r1", "from_name": "label",
+    "to_name": "image", "type": "rectanglelabels", "origin": "manual",
+    "value": {"x": 10, "y": 20, "width": 30, "height": 40, "rotation": 0, "rectanglelabels": ["cat"]}},
+   {"original_width": 200, "original_height": 100, "image_rotation": 0, "id": "k1", "parentID": "r1",
+    "type": "keypointlabels", "value": {"x": 12.5, "y": 25, "width": 0.3, "keypointlabels": ["nose"]}},
+   {"original_width": 200, "original_height": 100, "image_rotation": 0, "id": "k2",
+    "type": "keypointlabels", "value": {"x": 12.5, "y": 25, "width": 0.3, "keypointlabels": ["nose"]}},
+   {"original_width": 200, "original_height": 100, "image_rotation": 0, "id": "p1",
+    "type": "polygonlabels", "value": {"points": [[1, 2], [9, 3], [5, 8]], "polygonlabels": ["dog"], "closed": true}},
+   {"original_width": 200, "original_height": 100, "image_rotation": 0, "id": "e1",
+    "type": "ellipselabels", "value": {"x": 50, "y": 50, "radiusX": 5, "radiusY": 20, "ellipselabels": ["dog"]}},
+   {"original_width": 200, "original_height": 100, "id": "s1", "type": "rectangle",
+    "value": {"x": 0, "y": 0, "width": 50, "height": 50, "rotation": 0}},
+   {"original_width": 200, "original_height": 100, "id": "s1", "type": "labels",
+    "value": {"x": 0, "y": 0, "width": 50, "height": 50, "rotation": 0, "labels": ["cat"]}},
+   {"original_width": 200, "original_height": 100, "id": "b1", "type": "brushlabels",
+    "value": {"format": "rle", "rle": [0, 1], "brushlabels": ["dog"]}},
+   {"id": "c1", "type": "choices", "value": {"choices": ["indoors"]}},
+   {"type": "relation", "from_id": "r1", "to_id": "p1", "direction": "right"}]},
+  {"id": 10, "completed_by": 2, "was_cancelled": false, "result": []}],
+ "file_upload": "0a1b2c3d-a.jpg", "predictions": [], "data": {"image": "/data/upload/1/0a1b2c3d-a.jpg"}},
+ {"id": 2, "annotations": [{"id": 11, "result": []}], "data": {"photo": "/data/local-files/?d=x%20y/train/b.jpg"}},
+ {"id": 3, "annotations": [], "data": {"image": "c.jpg"}}]"""
+
+
+def region(type: str = "rectangle", id: Any = "r", **value: Any) -> dict[str, Any]:
+    sizes = {"original_width": 200, "original_height": 100}
+    return {**sizes, "id": id, "type": f"{type}labels", "value": {f"{type}labels": ["cat"], **value}}
+
+
+BOX = region(x=10, y=20, width=30, height=40)
+
+
+def task(image: str, *results: Any) -> dict[str, Any]:
+    return {"annotations": [{"completed_by": 1, "result": list(results)}], "data": {"image": image}}
+
+
+def choice(*names: Any) -> dict[str, Any]:
+    return {"id": "c", "type": "choices", "value": {"choices": list(names)}}
+
+
+def test_an_export_as_label_studio_writes_it(tmp_path: Path) -> None:
+    files = {
+        "export.json": GOLDEN,
+        "images/a.jpg": "",
+        "images/train/b.jpg": "",
+        "images/c.jpg": "",
+        "images/d.jpg": "",
+    }
+    with pytest.raises(SourceError, match="beside train"):
+        scan(write(tmp_path, files), "labelstudio")
+    (tmp_path / "images/train/b.jpg").rename(tmp_path / "images/b.jpg")
+    source, contents = scan(tmp_path, "labelstudio")
+    assert keys(source, contents) == {"train": ["images/a.jpg", "images/b.jpg"]}
+    assert (field(contents).classes, field(contents).keypoints) == (("cat", "dog"), ("nose",))
+    found = objects(source, contents)
+    np.testing.assert_allclose(found["boxes"], [[20, 20, 80, 60], [2, 2, 18, 8], [90, 30, 110, 70], [0, 0, 100, 50]])
+    assert found["labels"].tolist() == [0, 1, 1, 0]
+    outlined = [i for i, corners in enumerate(found["polygons"]) if len(corners)]
+    assert len(outlined) == 1
+    corners = found["polygons"][outlined[0]]
+    np.testing.assert_allclose([*corners.min(axis=0), *corners.max(axis=0)], found["boxes"][outlined[0]])
+    np.testing.assert_array_equal(found["keypoints"], [[[25, 25]], *[[[NAN, NAN]]] * 3])
+    label = contents.fields["label"]
+    assert isinstance(label, LabelField) and label.classes == ("indoors",)
+    assert contents.labels is not None and contents.labels["train"].tolist() == [0, -1]
+    samples = [source.read("train", each) for each in contents.splits["train"]]
+    assert [(each.label, each.annotated_size) for each in samples] == [(0, (100, 200)), (-1, None)]
+    assert [(p.where, p.reason, p.message.split()[2]) for p in contents.left_out] == [
+        *(("images/c.jpg", "not-listed", "nobody"), ("images/d.jpg", "not-listed", "no")),
+        *((str(tmp_path), reason, "1") for reason in ("attributes", "points", "second-annotation", "shapes")),
+    ]
+
+
+def test_choices_alone_are_labels(tmp_path: Path) -> None:
+    tasks = [task("a.jpg", choice("x")), task("b.jpg", choice("y")), task("c.jpg")]
+    write(tmp_path, {"t.json": json.dumps(tasks), "a.jpg": "", "b.jpg": "", "c.jpg": ""})
+    source, contents = scan(tmp_path / "t.json", "labelstudio", classes=("y", "x"))
+    assert list(contents.fields) == ["label"]
+    samples = [source.read("train", each) for each in contents.splits["train"]]
+    assert [(each.label, each.objects) for each in samples] == [(1, None), (0, None), (-1, None)]
+
+
+@pytest.mark.parametrize(
+    ("written", "files", "found"),
+    [
+        ("/data/upload/3/0a1b2c3d-a.jpg", ["x/0a1b2c3d-a.jpg", "a.jpg"], "x/0a1b2c3d-a.jpg"),
+        ("/data/upload/0a1b2c3d-a%20b.jpg", ["x/a b.jpg"], "x/a b.jpg"),
+        ("http://localhost:8080/data/upload/3/0a1b2c3d-a.jpg", ["a.jpg"], "a.jpg"),
+        ("/data/local-files/?d=one/two/a.jpg", ["two/a.jpg", "one/a.jpg"], "two/a.jpg"),
+        ("C:\\photos\\two\\a.jpg", ["two/a.jpg", "one/a.jpg"], "two/a.jpg"),
+        ("../../a.jpg", ["a.jpg"], "a.jpg"),
+        ("/data/upload/1/0a1b2c3d-a.jpg", ["b.jpg"], None),
+        ("https://example.org/a.jpg", ["a.jpg"], None),
+        ("s3://bucket/a.jpg", ["a.jpg"], None),
+    ],
+)
+def test_images_are_found_below_the_folder(written: str, files: list[str], found: str | None, tmp_path: Path) -> None:
+    write(tmp_path, {"t.json": json.dumps([task(written, BOX), task("ok.png", BOX)]), "i/ok.png": ""})
+    write(tmp_path / "i", dict.fromkeys(files, ""))
+    source, contents = scan(tmp_path / "t.json", "labelstudio", images=tmp_path / "i")
+    assert keys(source, contents)["train"] == sorted([*([found] if found else []), "ok.png"])
+    assert reasons(contents.problems) == ([] if found else [("t.json: task 1", "no-image")])
+
+
+@pytest.mark.parametrize("degrees", [30, 90, 300.5])
+def test_a_box_turns_around_its_upper_left_corner(degrees: float) -> None:
+    (found,) = read_results([region(x=50, y=40, width=10, height=30, rotation=degrees)]).objects
+    turn = np.deg2rad(degrees)
+    matrix = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+    corners = np.array([[0, 0], [20, 0], [20, 30], [0, 30]]) @ matrix.T + (100, 40)
+    np.testing.assert_allclose(found.polygon, corners)
+    np.testing.assert_allclose(found.box, [*corners.min(axis=0), *corners.max(axis=0)])
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (1, "expected result 1, an object, found 1"),
+        ({**BOX, "value": []}, "value, an object"),
+        ({**BOX, "original_width": None}, "expected original_width and original_height"),
+        ({**BOX, "image_rotation": 90}, "expected an image that was not turned"),
+        (region(x=1, y="2", width=3, height=4), "region r: expected y or height, a number, found '2'"),
+        (region(x=1, y=2, width=3, height=1e7), "expected percent of the image"),
+        (region(x=1, y=2, width=3, height=4, rectanglelabels=[]), "expected a label, a text, found none"),
+        (region("polygon", points=[[1, 2], [3, 4]]), "expected three points"),
+        (region("polygon", points=[[1, 2], [3, 4], [5]]), "expected two numbers"),
+        (choice("a", "b"), "expected one choice"),
+        (choice(3), "expected a choice, a text"),
+    ],
+)
+def test_results_that_are_refused(result: Any, message: str) -> None:
+    with pytest.raises(MemberError, match=message):
+        read_results([result])
+
+
+def test_an_image_of_two_sizes() -> None:
+    with pytest.raises(MemberError, match="expected an image of one size"):
+        read_results([BOX, {**BOX, "id": "other", "original_width": 201}])
+
+
+def test_problems(tmp_path: Path) -> None:
+    tasks = [task("a.jpg", BOX), task("a.jpg"), task("none.jpg"), {"image": "a.jpg"}, 3, task("", BOX)]
+    files = {
+        "a.json": json.dumps(tasks),
+        "b.json": '[{"annotations": [{"completed_by": 1}], ',
+        "a.jpg": "",
+        "c.json": "{}",
+    }
+    source, contents = scan(write(tmp_path, files), "labelstudio")
+    assert reasons(contents.problems) == [
+        *(("a.jpg", "duplicate-key"), ("a.json: task 3", "no-image")),
+        *((f"a.json: task {i}", "annotation") for i in (4, 5, 6)),
+        ("b.json", "json"),
+    ]
+    assert keys(source, contents) == {"train": ["a.jpg"]}
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '[], "list": []', "[] ] ["])
+def test_nothing_to_read(content: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(SourceError) as caught:
+        open_source(tmp_path / "a.json", "labelstudio").scan()
+    assert caught.value.reason == ("empty-source" if content == "[]" else "json")
+
+
+_KEYS = ["id", "type", "value", "x", "y", "width", "height", "points", "radiusX", "rotation", "original_width"]
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.sampled_from(["choices", "r"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from([*_KEYS, "choices", "labels"]), inner),
+)
+
+
+@given(st.lists(_JSON, max_size=3), st.dictionaries(st.sampled_from([*_KEYS, "rectanglelabels", "choices"]), _JSON))
+def test_any_results_give_objects_or_one_line(results: list[Any], value: dict[str, Any]) -> None:
+    try:
+        read_results([*results, {**BOX, "value": {**BOX["value"], **value}}, choice(*results)])
+    except MemberError as error:
+        assert "\n" not in str(error)
