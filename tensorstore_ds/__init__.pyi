@@ -30,7 +30,6 @@ from .editing.compare import (
 from .editing.edit import (
     filter_store as filter_store,
     merge_stores as merge_stores,
-    read_class_map as read_class_map,
     relabel_store as relabel_store,
     sample_store as sample_store,
     split_store as split_store,
@@ -108,7 +107,12 @@ from .sharing.pull import pull as pull
 from .sharing.push import copy as copy, push as push
 from .sharing.serve import serve as serve
 from .sharing.transfer import Transfer as Transfer
-from .sources.names import read_classes as read_classes, read_keypoints as read_keypoints
+from .sources.joined import Sources as Sources
+from .sources.names import (
+    read_class_map as read_class_map,
+    read_classes as read_classes,
+    read_keypoints as read_keypoints,
+)
 from .training.checkpoint import load_model as load_model
 from .training.data import task_of as task_of
 from .training.history import EpochRecord as EpochRecord, Listeners as Listeners, TrainProgress as TrainProgress

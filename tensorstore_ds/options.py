@@ -126,11 +126,14 @@ class Option:
         return tuple(self._taken_one(each, found) for each in values)
 
     def _taken_by_name(self, value: Any) -> dict[str, Any]:
-        is_good = isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
-        if not is_good or not value:
-            raise refusal(self.name, "names and fractions, such as {'train': 0.9, 'val': 0.1}", _shown(value))
-        number = replace(self, type=float)
-        return {_text(self.name, name): number._taken_one(each, each) for name, each in value.items()}
+        item = get_args(self.type)[1]
+        example = "names and fractions, such as {'train': 0.9, 'val': 0.1}"
+        if item is str:
+            example = "old and new names, such as {'kitten': 'cat'}"
+        if not isinstance(value, Mapping) or not value or not all(isinstance(name, str) for name in value):
+            raise refusal(self.name, example, _shown(value))
+        one = replace(self, type=item)
+        return {_text(self.name, name): one._taken_one(each, each) for name, each in value.items()}
 
     def _taken_one(self, value: Any, found: Any) -> Any:
         """One value, of what is to be shown as found."""

@@ -41,6 +41,7 @@ NOT_RUN = {
     "docs/plain-reading.md: npm install": "clients/test_zarrita.py runs it where Node is",
     "docs/papers.md: title: Pets": "answers; test_papers_answers.py reads such files",
     "docs/papers.md: README.md": "a folder tree",
+    "docs/sources.md: kitten = cat": "a class map; test_source_joined.py reads one",
     "docs/sources.md: encodings, from a few images": "what a dry run has printed; its rates are this machine's",
     "docs/serve.md: $ tsds serve": "runs until Ctrl-C; test_cli_serve.py starts and stops it",
     "docs/slurm.md: JOB=": "cluster/test_slurm.py submits such jobs",

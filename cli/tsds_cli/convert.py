@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tensorstore_ds import ConvertOptions, words
+from tensorstore_ds import ConvertOptions, Sources, words
 from tsds_cli import text
 from tsds_cli.messages import Failure, interrupted, spelled
-from tsds_cli.options import Choice, json_option, options_of, path, path_argument
+from tsds_cli.options import Choice, json_option, options_of, path
 from tsds_cli.progress import ProgressBar
 from tsds_cli.tasks import convert_task, task_of, with_slurm
 
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     from tensorstore_ds import Estimate, Problem, Summary
 
 _NEVER_SKIPPED = "shapes-differ"  # images of differing sizes or channels: it may be most of them
-_OF_TASKS = ("source", "task", "workers", "scratch", "as_json")  # what --task goes together with
+_OF_TASKS = ("places", "task", "workers", "scratch", "as_json")  # what --task goes together with
 _NAMED = 10  # problems printed one by one; --json prints all
 
 
 @click.command()
-@path_argument("source", "SRC")
-@path_argument("out", required=False)
+@click.argument("places", type=path, nargs=-1, required=True, metavar="SRC... OUT")
 @options_of(ConvertOptions)
 @click.option(
     "--task",
@@ -71,8 +70,7 @@ _NAMED = 10  # problems printed one by one; --json prints all
 @click.pass_context
 def convert(
     ctx: click.Context,
-    source: Path,
-    out: Path | None,
+    places: tuple[Path, ...],
     options: ConvertOptions,
     task: tuple[int, int | None] | None,
     scratch: Path | None,
@@ -82,7 +80,7 @@ def convert(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Convert the data set SRC into a new store OUT.
+    """Convert the data set SRC, or several, into a new store OUT.
 
     SRC is a folder or a file: class folders, Pascal VOC, COCO, YOLO, CVAT, labelme, dlib's imglab XML, a list in a
     text or CSV file, MNIST's idx files, or NumPy arrays. It is never modified. OUT appears when it is complete.
@@ -93,16 +91,20 @@ def convert(
       tsds convert photos photos.tsds --size 224 --fit crop
       tsds convert VOCdevkit voc.tsds --size 480x640 --on-error skip
       tsds convert photos photos.tsds --split train=0.9,val=0.1
+      tsds convert voc more/coco both.tsds --size 640 --class-map names.txt
+      tsds convert faces faces.tsds --objects crops --size 112
       tsds convert photos photos.tsds --size 224 --dry-run
       tsds convert photos.tsds --task 3/16
       tsds convert photos photos.tsds --shard-size 500MB --engine slurm
     """
+    *paths, out = places
     if task is not None:
-        _check_alone(ctx, out)
-        convert_task(source, task, options.workers, scratch, as_json)
+        _check_alone(ctx, paths)
+        convert_task(out, task, options.workers, scratch, as_json)
         return
-    if out is None:
-        raise click.MissingParameter(ctx=ctx, param=next(each for each in ctx.command.params if each.name == "out"))
+    if not paths:
+        raise click.UsageError("Missing argument 'OUT': name what is to be converted, and the store.")
+    source = paths[0] if len(paths) == 1 else Sources(*paths)
     if scratch is not None:
         raise click.UsageError("--scratch belongs to --task: add that, or leave it out.")
     if scheduler is not None and engine not in ("dask", "ray"):
@@ -112,8 +114,10 @@ def convert(
     if dry_run:
         _dry_run(source, out, options, as_json)
         return
+    if engine != "local" and isinstance(source, Sources):
+        raise click.UsageError(f"--engine {engine} takes one SRC: convert each, and put them together with tsds merge.")
     if engine == "slurm":
-        with_slurm(source, out, options, submit, as_json)
+        with_slurm(paths[0], out, options, submit, as_json)
         return
     from tensorstore_ds import convert as run, convert_on
 
@@ -122,7 +126,7 @@ def convert(
             if engine == "local":
                 summary = run(source, out, options, progress=bar.update)
             else:
-                summary = convert_on(engine, source, out, options, scheduler=scheduler, progress=bar.update)
+                summary = convert_on(engine, paths[0], out, options, scheduler=scheduler, progress=bar.update)
     except KeyboardInterrupt:
         partial = out.with_name(f"{out.name}.partial")
         if partial.exists():
@@ -135,9 +139,9 @@ def convert(
         _show(summary, out)
 
 
-def _check_alone(ctx: click.Context, out: Path | None) -> None:
+def _check_alone(ctx: click.Context, sources: Sequence[Path]) -> None:
     """Refuse what the plan says already."""
-    if out is not None:
+    if sources:
         raise click.UsageError(
             "With --task, name the store alone: tsds convert OUT --task I/N. The plan has the source."
         )
@@ -175,7 +179,7 @@ def show_store(summary: Summary, out: Path, took: str) -> None:
     text.echo(f"next: {tsds} info {name}  ·  {tsds} preview {name}")
 
 
-def _dry_run(src: Path, out: Path, options: ConvertOptions, as_json: bool) -> None:
+def _dry_run(src: Path | Sources, out: Path, options: ConvertOptions, as_json: bool) -> None:
     from tensorstore_ds import estimate
 
     # Always as if bad samples were skipped: a dry run names all of them, not only the first.
@@ -191,7 +195,7 @@ def _dry_run(src: Path, out: Path, options: ConvertOptions, as_json: bool) -> No
         raise Failure(f"{text.count(len(fatal), 'problem')} would stop the conversion.{advice}")
 
 
-def _show_estimate(src: Path, found: Estimate) -> None:
+def _show_estimate(src: Path | Sources, found: Estimate) -> None:
     samples = sum(found.rows.values())
     text.echo(text.Styled(str(src), bold=True), f"  {found.format}, {text.count(samples, 'sample')}")
     lines = [(name, f"{n:,}") for name, n in found.rows.items()]

@@ -14,7 +14,7 @@ from tsds_cli.messages import described, failure_of, interrupted, make_readable
 
 #: The commands and what each does, for `tsds --help`, which imports none of them.
 COMMANDS = {
-    "convert": "Convert the data set SRC into a new store OUT.",
+    "convert": "Convert the data set SRC, or several, into a new store OUT.",
     "plan": "Plan the conversion of SRC into OUT by several processes.",
     "commit": "Let the planned store OUT appear, once all of its tasks are done.",
     "info": "Show what a STORE holds.",

@@ -25,7 +25,7 @@ _FLAGS = {
     "prefetch_factor": "--prefetch",
 }
 #: Options that are files on the command line, with the function of the library that reads them.
-_READERS = {"classes": "read_classes", "keypoints": "read_keypoints"}
+_READERS = {"classes": "read_classes", "keypoints": "read_keypoints", "class_map": "read_class_map"}
 
 #: What stands for the values of texts in the help.
 _TEXTS = {"license": "SPDX", "citation": "TEXT|@FILE"}

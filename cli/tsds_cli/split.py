@@ -19,16 +19,28 @@ from tsds_cli.options import fractions, json_option, path_argument, store_argume
 @click.option(
     "--seed", default=0, show_default=True, type=click.IntRange(0), metavar="INTEGER", help="Of the division."
 )
+@click.option(
+    "--group-by",
+    metavar="GROUP",
+    help="What stays together: folder, the images of a folder; duplicates, equal images; the name of a field of one "
+    "number a sample; or a regular expression, and samples are together if what it finds in their keys, in its first "
+    "group if it has one, is the same. Default: every sample is divided on its own.",
+)
 @json_option
-def split(store: str | Path, out: Path, shares: dict[str, float], seed: int, as_json: bool) -> None:
+def split(
+    store: str | Path, out: Path, shares: dict[str, float], seed: int, group_by: str | None, as_json: bool
+) -> None:
     """Divide the samples of a STORE anew, as the store OUT.
 
     SHARES are names and fractions of the new splits. Each class is divided in these shares, by a hash of the keys:
     the same samples always come into the same splits. No image is decoded.
 
+    With --group-by the samples of a group go into the same split, whatever classes they have.
+
     \b
     Examples:
       tsds split photos.tsds divided.tsds train=0.8,val=0.1,test=0.1
       tsds split photos.tsds again.tsds train=0.9,val=0.1 --seed 1
+      tsds split scans.tsds apart.tsds train=0.9,val=0.1 --group-by 'patient([0-9]+)'
     """
-    made(out, as_json, partial(tensorstore_ds.split_store, store, out, shares, seed=seed))
+    made(out, as_json, partial(tensorstore_ds.split_store, store, out, shares, seed=seed, group_by=group_by))

@@ -34,6 +34,7 @@ from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.options import of_class
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.base import Source
+from tensorstore_ds.sources.joined import Sources
 from tensorstore_ds.sources.sequence import Indexable, item_of, own_classes
 from tensorstore_ds.sources.splits import split_name
 
@@ -54,9 +55,9 @@ def convert(
     goes on from the shards that were finished.
 
     Args:
-        source: a folder or file; or samples: a sequence, such as a torchvision data set, or an iterator; or a mapping
-            of split names to such. One alone is the split ``train``. An iterator is read in this process, and
-            `workers` has no meaning: see `Writer`, which also says when it goes on after an interruption.
+        source: a folder or file; several, as `Sources`; or samples: a sequence, such as a torchvision data set, or an
+            iterator; or a mapping of split names to such. One alone is the split ``train``. An iterator is read in this
+            process, and `workers` has no meaning: see `Writer`, which also says when it goes on after an interruption.
         out: path of the new store; must not exist.
         options: all the rest.
         progress: called now and then, from this thread. None: a notebook shows a bar.
@@ -82,14 +83,15 @@ def convert(
         notify(Progress("convert", total, total, summary.nbytes))
         return summary
     opened = open_any(cast(AnySource, source), options)
-    if isinstance(source, str | os.PathLike):
-        check_apart(opened.path, target)
+    for path in source.paths if isinstance(source, Sources) else [source]:
+        if isinstance(path, str | os.PathLike):
+            check_apart(tidied(path), target)
     return _Conversion(opened, target, options, notify).run()
 
 
 def _streams(source: object) -> dict[str, Iterable[Any]]:
     """The samples of each split, if any of them are an iterator's, of unknown number."""
-    if isinstance(source, str | os.PathLike):
+    if isinstance(source, str | os.PathLike | Sources):
         return {}
     splits = _splits(source)
     if all(isinstance(samples, Indexable) or not isinstance(samples, Iterable) for samples in splits.values()):

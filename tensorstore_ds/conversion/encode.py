@@ -173,20 +173,25 @@ def fitted_objects(
     Raises:
         SourceError: the annotation belongs to an image of another size; a coordinate is infinite.
     """
+    check_size(sample, size)
+    if sample.objects is None:
+        return {}, ()
+    objects = in_pixels(sample.objects, size) if sample.relative else sample.objects
+    placed, problems = place_objects(sample.key, objects, size, placement, sample.annotation)
+    return _encode_objects(sample.key, placed), problems
+
+
+def check_size(sample: Sample, size: tuple[int, int]) -> None:
+    """Raise `SourceError` where the annotation of a sample is for an image of another (height, width)."""
     height, width = size
     if sample.annotated_size is not None and sample.annotated_size != size:
         annotated = "x".join(map(str, sample.annotated_size))
         which = f"the annotation {sample.annotation}".rstrip()
         message = f"{which} is for an image of {annotated} (height x width), the image is {height}x{width}."
         raise bad_image(sample.key, "size-mismatch", message)
-    if sample.objects is None:
-        return {}, ()
-    objects = _in_pixels(sample.objects, size) if sample.relative else sample.objects
-    placed, problems = place_objects(sample.key, objects, size, placement, sample.annotation)
-    return _encode_objects(sample.key, placed), problems
 
 
-def _in_pixels(objects: Objects, size: tuple[int, int]) -> Objects:
+def in_pixels(objects: Objects, size: tuple[int, int]) -> Objects:
     """Objects whose coordinates are fractions of an image of this (height, width), in its pixels."""
     scale = np.array(size[::-1], np.float64)  # of x and y
     scales = {"boxes": np.tile(scale, 2), "keypoints": scale}

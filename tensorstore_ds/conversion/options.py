@@ -20,6 +20,7 @@ OnError = Literal["fail", "skip"]
 Subsampling = Literal["4:2:0", "4:4:4"]
 Check = Literal["eighth", "full", "headers"]
 Encoding = Literal["auto", "raw", "jpeg", "source", "smart"]
+Objects = Literal["whole", "crops"]
 
 
 @declared
@@ -138,6 +139,36 @@ class ConvertOptions(ImageOptions, SourceOptions):
     seed: int = option(
         "Seed of `split`: the same seed always gives the same division.", default=0, at_least=0, at_most=LIMIT - 1
     )
+    split_by: str | None = option(
+        "What `split` keeps together, so that no sample has a near relative in another split: ``folder``, the images "
+        "of a folder; ``duplicates``, files of equal bytes; or a regular expression, and samples are together if what "
+        "it finds in their keys, in its first group if it has one, is the same.",
+        default=None,
+        shown="every sample is divided on its own",
+    )
+    class_map: Mapping[str, str] | None = option(
+        "New names of classes by old ones. Classes that get the same name become one; one whose new name is empty is "
+        "left out, with its objects.",
+        default=None,
+        shown="the names in the source",
+    )
+    objects: Objects = option(
+        "``whole`` stores images with the objects in them; ``crops`` makes a sample of each object: its part of the "
+        "image, its class as the label, and its keypoints in the pixels of that part.",
+        default="whole",
+    )
+    margin: float = option(
+        'With `objects="crops"`, how much of a box\'s width and height is added at each of its sides. Where that lies '
+        "outside of the image it is black.",
+        default=0.1,
+        at_least=0,
+        at_most=10,
+    )
+    min_side: int = option(
+        'With `objects="crops"`, leave out objects whose box is narrower or lower than so many pixels.',
+        default=1,
+        at_least=1,
+    )
     shard_nbytes: int = option(
         "Approximate size of a shard, a folder of files in the store. An interrupted conversion continues after the "
         "last complete shard: choose less to repeat less, or more to have fewer files.",
@@ -170,6 +201,12 @@ class ConvertOptions(ImageOptions, SourceOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.split_by is not None and self.split is None:
+            raise OptionError("`split_by` belongs to `split`: add that, or leave it out.")
+        if self.objects == "crops" and self.encoding == "source":
+            raise OptionError('`objects="crops"` stores parts of images: use `encoding="raw"` or `encoding="jpeg"`.')
+        if self.objects != "crops" and (self.margin != 0.1 or self.min_side != 1):
+            raise OptionError('`margin` and `min_side` belong to `objects="crops"`: add that, or leave them out.')
         if self.license is not None:
             object.__setattr__(self, "license", license_expression(self.license))
 

@@ -62,7 +62,11 @@ class Block:
 
 
 def plan_splits(
-    contents: Contents, fractions: Mapping[str, float] | None, seed: int, key: Callable[[str, Reference], str]
+    contents: Contents,
+    fractions: Mapping[str, float] | None,
+    seed: int,
+    key: Callable[[str, Reference], str],
+    group: Callable[[str, Reference], str] | None = None,
 ) -> dict[str, Selection]:
     """The source's own splits, or its only one (or its `train`) divided by `fractions`.
 
@@ -70,6 +74,9 @@ def plan_splits(
     ordered by the hash and cut at the fractions, so that every split has each class in its share, to the sample.
     Whatever else changes in a sample, it stays where it is. Of `n` samples more in a class at most `n` others move at
     each cut, those next to it: most often one or none.
+
+    Args:
+        group: of a sample, where samples of one group stay together; see `share_rows`.
 
     Raises:
         OptionError: the fractions do not add up to 1, a name is taken, or a split would be empty.
@@ -87,9 +94,8 @@ def plan_splits(
         )
     references = contents.splits[divided]
     labels = None if contents.labels is None else contents.labels.get(divided)
-    parts = share_rows(
-        fractions, (key(divided, each) for each in references), len(references), labels, seed, f" in {divided}"
-    )
+    names = ((group or key)(divided, each) for each in references)
+    parts = share_rows(fractions, names, len(references), labels, seed, f" in {divided}", are_groups=group is not None)
     return in_order({name: Selection(divided, references, rows) for name, rows in parts.items()} | others)
 
 
@@ -100,8 +106,13 @@ def share_rows(
     labels: NDArray[np.int64] | None,
     seed: int,
     where: str = "",
+    *,
+    are_groups: bool = False,
 ) -> dict[str, NDArray[np.int64]]:
     """The rows of each part, ascending, as `plan_splits` divides the samples with these keys, (count,).
+
+    Where the keys are those of groups, the groups are ordered by the hash and each goes as a whole where its middle
+    lies, whatever classes it has: parts have their fractions up to a group.
 
     Raises:
         OptionError: the fractions do not add up to 1, a name cannot be that of a split, or a part would be empty.
@@ -112,7 +123,9 @@ def share_rows(
         hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8, salt=salt).digest() for key in keys
     )
     hashes = np.frombuffer(b"".join(digests), "<u8")
-    parts = dict(zip(fractions, _divide(hashes, labels, list(fractions.values())), strict=True))
+    shares = list(fractions.values())
+    divided = _divide_groups(hashes, shares) if are_groups else _divide(hashes, labels, shares)
+    parts = dict(zip(fractions, divided, strict=True))
     for name, rows in parts.items():
         if fractions[name] > 0 and not len(rows):
             raise OptionError(
@@ -148,6 +161,14 @@ def _divide(
         for part, rows in zip(parts, np.split(group, np.rint(cuts * len(group)).astype(np.int64)), strict=True):
             part.append(rows)
     return [np.sort(np.concatenate(part)) for part in parts]
+
+
+def _divide_groups(hashes: NDArray[np.uint64], fractions: Sequence[float]) -> list[NDArray[np.int64]]:
+    """As `_divide`, but rows of the same hash stay together."""
+    _, groups, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+    middles = np.cumsum(counts) - counts / 2
+    parts = np.searchsorted(np.cumsum(fractions)[:-1] * len(hashes), middles, "right")[groups]
+    return [np.flatnonzero(parts == i) for i in range(len(fractions))]
 
 
 def plan_shards(splits: Mapping[str, Selection], rows_per_shard: int) -> dict[ShardName, Selection]:

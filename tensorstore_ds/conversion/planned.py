@@ -30,7 +30,7 @@ from tensorstore_ds.conversion import plain
 from tensorstore_ds.conversion.blocks import RowFormat
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import Selection, ShardName, plan_shards
-from tensorstore_ds.conversion.preparation import Prepared
+from tensorstore_ds.conversion.preparation import Prepared, as_wanted
 from tensorstore_ds.conversion.shard_conversion import begin_origin
 from tensorstore_ds.conversion.workspace import PLAN, versions
 from tensorstore_ds.durable import sync
@@ -113,7 +113,8 @@ class Plan:
         return Prepared(source, contents, self.splits, format, data["row_nbytes"])
 
     def _source(self) -> Source:
-        source = FORMATS[self.data["source_format"]].load()(plain.load(self.data["source"]), self.options)
+        opened = FORMATS[self.data["source_format"]].load()(plain.load(self.data["source"]), self.options)
+        source = as_wanted([opened], self.options)
         where = str(source.path)
         if not source.path.exists():
             message = "this process does not see the source that was planned."

@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,9 @@ from PIL import Image
 
 from tensorstore_ds import words
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, SKIP, RowFormat, check_fields, faults, or_skipped
+from tensorstore_ds.conversion.crops import CropSource
 from tensorstore_ds.conversion.encode import encode_sample, fitted_objects, with_path
+from tensorstore_ds.conversion.groups import source_group
 from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Selection, plan_splits
 from tensorstore_ds.conversion.smart import jpeg_size, least_worth, usual_budget
@@ -36,10 +38,11 @@ from tensorstore_ds.options import refusal
 from tensorstore_ds.regular_files import open_file, tidied
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Sample, Source
+from tensorstore_ds.sources.joined import JoinedSource, Sources
 from tensorstore_ds.sources.sequence import Indexable, SequenceSource
 
-#: What can be converted: a path, a sequence of samples, or for each split a sequence.
-AnySource = str | os.PathLike[str] | Indexable | Mapping[str, Indexable]
+#: What can be converted: a path, several, a sequence of samples, or for each split a sequence.
+AnySource = str | os.PathLike[str] | Sources | Indexable | Mapping[str, Indexable]
 
 #: How many samples tell the size of a row, where images keep their encoding.
 PROBED = 32
@@ -56,9 +59,18 @@ NAMED = 5
 
 
 def open_any(source: AnySource, options: ConvertOptions) -> Source:
-    """The source at a path, or around a sequence; an `OptionError` where a folder of its images makes no sense."""
+    """The source at a path, of several paths, or around a sequence, as the options want it.
+
+    Raises:
+        OptionError: a folder of images makes no sense for it.
+    """
     if options.images is not None and not options.images.is_dir():
         raise refusal("images", "a folder", options.images)
+    if isinstance(source, Sources):
+        if options.images is not None:
+            raise OptionError("`images` is the folder of one source: leave it out, or convert each alone.")
+        several = [open_source(tidied(path), options.format, options) for path in source.paths]
+        return as_wanted(several, options)
     if isinstance(source, str | os.PathLike):
         opened = open_source(tidied(source), options.format, options)
     else:
@@ -66,7 +78,15 @@ def open_any(source: AnySource, options: ConvertOptions) -> Source:
     if options.images is not None and opened.images != options.images:
         expected = "expected annotations, whose images may be elsewhere"
         raise OptionError(f"`images`: {expected}, found the format {opened.name}. Leave it out.")
-    return opened
+    return as_wanted([opened], options)
+
+
+def as_wanted(sources: Sequence[Source], options: ConvertOptions) -> Source:
+    """The source, or several as one, with the class names and of the objects that the options want."""
+    source = sources[0]
+    if len(sources) > 1 or options.class_map:
+        source = JoinedSource(sources, options, options.class_map or {})
+    return CropSource(source, options) if options.objects == "crops" else source
 
 
 @dataclass(frozen=True)
@@ -110,7 +130,8 @@ def prepare(source: Source, options: ConvertOptions, *, room: int) -> Prepared:
     if contents.problems and options.on_error == "fail":
         raise SourceError(contents.problems, SKIP)
     check_fields(contents.fields, options.image, str(source.path))
-    splits = plan_splits(contents, options.split, options.seed, source.key)
+    group = source_group(source, options.split_by) if options.split else None
+    splits = plan_splits(contents, options.split, options.seed, source.key, group)
     if options.size is not None:
         nbytes = math.prod(options.size) * _CHANNELS.get(options.color, 1)  # at least
         if options.encoding in ("auto", "raw") and options.layout == "memmap":

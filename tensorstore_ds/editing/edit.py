@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.conversion.groups import DUPLICATES, key_group
 from tensorstore_ds.conversion.plan import in_order, share_rows
 from tensorstore_ds.conversion.result import OnProgress, Summary, in_notebook
 from tensorstore_ds.editing.expression import Condition
 from tensorstore_ds.editing.rows import Piece, opened_for_editing, write_store
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import KeyField, LabelField, ObjectsField
-from tensorstore_ds.format.kinds.base import Field, of_kind
+from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
+from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.regular_files import tidied
 
@@ -76,6 +77,7 @@ def split_store(
     shares: Mapping[str, float],
     *,
     seed: int = 0,
+    group_by: str | None = None,
     progress: OnProgress | None = None,
 ) -> Summary:
     """Write a store with all samples divided anew, each class in its share. No image is decoded.
@@ -87,9 +89,13 @@ def split_store(
         store, out, progress: as of `filter_store`.
         shares: names and fractions of the new splits, such as ``{"train": 0.9, "val": 0.1}``.
         seed: of the division.
+        group_by: what stays together, so that no sample has a near relative in another split: ``folder``, the images
+            of a folder; ``duplicates``, images of equal pixels or bytes; the name of a field of one number a sample;
+            or a regular expression: samples are together if what it finds in their keys, in its first group if it has
+            one, is the same. Groups go as a whole, whatever classes they have. None: every sample on its own.
 
     Raises:
-        OptionError: the fractions do not add up to 1, or a split would be empty.
+        OptionError: the fractions do not add up to 1, a split would be empty, or `group_by` means nothing.
         FormatError, StoreExistsError, ConversionError: as of `filter_store`.
     """
     notify = progress or in_notebook()
@@ -97,8 +103,10 @@ def split_store(
     label = next(iter(of_kind(opened.manifest.fields, LabelField)), None)
     every = [(name, len(opened[name])) for name in opened]
     labels = None if label is None else np.concatenate([np.asarray(opened[name][label][:]) for name, _ in every])
-    keys = (_key(opened, name, row) for name, count in every for row in range(count))
-    parts = share_rows(shares, keys, sum(count for _, count in every), labels, seed)
+    group = (lambda name, row: _key(opened, name, row)) if group_by is None else _group(opened, group_by)
+    keys = (group(name, row) for name, count in every for row in range(count))
+    total = sum(count for _, count in every)
+    parts = share_rows(shares, keys, total, labels, seed, are_groups=group_by is not None)
     starts = np.cumsum([0, *(count for _, count in every)])
     pieces = {
         new: [
@@ -107,7 +115,7 @@ def split_store(
         ]
         for new, rows in parts.items()
     }
-    step = {"command": "split", "shares": dict(shares), "seed": seed}
+    step = {"command": "split", "shares": dict(shares), "seed": seed, "group_by": group_by}
     return write_store(target, in_order(pieces), opened.manifest.fields, step, notify)
 
 
@@ -277,22 +285,18 @@ def _key(store: Store, split: str, row: int) -> str:
     return f"{split}/{row:05d}" if keys is None else str(store[split][keys][row])
 
 
-def read_class_map(path: Path) -> dict[str, str]:
-    """A class map of a text file: a line ``old = new`` for each class; nothing after ``=`` removes the class.
+def _group(store: Store, by: str) -> Callable[[str, int], str]:
+    """The function that says the group of a row of a split."""
+    fields = store.manifest.fields
+    if by == DUPLICATES:
+        image = next(name for name, field in fields.items() if isinstance(field, ImageField))
 
-    Raises:
-        OptionError: the file cannot be read, or a line is none.
-    """
-    from tensorstore_ds.regular_files import read_lines
+        def digest(split: str, row: int) -> str:
+            stored = store[split][image][row]
+            return hashlib.sha256(stored if isinstance(stored, bytes) else stored.tobytes()).hexdigest()
 
-    names: dict[str, str] = {}
-    for i, line in enumerate(read_lines(path, "class map"), 1):
-        if not line.strip():
-            continue
-        old, equals, new = line.partition("=")
-        if not equals or not old.strip():
-            raise OptionError(f"{path}: line {i}: expected old = new, found {line!r}.")
-        if old.strip() in names:
-            raise OptionError(f"{path}: line {i}: expected each class once, found {old.strip()} twice.")
-        names[old.strip()] = new.strip()
-    return names
+        return digest
+    if isinstance(field := fields.get(by), ArrayField) and not field.spec.shape:
+        return lambda split, row: str(store[split][by][row])
+    of_key = key_group(by, "group_by")
+    return lambda split, row: of_key(_key(store, split, row))

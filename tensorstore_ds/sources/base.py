@@ -129,6 +129,8 @@ class Source(Protocol):
     name: ClassVar[str]  # of the format
     #: Whether every process of a planned conversion scans on its own, because what a scan finds is no plain data.
     is_scanned_again: ClassVar[bool] = False
+    #: Whether several samples are parts of one image: a division into splits keeps them together.
+    has_parts: ClassVar[bool] = False
     path: Path
     options: SourceOptions
     images: Path  # the folder that the paths in references begin at
@@ -151,6 +153,10 @@ class Source(Protocol):
     def key(self, split: str, reference: Reference) -> str:
         """The `Sample.key` that `read` will give, without reading anything: a division into splits goes by it."""
         return reference.partition("\0")[0] if isinstance(reference, str) else f"{split}/{reference:05d}"
+
+    def whole(self, split: str, reference: Reference) -> str:
+        """The key of the image that a sample is a part of: its own where it is all of one."""
+        return self.key(split, reference)
 
     def files(self, reference: Reference) -> tuple[str, ...]:
         """The files that only this sample is made from, such as its image; none where samples share all files."""

@@ -112,6 +112,25 @@ def read_classes(path: Path) -> tuple[str, ...]:
     return _checked(tuple(name for line in lines if (name := line.strip())), str(path))
 
 
+def read_class_map(path: Path) -> dict[str, str]:
+    """A class map of a text file: a line ``old = new`` for each class; nothing after ``=`` removes the class.
+
+    Raises:
+        OptionError: the file cannot be read, or a line is none.
+    """
+    names: dict[str, str] = {}
+    for i, line in enumerate(read_lines(path, "class map"), 1):
+        if not line.strip():
+            continue
+        old, equals, new = line.partition("=")
+        if not equals or not old.strip():
+            raise OptionError(f"{path}: line {i}: expected old = new, found {line!r}.")
+        if old.strip() in names:
+            raise OptionError(f"{path}: line {i}: expected each class once, found {old.strip()} twice.")
+        names[old.strip()] = new.strip()
+    return names
+
+
 def _checked(names: tuple[str, ...], where: str) -> tuple[str, ...]:
     if not names:
         raise OptionError(f"{where}: expected at least one class name, found none. Write one per line.")

@@ -1,0 +1,234 @@
+"""A sample of each annotated object: its part of the image, its class and its keypoints."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.conversion.encode import check_size, in_pixels, with_path
+from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.format.kinds import LabelField, ObjectsField
+from tensorstore_ds.format.kinds.base import ArrayField, Field
+from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size
+from tensorstore_ds.imaging.placement import box_faults, clip
+from tensorstore_ds.regular_files import read_file
+from tensorstore_ds.sources.base import Contents, Objects, Reference, Sample, Source
+from tensorstore_ds.sources.files import PackedStrings
+
+#: The field with the box of a crop in the image that it is from.
+SOURCE_BOX = "source_box"
+_FAULTS = {
+    "box-nan": "a box of finite numbers",
+    "box-reversed": "a box that begins before it ends",
+    "box-empty": "a box with an area",
+    "box-outside": "a box inside of the image",
+}
+
+
+class CropSource(Source):
+    """The objects of a source, one after the other: those of one image follow one another.
+
+    A reference is the image's key, the number of the object in its annotation, and the number of the image among all,
+    with NUL between them.
+
+    Args:
+        source: not scanned yet.
+        options: `margin`, `min_side`, `size`, `fit`, `color` and `max_pixels` say how a crop is cut.
+    """
+
+    is_scanned_again: ClassVar[bool] = True
+    has_parts: ClassVar[bool] = True
+
+    def __init__(self, source: Source, options: ConvertOptions) -> None:
+        super().__init__(source.path, options)
+        self.name = source.name  # of the format that it has
+        self._source, self._options = source, options
+        self._images: list[tuple[int, str, Any]] = []  # the first image of each split, its name, and its references
+        self._values: frozenset[str] = frozenset()
+        self._decoded: tuple[str, NDArray[Any]] = ("", np.empty((0, 0, 0), np.uint8))  # the last image
+
+    def scan(self) -> Contents:
+        """Scan the source, and read all of its annotations, for the number and size of their objects.
+
+        Raises:
+            SourceError: as of the source.
+            OptionError: it has no boxes.
+        """
+        contents = self._source.scan()
+        field = contents.fields.get("objects")
+        if not isinstance(field, ObjectsField) or "boxes" not in field.values:
+            raise OptionError('`objects="crops"`: expected objects with boxes, found none in the source. Leave it out.')
+        self._values = frozenset(field.values) - {"rle"}
+        splits: dict[str, PackedStrings] = {}
+        labels: dict[str, NDArray[np.int64]] = {}
+        problems, left_out = list(contents.problems), Counter[str]()
+        first = 0
+        for split, listed in contents.splits.items():
+            self._images.append((first, split, listed))
+            references, classes = PackedStrings(), list[int]()
+            for number, own in enumerate(listed, first):
+                try:
+                    kept, own_labels = self._kept(split, own, left_out)
+                except SourceError as error:
+                    problems += error.problems
+                    continue
+                key = self._source.key(split, own)
+                references.extend(f"{key}\0{i}\0{number}" for i in kept)
+                classes += own_labels
+            first += len(listed)
+            if references:
+                splits[split], labels[split] = references, np.array(classes, np.int64)
+        if not splits:
+            nothing = Problem(str(self.path), "empty-source", "expected objects that are large enough, found none.")
+            raise SourceError(problems or nothing)
+        not_stored = [
+            Problem(str(self.path), reason, f"not stored: {n:,} objects.") for reason, n in left_out.items() if n
+        ]
+        others = [name for name in contents.fields if name != "objects"]
+        not_stored += [Problem(str(self.path), "not-listed", f"{name}: not stored with crops.") for name in others]
+        return Contents(
+            _fields(field),
+            splits,
+            labels if field.classes else None,
+            tuple(problems),
+            (*contents.left_out, *not_stored),
+            contents.notes,
+        )
+
+    def read(self, split: str, reference: Reference) -> Sample:
+        """A crop; its image is decoded once for all crops that follow one another.
+
+        Raises:
+            SourceError: as of the source, or the box lies outside of its image.
+        """
+        key, text, _ = str(reference).split("\0")
+        i, own_split, own = int(text), *self._image(reference)
+        sample = self._source.read(own_split, own)
+        pixels = self._pixels(sample)
+        size = pixels.shape[:2]
+        check_size(sample, size)
+        objects = _objects(sample, size)
+        boxes = objects["boxes"][i : i + 1]
+        if fault := str(box_faults(boxes, size)[0]):
+            found = ", ".join(f"{value:g}" for value in boxes[0])
+            message = f"object {i + 1}: expected {_FAULTS[fault]}, found ({found}) in an image of {size[0]}x{size[1]}."
+            raise SourceError(Problem(key, fault, message))
+        box = clip(boxes, size)[0]
+        left, top, right, bottom = self._region(box)
+        options = self._options
+        if (right - left) * (bottom - top) > options.max_pixels:
+            message = f"object {i + 1}: this crop has {right - left}x{bottom - top} pixels, the limit is "
+            raise SourceError(Problem(key, "too-many-pixels", f"{message}{options.max_pixels}."))
+        crop = np.zeros((bottom - top, right - left, pixels.shape[2]), pixels.dtype)
+        inside = pixels[max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)]
+        y, x = max(-top, 0), max(-left, 0)
+        crop[y : y + inside.shape[0], x : x + inside.shape[1]] = inside
+        corner = np.array([left, top], np.float64)
+        values: dict[str, Any] = {"boxes": box[None] - np.tile(corner, 2)}
+        for name in self._values - {"boxes"}:
+            value = objects[name][i : i + 1]
+            if name == "keypoints":
+                value = value - corner
+            elif name == "polygons":
+                value = [corners - corner for corners in value]
+            values[name] = value
+        label = int(objects["labels"][i]) if "labels" in self._values else None
+        arrays = {SOURCE_BOX: box.astype(np.float32)}
+        return Sample(f"{key}#{i}", crop, label, values, arrays=arrays)
+
+    def key(self, split: str, reference: Reference) -> str:
+        key, i, _ = str(reference).split("\0")
+        return f"{key}#{i}"
+
+    def whole(self, split: str, reference: Reference) -> str:
+        return self._source.whole(*self._image(reference))
+
+    def files(self, reference: Reference) -> tuple[str, ...]:
+        return self._source.files(self._image(reference)[1])
+
+    def common_files(self) -> tuple[Path, ...]:
+        return self._source.common_files()
+
+    def _image(self, reference: Reference) -> tuple[str, Reference]:
+        """The split of the source, and the source's own reference, of the image that a crop is from."""
+        number = int(str(reference).rpartition("\0")[2])
+        first, split, listed = self._images[bisect_right(self._images, number, key=lambda each: each[0]) - 1]
+        return split, listed[number - first]
+
+    def _kept(self, split: str, reference: Reference, left_out: Counter[str]) -> tuple[list[int], list[int]]:
+        """The numbers of the objects of an image that are stored, and their labels; `left_out` counts the others."""
+        sample = self._source.read(split, reference)
+        if not sample.objects or not len(sample.objects["boxes"]):
+            return [], []
+        size = self._header_size(sample) if sample.relative else (1, 1)
+        objects = _objects(sample, size)
+        boxes = np.asarray(objects["boxes"], np.float64)
+        with np.errstate(invalid="ignore"):  # what is no box is found when it is read
+            is_small = np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]) < self._options.min_side
+        is_small &= box_faults(boxes, (2**62, 2**62)) == ""
+        is_crowd = np.asarray(objects.get("iscrowd", np.zeros(len(boxes))), np.bool_)
+        left_out.update({"small-objects": int((is_small & ~is_crowd).sum()), "crowds": int(is_crowd.sum())})
+        kept = np.flatnonzero(~(is_small | is_crowd))
+        labels = np.asarray(objects["labels"], np.int64)[kept].tolist() if "labels" in self._values else []
+        return kept.tolist(), labels
+
+    def _header_size(self, sample: Sample) -> tuple[int, int]:
+        image: Any = sample.image
+        if isinstance(image, str | Path):
+            image = read_file(image, sample.key)
+        if isinstance(image, bytes):
+            return oriented_size(open_image(image, max_pixels=self._options.max_pixels, key=sample.key), sample.key)
+        return self._pixels(sample).shape[:2]
+
+    def _pixels(self, sample: Sample) -> NDArray[Any]:
+        """(H, W, C) of the whole image."""
+        image: Any = sample.image
+        if self._decoded[0] != sample.key:
+            try:
+                if isinstance(image, str | Path):
+                    image = read_file(image, sample.key)
+                options = self._options
+                pixels = decode_image(image, color=options.color, max_pixels=options.max_pixels, key=sample.key)
+            except SourceError as error:
+                raise with_path(error, sample.key, sample.image) from error
+            self._decoded = (sample.key, pixels)
+        return self._decoded[1]
+
+    def _region(self, box: NDArray[np.float64]) -> tuple[int, int, int, int]:
+        """(left, top, right, bottom) of the part around a box: with its margin, and of the shape of `size`."""
+        (left, top), (right, bottom) = box[:2], box[2:]
+        options = self._options
+        width, height = ((1 + 2 * options.margin) * side for side in (right - left, bottom - top))
+        if options.size is not None and options.fit == "pad":  # wider or higher, so that no border is needed
+            aspect = options.size[1] / options.size[0]
+            height = math.ceil(max(height, width / aspect))
+            width = max(1, round(height * aspect))
+        x, y = (left + right) / 2, (top + bottom) / 2
+        first_x, first_y = math.floor(x - width / 2), math.floor(y - height / 2)
+        if options.size is not None and options.fit == "pad":
+            return first_x, first_y, first_x + int(width), first_y + int(height)
+        return first_x, first_y, max(math.ceil(x + width / 2), first_x + 1), max(math.ceil(y + height / 2), first_y + 1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_decoded": ("", np.empty((0, 0, 0), np.uint8))}
+
+
+def _objects(sample: Sample, size: tuple[int, int]) -> Objects:
+    objects = sample.objects or {}
+    return in_pixels(objects, size) if sample.relative else objects
+
+
+def _fields(field: ObjectsField) -> dict[str, Field]:
+    values = {name: spec for name, spec in field.values.items() if name != "rle"}
+    objects = replace(field, values=values)
+    labelled: dict[str, Field] = {"label": LabelField(classes=field.classes)} if field.classes else {}
+    return {**labelled, "objects": objects, SOURCE_BOX: ArrayField(ArraySpec("float32", (4,)))}

@@ -1,0 +1,65 @@
+"""Which samples stay together when a data set is divided: by folder, by a pattern in their keys, or by equal bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.regular_files import read_file
+from tensorstore_ds.sources.base import Reference, Source
+
+FOLDER, DUPLICATES = "folder", "duplicates"
+_LONGEST = 1000  # characters of a pattern
+
+
+def key_group(by: str, name: str) -> Callable[[str], str]:
+    """The function that says the group of a key; one in which nothing is found is a group of its own.
+
+    >>> key_group("folder", "split_by")("cats/1/a.jpg"), key_group(r"patient(\\d+)", "split_by")("x/patient07_b.png")
+    ('cats/1', '07')
+
+    Args:
+        by: ``folder``, or a regular expression.
+        name: of the option that it is from, for errors.
+
+    Raises:
+        OptionError: it is no regular expression.
+    """
+    if by == FOLDER:
+        return lambda key: key.rpartition("/")[0]
+    try:
+        pattern = re.compile(by if len(by) <= _LONGEST else "(")
+    except re.error as error:
+        message = f"expected {FOLDER}, {DUPLICATES} or a regular expression, found {by[:80]!r} ({error})"
+        raise OptionError(f"`{name}`: {message}.") from error
+
+    def found(key: str) -> str:
+        match = pattern.search(key)
+        return key if match is None else match[1 if pattern.groups else 0] or ""
+
+    return found
+
+
+def source_group(source: Source, by: str | None) -> Callable[[str, Reference], str] | None:
+    """The function that says the group of a sample of a source; None: each sample is divided on its own.
+
+    Raises:
+        OptionError: as `key_group`.
+    """
+    if by is None:
+        return source.whole if source.has_parts else None
+    if by == DUPLICATES:
+        return lambda split, reference: _digest(source, split, reference)
+    of_key = key_group(by, "split_by")
+    return lambda split, reference: of_key(source.whole(split, reference))
+
+
+def _digest(source: Source, split: str, reference: Reference) -> str:
+    files = source.files(reference)
+    if not files:
+        raise OptionError(
+            f"`split_by`: {DUPLICATES} are files of equal bytes; samples of {source.path.name} share all files."
+        )
+    return hashlib.sha256(read_file(files[0], source.key(split, reference))).hexdigest()

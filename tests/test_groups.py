@@ -1,0 +1,132 @@
+"""What stays together when a data set is divided, from a source and in a store."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+import tensorstore_ds as tsds
+from small_stores import class_folders, tsds as command
+from stores import store_of
+from tensorstore_ds.conversion.groups import key_group
+from tensorstore_ds.conversion.plan import share_rows
+from tensorstore_ds.errors import OptionError
+
+SHARES = {"train": 0.6, "val": 0.4}
+
+
+def scans(root: Path, patients: int = 10, each: int = 4) -> Path:
+    """Class folders with several images of each patient."""
+    class_folders(root, "ill", "well", count=patients * each // 2)
+    for i, path in enumerate(sorted(root.rglob("*.png"))):
+        path.rename(path.with_name(f"patient{i // each:02d}_{i}.png"))
+    return root
+
+
+def keys(store: tsds.Store) -> dict[str, list[str]]:
+    return {name: [store[name]["key"][row] for row in range(len(store[name]))] for name in store}
+
+
+def convert(path: Path, out: Path, **options: Any) -> tsds.Store:
+    tsds.convert(path, out, tsds.ConvertOptions(workers=0, split=SHARES, **options))
+    return tsds.open(out)
+
+
+@given(st.lists(st.text("abcd", max_size=2), min_size=30, max_size=200), st.integers(0, 9))
+def test_groups_go_as_a_whole_and_parts_have_their_shares(groups: list[str], seed: int) -> None:
+    largest = max(Counter(groups).values())
+    try:
+        parts = share_rows(SHARES, groups, len(groups), None, seed, are_groups=True)
+    except OptionError:
+        assert largest > len(groups) * 0.2  # one group that leaves nothing for a part
+        return
+    assert sorted(row for rows in parts.values() for row in rows.tolist()) == list(range(len(groups)))
+    train, val = ({groups[row] for row in rows.tolist()} for rows in parts.values())
+    assert not train & val
+    assert abs(len(parts["train"]) - 0.6 * len(groups)) <= largest
+
+
+def test_a_group_stays_where_it_is_when_others_are_added() -> None:
+    groups = [f"g{i}" for i in range(1000)]
+    before = share_rows(SHARES, groups, 1000, None, 0, are_groups=True)
+    after = share_rows(SHARES, [*groups, "new"], 1001, None, 0, are_groups=True)
+    assert len(set(before["train"].tolist()) ^ set(after["train"].tolist()) - {1000}) <= 1
+
+
+def test_by_a_pattern_in_the_key(tmp_path: Path) -> None:
+    store = convert(scans(tmp_path / "s"), tmp_path / "o.tsds", split_by=r"patient(\d+)")
+    patients = {name: {key.split("patient")[1][:2] for key in each} for name, each in keys(store).items()}
+    assert {name: len(each) for name, each in keys(store).items()} == {"train": 24, "val": 16}
+    assert not patients["train"] & patients["val"]
+
+
+def test_by_folder(tmp_path: Path) -> None:
+    store = convert(scans(tmp_path / "s"), tmp_path / "o.tsds", split_by="folder")
+    assert {len({key.partition("/")[0] for key in each}) for each in keys(store).values()} == {1}
+
+
+def test_by_files_of_equal_bytes(tmp_path: Path) -> None:
+    root = scans(tmp_path / "s")
+    for path in sorted(root.rglob("*.png")):
+        shutil.copy(path, path.with_name(f"copy{path.name}"))
+    store = convert(root, tmp_path / "o.tsds", split_by="duplicates")
+    found = {name: {key.replace("copy", "") for key in each} for name, each in keys(store).items()}
+    assert not found["train"] & found["val"]
+    assert all(2 * len(found[name]) == len(each) for name, each in keys(store).items())
+
+
+def test_a_store_is_divided_by_groups(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (10, 6, 6, 3), np.uint8)
+    samples = [{"image": images[i % 10], "site": np.int64(i // 6)} for i in range(30)]
+    path = store_of(tmp_path / "s.tsds", samples).path
+    for by, group in (
+        ("site", lambda key: int(key.split("/")[1]) // 6),
+        ("duplicates", lambda key: int(key.split("/")[1]) % 10),
+        (r"\d$", lambda key: key[-1]),
+    ):
+        out = tmp_path / f"{len(list(tmp_path.iterdir()))}.tsds"
+        tsds.split_store(path, out, SHARES, group_by=by)
+        train, val = ({group(key) for key in each} for each in keys(tsds.open(out)).values())
+        assert train and val and not train & val, by
+
+
+def test_keys_without_a_match_are_groups_of_their_own() -> None:
+    group = key_group(r"patient(\d+)", "group_by")
+    assert [group(key) for key in ("patient1_a", "patient1_b", "other")] == ["1", "1", "other"]
+
+
+@pytest.mark.parametrize("pattern", ["(", "[", "x" * 5000])
+def test_a_pattern_that_is_none_is_refused(tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(OptionError, match="`split_by`: expected folder, duplicates or a regular expression, found "):
+        convert(scans(tmp_path / "s"), tmp_path / "o.tsds", split_by=pattern)
+    assert not list(tmp_path.glob("o.tsds*"))
+
+
+def test_split_by_without_split_and_without_files(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="`split_by` belongs to `split`"):
+        tsds.ConvertOptions(split_by="folder")
+    images = np.zeros((6, 4, 4), np.uint8)
+    np.save(tmp_path / "a.npy", images)
+    with pytest.raises(OptionError, match="share all files"):
+        convert(tmp_path / "a.npy", tmp_path / "o.tsds", split_by="duplicates")
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    root = scans(tmp_path / "s")
+    done = command(
+        "convert", root, tmp_path / "o.tsds", "--split", "train=0.6,val=0.4", "--split-by", "patient([0-9]+)"
+    )
+    assert done.exit_code == 0, done.output
+    done = command("split", tmp_path / "o.tsds", tmp_path / "p.tsds", "a=0.5,b=0.5", "--group-by", "patient([0-9]+)")
+    assert done.exit_code == 0, done.output
+    first, second = (
+        {key.split("patient")[1][:2] for key in each} for each in keys(tsds.open(tmp_path / "p.tsds")).values()
+    )
+    assert not first & second

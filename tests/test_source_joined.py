@@ -1,0 +1,184 @@
+"""Several sources as one store, and classes with other names: compared with each source converted alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tensorstore_ds as tsds
+from labelling_files import write
+from small_stores import class_folders, tsds as command, voc
+from tensorstore_ds.errors import OptionError, SourceError
+
+SIZE = {"size": (16, 16)}
+LABELLED = {"label": "wolf", "points": [[1, 2], [9, 3], [5, 8]], "shape_type": "polygon", "flags": {"occluded": True}}
+
+
+def convert(out: Path, *paths: Path, **options: Any) -> tsds.Store:
+    source = tsds.Sources(*paths) if len(paths) > 1 else paths[0]
+    tsds.convert(source, out, tsds.ConvertOptions(**{**SIZE, "workers": 0, **options}))
+    return tsds.open(out)
+
+
+def labelme(root: Path, **shape: Any) -> Path:
+    """One image with one polygon."""
+    document = {"version": "5", "shapes": [LABELLED | shape], "imagePath": "one.png"}
+    write(root, {"one.json": json.dumps(document)})
+    Image.new("RGB", (12, 12), "red").save(root / "one.png")
+    return root
+
+
+def keys(split: tsds.Split) -> list[str]:
+    return [split["key"][row] for row in range(len(split))]
+
+
+def test_samples_are_those_of_each_source_with_the_classes_of_all(tmp_path: Path) -> None:
+    first, second = class_folders(tmp_path / "a", "cat", "dog"), class_folders(tmp_path / "b", "bird", "cat")
+    joined = convert(tmp_path / "joined.tsds", first, second)
+    alone = [convert(tmp_path / f"{path.name}.tsds", path)["train"] for path in (first, second)]
+    split = joined["train"]
+    assert joined.manifest.fields["label"].classes == ("cat", "dog", "bird")
+    assert keys(split) == [f"{name}/{key}" for name, each in zip("ab", alone, strict=True) for key in keys(each)]
+    np.testing.assert_array_equal(split["image"][:], np.concatenate([each["image"][:] for each in alone]))
+    names = [each.fields["label"].classes[label] for each in alone for label in each["label"][:]]
+    assert [joined.manifest.fields["label"].classes[label] for label in split["label"][:]] == names
+    assert joined.manifest.provenance["source"] == "a + b"
+
+
+def test_a_division_keeps_each_class_in_its_share(tmp_path: Path) -> None:
+    sources = [class_folders(tmp_path / name, "cat", "dog", count=10) for name in "ab"]
+    store = convert(tmp_path / "out.tsds", *sources, split={"train": 0.8, "val": 0.2})
+    assert {name: np.bincount(store[name]["label"][:]).tolist() for name in store} == {"train": [16, 16], "val": [4, 4]}
+
+
+def test_objects_of_two_formats_have_the_values_of_both(tmp_path: Path) -> None:
+    boxes = voc(tmp_path / "boxes", "a", "b", boxes=(("cat", 1, 2, 8, 9), ("wolf", 2, 2, 9, 9)))
+    store = convert(tmp_path / "out.tsds", boxes, labelme(tmp_path / "shapes"), size=(12, 12), fit="stretch")
+    field, split = store.manifest.fields["objects"], store["train"]
+    assert field.classes == ("cat", "wolf")
+    assert {"boxes", "labels", "occluded", "polygons"} <= set(field.values)
+    objects = split["objects"]
+    assert [objects[row]["labels"].tolist() for row in range(3)] == [[0, 1], [0, 1], [1]]
+    assert [objects[row]["occluded"].tolist() for row in range(3)] == [[0, 0], [0, 0], [1]]
+    assert [len(polygon) for row in range(3) for polygon in objects[row]["polygons"]] == [0, 0, 0, 0, 3]
+    assert tsds.verify(tmp_path / "out.tsds") == []
+
+
+def test_keypoints_come_to_the_places_of_their_names(tmp_path: Path) -> None:
+    def faces(root: Path, *points: tuple[str, int]) -> Path:
+        parts = "".join(f"<part name='{name}' x='{x}' y='3'/>" for name, x in points)
+        box = f"<box top='1' left='1' width='8' height='8'><label>face</label>{parts}</box>"
+        write(root, {"f.xml": f"<dataset><images><image file='f.png'>{box}</image></images></dataset>"})
+        Image.new("RGB", (12, 12)).save(root / "f.png")
+        return root
+
+    first = faces(tmp_path / "a", ("left_eye", 2), ("right_eye", 6))
+    second = faces(tmp_path / "b", ("nose", 4), ("right_eye", 7))
+    store = convert(tmp_path / "out.tsds", first, second, size=(12, 12))
+    field = store.manifest.fields["objects"]
+    assert (field.keypoints, field.flip_pairs) == (("left_eye", "right_eye", "nose"), ((0, 1),))
+    found = np.concatenate([store["train"]["objects"][row]["keypoints"] for row in range(2)])[:, :, 0]
+    np.testing.assert_array_equal(found, [[2, 6, np.nan], [np.nan, 7, 4]])
+
+
+def test_images_without_objects_or_labels_are_told(tmp_path: Path) -> None:
+    plain, boxes = class_folders(tmp_path / "plain", "cat"), voc(tmp_path / "boxes", "a")
+    summary = tsds.convert(tsds.Sources(plain, boxes), tmp_path / "out.tsds", tsds.ConvertOptions(**SIZE, workers=0))
+    split = tsds.open(tmp_path / "out.tsds")["train"]
+    assert split["label"][:].tolist() == [0, 0, 0, -1]
+    assert np.diff(split["objects"].offsets).tolist() == [0, 0, 0, 1]
+    assert [note.split(":")[0] for note in summary.notes[:2]] == ["boxes has no labels", "plain has no objects"]
+
+
+def test_problems_say_which_source(tmp_path: Path) -> None:
+    good, bad = class_folders(tmp_path / "good", "cat"), class_folders(tmp_path / "bad", "cat")
+    next(bad.rglob("*.png")).write_bytes(b"no image")
+    with pytest.raises(SourceError, match=r"^bad/cat/"):
+        convert(tmp_path / "out.tsds", good, bad)
+    assert len(convert(tmp_path / "out.tsds", good, bad, on_error="skip")["train"]) == 5
+
+
+def test_sources_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+    boxes = voc(tmp_path / "boxes", "a")
+    dots = write(tmp_path / "dots", {"f.xml": "<dataset><images><image file='f.png'><box top='1' left='1' width='8' "
+                                             "height='8'/></image></images></dataset>"})  # fmt: skip
+    Image.new("RGB", (12, 12)).save(dots / "f.png")
+    with pytest.raises(SourceError, match=r"dots: expected objects with classes, as another source has them.*alone\."):
+        convert(tmp_path / "out.tsds", boxes, dots)
+    with pytest.raises(OptionError, match="expected two sources or more, found 1"):
+        tsds.Sources(boxes)
+    with pytest.raises(OptionError, match="`images` is the folder of one source"):
+        convert(tmp_path / "out.tsds", boxes, dots, images=tmp_path)
+    with pytest.raises(SourceError, match="there is no such file"):
+        convert(tmp_path / "out.tsds", boxes, tmp_path / "nowhere")
+    assert not list(tmp_path.glob("out.tsds*"))
+
+
+def test_an_interrupted_conversion_goes_on(tmp_path: Path) -> None:
+    sources = [class_folders(tmp_path / name, "cat", "dog", count=4) for name in "ab"]
+    options = {"shard_nbytes": 16 * 16 * 3 * 4}
+    whole = convert(tmp_path / "whole.tsds", *sources, **options)
+    broken = sorted((tmp_path / "b").rglob("*.png"))[-1]
+    data = broken.read_bytes()
+    broken.write_bytes(b"")
+    with pytest.raises(SourceError):
+        convert(tmp_path / "out.tsds", *sources, **options)
+    broken.write_bytes(data)
+    made = tsds.ConvertOptions(**SIZE, workers=0, **options)
+    assert tsds.convert(tsds.Sources(*sources), tmp_path / "out.tsds", made).resumed == 3
+    again = tsds.open(tmp_path / "out.tsds")
+    np.testing.assert_array_equal(again["train"]["image"][:], whole["train"]["image"][:])
+    assert keys(again["train"]) == keys(whole["train"])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_class_map_merges_renames_and_removes(tmp_path: Path, workers: int) -> None:
+    source = class_folders(tmp_path / "a", "cat", "dog", "kitten")
+    store = convert(tmp_path / "out.tsds", source, class_map={"kitten": "cat", "dog": ""}, workers=workers)
+    assert store.manifest.fields["label"].classes == ("cat",)
+    assert store["train"]["label"][:].tolist() == [0] * 3 + [-1] * 3 + [0] * 3
+    assert keys(store["train"])[0] == "cat/0.png"
+    boxes = voc(tmp_path / "boxes", "a", boxes=(("cat", 1, 2, 8, 9), ("dog", 2, 2, 9, 9)))
+    store = convert(tmp_path / "boxes.tsds", boxes, class_map={"cat": "", "dog": "hound"}, workers=workers)
+    assert store.manifest.fields["objects"].classes == ("hound",)
+    objects = store["train"]["objects"][0]
+    assert (objects["labels"].tolist(), len(objects["boxes"])) == ([0], 1)
+
+
+def test_a_class_map_that_fits_nothing_is_refused(tmp_path: Path) -> None:
+    source = class_folders(tmp_path / "a", "cat")
+    with pytest.raises(OptionError, match="`class_map`: expected classes of the source, found 'dog'"):
+        convert(tmp_path / "out.tsds", source, class_map={"dog": "cat"})
+    with pytest.raises(OptionError, match="`class_map`: expected classes that stay in label, found none"):
+        convert(tmp_path / "out.tsds", source, class_map={"cat": ""})
+    with pytest.raises(OptionError, match="`class_map`: expected old and new names"):
+        tsds.ConvertOptions(class_map={})
+
+
+def test_a_plan_knows_the_class_map(tmp_path: Path) -> None:
+    source, out = class_folders(tmp_path / "a", "cat", "dog"), tmp_path / "out.tsds"
+    options = tsds.ConvertOptions(**SIZE, class_map={"dog": "cat"})
+    tsds.plan(source, out, options, tasks=1)
+    tsds.convert_task(out, 0, workers=0)
+    tsds.commit(out)
+    assert tsds.open(out)["train"]["label"][:].tolist() == [0] * 6
+
+
+def test_the_command(tmp_path: Path) -> None:
+    sources = [class_folders(tmp_path / name, "cat", "dog") for name in "ab"]
+    (tmp_path / "names.txt").write_text("dog = cat\n")
+    done = command("convert", *sources, tmp_path / "o.tsds", "--size", 8, "--class-map", tmp_path / "names.txt")
+    assert done.exit_code == 0, done.output
+    assert tsds.open(tmp_path / "o.tsds").manifest.fields["label"].classes == ("cat",)
+    dry = command("convert", *sources, tmp_path / "p.tsds", "--dry-run")
+    assert dry.exit_code == 0 and "joined, 12 samples" in dry.output
+    refused = command("convert", *sources, tmp_path / "p.tsds", "--engine", "dask")
+    assert refused.exit_code == 2 and "takes one SRC" in refused.output
+    assert "Missing argument 'OUT'" in command("convert", sources[0]).output
+    inside = command("convert", *sources, sources[0] / "o.tsds")
+    assert inside.exit_code == 1 and "lies inside the source" in inside.output
