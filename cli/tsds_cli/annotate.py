@@ -31,8 +31,8 @@ from tsds_cli.options import json_option, option_of, path_argument, text_or_file
 def annotate(store: Path, license: str | None, citation: str | None, description: str | None, as_json: bool) -> None:
     """Note license, citation or description in a STORE.
 
-    The data are not touched: only the manifest is written again, in one step. The digest of the store changes with it.
-    Programs that have the store open get an error for what they have not read yet, so annotate before you share.
+    The data are not touched: only the manifest is written again, in one step. The digest of the store changes with it,
+    by which copies are known, so annotate before you share. Programs that have the store open go on.
 
     \b
     Examples:

@@ -21,6 +21,7 @@ COMMANDS = {
     "verify": "Check every byte of a STORE.",
     "repack": "Write the store SRC again as OUT, in another layout or encoding.",
     "export": "Write the samples of a STORE as files in the new folder OUT.",
+    "append": "Convert the data set SRC, and append its samples to a STORE.",
     "filter": "Write the samples of a STORE that meet a condition as the store OUT.",
     "split": "Divide the samples of a STORE anew, as the store OUT.",
     "sample": "Write some samples of each class of a STORE as the store OUT.",

@@ -30,6 +30,7 @@ from tensorstore_ds.conversion.workers import end_if_inheriting
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.conversion.writer import Writer
 from tensorstore_ds.errors import OptionError, SourceError, one_line
+from tensorstore_ds.format.kinds import RaggedImageField
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.options import of_class
 from tensorstore_ds.regular_files import tidied
@@ -86,7 +87,18 @@ def convert(
     for path in source.paths if isinstance(source, Sources) else [source]:
         if isinstance(path, str | os.PathLike):
             check_apart(tidied(path), target)
-    return _Conversion(opened, target, options, notify).run()
+    return convert_source(opened, target, options, notify)
+
+
+def convert_source(
+    source: Source, out: Path, options: ConvertOptions, notify: OnProgress, *, like: RaggedImageField | None = None
+) -> Summary:
+    """Convert a source that was opened, as `convert` does.
+
+    Args:
+        like: keep images as pixels of differing sizes, as this field does, also where all have one size.
+    """
+    return _Conversion(source, out, options, notify, like).run()
 
 
 def _streams(source: object) -> dict[str, Iterable[Any]]:
@@ -140,8 +152,11 @@ def check_apart(source: Path, out: Path) -> None:
 class _Conversion:
     """Shards of a source, converted or taken over from an earlier run, and committed."""
 
-    def __init__(self, source: Source, out: Path, options: ConvertOptions, notify: OnProgress) -> None:
+    def __init__(
+        self, source: Source, out: Path, options: ConvertOptions, notify: OnProgress, like: RaggedImageField | None
+    ) -> None:
         self._source = source
+        self._like = like
         self._options = options
         self._notify = notify
         self._total = self._samples = self._row_nbytes = self._resumed = 0
@@ -156,6 +171,8 @@ class _Conversion:
             for note in (*prepared.contents.notes, *prepared.notes):
                 workspace.note(note)
             self._common = identities(source.common_files())
+            if self._like is not None:
+                prepared = prepared.ragged(self._like)
             prepared, shards = self._shards_of_one_shape(prepared)
             fields, found = prepared.format.fields, prepared.contents
             origin = {"source": one_line(source.path.name), "source_format": source.name}

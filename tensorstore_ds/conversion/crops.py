@@ -46,7 +46,7 @@ class CropSource(Source):
     """
 
     is_scanned_again: ClassVar[bool] = True
-    has_parts: ClassVar[bool] = True
+    has_parts: bool = True
 
     def __init__(self, source: Source, options: ConvertOptions) -> None:
         super().__init__(source.path, options)

@@ -28,7 +28,7 @@ from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOpt
 from tensorstore_ds.conversion.plan import Selection, plan_splits
 from tensorstore_ds.conversion.smart import jpeg_size, least_worth, usual_budget
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
-from tensorstore_ds.format.kinds import MaskField
+from tensorstore_ds.format.kinds import MaskField, RaggedImageField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.imaging.codecs import color_of, open_image, oriented_size, own_pixel_limit
@@ -109,6 +109,11 @@ class Prepared:
     def as_surveyed(self, surveyed: Survey) -> Prepared:
         """The same, with images stored as a survey of them has decided."""
         return learn(self.source, self.contents, self.splits, surveyed.image, self.format.on_error, surveyed)
+
+    def ragged(self, field: RaggedImageField) -> Prepared:
+        """The same with images as pixels of differing sizes."""
+        fields = {**self.format.fields, "image": field}
+        return replace(self, format=replace(self.format, fields=fields))
 
     def encoded(self, step: int) -> Iterator[EncodedSample]:
         """Every `step`-th sample as it will be stored, but bad ones."""

@@ -23,6 +23,8 @@ from tensorstore_ds.reading.store import Store
 from tensorstore_ds.regular_files import tidied
 
 PathLike = str | os.PathLike[str]
+#: For each field with classes the new number of each class, (n,) int64.
+Numbers = dict[str, NDArray[np.int64]]
 
 
 def filter_store(
@@ -209,7 +211,7 @@ def merge_stores(stores: Sequence[PathLike], out: PathLike, *, progress: OnProgr
     if len(stores) < 2:
         raise OptionError(f"expected two stores or more to merge, found {len(stores)}.")
     opened, target = [opened_for_editing(store, notify) for store in stores], tidied(out)
-    fields, numbers = _merged_fields(opened)
+    fields, numbers = merged_fields(opened)
     prefixes = _prefixes(opened)
     pieces: dict[str, list[Piece]] = {}
     for store, classes, prefix in zip(opened, numbers, prefixes, strict=True):
@@ -219,7 +221,7 @@ def merge_stores(stores: Sequence[PathLike], out: PathLike, *, progress: OnProgr
     return write_store(target, in_order(pieces), fields, step, notify)
 
 
-def _merged_fields(stores: Sequence[Store]) -> tuple[dict[str, Field], list[dict[str, NDArray[np.int64]]]]:
+def merged_fields(stores: Sequence[Store]) -> tuple[dict[str, Field], list[Numbers]]:
     """The fields of the merged store; and for each store the new numbers of the classes of its fields."""
     first = stores[0]
     fields = dict(first.manifest.fields)

@@ -106,7 +106,7 @@ def write_store(
             shards, statistics = [], Statistics()
             for index, group in enumerate(_shards(pieces, max(1, most))):
                 folder = workspace.store / shard_path(name, index)
-                shards.append(_write_shard(folder, group, fields, first, statistics, advance))
+                shards.append(write_shard(folder, group, fields, first, statistics, advance))
                 sync(folder.parent)
             summary = statistics.summary()
             if "channels" not in summary and (pooled := _pooled(pieces)) is not None:
@@ -158,7 +158,7 @@ def _shards(pieces: Sequence[Piece], most: int) -> Iterator[list[Piece]]:
         yield group
 
 
-def _write_shard(
+def write_shard(
     folder: Path,
     pieces: Sequence[Piece],
     fields: Mapping[str, Field],
@@ -166,6 +166,13 @@ def _write_shard(
     statistics: Statistics,
     advance: Callable[[int], None],
 ) -> Shard:
+    """Write the rows of pieces as one shard, in a folder that is not there yet, and sync it.
+
+    Args:
+        first: the store whose layout it has.
+        statistics: receives the sums of its values.
+        advance: called with the number of rows that were written.
+    """
     files: dict[str, BinaryIO] = {}
     lengths = {group: 0 for name, each in fields.items() for group in each.groups(name)}
     try:

@@ -110,6 +110,47 @@ class Statistics:
         return summary
 
 
+#: A split's statistics as the manifest has them, its samples, and the pixels of its images.
+Summary = tuple[Mapping[str, Any], int, int]
+
+
+def join_summaries(first: Summary, second: Summary) -> dict[str, Any]:
+    """The statistics of the samples of two splits together, from those of each; what only one tells is left out.
+
+    Class counts of the second may be longer: classes come after those of the first.
+    """
+    (a, rows_a, pixels_a), (b, rows_b, pixels_b) = first, second
+    joined: dict[str, Any] = {}
+    for name in ("class_counts", "object_counts"):
+        if name in a and name in b:
+            counts = np.zeros(max(len(a[name]), len(b[name])), np.int64)
+            counts[: len(a[name])] += np.array(a[name], np.int64)
+            counts[: len(b[name])] += np.array(b[name], np.int64)
+            joined[name] = counts.tolist()
+    if "objects" in a and "objects" in b:
+        joined["objects"] = _add_range(*({k: each["objects"][k] for k in ("total", "min", "max")} for each in (a, b)))
+        joined["objects"]["mean"] = joined["objects"]["total"] / (rows_a + rows_b)
+    moments = channel_moments(a), channel_moments(b)
+    if moments[0] and moments[1] and len(moments[0][0]) == len(moments[1][0]) and moments[0][2] == moments[1][2]:
+        weights = [pixels_a, pixels_b]
+        means, stds = (np.array([each[i] for each in moments if each], np.float64) for i in (0, 1))
+        mean = np.average(means, axis=0, weights=weights)
+        variance = np.average(stds**2 + (means - mean) ** 2, axis=0, weights=weights)
+        joined["channels"] = {"mean": mean.tolist(), "std": np.sqrt(variance).tolist(), "scale": moments[0][2]}
+        reduction = max(each["channels"].get("reduction", 1) for each in (a, b))
+        joined["channels"] |= {"reduction": reduction} if reduction > 1 else {}
+    if "masks" in a and "masks" in b:
+        joined["masks"] = _add_masks(a["masks"], b["masks"])
+    if "sizes" in a and "sizes" in b:
+        sizes: dict[str, Any] = {}
+        for name in ("height", "width"):
+            one, other = a["sizes"][name], b["sizes"][name]
+            mean = (one["mean"] * rows_a + other["mean"] * rows_b) / (rows_a + rows_b)
+            sizes[name] = {"min": min(one["min"], other["min"]), "max": max(one["max"], other["max"]), "mean": mean}
+        joined["sizes"] = {**sizes, "distinct": _add_distinct(a["sizes"]["distinct"], b["sizes"]["distinct"])}
+    return joined
+
+
 def channel_moments(statistics: Mapping[str, Any]) -> tuple[list[float], list[float], float] | None:
     """Mean and standard deviation of each channel in a split's statistics, of values divided by the third.
 

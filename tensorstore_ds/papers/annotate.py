@@ -29,8 +29,7 @@ def annotate(
     >>> tsds.annotate("photos.tsds", license="CC-BY-4.0", citation="Us, 2026").sha256      # doctest: +SKIP
 
     Only the manifest is written again, in one step. With it the digest changes, by which the store is known: whoever
-    opened the store before reads on from what is mapped, and gets an error, `replaced`, for what is not. So annotate a
-    store before it is used.
+    opened the store before reads on, and who asks for the old digest is refused.
 
     Args:
         path: of the store.

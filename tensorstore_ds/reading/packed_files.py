@@ -45,9 +45,9 @@ class Member(NamedTuple):
     end: int
 
 
-def find_files(path: Path, sha256: str | None = None) -> StoreFiles:
-    """The files of the store at a path, a folder or a packed store; raises as `StoreFiles`."""
-    return PackedFiles(path, sha256) if path.is_file() else StoreFiles(path, sha256)
+def find_files(path: Path, sha256: str | None = None, root: bytes = b"") -> StoreFiles:
+    """The files of the store at a path, a folder or a packed store; as `StoreFiles`."""
+    return PackedFiles(path, sha256) if path.is_file() else StoreFiles(path, sha256, root)
 
 
 class PackedFiles(StoreFiles):

@@ -73,16 +73,21 @@ def open(
         if problems:
             raise FormatError(problems)
         return Store(found)
-    root = tidied(path)
-    files = find_files(root, sha256)
+    return _open_here(tidied(path), sha256)
+
+
+def _open_here(path: Path, sha256: str | None, root: bytes = b"") -> Store:
+    """As `open`, on this disk; `root` is that of `StoreFiles`."""
+    files = find_files(path, sha256, root)
     problems = check_root_files(files.manifest) or check_data_files(files)
     if problems:
-        raise FormatError(problems, f"Check the copy with: tsds verify {shlex.quote(str(root))}")
+        raise FormatError(problems, f"Check the copy with: tsds verify {shlex.quote(str(path))}")
     return Store(files)
 
 
 class Store:
-    """An open store. It pickles as its path and digest, and is opened again where it is unpickled.
+    """An open store. It pickles as its path and manifest, and is opened again where it is unpickled: as it was, if it
+    has grown meanwhile.
 
     Attributes:
         path: the absolute path of its directory, or of the one file that it is packed into; of a store by URL, that of
@@ -169,7 +174,7 @@ class Store:
     def __reduce__(self) -> tuple[Callable[[], Store], tuple[()]]:
         origin = self._files.origin
         if origin is None:
-            return functools.partial(open, self.path, sha256=self.sha256), ()
+            return functools.partial(_open_here, self.path, self.sha256, self._files.root), ()
         folder, limit = origin.cache_dir, origin.cache_limit
         return functools.partial(open, origin.url, sha256=self.sha256, cache_dir=folder, cache_limit=limit), ()
 

@@ -35,6 +35,7 @@ class StoreFiles:
         path: of the store's directory.
         manifest: what the store says of itself.
         sha256: the digest of its root's ``zarr.json``, which lists the digests of all others: the store's name.
+        root: the bytes of its root's ``zarr.json``.
         origin: of a store by URL.
         held: what is to live as long as these files.
     """
@@ -42,16 +43,24 @@ class StoreFiles:
     origin: Origin | None = None
     held: object = None
 
-    def __init__(self, path: Path, sha256: str | None = None) -> None:
+    def __init__(self, path: Path, sha256: str | None = None, root: bytes = b"") -> None:
         """Read the manifest.
+
+        Args:
+            sha256: of the store that is meant.
+            root: the bytes of its root as they were, if it may have grown since: then it is read as it was.
 
         Raises:
             FormatError: there is no store, or another one than `sha256`.
         """
         self.path = path
-        data, self._identity = self._read_root()
+        self.root, self._identity = self._read_root()
         self.manifest: Manifest
-        self.manifest, self.sha256 = parse_root(data)
+        self.manifest, self.sha256 = parse_root(self.root)
+        if root and self.sha256 != sha256:
+            manifest, digest = parse_root(root)
+            if digest == sha256 and _begins_so(self.manifest, manifest):
+                self.root, self.manifest, self.sha256 = root, manifest, digest
         if sha256 is not None and self.sha256 != sha256.lower():
             message = f"expected the store {sha256}, found the store {self.sha256}."
             raise FormatError(Problem("zarr.json", "checksum", message))
@@ -115,7 +124,9 @@ class StoreFiles:
             if self._identity_at_path() == self._identity:
                 return
             data, identity = self._read_root()
-            if parse_root(data)[1] == self.sha256:  # the same one, touched or copied into its place
+            found, sha256 = parse_root(data)
+            # the same one, touched or copied into its place; or one with more shards, or other notes
+            if sha256 == self.sha256 or _begins_so(found, self.manifest):
                 self._identity = identity
                 return
         except (OSError, FormatError):
@@ -131,6 +142,14 @@ class StoreFiles:
     def _read_root(self) -> tuple[bytes, Identity]:
         """The bytes of the root's ``zarr.json``, and what tells the file from another in its place."""
         return _read_root(self.path)
+
+
+def _begins_so(grown: Manifest, manifest: Manifest) -> bool:
+    """Whether a store has all shards of another one, the same files, before any others."""
+    return (grown.layout, grown.chunk_size) == (manifest.layout, manifest.chunk_size) and all(
+        name in grown.splits and grown.splits[name].shards[: len(split.shards)] == split.shards
+        for name, split in manifest.splits.items()
+    )
 
 
 def start_of(file: IO[bytes]) -> int:

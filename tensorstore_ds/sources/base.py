@@ -130,7 +130,7 @@ class Source(Protocol):
     #: Whether every process of a planned conversion scans on its own, because what a scan finds is no plain data.
     is_scanned_again: ClassVar[bool] = False
     #: Whether several samples are parts of one image: a division into splits keeps them together.
-    has_parts: ClassVar[bool] = False
+    has_parts: bool = False
     path: Path
     options: SourceOptions
     images: Path  # the folder that the paths in references begin at

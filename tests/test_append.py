@@ -1,0 +1,283 @@
+"""Samples appended to a store: compared with a conversion of all, under readers, kills and a full disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from PIL import Image
+
+import tensorstore_ds as tsds
+from small_stores import class_folders, tsds as command, voc
+from tensorstore_ds.editing import append as module
+from tensorstore_ds.errors import ConversionError, FormatError, OptionError, SourceError
+from tensorstore_ds.format.statistics import Statistics, join_summaries
+
+
+def photos(root: Path, count: int, *classes: str, start: int = 0, size: int | None = 12) -> Path:
+    for label, name in enumerate(classes or ("cat", "dog")):
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for i in range(start, start + count):
+            rng = np.random.default_rng([label, i])
+            height = size or 10 + i % 7
+            Image.fromarray(rng.integers(0, 256, (height, 9, 3), np.uint8)).save(root / name / f"{i:03d}.png")
+    return root
+
+
+def convert(source: Path, out: Path, **options: Any) -> tsds.Store:
+    tsds.convert(source, out, tsds.ConvertOptions(workers=0, **options))
+    return tsds.open(out)
+
+
+def samples(store: tsds.Store, split: str = "train") -> dict[str, tuple[bytes, str]]:
+    """Image and class by key."""
+    part = store[split]
+    classes = part.fields["label"].classes
+    found = {}
+    for row in range(len(part)):
+        image = part["image"][row]
+        data = image if isinstance(image, bytes) else image.tobytes()
+        found[part["key"][row]] = (data, classes[int(part["label"][row])])
+    return found
+
+
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"layout": "zarr"},
+    {"size": (8, 8), "fit": "crop", "color": "gray"},
+    {"encoding": "jpeg"},
+    {"encoding": "source"},
+]
+
+
+@pytest.mark.parametrize("options", WAYS, ids=lambda each: "-".join(map(str, each.values())) or "raw")
+@pytest.mark.parametrize("size", [12, None], ids=["one-size", "sizes"])
+def test_a_folder_that_has_grown(tmp_path: Path, options: dict[str, Any], size: int | None) -> None:
+    root = photos(tmp_path / "photos", 5, size=size)
+    opened = convert(root, tmp_path / "s.tsds", shard_nbytes=2000, **options)
+    before = samples(opened)
+    photos(root, 3, "cat", "ant", start=5, size=size)
+    summary = tsds.append(tmp_path / "s.tsds", root, workers=0)
+    assert summary.rows == {"train": 16}
+    grown, whole = tsds.open(tmp_path / "s.tsds"), convert(root, tmp_path / "whole.tsds", **options)
+    assert samples(grown) == samples(whole)
+    assert grown["train"].fields["label"].classes == ("cat", "dog", "ant")
+    assert tsds.verify(tmp_path / "s.tsds") == []
+    assert samples(opened) == before  # who has it open sees what it was
+    assert list(samples(grown))[:10] == list(before)
+    one, other = (each.manifest.splits["train"].statistics for each in (grown, whole))
+    assert sorted(one["class_counts"]) == sorted(other["class_counts"])
+    np.testing.assert_allclose(one["channels"]["mean"], other["channels"]["mean"], rtol=1e-12)
+    np.testing.assert_allclose(one["channels"]["std"], other["channels"]["std"], rtol=1e-9)
+    assert one["sizes"]["height"] == pytest.approx(other["sizes"]["height"])
+    assert grown.manifest.provenance["edited"][-1]["command"] == "append"
+    assert not list(tmp_path.glob("*.append*"))
+
+
+def test_pixels_of_differing_sizes_get_one_more(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", 5, size=None)
+    convert(root, tmp_path / "s.tsds", encoding="raw")
+    photos(root, 1, "cat", start=5, size=None)
+    tsds.append(tmp_path / "s.tsds", root, workers=0)
+    assert samples(tsds.open(tmp_path / "s.tsds")) == samples(convert(root, tmp_path / "w.tsds", encoding="raw"))
+
+
+def test_objects_and_a_split_that_is_new(tmp_path: Path) -> None:
+    convert(voc(tmp_path / "a", "x", "y"), tmp_path / "s.tsds")
+    more = voc(tmp_path / "b", "z", boxes=(("dog", 1, 2, 8, 9), ("cat", 0, 0, 3, 3)))
+    (more / "ImageSets/Main").mkdir(parents=True)
+    (more / "ImageSets/Main/val.txt").write_text("z\n")
+    tsds.append(tmp_path / "s.tsds", more, workers=0)
+    store = tsds.open(tmp_path / "s.tsds")
+    assert {name: len(store[name]) for name in store} == {"train": 2, "val": 1}
+    assert store.manifest.fields["objects"].classes == ("cat", "dog")
+    assert store["val"]["objects"][0]["labels"].tolist() == [1, 0]
+    assert store.manifest.splits["val"].statistics["object_counts"] == [1, 1]
+    assert tsds.verify(tmp_path / "s.tsds") == []
+
+
+def test_what_is_not_new_or_does_not_fit_is_refused(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", 3)
+    path = convert(root, tmp_path / "s.tsds").path
+    state = (path / "zarr.json").read_bytes()
+    with pytest.raises(OptionError, match="expected samples that are new, found 6 that the store has"):
+        tsds.append(path, root, workers=0)
+    photos(tmp_path / "large", 2, start=10, size=30)
+    with pytest.raises(OptionError, match="found another image"):
+        tsds.append(path, tmp_path / "large", workers=0)
+    with pytest.raises(OptionError, match="found another"):
+        tsds.append(path, voc(tmp_path / "voc", "x"), workers=0)
+    with pytest.raises(OptionError, match="sized: expected an option of ConvertOptions"):
+        tsds.append(path, root, sized=3)
+    with pytest.raises(SourceError, match="expected an image file"):
+        photos(root, 1, start=7)
+        (root / "cat/007.png").write_bytes(b"none")
+        tsds.append(path, root, workers=0)
+    with pytest.raises(OptionError, match="found a packed one"):
+        tsds.pack(path, tmp_path / "s.tsds.zip")
+        tsds.append(tmp_path / "s.tsds.zip", root)
+    assert (path / "zarr.json").read_bytes() == state
+    assert tsds.verify(path) == []
+    (root / "cat/007.png").unlink()
+    shutil.rmtree(tmp_path / "s.tsds.append.partial", ignore_errors=True)
+    (tmp_path / "s.tsds.append").mkdir()
+    with pytest.raises(OptionError, match="there is something else"):
+        tsds.append(path, root, workers=0)
+
+
+def test_bad_samples_are_left_out(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", 3)
+    path = convert(root, tmp_path / "s.tsds").path
+    photos(root, 2, start=3)
+    (root / "cat/003.png").write_bytes(b"none")
+    summary = tsds.append(path, root, workers=0, on_error="skip")
+    assert (summary.rows, summary.skipped) == ({"train": 9}, {"not-an-image": 1})
+
+
+def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = photos(tmp_path / "photos", 3)
+    path = convert(root, tmp_path / "s.tsds").path
+    state = (path / "zarr.json").read_bytes()
+    photos(root, 2, start=3)
+
+    def full(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    for name in ("write_shard", "write_file"):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, full)
+            with pytest.raises(ConversionError, match="the disk is full"):
+                tsds.append(path, root, workers=0)
+        assert (path / "zarr.json").read_bytes() == state
+        assert tsds.verify(path) == []
+    assert tsds.append(path, root, workers=0).rows == {"train": 10}
+
+
+@pytest.mark.slow
+def test_a_call_that_is_killed_at_any_moment(tmp_path: Path) -> None:
+    """The store is what it was, or what it is to be; and the same call ends the work."""
+    root = photos(tmp_path / "photos", 8)
+    first = convert(root, tmp_path / "first.tsds", shard_nbytes=2000).path
+    photos(root, 8, start=8)
+    script = f"import tensorstore_ds as t; t.append({str(tmp_path / 's.tsds')!r}, {str(root)!r}, workers=0)"
+    shutil.copytree(first, tmp_path / "s.tsds")
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", script], check=True)
+    whole, lasts = samples(tsds.open(tmp_path / "s.tsds")), time.monotonic() - began
+    for part in (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95):
+        shutil.rmtree(tmp_path / "s.tsds")
+        shutil.copytree(first, tmp_path / "s.tsds")
+        process = subprocess.Popen([sys.executable, "-c", script])
+        time.sleep(part * lasts)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        found = samples(tsds.open(tmp_path / "s.tsds"))
+        assert len(found) in (16, 32) and found.items() <= whole.items()
+        if len(found) == 16:
+            tsds.append(tmp_path / "s.tsds", root, workers=0)
+        else:
+            with pytest.raises(OptionError, match="samples that are new"):
+                tsds.append(tmp_path / "s.tsds", root, workers=0)
+        assert samples(tsds.open(tmp_path / "s.tsds")) == whole
+        assert tsds.verify(tmp_path / "s.tsds") == []
+        assert not [name for name in os.listdir(tmp_path) if name.endswith(".append")]
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", 3)
+    path = convert(root, tmp_path / "s.tsds").path
+    photos(root, 1, start=3)
+    with module._locked(path), pytest.raises(ConversionError, match="another process appends to this store now"):
+        tsds.append(path, root, workers=0)
+    assert tsds.append(path, root, workers=0).rows == {"train": 8}
+
+
+def test_a_loader_goes_on_while_a_store_grows(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", 4)
+    path = convert(root, tmp_path / "s.tsds", shard_nbytes=600).path
+    opened = tsds.open(path)
+    first = opened["train"]["image"][0].copy()
+    photos(root, 4, start=4)
+    tsds.append(path, root, workers=0)
+    assert len(opened["train"]) == 8
+    np.testing.assert_array_equal(opened["train"]["image"][0], first)
+    assert opened["train"]["image"][7].shape == (12, 9, 3)  # a shard that was not opened before
+    assert len(tsds.open(path)["train"]) == 16
+
+
+def test_a_store_that_was_pickled_before_is_what_it_was(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", 4)
+    path = convert(root, tmp_path / "s.tsds", shard_nbytes=600).path
+    opened, pickled = tsds.open(path), pickle.dumps(tsds.open(path))
+    photos(root, 4, start=4)
+    tsds.append(path, root, workers=0)
+    again = pickle.loads(pickled)  # noqa: S301  # of this process
+    assert (again.sha256, samples(again)) == (opened.sha256, samples(opened))
+    shutil.rmtree(path)
+    convert(photos(tmp_path / "others", 8, "ox"), path, shard_nbytes=600)
+    with pytest.raises(FormatError, match="expected the store"):
+        pickle.loads(pickled)  # noqa: S301
+
+
+def test_a_note_is_no_other_store(tmp_path: Path) -> None:
+    path = convert(photos(tmp_path / "photos", 4), tmp_path / "s.tsds", shard_nbytes=600).path
+    opened = tsds.open(path)
+    tsds.annotate(path, license="CC0-1.0")
+    assert opened["train"]["image"][7].shape == (12, 9, 3)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.integers(0, 2), min_size=1, max_size=30), st.integers(0, 30), st.sampled_from([np.uint8, np.float32])
+)
+def test_statistics_of_two_parts_are_those_of_the_whole(labels: list[int], cut: int, dtype: Any) -> None:
+    rng = np.random.default_rng(len(labels))
+    pixels = rng.integers(0, 256, (len(labels), 4, 3, 3)).astype(dtype)
+    sizes = rng.integers(1, 5, (len(labels), 2)).astype(np.int32)
+    cut = cut % (len(labels) + 1)
+
+    def of(part: slice) -> tuple[dict[str, Any], int, int]:
+        statistics, count = Statistics(), len(labels[part])
+        statistics.add_labels(np.array(labels[part], np.int64), 3)
+        statistics.add_objects(np.array(labels[part], np.int64), np.array(labels[part], np.int64), 3)
+        statistics.add_sizes(sizes[part])
+        statistics.add_pixels(pixels[part])
+        return statistics.summary(), count, count * 12
+
+    if not 0 < cut < len(labels):
+        return
+    whole, joined = of(slice(None))[0], join_summaries(of(slice(cut)), of(slice(cut, None)))
+    assert json.loads(json.dumps(joined)).keys() == whole.keys()
+    for name in ("class_counts", "object_counts"):
+        assert joined[name] == whole[name]
+    assert joined["objects"] == pytest.approx(whole["objects"])
+    assert joined["sizes"]["distinct"] == whole["sizes"]["distinct"]
+    assert joined["sizes"]["width"] == pytest.approx(whole["sizes"]["width"])
+    np.testing.assert_allclose(joined["channels"]["mean"], whole["channels"]["mean"], rtol=1e-9)
+    np.testing.assert_allclose(joined["channels"]["std"], whole["channels"]["std"], rtol=1e-6, atol=1e-6)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", 3)
+    convert(root, tmp_path / "s.tsds")
+    photos(root, 2, "kitten", start=9)
+    (tmp_path / "names.txt").write_text("kitten = cat\n")
+    done = command("append", tmp_path / "s.tsds", root, "--class-map", tmp_path / "names.txt")
+    assert done.exit_code == 0, done.output
+    assert "8 samples" in done.output
+    assert tsds.open(tmp_path / "s.tsds").manifest.fields["label"].classes == ("cat", "dog")
+    again = command("append", tmp_path / "s.tsds", root)
+    assert again.exit_code == 1 and "expected samples that are new" in again.output
+    none = command("append", tmp_path / "nowhere.tsds", class_folders(tmp_path / "c", "cat"))
+    assert none.exit_code == 1 and "there is no such store" in none.output
