@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from tensorstore_ds import archives
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.options import user_path
 
@@ -41,13 +43,23 @@ def open_file(path: str | Path, where: str, buffering: int = -1) -> BinaryIO:
         SourceError: `unreadable-file`.
         ConversionError: the machine fails, not the file.
     """
-    return open(_descriptor(path, where)[0], "rb", buffering)
+    try:
+        return open(_descriptor(path, where)[0], "rb", buffering)
+    except SourceError:
+        if (data := _member(path, where, FILE_LIMIT)) is None:
+            raise
+        return io.BytesIO(data)
 
 
 def read_file(path: str | Path, where: str, limit: int = FILE_LIMIT) -> bytes:
     """The bytes of a regular file; raises as `open_file` does, also for one of more than `limit` bytes."""
     # Without Python's file objects and context managers, which cost a tenth of the conversion of a small image.
-    descriptor, size = _descriptor(path, where)
+    try:
+        descriptor, size = _descriptor(path, where)
+    except SourceError:
+        if (member := _member(path, where, limit)) is None:
+            raise
+        return member
     try:
         pieces = [os.read(descriptor, size + 1)] if size <= limit else []
         if pieces and len(pieces[0]) == size:  # one byte more was asked for: this is the end
@@ -64,6 +76,72 @@ def read_file(path: str | Path, where: str, limit: int = FILE_LIMIT) -> bytes:
         message = f"expected a file of at most {limit:,} bytes, found {length:,}."
         raise SourceError(Problem(where, "unreadable-file", message))
     return b"".join(pieces)
+
+
+# --- folders and files, in archives too ---------------------------------------------------------------------------
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file, or one in an archive; an archive itself is a folder."""
+    if Path(path).is_file():
+        return not os.fspath(path).lower().endswith(archives.SUFFIXES) or archives.split(path) is None
+    found = archives.split(path)
+    return found is not None and found[0].find(found[1]) >= 0
+
+
+def is_dir(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a folder, an archive, or a folder in one."""
+    if Path(path).is_dir():
+        return True
+    found = archives.split(path)
+    return found is not None and found[0].is_folder(found[1])
+
+
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file or a folder, or one in an archive."""
+    return Path(path).exists() or is_file(path) or is_dir(path)
+
+
+def entries(path: str | os.PathLike[str]) -> Iterator[tuple[str, bool]]:
+    """What is in a folder, an archive or a folder in one, in any order: names, and whether each is a folder.
+
+    Links are followed. One that leads nowhere is no folder.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        with os.scandir(path) as found:
+            for entry in found:
+                yield entry.name, entry.is_dir()
+    except NotADirectoryError:
+        place = archives.split(path)
+        if place is None:
+            raise
+        yield from place[0].entries(place[1])
+
+
+def status_of(path: str | os.PathLike[str]) -> os.stat_result:
+    """What the system says of a file, or of the archive that it is in; raises `OSError`."""
+    try:
+        return os.stat(path)  # noqa: PTH116  # several times as quick as a Path's for one call a sample
+    except NotADirectoryError:
+        place = archives.split(path)
+        if place is None:
+            raise
+        return place[0].path.stat()
+
+
+def _member(path: str | os.PathLike[str], where: str, limit: int) -> bytes | None:
+    """The bytes of a file in an archive; None if the path leads into none."""
+    place = archives.split(path)
+    if place is None or not place[1]:
+        return None
+    number = place[0].find(place[1])
+    if number < 0:
+        message = f"cannot be read: {os.strerror(errno.ENOENT)}."
+        raise SourceError(Problem(where, "unreadable-file", message))
+    return place[0].read(number, where, limit)
 
 
 def read_lines(path: Path, what: str) -> list[str]:

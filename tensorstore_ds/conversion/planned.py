@@ -36,6 +36,7 @@ from tensorstore_ds.conversion.workspace import PLAN, versions
 from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, one_line
 from tensorstore_ds.format.manifest_parser import parse_fields
+from tensorstore_ds.regular_files import exists, is_file, status_of
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.sources.base import Contents, Reference, Source
 from tensorstore_ds.sources.files import PackedStrings
@@ -116,12 +117,12 @@ class Plan:
         opened = FORMATS[self.data["source_format"]].load()(plain.load(self.data["source"]), self.options)
         source = as_wanted([opened], self.options)
         where = str(source.path)
-        if not source.path.exists():
+        if not exists(source.path):
             message = "this process does not see the source that was planned."
             raise SourceError(Problem(where, "no-such-source", message), "Mount it at the same path on every machine.")
         for name, size, sha256 in self.data["probes"]:
             path = Path(plain.load(name))
-            if not path.is_file() or path.stat().st_size != size or (sha256 and _sha256(path) != sha256):
+            if not is_file(path) or status_of(path).st_size != size or (sha256 and _sha256(path) != sha256):
                 message = "expected the file that was planned with, found another or none."
                 raise SourceError(Problem(str(path), "source-changed", message), _ANOTHER_SOURCE)
         if source.is_scanned_again:
@@ -254,8 +255,8 @@ def _probes(prepared: Prepared) -> list[list[Any]]:
         probes.append([plain.dump(str(path)), path.stat().st_size, _sha256(path)])
     for split in prepared.splits.values():
         for name in source.files(next(iter(split))) if len(split) else ():
-            if Path(name).is_file():
-                probes.append([plain.dump(name), Path(name).stat().st_size, ""])
+            if is_file(name):
+                probes.append([plain.dump(name), status_of(name).st_size, ""])
     return probes
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tensorstore_ds.archives import COMPRESSED
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import os_errors
+from tensorstore_ds.regular_files import entries, exists, is_dir, os_errors
 
 if TYPE_CHECKING:
     from tensorstore_ds.sources.base import Source, SourceOptions
@@ -59,19 +60,30 @@ def open_source(path: Path, format: str = "auto", options: SourceOptions | None 
     from tensorstore_ds.sources.base import SourceOptions  # imports NumPy, which the list of formats does not need
 
     with os_errors(str(path)):  # such as a name that is too long
-        exists = path.exists()
-    if not exists:
+        is_there = exists(path)
+    if not is_there:
         raise SourceError(Problem(str(path), "no-such-source", "there is no such file or folder."))
+    path = _inside(path)
     names = [format] if format != "auto" else [n for n, each in FORMATS.items() if each.load().detect(path)]
     if len(names) == 1:
         return FORMATS[names[0]].load()(path, options or SourceOptions())
     if names:
         problem = Problem(str(path), "ambiguous-format", f"this could be {' or '.join(names)}.")
         raise SourceError(problem, "Name the format with `format`, or convert one data set, by its own folder.")
-    if path.is_dir() and not (path / "zarr.json").exists():
+    if is_dir(path) and not exists(path / "zarr.json"):
         _check_images(path)
     problem = Problem(str(path), "unknown-format", "no known data set format was recognized.")
     raise SourceError(problem, _advice(path))
+
+
+def _inside(path: Path) -> Path:
+    """The one folder at the top of an archive, as archives often have it; else the path itself."""
+    from tensorstore_ds.sources.files import LITTER
+
+    if path.is_dir() or not is_dir(path):
+        return path
+    shown = [each for each in entries(path) if each[0][0] != "." and each[0].lower() not in LITTER]
+    return _inside(path / shown[0][0]) if len(shown) == 1 and shown[0][1] else path
 
 
 def _check_images(path: Path) -> None:
@@ -96,9 +108,9 @@ def _advice(path: Path) -> str:
     """What to do about a path that no format recognizes."""
     from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 
-    if path.suffix.lower() in (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z"):
-        return "It seems to be an archive: unpack it, and name the folder."
-    if path.is_dir() and (path / "zarr.json").exists():
+    if path.name.lower().endswith(COMPRESSED):
+        return "It seems to be a compressed archive: decompress it, and name the folder, or the .tar file."
+    if is_dir(path) and exists(path / "zarr.json"):
         return "It seems to be a store: read it as it is, or write it again with tsds repack."
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return "It seems to be one image: name the folder that holds the images."

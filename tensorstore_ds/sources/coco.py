@@ -18,7 +18,7 @@ from tensorstore_ds.errors import Problem, SourceError, one_line
 from tensorstore_ds.format.kinds import OBJECT_VALUES, ObjectsField
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.imaging.outlines import joined_polygons, parse_counts
-from tensorstore_ds.regular_files import open_file, os_errors, read_file, read_head
+from tensorstore_ds.regular_files import entries, is_dir, is_file, open_file, os_errors, read_file, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import LITTER, PackedStrings, encoding_problem, glance
 from tensorstore_ds.sources.names import absent_keypoints, check_listed, flip_pairs, order_classes
@@ -121,8 +121,8 @@ class CocoSource(Source):
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
-        self._root = path.parent if path.is_file() else path  # what the paths of JSON files are relative to
-        above = path.is_file() and self._root.name == "annotations"
+        self._root = path.parent if is_file(path) else path  # what the paths of JSON files are relative to
+        above = is_file(path) and self._root.name == "annotations"
         self.images = options.images or (self._root.parent if above else self._root)
         self._jsons: dict[str, str] = {}  # by split
         self._labels: dict[str, dict[int | str, int]] = {}  # by split, those of the ids of categories
@@ -266,7 +266,7 @@ class CocoSource(Source):
 
         def hits(folder: str) -> int:
             paths = (inside(image.file_name, folder) for image in images[:_TRIED])
-            return sum(path is not None and (self.images / path).is_file() for path in paths)
+            return sum(path is not None and is_file(self.images / path) for path in paths)
 
         with os_errors(str(self.images)):
             return max(folders, key=hits)
@@ -459,11 +459,11 @@ def _said(error: BaseException) -> str:
 
 def find(path: Path) -> list[str]:
     """The JSON files of COCO at `path`, relative to it, or to its folder; none if there are none."""
-    if path.is_file():
+    if is_file(path):
         return [path.name] if _is_coco(path) else []
     sniffed = Counter[str]()
     found = []
-    for file in sorted(glance(path) if path.is_dir() else ()):
+    for file in sorted(glance(path) if is_dir(path) else ()):
         folder = file.rpartition("/")[0]
         if file.lower().endswith(".json") and "/" not in folder and sniffed[folder] < _SNIFFED:
             sniffed[folder] += 1
@@ -475,7 +475,7 @@ def _is_coco(path: Path) -> bool:
     if path.suffix.lower() != ".json" or path.name.startswith("."):
         return False
     try:
-        return path.is_file() and _BEGINNING.match(read_head(path, _HEAD)) is not None
+        return is_file(path) and _BEGINNING.match(read_head(path, _HEAD)) is not None
     except (OSError, SourceError):
         return False
 
@@ -545,7 +545,7 @@ class _Names:
         if folder not in self._folders:
             with os_errors(folder or str(self._root)):
                 place = self._root / folder
-                self._folders[folder] = {each.name for each in place.iterdir()} if place.is_dir() else set()
+                self._folders[folder] = {each for each, _ in entries(place)} if is_dir(place) else set()
         return name in self._folders[folder]
 
 
@@ -555,7 +555,7 @@ def _not_listed(root: Path, listed: set[str]) -> list[Problem]:
     for folder in sorted({path[: path.rfind("/") + 1] for path in listed}):
         place = root / folder
         with os_errors(folder or str(root)):
-            names = sorted(entry.name for entry in place.iterdir()) if place.is_dir() else []
+            names = sorted(name for name, _ in entries(place)) if is_dir(place) else []
         for path in (folder + name for name in names if name[0] != "." and name.lower() not in LITTER):
             if PurePosixPath(path).suffix.lower() in IMAGE_SUFFIXES and path not in listed:
                 left_out.append(Problem(path, "not-listed", "not stored: no JSON file lists it."))

@@ -11,6 +11,7 @@ from typing import ClassVar
 from xml.etree.ElementTree import Element
 
 from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.regular_files import is_file
 from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
 from tensorstore_ds.sources.images import ImageIndex
@@ -41,13 +42,13 @@ class CvatSource(PackedSource):
     @classmethod
     def detect(cls, path: Path) -> bool:
         """Whether it is an XML file whose root is ``annotations``, or a folder with such files."""
-        if path.is_file():
+        if is_file(path):
             return file_root(path) == "annotations"
         return any("annotations" in roots for roots in folder_roots(path))
 
     def scan(self) -> Contents:
         """Read every XML file."""
-        xmls = [self.path.name] if self.path.is_file() else list(walk_files(self.path, {".xml"}))
+        xmls = [self.path.name] if is_file(self.path) else list(walk_files(self.path, {".xml"}))
         images = ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
         problems: list[Problem] = []
         used: dict[int, str] = {}  # the XML file of each image

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
-from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import accumulate, islice, pairwise
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any, overload
 
+from tensorstore_ds import archives
+from tensorstore_ds.archives import Archive
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import check_machine, unreadable
+from tensorstore_ds.packed_strings import PackedStrings as PackedStrings
+from tensorstore_ds.regular_files import check_machine, entries, is_file, unreadable
 
 #: What operating systems and archive programs leave behind; hidden names (``.DS_Store``) are passed over anyway.
 LITTER = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini"})
 
 _GLANCE_FOLDER = 1_000  # entries of one folder below the root, and of all, that `glance` looks at
 _GLANCE_ALL = 10_000
-_PACK = 65536  # strings that are packed at a time
 
 
 def walk_files(root: Path, suffixes: Collection[str], *, others: list[str] | None = None) -> Iterator[str]:
@@ -32,8 +32,20 @@ def walk_files(root: Path, suffixes: Collection[str], *, others: list[str] | Non
         suffixes: in lower case with their dot; a file's own may be in any case.
         others: receives the paths of whatever else there is.
     """
+    if place := archives.split(root):
+        yield from _walk_archive(*place, tuple(suffixes), others)
+        return
     for run in _walk(str(root), "", (), tuple(suffixes), others):
         yield from run
+
+
+def _walk_archive(archive: Archive, folder: str, suffixes: tuple[str, ...], others: list[str] | None) -> Iterator[str]:
+    for name in archive.below(folder):
+        if all(part[0] != "." and part.lower() not in LITTER for part in name.split("/")):
+            if name.lower().endswith(suffixes):
+                yield name
+            elif others is not None:
+                others.append(name)
 
 
 def _walk(
@@ -46,8 +58,8 @@ def _walk(
         identity = (status.st_dev, status.st_ino)
         if identity in above:
             raise _loop(prefix)
-        with os.scandir(f"{root}/{prefix}") as entries:
-            for entry in entries:
+        with os.scandir(f"{root}/{prefix}") as found:
+            for entry in found:
                 name = entry.name
                 if name[0] == "." or name.lower() in LITTER:
                     continue
@@ -97,6 +109,9 @@ def find_file(root: Path, suffixes: Collection[str]) -> tuple[str | None, int]:
     None if there is none among the first hundred thousand. Links to folders are not followed.
     """
     others = 0
+    if archives.split(root):
+        skipped: list[str] = []
+        return next(walk_files(root, suffixes, others=skipped), None), len(skipped)
     for folder, below, files in os.walk(root):
         below[:] = sorted(name for name in below if name[0] != "." and name.lower() not in LITTER)
         shown = [name for name in sorted(files) if name[0] != "." and name.lower() not in LITTER]
@@ -112,15 +127,14 @@ def find_file(root: Path, suffixes: Collection[str]) -> tuple[str | None, int]:
 def _entries(folder: str, limit: int) -> list[tuple[str, bool]]:
     """Name, and whether it is a folder, of some entries; of a folder with more, also an XML file beside the first."""
     try:
-        with os.scandir(folder) as entries:
-            shown = (e for e in entries if e.name[0] != "." and e.name.lower() not in LITTER)
-            some = [(e.name, e.is_dir()) for e in islice(shown, limit)]
+        shown = (each for each in entries(folder) if each[0][0] != "." and each[0].lower() not in LITTER)
+        some = list(islice(shown, limit))
     except OSError as error:
         check_machine(folder, error)
         return []
     if some and len(some) == limit:  # some file systems list files as they were written: images first, then XML
         annotation = Path(folder, some[0][0]).with_suffix(".xml")
-        some += [(annotation.name, False)] if annotation.is_file() else []
+        some += [(annotation.name, False)] if is_file(annotation) else []
     return some
 
 
@@ -145,62 +159,3 @@ def encodable(paths: Iterable[str], problems: list[Problem]) -> list[str]:
     bad = [(path, encoding_problem(path)) for path in paths]
     problems += [problem for _, problem in bad if problem]
     return [path for path, problem in bad if not problem]
-
-
-class PackedStrings(Sequence[str]):
-    """Strings back to back in one buffer, to which more can only be added: a million paths cost about 50 MB.
-
-    >>> PackedStrings(["a", "bc", "d"])[1:]
-    ['bc', 'd']
-    """
-
-    __slots__ = ("_bytes", "_offsets")
-
-    def __init__(self, strings: Iterable[str] = ()) -> None:
-        self._bytes = bytearray()
-        self._offsets = array("q", [0])
-        self.extend(strings)
-
-    @classmethod
-    def of(cls, data: Any, offsets: Any) -> PackedStrings:
-        """Those in two buffers: UTF-8 back to back, and int64 offsets of each and of the end. None can be added."""
-        made = cls()
-        made._bytes, made._offsets = data, offsets
-        return made
-
-    @property
-    def buffers(self) -> tuple[bytearray, array[int]]:
-        """The two buffers, as of `of`. Views."""
-        return self._bytes, self._offsets
-
-    def extend(self, strings: Iterable[str]) -> None:
-        """Add strings at the end."""
-        remaining = iter(strings)
-        # surrogates stand for the bytes of file names that are not UTF-8
-        while batch := [text.encode("utf-8", "surrogateescape") for text in islice(remaining, _PACK)]:
-            self._offsets.extend(islice(accumulate(map(len, batch), initial=len(self._bytes)), 1, None))
-            self._bytes += b"".join(batch)
-
-    def __len__(self) -> int:
-        return len(self._offsets) - 1
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            return self._between(start, stop) if step == 1 else [self[i] for i in range(start, stop, step)]
-        i = index + len(self) if index < 0 else index
-        if not 0 <= i < len(self):
-            raise IndexError(f"expected an index in [0, {len(self)}), found {index}")
-        return self._bytes[self._offsets[i] : self._offsets[i + 1]].decode("utf-8", "surrogateescape")
-
-    def __iter__(self) -> Iterator[str]:
-        for start in range(0, len(self), _PACK):
-            yield from self._between(start, min(start + _PACK, len(self)))
-
-    def _between(self, start: int, stop: int) -> list[str]:
-        ends = pairwise(self._offsets[start : stop + 1])
-        return [self._bytes[a:b].decode("utf-8", "surrogateescape") for a, b in ends]

@@ -13,7 +13,7 @@ import numpy as np
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.kinds.label import UNLABELLED
-from tensorstore_ds.regular_files import os_errors
+from tensorstore_ds.regular_files import entries, is_dir, os_errors
 from tensorstore_ds.sources import coco, masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import LITTER, PackedStrings, encodable, encoding_problem, glance, walk_files
@@ -42,7 +42,7 @@ class FolderSource(Source):
     @classmethod
     def detect(cls, path: Path) -> bool:
         """Whether there are images, and neither masks, XML files, a list that names images nor labels of a tool."""
-        if not path.is_dir() or masks.find(path) or coco.find(path):
+        if not is_dir(path) or masks.find(path) or coco.find(path):
             return False
         files = glance(path)
         names = [file.lower() for file in files]
@@ -138,7 +138,7 @@ class FolderSource(Source):
         for above in [f"{top}/" for top in tops] if self._level else [""]:
             folder = self.path / above
             with os_errors(above or str(folder)):
-                below = [entry.name for entry in folder.iterdir() if entry.is_dir()]
+                below = [name for name, is_folder in entries(folder) if is_folder]
             shown = (name for name in below if name[0] != "." and name.lower() not in LITTER)
             classes.update(name for name in shown if above + name not in filled)
         return {name for name in classes if encoding_problem(name) is None}

@@ -15,7 +15,7 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import os_errors
+from tensorstore_ds.regular_files import entries, is_dir, is_file, os_errors
 from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents
 from tensorstore_ds.sources.files import LITTER, PackedStrings, walk_files
 from tensorstore_ds.sources.objects import AnnotatedObject, ObjectTable
@@ -69,12 +69,12 @@ class ImglabSource(PackedSource):
     def detect(cls, path: Path) -> bool:
         """Whether it is an XML file whose root is ``dataset``, or a folder with such files."""
         return (
-            file_root(path) == "dataset" if path.is_file() else any("dataset" in roots for roots in folder_roots(path))
+            file_root(path) == "dataset" if is_file(path) else any("dataset" in roots for roots in folder_roots(path))
         )
 
     def scan(self) -> Contents:
         """Read every XML file."""
-        xmls = [self.path.name] if self.path.is_file() else list(walk_files(self.path, {".xml"}))
+        xmls = [self.path.name] if is_file(self.path) else list(walk_files(self.path, {".xml"}))
         if not xmls:
             raise SourceError(Problem(str(self.path), "empty-source", "expected XML files, found none."))
         files: list[_ImageList] = []
@@ -104,9 +104,9 @@ class ImglabSource(PackedSource):
         left_out = []
         for folder in sorted({image[: image.rfind("/") + 1] for image in listed}):
             with os_errors(folder or str(self.images)):
-                if not (self.images / folder).is_dir():
+                if not is_dir(self.images / folder):
                     continue  # its images are reported already
-                names = sorted(entry.name for entry in (self.images / folder).iterdir())
+                names = sorted(name for name, _ in entries(self.images / folder))
             for path in (folder + name for name in names if name[0] != "." and name.lower() not in LITTER):
                 if PurePosixPath(path).suffix.lower() in IMAGE_SUFFIXES and path not in listed:
                     left_out.append(Problem(path, "not-listed", "not stored: no XML file lists it."))
@@ -179,7 +179,7 @@ def _read_list(path: Path, xml: str, images: Path, folder: str) -> _ImageList:
             seen.add(image)
             result.listed.extend([image])
             with os_errors(image):
-                exists = (images / image).is_file()
+                exists = is_file(images / image)
             if not exists:
                 message = f"expected this image, which {where} lists, found none. Add it, or remove the entry."
                 raise SourceError(Problem(image, "no-image", message))

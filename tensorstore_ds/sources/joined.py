@@ -15,6 +15,7 @@ from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
+from tensorstore_ds.regular_files import is_file
 from tensorstore_ds.sources.base import FLAGS, LISTS, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings
 
@@ -77,7 +78,7 @@ class JoinedSource(Source):
     is_scanned_again: ClassVar[bool] = True
 
     def __init__(self, sources: Sequence[Source], options: SourceOptions, class_map: Mapping[str, str]) -> None:
-        names = [source.path.stem if source.path.is_file() else source.path.name for source in sources]
+        names = [source.path.stem if is_file(source.path) else source.path.name for source in sources]
         super().__init__(sources[0].path if len(sources) == 1 else Path(" + ".join(names)), options)
         if len(sources) == 1:
             self.name = sources[0].name  # type: ignore[misc]  # of the format that it has

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import read_head
+from tensorstore_ds.regular_files import is_dir, is_file, read_head
 from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents, Reference, Sample
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
 from tensorstore_ds.sources.images import ImageIndex, stem_of
@@ -40,12 +40,12 @@ class LabelmeSource(PackedSource):
     @classmethod
     def detect(cls, path: Path) -> bool:
         """Whether some JSON file of a folder begins with shapes."""
-        files = [file for file in glance(path) if file.lower().endswith(".json")] if path.is_dir() else []
+        files = [file for file in glance(path) if file.lower().endswith(".json")] if is_dir(path) else []
         return any(_SHAPES.search(read_head(path / file, _HEAD)) for file in files[:_PROBED])
 
     def scan(self) -> Contents:
         """Read every JSON file."""
-        files = [self.path.name] if self.path.is_file() else list(walk_files(self.path, {".json"}))
+        files = [self.path.name] if is_file(self.path) else list(walk_files(self.path, {".json"}))
         images = ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
         problems: list[Problem] = []
         left_out: list[Problem] = []

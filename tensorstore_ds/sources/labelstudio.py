@@ -16,7 +16,7 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
-from tensorstore_ds.regular_files import read_head
+from tensorstore_ds.regular_files import is_file, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
 from tensorstore_ds.sources.images import ImageIndex
@@ -61,15 +61,15 @@ class LabelStudioSource(PackedSource):
     @classmethod
     def detect(cls, path: Path) -> bool:
         """Whether it is a JSON file that begins with a list of annotated tasks, or a folder with one."""
-        if path.is_file():
+        if is_file(path):
             return path.suffix.lower() == ".json" and bool(_TASKS.match(read_head(path, _HEAD)))
         files = [file for file in glance(path) if file.lower().endswith(".json")]
         return any(cls.detect(path / file) for file in files[:_PROBED])
 
     def scan(self) -> Contents:
         """Read every export."""
-        found = [self.path.name] if self.path.is_file() else walk_files(self.path, {".json"})
-        files = [file for file in found if self.path.is_file() or self.detect(self._root / file)]
+        found = [self.path.name] if is_file(self.path) else walk_files(self.path, {".json"})
+        files = [file for file in found if is_file(self.path) or self.detect(self._root / file)]
         images = ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
         problems: list[Problem] = []
         left_out: list[Problem] = []

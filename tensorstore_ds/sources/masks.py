@@ -13,7 +13,7 @@ import numpy as np
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.imaging.codecs import decode_mask
-from tensorstore_ds.regular_files import TEXT_LIMIT, read_file
+from tensorstore_ds.regular_files import TEXT_LIMIT, entries, is_dir, is_file, read_file
 from tensorstore_ds.sources import coco
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
@@ -51,9 +51,9 @@ class MaskSource(Source):
     @classmethod
     def detect(cls, path: Path) -> bool:
         """Whether there are folders of images and masks, and no annotations in XML, or COCO's, beside them."""
-        if not path.is_dir() or coco.find(path):
+        if not is_dir(path) or coco.find(path):
             return False
-        return any(not (path / f.images).parent.joinpath("Annotations").is_dir() for f in find(path))
+        return any(not is_dir((path / f.images).parent / "Annotations") for f in find(path))
 
     def scan(self) -> Contents:
         """Pair images with masks, by their names; masks are read where the classes are not named."""
@@ -68,7 +68,7 @@ class MaskSource(Source):
             alone: list[Problem] = []
             references = PackedStrings(self._pairs(pair, alone))
             lists = self.path / pair.images / ".." / _LISTS
-            if pair.masks.endswith(_VOC) and lists.is_dir():
+            if pair.masks.endswith(_VOC) and is_dir(lists):
                 splits.update(self._listed(lists, references, problems, left_out))
                 left_out += [Problem(p.where, "not-listed", "not stored: it has no mask.") for p in alone]
                 continue
@@ -132,7 +132,7 @@ class MaskSource(Source):
     def _classes(self, folders: _Folders, splits: dict[str, PackedStrings]) -> tuple[str, ...]:
         """Class names: the user's, those of a file, of Pascal VOC, or the numbers that occur."""
         named = self.options.classes
-        if named is None and (self.path / _CLASSES).is_file():
+        if named is None and is_file(self.path / _CLASSES):
             named = read_classes(self.path / _CLASSES)
         if named is None and folders.masks.endswith(_VOC):
             named = VOC_CLASSES
@@ -160,11 +160,11 @@ def find(root: Path) -> list[_Folders]:
     """The folders of images and masks of a source: one pair, or one for each split."""
     for prefix in ("", *(f"{path.relative_to(root).as_posix()}/" for path in _below(root))):
         for images, masks in _LAYOUTS:
-            if (root / prefix / images).is_dir() and (root / prefix / masks).is_dir():
+            if is_dir(root / prefix / images) and is_dir(root / prefix / masks):
                 pairs = [_Folders(f"{prefix}{images}/", f"{prefix}{masks}/", "train")]
                 if prefix[:-1].lower() in SPLIT_NAMES:
-                    tops = [path.name for path in sorted(root.iterdir()) if path.name.lower() in SPLIT_NAMES]
-                    tops = [top for top in tops if (root / top / images).is_dir() and (root / top / masks).is_dir()]
+                    tops = sorted(name for name, _ in entries(root) if name.lower() in SPLIT_NAMES)
+                    tops = [top for top in tops if is_dir(root / top / images) and is_dir(root / top / masks)]
                     names = split_names(tops)
                     pairs = [_Folders(f"{top}/{images}/", f"{top}/{masks}/", names[top]) for top in tops]
                 return pairs

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from tensorstore_ds.regular_files import is_file
 from tensorstore_ds.sources.base import Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.objects import AnnotatedObject, ObjectTable
 
@@ -31,7 +32,7 @@ class PackedSource(Source):
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
-        self._root = path.parent if path.is_file() else path  # what the paths of annotations are relative to
+        self._root = path.parent if is_file(path) else path  # what the paths of annotations are relative to
         self.images = options.images or self._root
         self._table = ObjectTable()
 

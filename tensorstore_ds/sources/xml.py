@@ -8,6 +8,7 @@ bounds nothing, gives no line numbers, and takes half as much time again for a s
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
@@ -62,7 +63,8 @@ def iterate_elements(
     parser = _Parser(where, root, tags)
     try:
         with os_errors(where), open_file(path, where, 0) as file:
-            size = os.fstat(file.fileno()).st_size
+            # one of an archive is in memory
+            size = file.getbuffer().nbytes if isinstance(file, io.BytesIO) else os.fstat(file.fileno()).st_size
             if size > limit:
                 raise parser.too_large(f"at most {limit >> 20} MiB", f"{size} bytes")
             while limit > 0 and (data := file.read(min(_CHUNK, limit))):

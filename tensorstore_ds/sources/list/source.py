@@ -14,7 +14,7 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
-from tensorstore_ds.regular_files import os_errors
+from tensorstore_ds.regular_files import entries, is_dir, is_file, os_errors
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
 from tensorstore_ds.sources.labelling import is_labelled
@@ -43,7 +43,7 @@ class ListSource(Source):
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
-        self.images = options.images or (path if path.is_dir() else path.parent)
+        self.images = options.images or (path if is_dir(path) else path.parent)
         self._columns = Columns(1)
         self._notes: list[str] = []
         self._labels: dict[str, int] = {}  # the text in the list -> class index
@@ -51,9 +51,9 @@ class ListSource(Source):
     @classmethod
     def detect(cls, path: Path) -> bool:
         """Whether this is a list, or a folder with one at its top and no XML files."""
-        if path.is_file():
+        if is_file(path):
             return names_images(path)
-        files = glance(path) if path.is_dir() else []
+        files = glance(path) if is_dir(path) else []
         listed = any(names_images(path / file) for file in files if "/" not in file)
         return listed and not any(file.lower().endswith(".xml") for file in files) and not is_labelled(path)
 
@@ -89,7 +89,9 @@ class ListSource(Source):
     def _lists(self) -> dict[Path, str]:
         """The lists, each with the name of its split."""
         with os_errors(str(self.path)):
-            files = sorted(filter(names_images, self.path.iterdir())) if self.path.is_dir() else [self.path]
+            files = [self.path]
+            if is_dir(self.path):
+                files = sorted(filter(names_images, (self.path / name for name, _ in entries(self.path))))
         if not files or files[0].suffix.lower() not in LIST_SUFFIXES:
             message = "expected a list (.txt, .csv or .tsv) whose lines name images, found none."
             raise SourceError(Problem(str(self.path), "unknown-format", message))
@@ -127,7 +129,7 @@ class ListSource(Source):
 
     def _not_listed(self, rows: _Rows) -> list[Problem]:
         """The images of the folder that no line names; not looked for where the source is a file."""
-        if not self.path.is_dir():
+        if not is_dir(self.path):
             return []
         images = list(walk_files(self.images, IMAGE_SUFFIXES))
         unnamed = np.flatnonzero(~np.isin([hash(path) for path in images], rows.hashes))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import TEXT_LIMIT, os_errors, read_file
+from tensorstore_ds.regular_files import TEXT_LIMIT, entries, is_dir, is_file, os_errors, read_file
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, notes_of_renamed, split_names
 
@@ -36,21 +36,20 @@ def find_layout(root: Path) -> Layout:
         base = _base(root)
         if base is None:
             return Layout()
-        images = f"{base}{_IMAGES}/" if (root / base / _IMAGES).is_dir() else base
-        folder = next((f for f in (f"{base}ImageSets/Main/", f"{base}ImageSets/") if (root / f).is_dir()), None)
-        entries = sorted((root / folder).iterdir()) if folder else []
-        texts = [entry for entry in entries if entry.suffix.lower() == ".txt" and entry.name[0] != "."]
-        lists = [entry.name for entry in texts if entry.is_file()]
+        images = f"{base}{_IMAGES}/" if is_dir(root / base / _IMAGES) else base
+        folder = next((f for f in (f"{base}ImageSets/Main/", f"{base}ImageSets/") if is_dir(root / f)), None)
+        names = sorted(name for name, is_folder in entries(root / folder) if not is_folder) if folder else []
+        lists = [n for n in names if n.lower().endswith(".txt") and n[0] != "." and is_file(root / str(folder) / n)]
     return Layout(f"{base}{ANNOTATIONS}/", images, tuple(f"{folder}{name}" for name in lists))
 
 
 def _base(root: Path) -> str | None:
-    if (root / ANNOTATIONS).is_dir():
+    if is_dir(root / ANNOTATIONS):
         return ""
-    names: list[str] = []
-    for pattern in (f"*/{ANNOTATIONS}", f"*/*/{ANNOTATIONS}"):  # in VOCdevkit, and in the folder around it
-        folders = (path.parent for path in root.glob(pattern) if path.is_dir())
-        names = names or sorted(folder.relative_to(root).as_posix() for folder in folders)
+    names, folders = list[str](), [""]
+    for _ in range(2):  # in VOCdevkit, and in the folder around it
+        folders = [f"{f}{name}/" for f in folders for name, is_folder in entries(root / f) if is_folder]
+        names = names or sorted(f.removesuffix("/") for f in folders if is_dir(root / f / ANNOTATIONS))
     if not names or all(name.split("/")[0].lower() in SPLIT_NAMES for name in names):
         return None
     if len(names) > 1:

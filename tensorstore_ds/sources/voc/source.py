@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.regular_files import is_dir
 from tensorstore_ds.sources import masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
@@ -39,7 +40,7 @@ class VocSource(Source):
     @classmethod
     def detect(cls, path: Path) -> bool:
         """Whether in some folder there are XML files whose root is ``annotation``, and none whose root is imglab's."""
-        return path.is_dir() and {"annotation"} in folder_roots(path)
+        return is_dir(path) and {"annotation"} in folder_roots(path)
 
     def scan(self) -> Contents:
         """Read every XML file once: for the classes, the keypoints and the flags that there are, and for its faults."""

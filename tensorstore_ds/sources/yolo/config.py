@@ -12,7 +12,7 @@ import yaml
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.schema import Keypoints
-from tensorstore_ds.regular_files import TEXT_LIMIT, read_file, read_head
+from tensorstore_ds.regular_files import TEXT_LIMIT, is_file, read_file, read_head
 from tensorstore_ds.sources.files import glance
 from tensorstore_ds.sources.names import KEYPOINTS_LIMIT, flip_pairs
 from tensorstore_ds.sources.xml import shown
@@ -157,7 +157,7 @@ def _is_text(name: str) -> bool:
 
 def _listed_names(root: Path) -> tuple[str, dict[int, str] | None]:
     """``classes.txt`` or the like, if there is one, and its names, a line each: the first is class 0."""
-    file = next((file for file in _LISTS_OF_NAMES if (root / file).is_file()), "")
+    file = next((file for file in _LISTS_OF_NAMES if is_file(root / file)), "")
     if not file:
         return "", None
     try:

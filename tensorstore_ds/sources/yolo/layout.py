@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem
-from tensorstore_ds.regular_files import TEXT_LIMIT, read_file, read_head
+from tensorstore_ds.regular_files import TEXT_LIMIT, is_file, read_file, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
 from tensorstore_ds.sources.splits import find_unions, folder_splits
@@ -104,7 +104,7 @@ def has_labels(root: Path) -> bool:
         head, found, tail = f"/{text[:-4]}".rpartition("/labels/")
         stem = root / (f"{head}/images/{tail}"[1:] if found else text[:-4])
         names = (f"{stem.name}{suffix}" for each in IMAGE_SUFFIXES for suffix in (each, each.upper()))
-        if looks_like_labels(read_head(root / text, _HEAD)) and any(stem.with_name(name).is_file() for name in names):
+        if looks_like_labels(read_head(root / text, _HEAD)) and any(is_file(stem.with_name(name)) for name in names):
             return True
     return False
 

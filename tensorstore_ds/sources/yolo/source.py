@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import read_file
+from tensorstore_ds.regular_files import is_dir, is_file, read_file
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem
 from tensorstore_ds.sources.objects import ObjectTable
@@ -26,7 +26,7 @@ class YoloSource(Source):
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
-        self._root = path.parent if path.is_file() else path
+        self._root = path.parent if is_file(path) else path
         self.images = options.images or self._root
         self._config = Config()
         self._table = ObjectTable()
@@ -34,13 +34,13 @@ class YoloSource(Source):
     @classmethod
     def detect(cls, path: Path) -> bool:
         """Whether it is a ``data.yaml``, or a folder with one, or with images and label files where they belong."""
-        if path.is_file():
+        if is_file(path):
             return is_config(path)
-        return path.is_dir() and (has_labels(path) or find_config(path) is not None)
+        return is_dir(path) and (has_labels(path) or find_config(path) is not None)
 
     def scan(self) -> Contents:
         """Read every label file: for the classes, and for what is wrong."""
-        config = read_config(self._root, self.path.name if self.path.is_file() else find_config(self.path))
+        config = read_config(self._root, self.path.name if is_file(self.path) else find_config(self.path))
         self._config = config = _with_options(config, self.options)
         files = Files(self.images, self._root)
         if not files.images:

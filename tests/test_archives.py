@@ -1,0 +1,272 @@
+"""ZIP and tar archives of every format of folders: the stores that the folders give; hostile and damaged archives."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from PIL import Image
+
+import tensorstore_ds as tsds
+from labelling_files import write
+from mask_sources import write_folders
+from small_stores import class_folders, tsds as command, voc
+from tensorstore_ds import archives
+from tensorstore_ds.errors import SourceError
+from tensorstore_ds.regular_files import entries, exists, is_dir, is_file, read_file
+
+Pack = Callable[[Path, Path], Path]
+
+
+def zipped(root: Path, target: Path, *, compression: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(target.with_suffix(".zip"), "w", compression) as archive:
+        for path in sorted(root.rglob("*"), reverse=True):
+            archive.write(path, path.relative_to(root))
+    return target.with_suffix(".zip")
+
+
+def stored(root: Path, target: Path) -> Path:
+    return zipped(root, target, compression=zipfile.ZIP_STORED)
+
+
+def tarred(root: Path, target: Path) -> Path:
+    with tarfile.open(target.with_suffix(".tar"), "w") as archive:
+        archive.add(root, root.name)  # a folder at the top, and ./ before it
+    return target.with_suffix(".tar")
+
+
+def coco(root: Path) -> Path:
+    images = [{"id": i, "file_name": f"{i}.png", "width": 12, "height": 10} for i in (1, 2)]
+    boxes = [{"id": 1, "image_id": 1, "category_id": 7, "bbox": [1, 2, 5, 6], "area": 30, "iscrowd": 0}]
+    document = {"images": images, "annotations": boxes, "categories": [{"id": 7, "name": "cat"}]}
+    write(root, {"annotations/instances_train.json": json.dumps(document)})
+    return pictures(root, "train/1.png", "train/2.png")
+
+
+def yolo(root: Path) -> Path:
+    write(root, {"labels/train/1.txt": "0 0.5 0.5 0.2 0.4\n", "data.yaml": "train: images/train\nnames: [cat]\n"})
+    return pictures(root, "images/train/1.png", "images/train/2.png")
+
+
+def labelme(root: Path) -> Path:
+    shape = {"label": "cat", "points": [[1, 2], [5, 6]], "shape_type": "rectangle", "flags": {}}
+    write(root, {"a.json": json.dumps({"version": "5", "shapes": [shape], "imagePath": "a.png"})})
+    return pictures(root, "a.png")
+
+
+def imglab(root: Path) -> Path:
+    box = "<box top='1' left='1' width='8' height='8'><label>face</label></box>"
+    write(root, {"f.xml": f"<dataset><images><image file='in/f.png'>{box}</image></images></dataset>"})
+    return pictures(root, "in/f.png", "in/not_listed.png")
+
+
+def listed(root: Path) -> Path:
+    write(root, {"train.csv": "path,label\na.png,cat\nb/b.png,dog\n"})
+    return pictures(root, "a.png", "b/b.png")
+
+
+def pictures(root: Path, *names: str) -> Path:
+    for i, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(i).integers(0, 256, (10, 12, 3), np.uint8)
+        Image.fromarray(pixels).save(root / name)
+    return root
+
+
+SOURCES: dict[str, Callable[[Path], Path]] = {
+    "folders": lambda root: class_folders(root, "cat", "dog"),
+    "voc": lambda root: voc(root, "a", "b"),
+    "masks": lambda root: write_folders(root, 4),
+    **{"coco": coco, "yolo": yolo, "labelme": labelme, "imglab": imglab, "list": listed},
+}
+
+
+@pytest.mark.parametrize("pack", [zipped, stored, tarred])
+@pytest.mark.parametrize("name", SOURCES)
+def test_an_archive_gives_the_store_of_its_folder(tmp_path: Path, name: str, pack: Pack) -> None:
+    root = SOURCES[name](tmp_path / "data")
+    (root / ".hidden").write_text("x")
+    options = tsds.ConvertOptions(workers=2)
+    tsds.convert(root, tmp_path / "folder.tsds", options)
+    summary = tsds.convert(pack(root, tmp_path / "packed"), tmp_path / "archive.tsds", options)
+    difference = tsds.compare_stores(tmp_path / "folder.tsds", tmp_path / "archive.tsds")
+    assert difference.is_empty, difference
+    assert tsds.open(tmp_path / "archive.tsds").manifest.provenance["source_format"] == name
+    assert len(summary.left_out) == len(tsds.estimate(root, options).left_out)
+
+
+def test_a_folder_in_an_archive(tmp_path: Path) -> None:
+    voc(tmp_path / "all/first", "a")
+    class_folders(tmp_path / "all/second", "cat")
+    archive = zipped(tmp_path / "all", tmp_path / "all")
+    assert tsds.convert(archive / "first", tmp_path / "a.tsds", tsds.ConvertOptions(workers=0)).rows == {"train": 1}
+    assert tsds.convert(archive / "second", tmp_path / "b.tsds", tsds.ConvertOptions(workers=0)).rows == {"train": 3}
+    with pytest.raises(SourceError, match="there is no such file or folder"):
+        tsds.convert(archive / "third", tmp_path / "c.tsds")
+
+
+def test_a_plan_and_what_goes_on(tmp_path: Path) -> None:
+    archive = zipped(class_folders(tmp_path / "data", "cat", "dog"), tmp_path / "data")
+    out, options = tmp_path / "o.tsds", tsds.ConvertOptions(shard_nbytes=1)
+    tsds.plan(archive, out, options, tasks=2)
+    for task in range(2):
+        tsds.convert_task(out, task, workers=0)
+    assert tsds.commit(out).rows == {"train": 6}
+
+
+def test_names_and_folders(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.ZIP", "w") as archive:
+        for name in ("a.txt", "b/c.txt", "b/d/e.txt", "b.txt", "./f//g.txt", "back\\slash.txt"):
+            archive.writestr(name, name)
+    root = tmp_path / "a.ZIP"
+    assert sorted(entries(root)) == [("a.txt", False), ("b", True), ("b.txt", False), ("back", True), ("f", True)]
+    assert sorted(entries(root / "b")) == [("c.txt", False), ("d", True)]
+    assert is_dir(root) and is_dir(root / "b/d") and not is_dir(root / "a.txt") and not is_file(root)
+    assert is_file(root / "f/g.txt") and is_file(root / "b/../a.txt") and not exists(root / "b/x.txt")
+    assert not exists(root / "../a.ZIP/a.txt/x")
+    assert read_file(root / "back/slash.txt", "x") == b"back\\slash.txt"
+    with pytest.raises(SourceError, match="x: cannot be read: No such file"):
+        read_file(root / "nothing", "x")
+    with pytest.raises(SourceError, match="expected a file of at most 3 bytes, found 5"):
+        read_file(root / "a.txt", "x", 3)
+
+
+def entry(name: str, **changes: Any) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name)
+    for attribute, value in changes.items():
+        setattr(info, attribute, value)
+    return info
+
+
+HOSTILE_ZIPS: list[tuple[zipfile.ZipInfo, str]] = [
+    (entry("../up.png"), "a name that leads out of the archive: ../up.png"),
+    (entry("a/../../up.png"), "a name that leads out of the archive"),
+    (entry("/etc/passwd"), "a name that leads out of the archive"),
+    (entry("..\\up.png"), "a name that leads out of the archive"),
+    (entry("link.png", create_system=3, external_attr=0o120777 << 16), "a link or a device: link.png"),
+    (entry("device.png", create_system=3, external_attr=0o020666 << 16), "a link or a device"),
+    (entry("new.png", compress_type=zipfile.ZIP_LZMA), "the compression 14, which is not deflate"),
+]
+
+
+@pytest.mark.parametrize(("member", "found"), HOSTILE_ZIPS, ids=lambda each: getattr(each, "filename", ""))
+def test_hostile_zips(tmp_path: Path, member: zipfile.ZipInfo, found: str) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr(member, b"x" * 100)
+    refused(tmp_path / "a.zip", found)
+
+
+def test_a_zip_that_expands_without_end(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.png", bytes(1000))
+    data = bytearray((tmp_path / "a.zip").read_bytes())
+    at = data.index(b"PK\x01\x02")
+    data[at + 24 : at + 28] = (2**31).to_bytes(4, "little")  # its size, as the list says
+    (tmp_path / "a.zip").write_bytes(data)
+    refused(tmp_path / "a.zip", "2,147,483,648 bytes said to be in")
+
+
+def test_an_encrypted_zip(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a.png", bytes(1000))
+    data = bytearray((tmp_path / "a.zip").read_bytes())
+    for mark, at in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
+        data[data.index(mark) + at] |= 1
+    (tmp_path / "a.zip").write_bytes(data)
+    refused(tmp_path / "a.zip", "an encrypted file: a.png")
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
+def test_hostile_tars(tmp_path: Path, kind: bytes) -> None:
+    info = tarfile.TarInfo("a.png")
+    info.type, info.linkname = kind, "/etc/passwd"
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.addfile(info)
+    refused(tmp_path / "a.tar", "a link, a device or a sparse file: a.png")
+
+
+@pytest.mark.parametrize("name", ["../up.png", "/etc/passwd", "a/../../b"])
+def test_names_of_tars(tmp_path: Path, name: str) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        info = tarfile.TarInfo(name)
+        info.size = 1
+        archive.addfile(info, io.BytesIO(b"x"))
+    refused(tmp_path / "a.tar", "a name that leads out of the archive")
+
+
+def refused(path: Path, found: str) -> None:
+    result = command("convert", path, path.with_suffix(".tsds"))
+    assert result.exit_code == 1
+    assert result.output.startswith(f"tsds: {path}: ") and len(result.output.splitlines()) == 1
+    assert found in result.output
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.tar"])
+def test_what_is_no_archive(tmp_path: Path, name: str) -> None:
+    for data in (b"", b"x" * 3000, b"PK\x03\x04" + b"y" * 500):
+        (tmp_path / name).write_bytes(data)
+        result = command("convert", tmp_path / name, tmp_path / "o.tsds")
+        assert result.exit_code == 1 and len(result.output.splitlines()) == 1, result.output
+
+
+def test_compressed_archives_say_what_to_do(tmp_path: Path) -> None:
+    class_folders(tmp_path / "data", "cat")
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "data", "data")
+    assert "decompress it, and name the folder, or the .tar file" in command(
+        "convert", tmp_path / "a.tar.gz", tmp_path / "o.tsds"
+    ).output  # fmt: skip
+
+
+def test_a_member_that_is_damaged_is_one_bad_sample(tmp_path: Path) -> None:
+    for pack in (zipped, stored):
+        archive = pack(class_folders(tmp_path / pack.__name__, "cat"), tmp_path / f"packed-{pack.__name__}")
+        data = bytearray(archive.read_bytes())
+        at = data.index(b"IDAT") if pack is stored else data.index(b"PK\x03\x04") + 60
+        data[at + 20] ^= 0xFF
+        archive.write_bytes(data)
+        with pytest.raises(SourceError, match="this file in the archive is damaged"):
+            tsds.convert(archive, tmp_path / "o.tsds", tsds.ConvertOptions(workers=0))
+        done = tsds.convert(
+            archive, tmp_path / f"{pack.__name__}.tsds", tsds.ConvertOptions(workers=0, on_error="skip")
+        )
+        assert done.rows == {"train": 2}
+
+
+def test_an_archive_that_is_changed_meanwhile_is_noticed(tmp_path: Path) -> None:
+    archive = zipped(class_folders(tmp_path / "data", "cat"), tmp_path / "data")
+    found = archives.split(archive / "cat/0.png")
+    assert found is not None
+    archive.write_bytes(archive.read_bytes() + b"x")
+    with pytest.raises(SourceError, match="expected the archive as it was listed, found it changed"):
+        found[0].read(found[0].find(found[1]), "x", 10**6)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(["zip", "tar"]), st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), max_size=8))
+def test_changed_bytes_are_refused_or_read(
+    tmp_path_factory: pytest.TempPathFactory, suffix: str, changes: list[tuple[int, int]]
+) -> None:
+    root = tmp_path_factory.mktemp("changed")
+    write(root / "data", {"a/b.txt": "hello " * 20, "c.txt": "x"})
+    path = (zipped if suffix == "zip" else tarred)(root / "data", root / "a")
+    data = bytearray(path.read_bytes())
+    for at, value in changes:
+        data[at % len(data)] = value
+    path.write_bytes(data)
+    try:
+        found = archives.split(path)
+        assert found is not None
+        for i, name in enumerate(found[0].names):
+            assert len(found[0].read(i, name, 10**6)) <= 10**6
+    except SourceError as error:
+        assert len(str(error).splitlines()) == 1
