@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks import (
     batch_transforms,
+    check_content,
     comparisons,
     convert_mnist,
     engines,
@@ -48,6 +49,7 @@ MEASUREMENTS: Mapping[str, Callable[[Settings], Mapping[str, Any]]] = {
     "convert_mnist": convert_mnist.measure,
     "engines": engines.measure,
     "scan_coco": scan_coco.measure,
+    "check_content": check_content.measure,
     "take": take.measure,
     "row_sizes": row_sizes.measure,
     "open_large": open_large.measure,

@@ -115,6 +115,7 @@ def page(results: Mapping[str, Result]) -> str:
             "convert_photographs",
             "engines",
             "scan_coco",
+            "check_content",
             "take",
             "open_large",
             "memory",

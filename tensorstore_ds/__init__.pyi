@@ -1,5 +1,15 @@
 """The public names, each with the module that it is imported from when it is first used."""
 
+from .checking.check import check_store as check_store
+from .checking.findings import (
+    CheckedSample as CheckedSample,
+    CheckFindings as CheckFindings,
+    Copies as Copies,
+    FewSamples as FewSamples,
+    OddBox as OddBox,
+)
+from .checking.options import CheckOptions as CheckOptions
+from .checking.picture import draw_copies as draw_copies
 from .comparison.bench import bench as bench
 from .comparison.chart import draw_comparison as draw_comparison
 from .comparison.options import BenchOptions as BenchOptions

@@ -154,7 +154,7 @@ def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pyt
     def full(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    for name in ("write_shard", "write_file"):
+    for name in ("write_shard", "replacing"):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, full)
             with pytest.raises(ConversionError, match="the disk is full"):

@@ -27,6 +27,7 @@ COMMANDS = {
     "sample": "Write some samples of each class of a STORE as the store OUT.",
     "relabel": "Write a STORE with other class names as the store OUT.",
     "merge": "Write the samples of several stores as one store OUT.",
+    "check": "Say what is wrong with the content of a STORE.",
     "compare": "Say what differs between the stores A and B.",
     "annotate": "Note license, citation or description in a STORE.",
     "card": "Write the papers of a STORE: card, preview, citation.",

@@ -35,6 +35,7 @@ _DOING = {
     "checksum": "Checking",
     "copy": "Copying",
     "compare": "Comparing",
+    "check": "Checking",
 }
 
 
@@ -44,7 +45,7 @@ class Progress:
 
     Attributes:
         stage: ``scan``, ``convert``; of `repack` ``checksum``, ``compress``; of what makes stores of stores, or
-            compares them, ``copy``, ``compare``.
+            looks at them, ``copy``, ``compare``, ``check``.
         done, total: samples; of ``checksum`` bytes. Of an iterator the total is not known, and 0.
         nbytes: bytes of the store written so far, before compression.
         note: a line that the user should see now; empty but for the event that brings it.

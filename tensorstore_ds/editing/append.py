@@ -19,7 +19,7 @@ from tensorstore_ds.conversion.convert import check_apart, convert_source
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import open_any
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook, now, one_line_for_failures
-from tensorstore_ds.durable import lock, sync
+from tensorstore_ds.durable import lock, replacing, sync
 from tensorstore_ds.editing.edit import Numbers, merged_fields
 from tensorstore_ds.editing.rows import Piece, write_shard
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, one_line
@@ -30,7 +30,6 @@ from tensorstore_ds.format.manifest import File, Manifest, Shard, SplitEntry, du
 from tensorstore_ds.format.root import change_root
 from tensorstore_ds.format.statistics import Statistics, join_summaries
 from tensorstore_ds.options import declarations, with_changes
-from tensorstore_ds.papers.files import write_file
 from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Split, Store, open as open_store
 from tensorstore_ds.regular_files import tidied
@@ -132,7 +131,9 @@ def _append(store: Store, new: Store, converted: Summary, source: str, notify: O
         }
         grown = replace(manifest, fields=fields, splits=entries, files=files)
         data = (store.path / "zarr.json").read_bytes()
-        write_file(store.path / "zarr.json", change_root(data, partial(_change, grown, step)))
+        changed = change_root(data, partial(_change, grown, step))
+        with replacing(store.path / "zarr.json") as file:
+            file.write(changed)
     except BaseException:
         for folder in made:
             shutil.rmtree(folder, ignore_errors=True)
@@ -291,7 +292,8 @@ def _split_folder(path: Path, name: str, manifest: Manifest) -> dict[str, File]:
         raise ConversionError(f"{folder}: expected a folder or nothing, found a symbolic link. Remove it.")
     folder.mkdir(exist_ok=True)
     data = dump_json(GROUP)
-    write_file(folder / "zarr.json", data)
+    with replacing(folder / "zarr.json") as file:
+        file.write(data)
     return {listed: File(len(data), _sha256(data))}
 
 

@@ -24,9 +24,11 @@ from tensorstore_ds.reading.stored_images import decode_stored
 LARGE, MEDIUM, SMALL = 320, 176, 112
 _TINY = 64  # an image up to this size is magnified by a whole number, without smoothing
 
-_MARGIN, _GAP, _LINE = 20, 14, 17
+#: Pixels around and between what is on a sheet, and of a line of text.
+MARGIN, GAP, LINE = 20, 14, 17
 _ASPECT = 1.5  # of the whole sheet
-_PAPER, _INK, _FADED, _EDGE = "#ffffff", "#1c1f24", "#7b828c", "#d9dce1"
+#: Colors of a sheet.
+PAPER, INK, FADED, EDGE = "#ffffff", "#1c1f24", "#7b828c", "#d9dce1"
 
 
 class _Cell(NamedTuple):
@@ -78,7 +80,7 @@ def preview(split: Split, rows: Sequence[int] | None = None, *, count: int = 24,
 def _cell(split: Split, row: int, image: str, tables: Sequence[str]) -> _Cell:
     key = key_of(split, row)
     masks = of_kind(split.fields, MaskField)
-    picture, scale = _magnified(picture_of(split, row, image), LARGE if tables or masks else MEDIUM)
+    picture, scale = magnified(picture_of(split, row, image), LARGE if tables or masks else MEDIUM)
     draw_annotations(picture, split, row, scale)
     labelled = of_kind(split.fields, LabelField)
     indices = {name: int(split[name][row]) for name in labelled}
@@ -132,7 +134,7 @@ def _on_checkerboard(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(paper, image).convert("RGB")
 
 
-def _magnified(image: Image.Image, side: int) -> tuple[Image.Image, float]:
+def magnified(image: Image.Image, side: int) -> tuple[Image.Image, float]:
     """`image` with its longer side near `side`, and how much larger it became."""
     longer = max(image.size)
     if longer <= _TINY and side == MEDIUM:
@@ -159,7 +161,7 @@ def _legend(split: Split, tables: Sequence[str], rows: Sequence[int]) -> list[tu
         pixels = sum((np.bincount(split[name][row].reshape(-1), minlength=2**16) for row in rows), np.zeros(2**16))
         shares = [(mask_color(i), field.classes[i], pixels[i]) for i in mask_labels(field)]
         if field.ignored is not None:
-            shares.append((_EDGE, "ignored", pixels[field.ignored]))
+            shares.append((EDGE, "ignored", pixels[field.ignored]))
         legend += [(color, f"{text} {n / pixels.sum():.1%}") for color, text, n in shares if n]
     return legend
 
@@ -167,27 +169,27 @@ def _legend(split: Split, tables: Sequence[str], rows: Sequence[int]) -> list[tu
 def _sheet(split: Split, cells: Sequence[_Cell], legend: Sequence[tuple[str, str]]) -> Image.Image:
     width = max(cell.picture.width for cell in cells)
     lines = len(cells[0].classes) + 1
-    height = max(cell.picture.height for cell in cells) + 6 + lines * _LINE
-    columns = _columns(len(cells), width + _GAP, height + _GAP)
-    total = max(columns * (width + _GAP) - _GAP, 260) + 2 * _MARGIN
+    height = max(cell.picture.height for cell in cells) + 6 + lines * LINE
+    columns = _columns(len(cells), width + GAP, height + GAP)
+    total = max(columns * (width + GAP) - GAP, 260) + 2 * MARGIN
     chips, legend_height = _place_legend(legend, total)
-    top = _MARGIN + 30 + legend_height
-    sheet = Image.new("RGB", (total, top + math.ceil(len(cells) / columns) * (height + _GAP) - _GAP + _MARGIN), _PAPER)
+    top = MARGIN + 30 + legend_height
+    sheet = Image.new("RGB", (total, top + math.ceil(len(cells) / columns) * (height + GAP) - GAP + MARGIN), PAPER)
     draw = ImageDraw.Draw(sheet)
-    _write(draw, (_MARGIN, _MARGIN + 8), f"{split.name}: {len(cells):,} of {len(split):,} samples", 17, _INK)
+    write(draw, (MARGIN, MARGIN + 8), f"{split.name}: {len(cells):,} of {len(split):,} samples", 17, INK)
     for color, text, x, y in chips:
         draw.rounded_rectangle((x, y - 5, x + 10, y + 5), 2, fill=color)
-        _write(draw, (x + 16, y), text, 13, _INK)
+        write(draw, (x + 16, y), text, 13, INK)
     for i, cell in enumerate(cells):
-        x = _MARGIN + i % columns * (width + _GAP)
-        y = top + i // columns * (height + _GAP)
-        at = (x + (width - cell.picture.width) // 2, y + (height - 6 - lines * _LINE - cell.picture.height))
+        x = MARGIN + i % columns * (width + GAP)
+        y = top + i // columns * (height + GAP)
+        at = (x + (width - cell.picture.width) // 2, y + (height - 6 - lines * LINE - cell.picture.height))
         sheet.paste(cell.picture, at)
-        draw.rectangle((at[0] - 1, at[1] - 1, at[0] + cell.picture.width, at[1] + cell.picture.height), outline=_EDGE)
-        bottom = y + height - lines * _LINE + _LINE // 2
+        draw.rectangle((at[0] - 1, at[1] - 1, at[0] + cell.picture.width, at[1] + cell.picture.height), outline=EDGE)
+        bottom = y + height - lines * LINE + LINE // 2
         for n, name in enumerate(cell.classes):
-            _write(draw, (x, bottom + n * _LINE), name, 14, _INK, width)
-        _write(draw, (x, bottom + (lines - 1) * _LINE), cell.key, 11, _FADED, width)
+            write(draw, (x, bottom + n * LINE), name, 14, INK, width)
+        write(draw, (x, bottom + (lines - 1) * LINE), cell.key, 11, FADED, width)
     return sheet
 
 
@@ -204,18 +206,18 @@ def _columns(cells: int, width: int, height: int) -> int:
 def _place_legend(legend: Sequence[tuple[str, str]], width: int) -> tuple[list[tuple[str, str, int, int]], int]:
     """Where each entry goes, in lines that end at `width`, and the height of all."""
     placed = []
-    x, y = _MARGIN, _MARGIN + 34
+    x, y = MARGIN, MARGIN + 34
     for color, text in legend:
         shown, font = lettering(text, 13)
         needed = 16 + math.ceil(font.getlength(shown)) + 18
-        if x > _MARGIN and x + needed > width - _MARGIN:
-            x, y = _MARGIN, y + 20
+        if x > MARGIN and x + needed > width - MARGIN:
+            x, y = MARGIN, y + 20
         placed.append((color, text, x, y))
         x += needed
-    return placed, y - _MARGIN - 14 if placed else 0
+    return placed, y - MARGIN - 14 if placed else 0
 
 
-def _write(
+def write(
     draw: ImageDraw.ImageDraw, at: tuple[int, int], text: str, size: int, color: str, width: float = math.inf
 ) -> None:
     """Write one line, with its middle at the height given, shortened to a width."""

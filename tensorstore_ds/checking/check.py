@@ -1,0 +1,249 @@
+"""Check the content of a store: copies within and between splits, labels, blank images, boxes, classes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.checking.findings import CheckedSample, CheckFindings, Copies, FewSamples, OddBox
+from tensorstore_ds.checking.hashes import SIDE, correlations, perceptual_hashes
+from tensorstore_ds.checking.looks import look
+from tensorstore_ds.checking.options import CheckOptions
+from tensorstore_ds.checking.search import Found, components, mirrored_pairs, near_pairs
+from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
+from tensorstore_ds.editing.rows import opened_for_editing
+from tensorstore_ds.errors import ConversionError, OptionError
+from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
+from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.options import of_class
+from tensorstore_ds.reading.columns import RaggedColumn
+from tensorstore_ds.reading.store import Split, Store
+
+_BLOCK = 65536  # pairs, and objects, that are judged at a time
+_PICKED = ("test", "val", "valid", "validation")  # splits whose copies stay, first
+
+
+def check_store(
+    store: str | os.PathLike[str], options: CheckOptions | None = None, *, progress: OnProgress | None = None
+) -> CheckFindings:
+    """Look for what is wrong with the content of a store: every image is looked at once.
+
+    >>> tsds.check_store("photos.tsds").leaks                                              # doctest: +SKIP
+
+    Copies are found by the bytes as they are stored, and by a perceptual hash of 63 bits; pairs of hashes that are near
+    each other are all found, and each pair is confirmed on thumbnails of 32 x 32 pixels. Thumbnails are in a temporary
+    file, a kilobyte each; memory holds some 40 bytes for each sample.
+
+    Args:
+        store: path or URL.
+        options: all the rest.
+        progress: as of `convert`.
+
+    Raises:
+        FormatError: the store is damaged.
+        OptionError: it has no images.
+        ConversionError: the disk of the temporary file is full.
+    """
+    options, notify = of_class(options, CheckOptions), progress or in_notebook()
+    opened = opened_for_editing(store, notify)
+    if not of_kind(opened.manifest.fields, ImageField):
+        raise OptionError(f"{opened.path}: expected a field of images, found none.")
+    with tempfile.TemporaryFile(prefix="tsds-") as file:
+        try:
+            seen = _look(opened, file, notify)
+        except OSError as error:
+            message = f"{tempfile.gettempdir()}: {error.strerror}. Set TMPDIR to another folder."
+            raise ConversionError(message) from error
+        notes: list[str] = []
+        copies = list(_copies(seen, options, notes))
+    constant = [seen.sample(i) for i in np.flatnonzero(seen.constant).tolist()]
+    unreadable = [(seen.sample(i), message) for i, message in sorted(seen.unreadable.items())]
+    dropped = [each for group in copies for each in group.samples[1:]]
+    dropped += [*constant, *(sample for sample, _ in unreadable)]
+    drop = {name: tuple(sorted({each.row for each in dropped if each.split == name})) for name in opened}
+    return CheckFindings(
+        len(seen.constant),
+        tuple(copies),
+        tuple(constant),
+        tuple(unreadable),
+        tuple(odd for name in opened for odd in _odd_boxes(opened[name], options)),
+        tuple(_few_samples(opened, options.min_class)),
+        tuple(notes),
+        {name: rows for name, rows in drop.items() if rows},
+    )
+
+
+@dataclass
+class _Seen:
+    """What is known of all images, one after the other in the order of splits.
+
+    Attributes:
+        starts: the number of the first sample of each split, and of the one behind the last.
+        thumbnails: (n, 32, 32), a map.
+        hashes: of the thumbnails and, behind them, of the thumbnails mirrored: (2, n).
+        digests: (n, 2) of the bytes as they are stored.
+        constant: (n,) whether all pixels are the same.
+        unreadable: why an image cannot be decoded, by its number.
+    """
+
+    store: Store
+    starts: list[int]
+    thumbnails: NDArray[np.uint8]
+    hashes: NDArray[np.uint64]
+    digests: NDArray[np.uint64]
+    constant: NDArray[np.bool_]
+    unreadable: dict[int, str]
+
+    def place(self, number: int) -> tuple[str, int]:
+        """The split and the row of a sample."""
+        names = list(self.store)
+        i = int(np.searchsorted(self.starts, number, "right")) - 1
+        return names[i], number - self.starts[i]
+
+    def sample(self, number: int) -> CheckedSample:
+        """A sample as findings name it."""
+        name, row = self.place(number)
+        return _sample(self.store[name], row)
+
+
+def _look(store: Store, file: Any, notify: OnProgress) -> _Seen:
+    counts = [len(store[name]) for name in store]
+    starts, total = [0, *np.cumsum(counts).tolist()], sum(counts)
+    seen = _Seen(
+        store,
+        starts,
+        np.empty((0, SIDE, SIDE), np.uint8),
+        np.empty((2, total), np.uint64),
+        np.empty((total, 2), np.uint64),
+        np.zeros(total, np.bool_),
+        {},
+    )
+    for name, first in zip(store, starts[:-1], strict=True):
+        for start, small, digests, constant, problems in look(store[name]) if len(store[name]) else ():
+            at = slice(first + start, first + start + len(small))
+            file.write(small.data)  # and not through the map: there a full disk would end the process
+            seen.digests[at], seen.constant[at] = digests, constant
+            for i, mirrored in enumerate((False, True)):
+                seen.hashes[i, at] = perceptual_hashes(small, mirrored=mirrored)
+            seen.unreadable |= {first + row: problem.message for row, problem in problems}
+            notify(Progress("check", at.stop, total))
+    file.flush()
+    if total:
+        seen.thumbnails = np.memmap(file, np.uint8, "r", shape=(total, SIDE, SIDE))
+    return seen
+
+
+def _copies(seen: _Seen, options: CheckOptions, notes: list[str]) -> Iterator[Copies]:
+    """Groups of copies, the largest first."""
+    count = len(seen.constant)
+    bare = seen.constant.copy()
+    bare[list(seen.unreadable)] = True
+    whole = np.flatnonzero(~bare)
+    digests = np.ascontiguousarray(seen.digests[whole]).view("V16").ravel()
+    _, firsts, same = np.unique(digests, return_index=True, return_inverse=True)
+    exact = np.arange(count)
+    exact[whole] = whole[firsts[same]]
+    pairs = np.stack([np.arange(count), exact], axis=1)[exact != np.arange(count)]
+    if options.near:
+        unique = whole[firsts]
+        found = near_pairs(seen.hashes[0, unique], options.distance)
+        confirmed = _confirmed(seen, found, unique, options.similarity)
+        crowded = found.crowded
+        if options.mirrored:
+            found = mirrored_pairs(seen.hashes[0, unique], seen.hashes[1, unique], options.distance)
+            more = _confirmed(seen, found, unique, options.similarity, mirrored=True)
+            confirmed, crowded = np.concatenate([confirmed, more]), max(crowded, found.crowded)
+        pairs = np.concatenate([pairs, confirmed])
+        if crowded:
+            notes.append(
+                f"{crowded:,} images have hashes so much alike that not all pairs of them were compared: changed "
+                "copies among them may be missing. Choose a smaller `distance`."
+            )
+    groups = components(count, pairs)
+    members = np.unique(pairs)
+    order = members[np.argsort(groups[members], kind="stable")]
+    cuts = np.flatnonzero(np.diff(groups[order])) + 1
+    for group in sorted(np.split(order, cuts), key=len, reverse=True) if len(order) else ():
+        yield _group(seen, group.tolist(), len(np.unique(exact[group])) == 1)
+
+
+def _confirmed(
+    seen: _Seen, found: Found, numbers: NDArray[np.int64], similarity: float, *, mirrored: bool = False
+) -> NDArray[np.int64]:
+    """The pairs, as numbers of samples, whose thumbnails look the same."""
+    pairs = numbers[found.pairs].reshape(-1, 2)
+    kept = [np.empty((0, 2), np.int64)]
+    for start in range(0, len(pairs), _BLOCK):
+        some = pairs[start : start + _BLOCK]
+        alike = correlations(seen.thumbnails[some[:, 0]], seen.thumbnails[some[:, 1]], mirrored=mirrored)
+        kept.append(some[alike >= similarity])
+    return np.concatenate(kept)
+
+
+def _group(seen: _Seen, numbers: Sequence[int], exact: bool) -> Copies:
+    samples = [seen.sample(number) for number in numbers]
+    order = {name: i for i, name in enumerate((*_PICKED, *(n for n in seen.store if n not in (*_PICKED, "train"))))}
+    samples.sort(key=lambda each: (order.get(each.split, len(order)), each.row))
+    labels = {each.label for each in samples if each.label is not None}
+    return Copies(exact, tuple(samples), len({each.split for each in samples}) > 1, len(labels) > 1)
+
+
+def _sample(split: Split, row: int) -> CheckedSample:
+    key = next((str(split[name][row]) for name in of_kind(split.fields, KeyField)), f"{split.name}/{row:05d}")
+    for name, field in of_kind(split.fields, LabelField).items():
+        label = int(split[name][row])
+        return CheckedSample(split.name, row, key, field.classes[label] if 0 <= label < len(field.classes) else None)
+    return CheckedSample(split.name, row, key)
+
+
+def _odd_boxes(split: Split, options: CheckOptions) -> Iterator[OddBox]:
+    for name in of_kind(split.fields, ObjectsField):
+        table = split.table(name)
+        if "boxes" not in table.values:
+            continue
+        boxes = table["boxes"]
+        for start in range(0, len(boxes), _BLOCK):
+            some = np.asarray(boxes[start : start + _BLOCK], np.float64)
+            rows = np.searchsorted(table.offsets, np.arange(start, start + len(some)), "right") - 1
+            sides = some[:, 2:] - some[:, :2]
+            share = sides.prod(axis=1) / _areas(split, rows)
+            checks = {
+                "small": sides.min(axis=1) < options.min_box,
+                "large": share > options.max_box,
+                "long": sides.max(axis=1) > options.max_aspect * sides.min(axis=1),
+            }
+            for i in np.flatnonzero(np.logical_or.reduce(list(checks.values()))).tolist():
+                row = int(rows[i])
+                why = next(name for name, found in checks.items() if found[i])
+                x1, y1, x2, y2 = some[i].tolist()
+                yield OddBox(_sample(split, row), start + i - int(table.offsets[row]), (x1, y1, x2, y2), why)
+
+
+def _areas(split: Split, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(n,) pixels of stored images."""
+    column = split[next(iter(of_kind(split.fields, ImageField)))]
+    if isinstance(column, RaggedColumn):
+        shapes = np.asarray(column.per_row["shape"][:], np.float64)
+        areas: NDArray[np.float64] = shapes[rows, :2].prod(axis=1)
+        return areas
+    return np.full(len(rows), float(np.prod(column.spec.shape[:2])))
+
+
+def _few_samples(store: Store, least: int) -> Iterator[FewSamples]:
+    for name, field in store.manifest.fields.items():
+        if not isinstance(field, LabelField | ObjectsField) or not field.classes:
+            continue
+        for split in (store[each] for each in store if len(store[each])):
+            values: Any = split[name]
+            labels = values["labels"] if isinstance(values, RaggedColumn) else values
+            found: Mapping[int, int] = Counter(np.asarray(labels[:]).tolist())
+            for i, text in enumerate(field.classes):
+                if found.get(i, 0) < least:
+                    yield FewSamples(name, text, split.name, found.get(i, 0))

@@ -1,0 +1,121 @@
+"""What a check has found."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tensorstore_ds.durable import replacing
+
+
+@dataclass(frozen=True)
+class CheckedSample:
+    """A sample, as findings name it.
+
+    Attributes:
+        split, row: where it is.
+        key: what it is called in its source.
+        label: the name of its class; None where there is none.
+    """
+
+    split: str
+    row: int
+    key: str
+    label: str | None = None
+
+    @property
+    def place(self) -> str:
+        """The split and the key, in one."""
+        return self.key if self.key.startswith(f"{self.split}/") else f"{self.split}/{self.key}"
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Samples whose images are the same.
+
+    Attributes:
+        exact: whether all have the same bytes; else some were changed.
+        samples: two or more; the first one is that to be kept.
+        is_leak: whether they are in more than one split.
+        labels_disagree: whether they have labels that differ.
+    """
+
+    exact: bool
+    samples: tuple[CheckedSample, ...]
+    is_leak: bool
+    labels_disagree: bool
+
+
+@dataclass(frozen=True)
+class OddBox:
+    """An object whose box is not plausible.
+
+    Attributes:
+        object: its number in the sample.
+        box: x1 y1 x2 y2 in pixels of the stored image.
+        why: ``small``, ``large`` or ``long``.
+    """
+
+    sample: CheckedSample
+    object: int
+    box: tuple[float, float, float, float]
+    why: str
+
+
+@dataclass(frozen=True)
+class FewSamples:
+    """A class with few samples, or objects, in a split."""
+
+    field: str
+    name: str
+    split: str
+    count: int
+
+
+@dataclass(frozen=True)
+class CheckFindings:
+    """What `check_store` has found.
+
+    Attributes:
+        samples: that were looked at, in all splits.
+        copies: groups of images that are the same, the largest first.
+        constant: images all of whose pixels are the same.
+        unreadable: images that cannot be decoded, each with the reason.
+        boxes: objects whose boxes are not plausible.
+        classes: classes with few samples.
+        notes: what the user should know of how it was looked for.
+        drop: rows of each split to be left out, so that of copies one stays, and no image is constant or unreadable.
+            Of copies in several splits that in the split other than ``train`` stays.
+    """
+
+    samples: int
+    copies: tuple[Copies, ...] = ()
+    constant: tuple[CheckedSample, ...] = ()
+    unreadable: tuple[tuple[CheckedSample, str], ...] = ()
+    boxes: tuple[OddBox, ...] = ()
+    classes: tuple[FewSamples, ...] = ()
+    notes: tuple[str, ...] = ()
+    drop: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was found."""
+        return not (self.copies or self.constant or self.unreadable or self.boxes or self.classes)
+
+    @property
+    def leaks(self) -> tuple[Copies, ...]:
+        """Copies in more than one split."""
+        return tuple(each for each in self.copies if each.is_leak)
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON has it."""
+        unreadable = [{**asdict(sample), "message": message} for sample, message in self.unreadable]
+        return {**asdict(self), "unreadable": unreadable, "clean": self.is_clean}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write them as a JSON file, which ``tsds filter --without`` takes; raises `OutputError`."""
+        with replacing(path) as file:
+            file.write(json.dumps(self.dump(), indent=2).encode())

@@ -1,0 +1,85 @@
+"""One pass over the images of a split: what each looks like, and which bytes it is of."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.checking.hashes import SIDE, is_constant, thumbnail
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.format.kinds import ImageField, KeyField
+from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.imaging.jpeg import Part, scale_for
+from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.reading.columns import Column, RaggedColumn
+from tensorstore_ds.reading.store import Split
+from tensorstore_ds.reading.stored_images import decode_part
+
+_BLOCK_NBYTES = 4 << 20  # of the images of a block, which a thread reads
+_BLOCK_ROWS = 512
+#: Levels of 256 in which pixels of a compressed image may differ that all were the same.
+_NOISE = 4
+
+#: The first of a block's rows; thumbnails (n, 32, 32); digests (n, 2) uint64; whether each is constant, (n,); problems.
+Looks = tuple[int, NDArray[np.uint8], NDArray[np.uint64], NDArray[np.bool_], list[tuple[int, Problem]]]
+
+
+def look(split: Split) -> Iterator[Looks]:
+    """Look at all images of a split, in blocks of rows, in order, in as many threads as there are cores.
+
+    JPEG files are decoded at a scale that leaves enough pixels for a thumbnail. An image that cannot be decoded is a
+    problem, and its thumbnail is black.
+    """
+    name = next(iter(of_kind(split.fields, ImageField)))
+    column = split[name]
+    row_nbytes = max(1, column.nbytes // max(1, len(split)))
+    rows = max(1, min(_BLOCK_ROWS, _BLOCK_NBYTES // row_nbytes))
+    blocks = iter([(start, min(start + rows, len(split))) for start in range(0, len(split), rows)])
+    width = usable_cores()
+    with ThreadPoolExecutor(width) as pool:
+        waiting = [pool.submit(_look, split, column, *block) for block in islice(blocks, 2 * width)]
+        while waiting:
+            result = waiting.pop(0).result()
+            waiting += [pool.submit(_look, split, column, *block) for block in islice(blocks, 1)]
+            yield result
+
+
+def _look(split: Split, column: Column | RaggedColumn, start: int, stop: int) -> Looks:
+    count = stop - start
+    thumbnails = np.zeros((count, SIDE, SIDE), np.uint8)
+    digests, constant = np.zeros((count, 2), np.uint64), np.zeros(count, np.bool_)
+    problems = []
+    stored = column[start:stop]
+    shapes = column.per_row["shape"][start:stop] if isinstance(column, RaggedColumn) else None
+    for i, image in enumerate(stored):
+        data: Any = image if isinstance(image, bytes) else np.ascontiguousarray(image).data
+        shape = b"" if isinstance(image, bytes) else repr((image.shape, image.dtype.str)).encode()
+        digest = hashlib.blake2b(data, digest_size=16, person=hashlib.blake2b(shape, digest_size=16).digest())
+        digests[i] = np.frombuffer(digest.digest(), np.uint64)
+        try:
+            pixels = image
+            if isinstance(image, bytes):
+                pixels = _decoded(image, tuple(np.asarray(shapes)[i].tolist()), _key(split, start + i))
+        except SourceError as error:
+            problems.append((start + i, error.problems[0]))
+            continue
+        thumbnails[i] = thumbnail(pixels)
+        small = thumbnails[i]
+        if int(small.max()) - int(small.min()) <= _NOISE:  # most images are not, and need no second look
+            constant[i] = is_constant(pixels, tolerance=_NOISE if isinstance(image, bytes) else 0)
+    return start, thumbnails, digests, constant, problems
+
+
+def _decoded(data: bytes, shape: tuple[int, ...], key: str) -> NDArray[Any]:
+    scale = scale_for((shape[0], shape[1]), (2 * SIDE, 2 * SIDE))
+    return decode_part(data, Part(0, 0, shape[0], shape[1]), shape=shape, scale=scale, key=key).array
+
+
+def _key(split: Split, row: int) -> str:
+    return next((str(split[name][row]) for name in of_kind(split.fields, KeyField)), f"{split.name}/{row:05d}")

@@ -1,0 +1,43 @@
+"""What can be asked of a check."""
+
+from __future__ import annotations
+
+from tensorstore_ds.options import check, declared, option
+
+
+@declared
+class CheckOptions:
+    """Options of a check of a store's content."""
+
+    distance: int = option(
+        "Images are compared if their perceptual hashes differ in at most so many of 63 bits. More finds more changed "
+        "copies, and takes longer.",
+        default=3,
+        at_least=0,
+        at_most=7,
+    )
+    similarity: float = option(
+        "Images are copies of each other if the correlation of their thumbnails is at least this.",
+        default=0.98,
+        at_least=0,
+        at_most=1,
+    )
+    near: bool = option(
+        "Look for changed copies, too: resized, encoded again, brighter. Else for equal bytes alone.", default=True
+    )
+    mirrored: bool = option("Take images that are mirrored left to right for copies.", default=False)
+    min_class: int = option(
+        "Name classes of fewer samples, or objects, in a split.", default=5, at_least=0, at_most=2**31
+    )
+    min_box: float = option(
+        "Name objects whose box is narrower or lower than so many pixels.", default=2.0, at_least=0, at_most=1e6
+    )
+    max_box: float = option(
+        "Name objects whose box has more than this share of the image's area.", default=1.0, above=0, at_most=1
+    )
+    max_aspect: float = option(
+        "Name objects whose box is so many times as long as it is wide.", default=20.0, at_least=1, at_most=1e6
+    )
+
+    def __post_init__(self) -> None:
+        check(self)

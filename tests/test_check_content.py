@@ -1,0 +1,293 @@
+"""What a check finds in a store's content: planted faults are found, each of them, and nothing else."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from numpy.typing import NDArray
+from PIL import Image, ImageEnhance
+
+import tensorstore_ds as tsds
+from small_stores import tsds as command
+from stores import store_of
+from tensorstore_ds.checking.hashes import correlations, is_constant, perceptual_hashes, thumbnail
+from tensorstore_ds.checking.search import components, mirrored_pairs, near_pairs
+
+CLASSES = ("cat", "dog")
+
+
+def photo(seed: int, size: tuple[int, int] = (96, 128)) -> Image.Image:
+    """A picture with large and small shapes, unlike all others."""
+    rng = np.random.default_rng(seed)
+    image = Image.fromarray(rng.integers(0, 256, (6, 8, 3), np.uint8)).resize(size[::-1], Image.Resampling.BICUBIC)
+    noise = rng.integers(-12, 13, (*size, 3))
+    return Image.fromarray(np.clip(np.asarray(image).astype(int) + noise, 0, 255).astype(np.uint8))
+
+
+def jpeg(image: Image.Image, quality: int = 90) -> Image.Image:
+    data = io.BytesIO()
+    image.save(data, "JPEG", quality=quality)
+    return Image.open(io.BytesIO(data.getvalue()))
+
+
+def folders(root: Path, **images: Image.Image) -> Path:
+    """``train_cat_name`` is the file name in the class cat of train."""
+    for place, image in images.items():
+        split, label, name = place.split("_")
+        path = root / split / label / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path)
+    return root
+
+
+def checked(root: Path, out: Path, *, convert: dict[str, Any] | None = None, **options: Any) -> tsds.CheckFindings:
+    tsds.convert(root, out, tsds.ConvertOptions(workers=0, **(convert or {})))
+    return tsds.check_store(out, tsds.CheckOptions(**{"min_class": 0, **options}))
+
+
+def groups(found: tsds.CheckFindings) -> list[list[str]]:
+    return sorted(sorted(each.key for each in group.samples) for group in found.copies)
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    others = {f"train_cat_other{i}": photo(100 + i) for i in range(12)}
+    return folders(
+        tmp_path / "planted",
+        **others,
+        train_cat_a=photo(1),
+        test_cat_a=photo(1),
+        train_cat_b=photo(2),
+        test_dog_b=jpeg(photo(2), 50),
+        train_dog_c=photo(3),
+        train_dog_csmall=photo(3).resize((64, 48)),
+        train_cat_d=photo(4),
+        test_cat_d=ImageEnhance.Brightness(photo(4)).enhance(0.8),
+        train_cat_e=photo(5),
+        test_cat_e=photo(5).transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+        train_cat_blank=Image.new("RGB", (128, 96), (9, 9, 9)),
+        test_cat_white=Image.new("RGB", (128, 96), "white"),
+    )
+
+
+EQUAL = [["test/cat/a.png", "train/cat/a.png"]]
+CHANGED = [
+    ["test/cat/d.png", "train/cat/d.png"],
+    ["test/dog/b.png", "train/cat/b.png"],
+    ["train/dog/c.png", "train/dog/csmall.png"],
+]
+MIRRORED = [["test/cat/e.png", "train/cat/e.png"]]
+
+
+@pytest.mark.parametrize("convert", [{}, {"encoding": "raw"}, {"encoding": "jpeg"}, {"size": (48, 64)}], ids=str)
+def test_planted_copies_are_found_and_nothing_else(planted: Path, tmp_path: Path, convert: dict[str, Any]) -> None:
+    found = checked(planted, tmp_path / "s.tsds", convert=convert)
+    assert groups(found) == sorted(EQUAL + CHANGED)
+    assert sorted(each.key for each in found.constant) == ["test/cat/white.png", "train/cat/blank.png"]
+    by_key = {tuple(sorted(each.key for each in group.samples)): group for group in found.copies}
+    assert by_key[tuple(EQUAL[0])].exact
+    assert [group.is_leak for key, group in sorted(by_key.items())] == [True, True, True, False]
+    assert by_key[tuple(CHANGED[1])].labels_disagree
+    assert [each.split for each in by_key[tuple(CHANGED[1])].samples] == ["test", "train"]
+    assert not (found.unreadable or found.boxes or found.classes or found.notes)
+    assert len(found.leaks) == 3
+
+
+def test_mirrored_and_equal_alone(planted: Path, tmp_path: Path) -> None:
+    found = checked(planted, tmp_path / "s.tsds", mirrored=True)
+    assert groups(found) == sorted(EQUAL + CHANGED + MIRRORED)
+    assert groups(tsds.check_store(tmp_path / "s.tsds", tsds.CheckOptions(near=False))) == EQUAL
+
+
+def test_filter_takes_the_findings(planted: Path, tmp_path: Path) -> None:
+    checked(planted, tmp_path / "s.tsds")
+    done = command("check", tmp_path / "s.tsds", "--json", "--out", tmp_path / "findings.json")
+    assert done.exit_code == 1
+    assert json.loads(done.output) == json.loads((tmp_path / "findings.json").read_text())
+    drop = json.loads(done.output)["drop"]
+    assert sum(map(len, drop.values())) == 4 + 2  # a copy of each group, and two of one color
+    done = command("filter", tmp_path / "s.tsds", tmp_path / "c.tsds", "--without", tmp_path / "findings.json")
+    assert done.exit_code == 0, done.output
+    again = tsds.check_store(tmp_path / "c.tsds", tsds.CheckOptions(min_class=0))
+    assert again.is_clean
+    assert "test/cat/a.png" in [tsds.open(tmp_path / "c.tsds")["test"]["key"][row] for row in range(4)]
+
+
+def test_an_image_that_cannot_be_decoded(tmp_path: Path) -> None:
+    root = folders(tmp_path / "s", **{f"train_cat_{i}": photo(i) for i in range(4)})
+    tsds.convert(root, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, encoding="source"))
+    place = next((tmp_path / "s.tsds/train/00000/image/bytes").rglob("0"))
+    data = bytearray(place.read_bytes())
+    at = data.index(b"IDAT", data.index(b"IDAT") + 1)
+    data[at + 40 : at + 60] = bytes(20)
+    place.write_bytes(data)
+    found = tsds.check_store(tmp_path / "s.tsds", tsds.CheckOptions(min_class=0))
+    assert [(sample.key, "damaged" in message) for sample, message in found.unreadable] == [("train/cat/1.png", True)]
+    assert found.drop == {"train": (1,)}
+
+
+def test_boxes_and_classes(tmp_path: Path) -> None:
+    boxes = np.array([[0, 0, 10, 10], [0, 0, 1, 9], [0, 0, 30, 40], [2, 2, 39, 3.5], [5, 5, 20, 20]], np.float64)
+    image = np.asarray(photo(1, (30, 40)))
+    samples = [{"image": np.roll(image, i, 0), "boxes": boxes, "labels": [0, 0, 0, 0, 1]} for i in (0, 11)]
+    store = store_of(tmp_path / "s.tsds", samples, CLASSES)
+    found = tsds.check_store(store.path, tsds.CheckOptions(max_box=0.5, min_class=3))
+    assert [(each.sample.row, each.object, each.why) for each in found.boxes] == [
+        (row, number, why) for row in (0, 1) for number, why in ((1, "small"), (2, "large"), (3, "small"))
+    ]
+    options = tsds.CheckOptions(max_box=0.09, min_box=0, max_aspect=5, min_class=3)
+    whys = [(each.object, each.why) for each in tsds.check_store(store.path, options).boxes if each.sample.row == 0]
+    assert whys == [(1, "long"), (2, "large"), (3, "long"), (4, "large")]
+    (few,) = found.classes
+    assert (few.field, few.name, few.split, few.count) == ("objects", "dog", "train", 2)
+
+
+def test_a_class_that_a_split_lacks(tmp_path: Path) -> None:
+    root = folders(tmp_path / "s", train_cat_a=photo(1), train_dog_b=photo(2), test_cat_c=photo(3))
+    found = checked(root, tmp_path / "s.tsds", min_class=1)
+    assert [(each.name, each.split, each.count) for each in found.classes] == [("dog", "test", 0)]
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.float32])
+def test_other_types_and_channels(tmp_path: Path, dtype: Any) -> None:
+    factor = dtype(1 if dtype is np.float32 else 200)
+    images = [np.asarray(photo(i).convert("L"))[:, :, None].astype(dtype) * factor for i in range(5)]
+    images += [images[0].copy(), np.full_like(images[0], 7)]
+    store = store_of(tmp_path / "s.tsds", [{"image": image} for image in images])
+    found = tsds.check_store(store.path)
+    assert [[each.row for each in group.samples] for group in found.copies] == [[0, 5]]
+    assert [each.row for each in found.constant] == [6]
+
+
+# --- hashes and their search ----------------------------------------------------------------------------------------
+
+
+def dct(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """DCT-II along the first axis, from its definition, orthonormal."""
+    n = len(values)
+    rows = [
+        np.sqrt((1 if k == 0 else 2) / n) * sum(values[i] * np.cos(np.pi * (2 * i + 1) * k / (2 * n)) for i in range(n))
+        for k in range(n)
+    ]
+    return np.array(rows)
+
+
+def test_hashes_are_those_of_the_definition() -> None:
+    small = np.stack([thumbnail(np.asarray(photo(i))) for i in range(20)])
+    for mirrored in (False, True):
+        made = perceptual_hashes(small, mirrored=mirrored)
+        for image, found in zip(small[:, :, ::-1] if mirrored else small, made.tolist(), strict=True):
+            low = dct(dct(image.astype(np.float64)).T).T[:8, :8].ravel()[1:]
+            bits = low > np.median(low)
+            differing = [i for i in range(63) if bool(found >> (62 - i) & 1) != bits[i]]
+            assert not [i for i in differing if abs(low[i] - np.median(low)) > 0.01]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=30),
+    st.lists(st.tuples(st.integers(0, 29), st.lists(st.integers(0, 62), max_size=5)), max_size=40),
+    st.integers(0, 7),
+)
+def test_all_pairs_are_found(base: list[int], changes: list[tuple[int, list[int]]], distance: int) -> None:
+    values = list(base)
+    for number, bits in changes:
+        value = base[number % len(base)]
+        for bit in bits:
+            value ^= 1 << bit
+        values.append(value)
+    hashes = np.array(values, np.uint64)
+    n = len(values)
+    expected = [[i, j] for i in range(n) for j in range(i + 1, n) if (values[i] ^ values[j]).bit_count() <= distance]
+    equal = max(np.unique(hashes, return_counts=True)[1])
+    found = near_pairs(hashes, distance)
+    assert not found.crowded
+    if equal <= 32:
+        assert found.pairs.tolist() == expected
+    else:
+        assert {tuple(pair) for pair in found.pairs.tolist()} <= {tuple(pair) for pair in expected}
+
+
+@given(st.lists(st.integers(0, 2**63 - 1), min_size=2, max_size=20, unique=True), st.integers(0, 3))
+def test_all_mirrored_pairs_are_found(values: list[int], distance: int) -> None:
+    hashes, mirrored = np.array(values, np.uint64), np.array(values[::-1], np.uint64)
+    n = len(values)
+    expected = {
+        (min(i, j), max(i, j))
+        for i in range(n)
+        for j in range(n)
+        if i != j and (values[i] ^ values[::-1][j]).bit_count() <= distance
+    }
+    assert {tuple(pair) for pair in mirrored_pairs(hashes, mirrored, distance).pairs.tolist()} == expected
+
+
+def test_many_equal_and_crowded_hashes() -> None:
+    same = near_pairs(np.zeros(1000, np.uint64), 3)
+    assert same.pairs.tolist() == [[0, i] for i in range(1, 1000)]
+    crowded = near_pairs(np.arange(500, dtype=np.uint64) << np.uint64(32), 1, most=50)
+    assert crowded.crowded > 50
+
+
+@given(st.integers(1, 40), st.lists(st.tuples(st.integers(0, 39), st.integers(0, 39)), max_size=60))
+def test_groups_are_connected(n: int, pairs: list[tuple[int, int]]) -> None:
+    edges = [(a % n, b % n) for a, b in pairs]
+    found = components(n, np.array(edges, np.int64).reshape(-1, 2))
+    expected = list(range(n))
+    for _ in range(n):
+        for a, b in edges:
+            expected[a] = expected[b] = min(expected[a], expected[b])
+    assert found.tolist() == expected
+
+
+def test_correlation_is_numpys() -> None:
+    small = np.stack([thumbnail(np.asarray(photo(i))) for i in range(4)])
+    found = correlations(small[:2], small[2:])
+    expected = [np.corrcoef(small[i].ravel(), small[i + 2].ravel())[0, 1] for i in (0, 1)]
+    assert found.tolist() == pytest.approx(expected, abs=1e-5)
+    assert correlations(small, small[:, :, ::-1], mirrored=True).tolist() == pytest.approx([1] * 4)
+    assert correlations(np.zeros_like(small), small).tolist() == [0] * 4
+
+
+def test_a_pattern_whose_thumbnail_is_gray_is_not_constant() -> None:
+    board = (np.indices((128, 128)).sum(axis=0) % 2 * 255).astype(np.uint8)[:, :, None]
+    assert np.ptp(thumbnail(board)) <= 1
+    assert not is_constant(board)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_printed_and_drawn(planted: Path, tmp_path: Path) -> None:
+    tsds.convert(planted, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
+    done = command("check", tmp_path / "s.tsds", "--picture", tmp_path / "c.png")
+    assert done.exit_code == 1
+    lines = [line.strip() for line in done.output.splitlines()]
+    assert "leaks between splits: 3 groups (1 equal, 2 changed)" in lines
+    assert "test/dog/b.png (dog) = train/cat/b.png (cat)" in lines
+    assert "images of one color: 2" in lines and "dog: 1 in test (label)" in lines
+    with Image.open(tmp_path / "c.png") as sheet:
+        assert sheet.width > 300 and sheet.height > 400
+    refused = command("check", tmp_path / "s.tsds", "--picture", tmp_path / "c.gif")
+    assert refused.exit_code == 1 and "ends in .png" in refused.output
+
+
+def test_a_clean_store(tmp_path: Path) -> None:
+    root = folders(tmp_path / "s", **{f"train_cat_{i}": photo(i) for i in range(6)})
+    tsds.convert(root, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
+    done = command("check", tmp_path / "s.tsds", "--min-class", 1)
+    assert (done.exit_code, done.output) == (0, "OK: 6 samples\n")
+    with pytest.raises(tsds.OptionError, match="expected findings with copies, found none"):
+        tsds.draw_copies(tsds.open(tmp_path / "s.tsds"), tsds.check_store(tmp_path / "s.tsds"))
+
+
+def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    for options in ({"distance": 8}, {"similarity": 1.5}, {"max_box": 0}, {"max_aspect": 0.5}, {"min_class": -1}):
+        with pytest.raises(tsds.OptionError, match=f"`{next(iter(options))}`: expected"):
+            tsds.CheckOptions(**options)
+    assert command("check", tmp_path / "nothing.tsds").exit_code == 1
