@@ -19,7 +19,7 @@ from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sam
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
 from tensorstore_ds.sources.json_files import MemberError, kind, parse_object
 from tensorstore_ds.sources.row_table import Label, RowObjects, RowTable, label_of, row_objects
-from tensorstore_ds.sources.splits import SPLIT_NAMES, notes_of_renamed, split_names
+from tensorstore_ds.sources.splits import numbered_splits
 
 JSON_LIMIT = 64 << 20  # bytes
 _LABEL_LIMIT = 1 << 12
@@ -27,7 +27,6 @@ _HEADER_LIMIT = 1 << 20  # of what a header says that follows it, such as a long
 _END_LIMIT = 16 << 20  # zeros behind the last member
 _PROBED = 64
 _OPEN = 16
-_NUMBER = re.compile(r"[-_. ]?\d+([-_]of[-_]\d+)?$")
 _SHAPES = re.compile(rb'"shapes"\s*:')  # labelme's, which may be in tar files as well
 _ADVICE = "Write the archive again, or download it again."
 
@@ -64,13 +63,12 @@ class WebDatasetSource(Source):
         self._archives = _archives(self.path)
         if not self._archives:
             raise SourceError(Problem(str(self.path), "empty-source", "expected .tar files, found none."))
-        splits = _splits_of(self._archives, self.path)
+        splits, notes = numbered_splits([self._where(i) for i in range(len(self._archives))])
         problems: list[Problem] = []
         unread: Counter[str] = Counter()
         rows: dict[str, list[tuple[str, int, str]]] = {}  # of each split key, archive, and the rest of the reference
-        for i, (archive, split) in enumerate(zip(self._archives, splits.values(), strict=True)):
-            where = self._where(i)
-            with os_errors(where), open_file(archive, where) as file:
+        for i, (where, split) in enumerate(splits.items()):
+            with os_errors(where), open_file(self._archives[i], where) as file:
                 for entry in _entries(file, where, unread).values():
                     reference = self._noted(entry, file, where, problems)
                     if reference is not None:
@@ -84,7 +82,6 @@ class WebDatasetSource(Source):
             Problem(f"{self.path}: *{suffix}", "not-listed", f"not stored: {count:,} members.")
             for suffix, count in sorted(unread.items())
         )
-        notes = notes_of_renamed({_stem(archive, self.path): name for archive, name in splits.items()})
         return Contents(fields, references, None, tuple(problems), left_out, notes)
 
     def read(self, split: str, reference: Reference) -> Sample:
@@ -214,20 +211,6 @@ def _archives(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path] if path.suffix.lower() in (".tar", ".tgz", ".gz") else []
     return [path / name for name in walk_files(path, {".tar"})]
-
-
-def _splits_of(archives: list[Path], path: Path) -> dict[Path, str]:
-    """The split of each archive: what its name has before the number; one alone that means no split is `train`."""
-    stems = {archive: _stem(archive, path) for archive in archives}
-    if len(set(stems.values())) == 1 and next(iter(stems.values())).lower() not in SPLIT_NAMES:
-        return dict.fromkeys(archives, "train")
-    names = split_names(stems.values())
-    return {archive: names[stem] for archive, stem in stems.items()}
-
-
-def _stem(archive: Path, path: Path) -> str:
-    folder = archive.parent.name if archive.parent != path and archive != path else ""
-    return _NUMBER.sub("", archive.stem) or (folder if folder.lower() in SPLIT_NAMES else "train")
 
 
 def _is_labelled(archive: Path) -> bool:
