@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -182,20 +183,38 @@ def _image(path: Path, height: int, width: int) -> None:
     path.write_bytes(png_bytes(rng.integers(0, 256, (height, width, 3), np.uint8)))
 
 
-def _webdataset(path: Path) -> tsds.ConvertOptions:
+def _exported(path: Path, to: str) -> tsds.ConvertOptions:
     rng = np.random.default_rng(5)
     images = rng.integers(0, 256, (5, 20, 30, 3), np.uint8)
     boxes = [{"boxes": [[1, 2, 9, 9 + i]], "labels": [i % 2]} for i in range(5)]
     samples = [{"image": image, "objects": each} for image, each in zip(images, boxes, strict=True)]
     store = store_of(path.with_name("written.tsds"), samples, ("a", "b"))
-    tsds.export(store.path, path, "webdataset")
+    tsds.export(store.path, path, to)
     shutil.rmtree(store.path)
     return OPTIONS
 
 
+_webdataset, _parquet = partial(_exported, to="webdataset"), partial(_exported, to="parquet")
+
+
 @pytest.mark.parametrize(
     "make",
-    [_voc, _imglab, _coco, _yolo, _labelme, _cvat, _labelstudio, _list, _webdataset, _arrays, _masks, _divided, _mixed],
+    [
+        _voc,
+        _imglab,
+        _coco,
+        _yolo,
+        _labelme,
+        _cvat,
+        _labelstudio,
+        _list,
+        _webdataset,
+        _parquet,
+        _arrays,
+        _masks,
+        _divided,
+        _mixed,
+    ],
 )
 @pytest.mark.parametrize("changes", [{}, {"encoding": "jpeg", "size": (8, 8), "color": "rgb"}], ids=["raw", "jpeg"])
 def test_every_format(
