@@ -19,17 +19,16 @@ from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.regular_files import check_machine, open_file, read_head
-from tensorstore_ds.sources.base import FLAGS, Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
 from tensorstore_ds.sources.json_files import MemberError, parse_object
 from tensorstore_ds.sources.list.table import LABEL_NAMES
 from tensorstore_ds.sources.paths import inside
-from tensorstore_ds.sources.row_table import ClassNames, Label, RowObjects, RowTable, label_of, row_objects
+from tensorstore_ds.sources.row_table import CATEGORY_NAMES, ClassNames, RowTable, label_of, struct_objects
 from tensorstore_ds.sources.splits import numbered_splits
 
 _IMAGE_NAMES = ("image", "img", "image_bytes", "jpg", "jpeg", "png", "webp")
 _OBJECTS_NAMES = ("objects", "annotations")
-_CATEGORY_NAMES = ("category", "categories", "category_id", "label", "labels")
 _RESERVED = frozenset({"image", "key", "size", "objects", "label", "mask"})
 _METADATA_LIMIT = 16 << 20
 _ADVICE = "Write the file again, or download it again."
@@ -140,7 +139,7 @@ class ParquetSource(Source):
         for name in schema.names:
             if name in _OBJECTS_NAMES and not self._objects and {"bbox", "keypoints"} & _members(schema, name).keys():
                 self._objects = name
-                category = next((each for each in _CATEGORY_NAMES if each in _members(schema, name)), "")
+                category = next((each for each in CATEGORY_NAMES if each in _members(schema, name)), "")
                 self._table.categories = ClassNames(_class_names(_inner(features.get(name), category)))
                 self._table.has_objects = True
         left_out = []
@@ -192,7 +191,7 @@ class ParquetSource(Source):
                 if self._label and (label := label_of(values[self._label], self._label)) is not None:
                     self._table.labels.note(label)
                 if self._objects:
-                    self._table.note(_objects(values[self._objects]))
+                    self._table.note(struct_objects(values[self._objects]))
                 path = (values[self._image] or {}).get("path") if has_path else None
             except MemberError as error:
                 problems.append(Problem(here, "annotation", f"{error}. Correct the row."))
@@ -212,7 +211,7 @@ class ParquetSource(Source):
             message = f"expected the bytes of an image in {self._image}, found none. Put the files into the data set."
             raise SourceError(Problem(where, "no-image", message))
         try:
-            objects = _objects(values[self._objects]) if self._objects else None
+            objects = struct_objects(values[self._objects]) if self._objects else None
             label: int | None = None
             if self._label:
                 known = label_of(values[self._label], self._label)
@@ -231,35 +230,6 @@ def _keyed(split: str, rows: Sequence[tuple[str | None, str]]) -> Iterator[str]:
     named = len(set(paths)) == len(paths) and not any(path is None or encoding_problem(path) for path in paths)
     for i, (path, (_, rest)) in enumerate(zip(paths, rows, strict=True)):
         yield f"{path if named else f'{split}/{i:05d}'}\0{rest}"
-
-
-def _objects(value: Any) -> RowObjects:
-    """The objects of a row: lists in a struct, or a list of structs; raises `MemberError`."""
-    if value is None:
-        raise MemberError("expected objects, found null")
-    if isinstance(value, list):
-        if any(each is None for each in value):
-            raise MemberError("expected objects, found null among them")
-        value = {name: [each[name] for each in value] for name in (value[0] if value else {})}
-    boxes = value.get("bbox")
-    members = {name: value[name] for name in ("keypoints", "area", *FLAGS) if value.get(name) is not None}
-    members |= {
-        name: [int(each) if isinstance(each, bool) else each for each in members[name]]
-        for name in FLAGS
-        if name in members
-    }
-    if boxes is not None:
-        if any(each is None or len(each) != 4 or None in each for each in boxes):
-            raise MemberError("expected bbox with x, y, width and height, found others")
-        members["boxes"] = [[x, y, x + width, y + height] for x, y, width, height in boxes]
-    category = next((name for name in _CATEGORY_NAMES if value.get(name) is not None), None)
-    labels: list[Label] | None = None
-    if category is not None:
-        found = [label_of(each, category) for each in value[category]]
-        labels = [each for each in found if each is not None and each != UNLABELLED]
-        if len(labels) != len(found):
-            raise MemberError(f"expected a {category} for each object, found none")
-    return row_objects(members, labels)
 
 
 def _array(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -21,6 +21,9 @@ from tensorstore_ds.sources.samples import parts_of
 #: A class as a data set has it: its number, or its name.
 Label = int | str
 
+#: Members of Hugging Face's objects that are their classes.
+CATEGORY_NAMES = ("category", "categories", "category_id", "label", "labels")
+
 _NAMED_LIMIT = 1 << 20  # classes that are filled up to the largest number
 _RANGES = {**dict.fromkeys((*FLAGS, "visibility"), 2**8), "rle": 2**32}
 
@@ -61,6 +64,39 @@ def row_objects(members: Mapping[str, Any], labels: Sequence[Label] | None) -> R
     if labels is not None and len(labels) != count:
         raise MemberError(f"expected a label for each of {count} objects, found {len(labels)}")
     return RowObjects(values, labels, names)
+
+
+def struct_objects(value: Any) -> RowObjects:
+    """The objects of a row: lists in a struct, or a list of structs, with `bbox` x y width height.
+
+    Raises:
+        MemberError: something is null, or has another form.
+    """
+    if value is None:
+        raise MemberError("expected objects, found null")
+    if isinstance(value, list):
+        if any(each is None for each in value):
+            raise MemberError("expected objects, found null among them")
+        value = {name: [each[name] for each in value] for name in (value[0] if value else {})}
+    boxes = value.get("bbox")
+    members = {name: value[name] for name in ("keypoints", "area", *FLAGS) if value.get(name) is not None}
+    members |= {
+        name: [int(each) if isinstance(each, bool) else each for each in members[name]]
+        for name in FLAGS
+        if name in members
+    }
+    if boxes is not None:
+        if any(each is None or len(each) != 4 or None in each for each in boxes):
+            raise MemberError("expected bbox with x, y, width and height, found others")
+        members["boxes"] = [[x, y, x + width, y + height] for x, y, width, height in boxes]
+    category = next((name for name in CATEGORY_NAMES if value.get(name) is not None), None)
+    labels: list[Label] | None = None
+    if category is not None:
+        found = [label_of(each, category) for each in value[category]]
+        labels = [each for each in found if each is not None and each != UNLABELLED]
+        if len(labels) != len(found):
+            raise MemberError(f"expected a {category} for each object, found none")
+    return row_objects(members, labels)
 
 
 def _with_nan(value: Any) -> Any:
