@@ -36,6 +36,7 @@ from tensorstore_ds.options import refusal
 from tensorstore_ds.regular_files import open_file, tidied
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Sample, Source
+from tensorstore_ds.sources.list.frames import FrameSource, has_frames
 from tensorstore_ds.sources.sequence import Indexable, SequenceSource
 
 #: What can be converted: a path, a sequence of samples, or for each split a sequence.
@@ -56,13 +57,17 @@ NAMED = 5
 
 
 def open_any(source: AnySource, options: ConvertOptions) -> Source:
-    """The source at a path, or around a sequence; an `OptionError` where a folder of its images makes no sense."""
+    """The source at a path, or around a sequence or data frames.
+
+    Raises:
+        OptionError: a folder of images is named that is none, or for a source that has its own.
+    """
     if options.images is not None and not options.images.is_dir():
         raise refusal("images", "a folder", options.images)
     if isinstance(source, str | os.PathLike):
         opened = open_source(tidied(source), options.format, options)
     else:
-        opened = SequenceSource(source, options)
+        opened = FrameSource(source, options) if has_frames(source) else SequenceSource(source, options)
     if options.images is not None and opened.images != options.images:
         expected = "expected annotations, whose images may be elsewhere"
         raise OptionError(f"`images`: {expected}, found the format {opened.name}. Leave it out.")

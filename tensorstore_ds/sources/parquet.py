@@ -69,7 +69,7 @@ class ParquetSource(Source):
             raise SourceError(Problem(str(self.path), "empty-source", "expected .parquet files, found none."))
         splits, notes = numbered_splits([self._where(i) for i in range(len(self._files))])
         problems: list[Problem] = []
-        rows: dict[str, list[tuple[str | None, str]]] = {}  # of each split paths, and the rest of the references
+        rows: dict[str, list[tuple[object, str]]] = {}  # of each split paths, and the rest of the references
         left_out: list[Problem] = []
         first: Any = None
         for i, (where, split) in enumerate(splits.items()):
@@ -166,9 +166,7 @@ class ParquetSource(Source):
                 )
                 raise SourceError(Problem(where, "packed-file", message), "Convert the files one by one.")
 
-    def _scanned(
-        self, parquet: Any, group: int, where: str, problems: list[Problem]
-    ) -> Iterator[tuple[int, str | None]]:
+    def _scanned(self, parquet: Any, group: int, where: str, problems: list[Problem]) -> Iterator[tuple[int, object]]:
         """The good rows of a group, each with the path of its image, if it has one; labels and objects are noted."""
         import pyarrow.types as kinds
 
@@ -224,9 +222,9 @@ class ParquetSource(Source):
         return Sample(key, image, label, self._table.arrays(objects, where), arrays=arrays)
 
 
-def _keyed(split: str, rows: Sequence[tuple[str | None, str]]) -> Iterator[str]:
+def _keyed(split: str, rows: Sequence[tuple[object, str]]) -> Iterator[str]:
     """References: keys are the paths of the images where each has one of its own, else numbers."""
-    paths = [inside(path) if path else None for path, _ in rows]
+    paths = [inside(path) if isinstance(path, str) and path else None for path, _ in rows]
     named = len(set(paths)) == len(paths) and not any(path is None or encoding_problem(path) for path in paths)
     for i, (path, (_, rest)) in enumerate(zip(paths, rows, strict=True)):
         yield f"{path if named else f'{split}/{i:05d}'}\0{rest}"
