@@ -18,7 +18,7 @@ from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
 from tensorstore_ds.machine import memory_limit
-from tensorstore_ds.regular_files import check_machine, open_file, read_head
+from tensorstore_ds.regular_files import check_machine, open_file, os_errors, read_head
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
 from tensorstore_ds.sources.json_files import MemberError, parse_object
@@ -95,7 +95,8 @@ class ParquetSource(Source):
         key, _, numbers = str(reference).partition("\0")
         file, group, row = map(int, numbers.split())
         where = f"{self._where(file)} (group {group}, row {row})"
-        status = self._files[file].stat()
+        with os_errors(where):
+            status = self._files[file].stat()
         columns = tuple(name for name in (self._image, self._label, self._objects, *self._numbers) if name)
         identity = (status.st_ino, status.st_size, status.st_mtime_ns)
         table = _group(self._files[file], self._where(file), identity, group, columns)

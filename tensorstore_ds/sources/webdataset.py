@@ -27,6 +27,7 @@ _HEADER_LIMIT = 1 << 20  # of what a header says that follows it, such as a long
 _END_LIMIT = 16 << 20  # zeros behind the last member
 _PROBED = 64
 _OPEN = 16
+_PREAD = getattr(os, "pread", None)  # which Windows has not; each process reads one member at a time
 _SHAPES = re.compile(rb'"shapes"\s*:')  # labelme's, which may be in tar files as well
 _ADVICE = "Write the archive again, or download it again."
 
@@ -379,8 +380,10 @@ def _pread(path: Path, start: int, nbytes: int, where: str) -> bytes:
     """The bytes of a member; raises `SourceError` if the archive has changed and has them no more."""
     with os_errors(where):
         status = path.stat()
-        opened = _opened(path, path.name, (status.st_ino, status.st_size, status.st_mtime_ns))
-        data = os.pread(opened.file.fileno(), nbytes, start) if start + nbytes <= status.st_size else b""
+        data = b""
+        if start + nbytes <= status.st_size:
+            opened = _opened(path, path.name, (status.st_ino, status.st_size, status.st_mtime_ns))
+            data = _PREAD(opened.file.fileno(), nbytes, start) if _PREAD else _read_at(opened.file, start, nbytes)
     if len(data) != nbytes:
         message = f"expected {nbytes:,} bytes of a member, found {len(data):,}: the archive has changed."
         raise SourceError(Problem(where, "packed-file", message), "Do not change a source while it is read.")
