@@ -148,16 +148,13 @@ def _archive(path: str, identity: Identity) -> Archive:
 
 
 def _listed(path: Path, identity: Identity) -> Archive:
-    import tarfile  # these take a while, and most sources are folders
-    import zipfile
-
     is_zip = path.suffix.lower() == ".zip"
     try:
         # of two of a name the last one, as unpackers do
         found = dict(_zip_members(path) if is_zip else _tar_members(path))
-    except SourceError:
+    except (SourceError, OSError, MemoryError):
         raise
-    except (zipfile.BadZipFile, tarfile.TarError, NotImplementedError, ValueError, EOFError) as error:
+    except Exception as error:  # whatever these libraries raise for a damaged one
         message = f"expected a {'ZIP' if is_zip else 'tar'} archive, found another file or a damaged one ({error})."
         raise SourceError(Problem(str(path), "archive", message), "Download or pack it again.") from error
     ordered = sorted(found)
@@ -169,7 +166,7 @@ _Members = Iterator[tuple[str, tuple[int, int, int, int, int]]]
 
 
 def _zip_members(path: Path) -> _Members:
-    import zipfile
+    import zipfile  # it takes a while, and most sources are folders
 
     with zipfile.ZipFile(path) as archive:
         for each in archive.infolist():

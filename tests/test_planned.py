@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from mask_sources import write_folders
-from stores import class_folders, png_bytes
+from stores import class_folders, png_bytes, store_of
 from tensorstore_ds.conversion import plain
 from tensorstore_ds.conversion.tasks import ranges
 from tensorstore_ds.format.arrays import dump_json
@@ -182,8 +183,38 @@ def _image(path: Path, height: int, width: int) -> None:
     path.write_bytes(png_bytes(rng.integers(0, 256, (height, width, 3), np.uint8)))
 
 
+def _exported(path: Path, to: str) -> tsds.ConvertOptions:
+    rng = np.random.default_rng(5)
+    images = rng.integers(0, 256, (5, 20, 30, 3), np.uint8)
+    boxes = [{"boxes": [[1, 2, 9, 9 + i]], "labels": [i % 2]} for i in range(5)]
+    samples = [{"image": image, "objects": each} for image, each in zip(images, boxes, strict=True)]
+    store = store_of(path.with_name("written.tsds"), samples, ("a", "b"))
+    tsds.export(store.path, path, to)
+    shutil.rmtree(store.path)
+    return OPTIONS
+
+
+_webdataset, _parquet = partial(_exported, to="webdataset"), partial(_exported, to="parquet")
+
+
 @pytest.mark.parametrize(
-    "make", [_voc, _imglab, _coco, _yolo, _labelme, _cvat, _labelstudio, _list, _arrays, _masks, _divided, _mixed]
+    "make",
+    [
+        _voc,
+        _imglab,
+        _coco,
+        _yolo,
+        _labelme,
+        _cvat,
+        _labelstudio,
+        _list,
+        _webdataset,
+        _parquet,
+        _arrays,
+        _masks,
+        _divided,
+        _mixed,
+    ],
 )
 @pytest.mark.parametrize("changes", [{}, {"encoding": "jpeg", "size": (8, 8), "color": "rgb"}], ids=["raw", "jpeg"])
 def test_every_format(

@@ -56,9 +56,10 @@ def convert(
     goes on from the shards that were finished.
 
     Args:
-        source: a folder or file; several, as `Sources`; or samples: a sequence, such as a torchvision data set, or an
-            iterator; or a mapping of split names to such. One alone is the split ``train``. An iterator is read in this
-            process, and `workers` has no meaning: see `Writer`, which also says when it goes on after an interruption.
+        source: a folder or file; several, as `Sources`; or samples: a sequence, such as a data set of torchvision or
+            Hugging Face, a data frame with a column of paths, or an iterator; or a mapping of split names to such. One
+            alone is the split ``train``. An iterator is read in this process, and `workers` has no meaning: see
+            `Writer`, which also says when it goes on after an interruption.
         out: path of the new store; must not exist.
         options: all the rest.
         progress: called now and then, from this thread. None: a notebook shows a bar.

@@ -17,11 +17,15 @@ from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.sources.list.table import Columns
 from tensorstore_ds.sources.objects import ObjectTable
+from tensorstore_ds.sources.row_table import ClassNames, RowTable
 from tensorstore_ds.sources.yolo.config import Config
 
 _CLASSES = {
     cls.__name__: cls
-    for cls in (Columns, Config, ConvertOptions, ImageOptions, Keypoints, ObjectTable, Problem, SourceOptions)
+    for cls in (
+        *(ClassNames, Columns, Config, ConvertOptions, ImageOptions, Keypoints, ObjectTable, Problem, RowTable),
+        SourceOptions,
+    )
 }
 
 

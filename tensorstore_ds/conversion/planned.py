@@ -122,7 +122,11 @@ class Plan:
             raise SourceError(Problem(where, "no-such-source", message), "Mount it at the same path on every machine.")
         for name, size, sha256 in self.data["probes"]:
             path = Path(plain.load(name))
-            if not is_file(path) or status_of(path).st_size != size or (sha256 and _sha256(path) != sha256):
+            if (
+                not (path.is_file() or is_file(path))
+                or status_of(path).st_size != size
+                or (sha256 and _sha256(path) != sha256)
+            ):
                 message = "expected the file that was planned with, found another or none."
                 raise SourceError(Problem(str(path), "source-changed", message), _ANOTHER_SOURCE)
         if source.is_scanned_again:

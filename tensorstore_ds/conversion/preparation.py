@@ -39,6 +39,7 @@ from tensorstore_ds.regular_files import open_file, tidied
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Sample, Source
 from tensorstore_ds.sources.joined import JoinedSource, Sources
+from tensorstore_ds.sources.list.frames import FrameSource, has_frames
 from tensorstore_ds.sources.sequence import Indexable, SequenceSource
 
 #: What can be converted: a path, several, a sequence of samples, or for each split a sequence.
@@ -59,10 +60,10 @@ NAMED = 5
 
 
 def open_any(source: AnySource, options: ConvertOptions) -> Source:
-    """The source at a path, of several paths, or around a sequence, as the options want it.
+    """The source at a path, of several paths, around a sequence or data frames, as the options want it.
 
     Raises:
-        OptionError: a folder of images makes no sense for it.
+        OptionError: a folder of images is named that is none, or for a source that has its own.
     """
     if options.images is not None and not options.images.is_dir():
         raise refusal("images", "a folder", options.images)
@@ -74,7 +75,7 @@ def open_any(source: AnySource, options: ConvertOptions) -> Source:
     if isinstance(source, str | os.PathLike):
         opened = open_source(tidied(source), options.format, options)
     else:
-        opened = SequenceSource(source, options)
+        opened = FrameSource(source, options) if has_frames(source) else SequenceSource(source, options)
     if options.images is not None and opened.images != options.images:
         expected = "expected annotations, whose images may be elsewhere"
         raise OptionError(f"`images`: {expected}, found the format {opened.name}. Leave it out.")

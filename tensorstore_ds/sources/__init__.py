@@ -45,9 +45,15 @@ FORMATS: Mapping[str, Format] = {
     "labelstudio": Format("labelstudio", "LabelStudioSource", "Label Studio's JSON export"),
     "list": Format("list.source", "ListSource", "a text or CSV file with a line for each image"),
     "masks": Format("masks", "MaskSource", "images and masks of the same names, or Pascal VOC's"),
+    "parquet": Format("parquet", "ParquetSource", "Parquet with a column of images, as of Hugging Face"),
     "voc": Format("voc.source", "VocSource", "Pascal VOC: an XML file for each image"),
+    "webdataset": Format("webdataset", "WebDatasetSource", "WebDataset: tar files of images with their labels"),
     "yolo": Format("yolo.source", "YoloSource", "Ultralytics and Darknet: a text file of boxes for each image"),
 }
+
+
+#: An archive of this format is read as one; others are folders.
+_TARS = "webdataset"
 
 
 def open_source(path: Path, format: str = "auto", options: SourceOptions | None = None) -> Source:
@@ -63,7 +69,10 @@ def open_source(path: Path, format: str = "auto", options: SourceOptions | None 
         is_there = exists(path)
     if not is_there:
         raise SourceError(Problem(str(path), "no-such-source", "there is no such file or folder."))
-    path = _inside(path)
+    if format == "auto" and path.is_file() and FORMATS[_TARS].load().detect(path):
+        format = _TARS
+    if format != _TARS and not path.is_dir() and is_dir(path):
+        path = _inside(path)
     names = [format] if format != "auto" else [n for n, each in FORMATS.items() if each.load().detect(path)]
     if len(names) == 1:
         return FORMATS[names[0]].load()(path, options or SourceOptions())
@@ -80,8 +89,6 @@ def _inside(path: Path) -> Path:
     """The one folder at the top of an archive, as archives often have it; else the path itself."""
     from tensorstore_ds.sources.files import LITTER
 
-    if path.is_dir() or not is_dir(path):
-        return path
     shown = [each for each in entries(path) if each[0][0] != "." and each[0].lower() not in LITTER]
     return _inside(path / shown[0][0]) if len(shown) == 1 and shown[0][1] else path
 

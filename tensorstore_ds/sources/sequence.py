@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.regular_files import check_machine
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.hugging_face import hugging_face_rows
 from tensorstore_ds.sources.names import number_classes
 from tensorstore_ds.sources.samples import SampleReader, as_array, parts_of
 from tensorstore_ds.sources.splits import notes_of_renamed, split_names
@@ -41,7 +42,8 @@ class SequenceSource(Source):
 
     def __init__(self, sequence: Indexable | Mapping[str, Indexable], options: SourceOptions) -> None:
         super().__init__(Path("<sequence>"), options)
-        self._sequences: Mapping[str, Indexable] = sequence if isinstance(sequence, Mapping) else {"train": sequence}
+        sequences = sequence if isinstance(sequence, Mapping) else {"train": sequence}
+        self._sequences: Mapping[str, Indexable] = {name: hugging_face_rows(each) for name, each in sequences.items()}
         self._reader = SampleReader(options, str(self.path))
 
     def scan(self) -> Contents:

@@ -74,6 +74,26 @@ def folder_splits(paths: Sequence[str], where: str) -> tuple[dict[str, list[int]
     return {names[name or "train"]: some for name, some in rows.items()}, notes_of_renamed(names)
 
 
+def numbered_splits(files: Sequence[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The split of each of some files that parts of a data set are in, and notes: what its name has before its number,
+    or else its folder if that means a split. One such name alone that means none is `train`.
+
+    >>> numbered_splits(["train-00000-of-00002.parquet", "train-00001-of-00002.parquet", "val/0.parquet"])[0].values()
+    dict_values(['train', 'train', 'val'])
+    """
+    texts = {file: _before_number(file) for file in files}
+    if len(set(texts.values())) == 1 and next(iter(texts.values())).lower() not in SPLIT_NAMES:
+        return dict.fromkeys(files, "train"), ()
+    names = split_names(texts.values())
+    return {file: names[text] for file, text in texts.items()}, notes_of_renamed(names)
+
+
+def _before_number(file: str) -> str:
+    *folders, name = file.split("/")
+    folder = folders[-1] if folders and folders[-1].lower() in SPLIT_NAMES else "train"
+    return re.sub(r"[-_. ]?[0-9]+([-_]of[-_][0-9]+)?$", "", name.rpartition(".")[0]) or folder
+
+
 def _split_folder(path: str) -> str:
     return next((f for f in path.split("/")[:-1] if re.sub(r"[-_ ]?[0-9]+$", "", f.lower()) in SPLIT_NAMES), "")
 

@@ -42,6 +42,8 @@ DOORS: Mapping[str, Callable[[Path], Door]] = {
     "list-csv": partial(sources.list_of, "csv"),
     "list-tsv": partial(sources.list_of, "tsv"),
     "list-txt": partial(sources.list_of, "txt"),
+    "webdataset": sources.webdataset,
+    "parquet": sources.parquet,
     "idx": sources.idx,
     "idx-gz": sources.idx_gz,
     "npy": sources.npy,

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import shutil
+import tarfile
 import zipfile
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -263,6 +264,81 @@ def mutate_npz(random: Random, data: bytes) -> bytes:
     if way < 0.6:
         return buffer.getvalue()
     return mutate_bytes(random, buffer.getvalue(), (b"PK\1\2", b"PK\3\4", b"\xff\xff\xff\xff"))
+
+
+# --- packed data sets ---------------------------------------------------------------------------------------------
+
+
+def _png() -> bytes:
+    buffer = io.BytesIO()
+    Image.new("L", (60, 40), 90).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+_DESCRIBED = {"class": "cat", "boxes": [[1, 2, 3, 4]], "labels": [1], "classes": ["dog"], "keypoints": [[[1, None]]]}
+_TAR_TOKENS = (
+    b"0000000",
+    b"7777777",
+    b"\x80\0\0\1",
+    b"\xff" * 12,
+    b"ustar\x0000",
+    b"S",
+    b"L",
+    b"x",
+    b"1",
+    b"../",
+    b"\0" * 512,
+)
+
+
+def webdataset(folder: Path) -> Door:
+    """An archive of samples, in each of the formats of tar, and with names that are too long for a header."""
+    goods = []
+    for format in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w", format=format) as archive:
+            long = "b" if format == tarfile.USTAR_FORMAT else "\u00e9" * 120
+            members = {"a.png": _png(), "a.cls": b"0", "a.json": json.dumps(_DESCRIBED).encode()}
+            for name, data in {**members, f"{long}.jpg": _png(), f"{long}.cls": b"cat"}.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+        goods.append(buffer.getvalue())
+    return SourceFile(folder, "webdataset", "train-000000.tar", mutate_tar, *goods)
+
+
+def mutate_tar(random: Random, data: bytes) -> bytes:
+    """An archive with bytes changed, most often so that the checksums of its headers are right again."""
+    changed = bytearray(mutate_bytes(random, data, _TAR_TOKENS))
+    if random.random() < 0.8:
+        for start in range(0, len(changed) - 511, 512):
+            if changed[start + 257 : start + 262] == b"ustar":
+                changed[start + 148 : start + 156] = b" " * 8
+                changed[start + 148 : start + 156] = b"%06o\0 " % sum(changed[start : start + 512])
+    return bytes(changed)
+
+
+def parquet(folder: Path) -> Door:
+    """A file of Parquet with labels, objects and numbers."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {
+        "image": pa.array([{"bytes": _png(), "path": f"{i}.png"} for i in range(3)]),
+        "label": pa.array([0, 1, None]),
+        "objects": pa.array([{"bbox": [[1.0, 2.0, 3.0, 4.0]], "category": [i % 2]} for i in range(3)]),
+        "n": pa.array([1.5, 2.5, 3.5]),
+    }
+    label = {"names": ["cat", "dog"], "_type": "ClassLabel"}
+    metadata = {"huggingface": json.dumps({"info": {"features": {"image": {"_type": "Image"}, "label": label}}})}
+    goods = []
+    for compression in ("none", "zstd"):
+        buffer = io.BytesIO()
+        table = pa.table(columns).replace_schema_metadata(metadata)
+        pq.write_table(table, buffer, row_group_size=2, compression=compression, store_schema=compression == "none")
+        goods.append(buffer.getvalue())
+    tokens = (b"\xff\xff\xff\xff\x0f", b"PAR1", b"image", b"bytes", b"ClassLabel", b"\0", b"\x15\x02", b"\x7f")
+    return SourceFile(folder, "parquet", "train-00000.parquet", partial(mutate_bytes, tokens=tokens), *goods)
 
 
 # --- lists of names -----------------------------------------------------------------------------------------------

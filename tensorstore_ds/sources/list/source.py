@@ -59,11 +59,11 @@ class ListSource(Source):
 
     def scan(self) -> Contents:
         """Read all lines; no image is opened or looked for."""
-        splits = self._lists()
-        tables = [open_table(file, file.name) for file in splits]
+        divided = self.tables()
+        tables = [table for table, _ in divided]
         self._columns = self._agreed_columns(tables)
         rows, problems = _Rows(), list[Problem]()
-        for table, split in zip(tables, splits.values(), strict=True):
+        for table, split in divided:
             self._read_table(table, split, rows, problems)
 
         keep = np.ones(len(rows.packed), np.bool_)
@@ -86,8 +86,11 @@ class ListSource(Source):
         index = self._labels.get(label, UNLABELLED) if self._columns.label is not None else None
         return Sample(path, f"{self.images}/{path}", index, objects)
 
-    def _lists(self) -> dict[Path, str]:
+    def tables(self) -> list[tuple[Table, str]]:
         """The lists, each with the name of its split."""
+        return [(open_table(file, file.name), split) for file, split in self._lists().items()]
+
+    def _lists(self) -> dict[Path, str]:
         with os_errors(str(self.path)):
             files = [self.path]
             if is_dir(self.path):

@@ -1,0 +1,77 @@
+"""Data sets of Hugging Face's `datasets` as sequences of samples, with the bytes of their images.
+
+They are recognized by what they can do: the library is not imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.sources.row_table import CATEGORY_NAMES, struct_objects
+
+
+def hugging_face_rows(sequence: Any) -> Any:
+    """A `datasets.Dataset` with a column of images as samples; anything else, and one with a transform, as it is."""
+    features = getattr(sequence, "features", None)
+    if not isinstance(features, Mapping) or not hasattr(sequence, "cast_column"):
+        return sequence
+    images = [name for name, feature in features.items() if type(feature).__name__ == "Image"]
+    if not images or (getattr(sequence, "format", None) or {}).get("type") == "custom":
+        return sequence
+    return HuggingFaceRows(sequence, next((name for name in ("image", "img") if name in images), images[0]))
+
+
+class HuggingFaceRows:
+    """Its images are bytes of files, or paths; `label` and `objects` have the names of their ClassLabel."""
+
+    def __init__(self, dataset: Any, image: str) -> None:
+        features = dataset.features
+        for name, feature in features.items():
+            if type(feature).__name__ == "Image":
+                dataset = dataset.cast_column(name, type(feature)(decode=False))
+        self._rows = dataset.with_format(None)
+        self._image = image
+        classed = [name for name, feature in features.items() if _names(feature)]
+        self._label = next((name for name in ("label", "labels") if name in features), classed[0] if classed else "")
+        objects = _below_lists(features.get("objects"))
+        self._has_objects = isinstance(objects, Mapping) and not {"bbox", "keypoints"}.isdisjoint(objects)
+        category = next((name for name in CATEGORY_NAMES if name in objects), "") if self._has_objects else ""
+        labels, categories = (
+            _names(features.get(self._label)),
+            _names(_below_lists(objects.get(category))) if category else (),
+        )
+        if labels and categories and labels != categories:
+            message = "expected the same classes for label and objects, found others."
+            raise SourceError(Problem(self._label, "unknown-class", message), "Convert what its to_parquet() writes.")
+        self.classes = labels or categories
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        row = dict(self._rows[index])
+        image = row.pop(self._image) or {}
+        sample: dict[str, Any] = {"image": image.get("bytes") or (Path(image["path"]) if image.get("path") else None)}
+        if self._label:
+            sample["label"] = row.pop(self._label)
+        if self._has_objects:
+            objects = struct_objects(row.pop("objects"))
+            empty: Mapping[str, Any] = {name: [] for name in objects.names}
+            labels = {} if objects.labels is None else {"labels": list(objects.labels)}
+            sample["objects"] = {**empty, **objects.values, **labels}
+        return sample | row
+
+
+def _below_lists(feature: Any) -> Any:
+    """The feature of the elements of a list, as each version of the library writes it."""
+    if isinstance(feature, list) and feature:
+        return _below_lists(feature[0])
+    return _below_lists(feature.feature) if hasattr(feature, "feature") else feature
+
+
+def _names(feature: Any) -> tuple[str, ...]:
+    """The names of a ClassLabel; none of anything else."""
+    return tuple(getattr(feature, "names", None) or ()) if type(feature).__name__ == "ClassLabel" else ()

@@ -1,0 +1,95 @@
+"""Data frames, such as pandas', with a row for each image: formats/sources/list.md.
+
+They are recognized by what they can do: no library of frames is imported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.sources.base import SourceOptions
+from tensorstore_ds.sources.list.source import ListSource
+from tensorstore_ds.sources.list.table import PATH_NAMES, Table, column_name
+from tensorstore_ds.sources.splits import notes_of_renamed, split_names
+
+_NAME = "<dataframe>"
+
+
+def has_frames(source: object) -> bool:
+    """Whether this is a data frame, or has one for each split."""
+    frames = list(source.values()) if isinstance(source, Mapping) else [source]
+    return bool(frames) and all(map(_is_frame, frames))
+
+
+def _is_frame(value: object) -> bool:
+    return hasattr(value, "columns") and (hasattr(value, "__dataframe__") or hasattr(value, "dtypes"))
+
+
+class FrameSource(ListSource):
+    """A list whose rows are those of data frames. Paths begin in `images` of the options, else in the current folder.
+
+    Args:
+        frames: one, or for each split one.
+    """
+
+    name: ClassVar[str] = "dataframe"
+
+    def __init__(self, frames: Any, options: SourceOptions) -> None:
+        super().__init__(Path(_NAME), options)
+        self.images = options.images or Path.cwd()
+        self._frames: Mapping[str, Any] = frames if isinstance(frames, Mapping) else {"train": frames}
+
+    def tables(self) -> list[tuple[Table, str]]:
+        names = split_names(self._frames)
+        self._notes += notes_of_renamed(names)
+        single = len(names) == 1
+        return [(_table(frame, _NAME if single else text), names[text]) for text, frame in self._frames.items()]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_frames": {}}  # references hold all that is read of them
+
+
+@dataclass(frozen=True)
+class FrameTable(Table):
+    """A data frame as a list. Rows are numbered from 0, by their place."""
+
+    columns: tuple[Any, ...] = ()
+
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        for row, values in enumerate(zip(*map(_values, self.columns), strict=True)):
+            yield row, [_cell(value) for value in values]
+
+
+def _table(frame: Any, where: str) -> FrameTable:
+    names = list(getattr(frame, "column_names", None) or frame.columns)  # pyarrow's columns are the data
+    header = tuple(map(str, names))
+    if PATH_NAMES.isdisjoint(map(column_name, header)):
+        message = f"expected a column named path, found {', '.join(header)[:200] or 'none'}."
+        raise SourceError(Problem(where, "list-line", message), "Rename the column of the images.")
+    if len(set(header)) < len(header):
+        raise SourceError(
+            Problem(where, "list-line", "expected columns whose names differ, found others."), "Rename one."
+        )
+    return FrameTable(Path(where), where, True, None, header, len(header), tuple(frame[name] for name in names))
+
+
+def _values(column: Any) -> list[Any]:
+    """The values of a column: pyarrow's, pandas' and Polars', NumPy's, or any other's."""
+    for name in ("to_pylist", "to_list", "tolist"):
+        if hasattr(column, name):
+            return list(getattr(column, name)())
+    return list(column)
+
+
+def _cell(value: Any) -> str:
+    """A value as a list has it: nothing for what is missing, and no decimals for whole numbers."""
+    if value is None or value != value or type(value).__name__ in ("NAType", "NaTType"):
+        return ""
+    if isinstance(value, float) and value.is_integer() and math.isfinite(value):
+        return str(int(value))
+    return str(value).strip()

@@ -1,0 +1,386 @@
+"""Parquet files with a column of images, as Hugging Face's data sets are: formats/sources/parquet.md."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.format.kinds.base import ArrayField, Field
+from tensorstore_ds.format.kinds.label import UNLABELLED
+from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
+from tensorstore_ds.machine import memory_limit
+from tensorstore_ds.regular_files import check_machine, open_file, os_errors, read_head
+from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
+from tensorstore_ds.sources.json_files import MemberError, parse_object
+from tensorstore_ds.sources.list.table import LABEL_NAMES
+from tensorstore_ds.sources.paths import inside
+from tensorstore_ds.sources.row_table import CATEGORY_NAMES, ClassNames, RowTable, label_of, struct_objects
+from tensorstore_ds.sources.splits import numbered_splits
+
+_IMAGE_NAMES = ("image", "img", "image_bytes", "jpg", "jpeg", "png", "webp")
+_OBJECTS_NAMES = ("objects", "annotations")
+_RESERVED = frozenset({"image", "key", "size", "objects", "label", "mask"})
+_METADATA_LIMIT = 16 << 20
+_ADVICE = "Write the file again, or download it again."
+
+Row = Mapping[str, Any]
+
+
+class ParquetSource(Source):
+    """A reference is the sample's key, and after a NUL the numbers of its file, its row group, and its row in that."""
+
+    name: ClassVar[str] = "parquet"
+
+    def __init__(self, path: Path, options: SourceOptions) -> None:
+        super().__init__(path, options)
+        self._files: list[Path] = []
+        self._table = RowTable()
+        self._image, self._label, self._objects = "", "", ""  # names of columns
+        self._numbers: dict[str, tuple[str, str, tuple[int, ...]]] = {}  # column -> field, dtype and shape
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        """Whether this is a Parquet file with a column of images, or a folder with some; any, without pyarrow."""
+        files = _files_of(path, quick=True)
+        if not files or read_head(files[0], 4) != b"PAR1":
+            return False
+        try:
+            with _opened(files[0], files[0].name) as parquet:
+                return bool(_image_column(parquet.schema_arrow, _features(parquet.schema_arrow, "")))
+        except OptionError:
+            return True
+        except SourceError:
+            return False
+
+    def scan(self) -> Contents:
+        """Read labels, objects and paths; no images and no other numbers."""
+        self._files = _files_of(self.path)
+        if not self._files:
+            raise SourceError(Problem(str(self.path), "empty-source", "expected .parquet files, found none."))
+        splits, notes = numbered_splits([self._where(i) for i in range(len(self._files))])
+        problems: list[Problem] = []
+        rows: dict[str, list[tuple[object, str]]] = {}  # of each split paths, and the rest of the references
+        left_out: list[Problem] = []
+        first: Any = None
+        for i, (where, split) in enumerate(splits.items()):
+            with _opened(self._files[i], where) as parquet:
+                schema = parquet.schema_arrow
+                if first is None:
+                    first = schema
+                    left_out = self._learn(schema, where)
+                self._check_same(first, schema, where)
+                for group in range(parquet.num_row_groups):
+                    found = self._scanned(parquet, group, where, problems)
+                    rows.setdefault(split, []).extend((path, f"{i} {group} {row}") for row, path in found)
+        rows = {split: each for split, each in rows.items() if each}
+        if not rows:
+            missing = Problem(str(self.path), "empty-source", "expected rows with images, found none.")
+            raise SourceError(problems or missing)
+        fields: dict[str, Field] = self._table.fields(self.options, str(self.path))
+        fields |= {field: ArrayField(ArraySpec(dtype, shape)) for field, dtype, shape in self._numbers.values()}
+        references = {split: PackedStrings(_keyed(split, each)) for split, each in rows.items()}
+        return Contents(fields, references, None, tuple(problems), tuple(left_out), notes)
+
+    def read(self, split: str, reference: Reference) -> Sample:
+        key, _, numbers = str(reference).partition("\0")
+        file, group, row = map(int, numbers.split())
+        where = f"{self._where(file)} (group {group}, row {row})"
+        with os_errors(where):
+            status = self._files[file].stat()
+        columns = tuple(name for name in (self._image, self._label, self._objects, *self._numbers) if name)
+        identity = (status.st_ino, status.st_size, status.st_mtime_ns)
+        table = _group(self._files[file], self._where(file), identity, group, columns)
+        if row >= table.num_rows:
+            message = f"expected row {row}, found {table.num_rows} rows. Do not change a source while it is read."
+            raise SourceError(Problem(where, "packed-file", message))
+        with _damage(where):
+            values = {name: table.column(name)[row].as_py() for name in columns}
+        return self._sample(key, values, where)
+
+    def files(self, reference: Reference) -> tuple[str, ...]:
+        return ()
+
+    def common_files(self) -> tuple[Path, ...]:
+        return tuple(self._files)
+
+    def _where(self, number: int) -> str:
+        file = self._files[number]
+        return file.name if file == self.path else file.relative_to(self.path).as_posix()
+
+    # --- columns ---
+
+    def _learn(self, schema: Any, where: str) -> list[Problem]:
+        """Decide what each column is; returns those that are not stored."""
+        import pyarrow.types as kinds
+
+        features = _features(schema, where)
+        self._image = _image_column(schema, features)
+        if not self._image:
+            message = f"expected a column image with the bytes of files, found {', '.join(schema.names)[:200]}."
+            raise SourceError(Problem(where, "packed-file", message), "Rename the column of the images to image.")
+        named = {name: _class_names(features.get(name)) for name in schema.names}
+        is_label = {
+            each.name for each in schema if kinds.is_integer(each.type) or _is_text(each.type) or named[each.name]
+        }
+        labels = [name for name in schema.names if name.lower() in LABEL_NAMES and name in is_label]
+        classed = [name for name in schema.names if named[name] and name in is_label]
+        self._label = next(iter(labels), classed[0] if len(classed) == 1 else "")
+        self._table.labels = ClassNames(named.get(self._label))
+        self._table.has_labels = bool(self._label)
+        for name in schema.names:
+            if name in _OBJECTS_NAMES and not self._objects and {"bbox", "keypoints"} & _members(schema, name).keys():
+                self._objects = name
+                category = next((each for each in CATEGORY_NAMES if each in _members(schema, name)), "")
+                self._table.categories = ClassNames(_class_names(_inner(features.get(name), category)))
+                self._table.has_objects = True
+        left_out = []
+        fields: set[str] = set()
+        for column in schema:
+            if column.name in (self._image, self._label, self._objects):
+                continue
+            field = re.sub(r"[^a-z0-9_-]", "_", column.name.lower())[:64]
+            dtype, shape = _numbers(column.type)
+            if dtype and NAME.fullmatch(field) and field not in _RESERVED | fields:
+                self._numbers[column.name] = field, dtype, shape
+                fields.add(field)
+            else:
+                message = f"not stored: a column of {str(column.type)[:80]}."
+                left_out.append(Problem(f"{where}: {column.name}", "not-listed", message))
+        return left_out
+
+    def _check_same(self, first: Any, schema: Any, where: str) -> None:
+        for name in (self._image, self._label, self._objects, *self._numbers):
+            found = schema.field(name).type if schema.names.count(name) == 1 else "none, or several"
+            if name and found != first.field(name).type:
+                message = (
+                    f"expected the column {name} as {first.field(name).type}, as in the first file, found {found}."
+                )
+                raise SourceError(Problem(where, "packed-file", message), "Convert the files one by one.")
+
+    def _scanned(self, parquet: Any, group: int, where: str, problems: list[Problem]) -> Iterator[tuple[int, object]]:
+        """The good rows of a group, each with the path of its image, if it has one; labels and objects are noted."""
+        import pyarrow.types as kinds
+
+        has_path = kinds.is_struct(parquet.schema_arrow.field(self._image).type) and "path" in _members(
+            parquet.schema_arrow, self._image
+        )
+        columns = [f"{self._image}.path"] * has_path + [name for name in (self._label, self._objects) if name]
+        count = parquet.metadata.row_group(group).num_rows
+        if not columns:
+            yield from ((row, None) for row in range(count))
+            return
+        with _damage(where):
+            table = _read_group(parquet, group, columns, where)
+            count = table.num_rows
+        for row in range(count):
+            here = f"{where} (group {group}, row {row})"
+            try:
+                with _damage(here):
+                    values = {name: table.column(name)[row].as_py() for name in table.column_names}
+                if self._label and (label := label_of(values[self._label], self._label)) is not None:
+                    self._table.labels.note(label)
+                if self._objects:
+                    self._table.note(struct_objects(values[self._objects]))
+                path = (values[self._image] or {}).get("path") if has_path else None
+            except MemberError as error:
+                problems.append(Problem(here, "annotation", f"{error}. Correct the row."))
+                continue
+            except SourceError as error:
+                problems += error.problems
+                continue
+            yield row, path
+
+    # --- samples ---
+
+    def _sample(self, key: str, values: Row, where: str) -> Sample:
+        image = values[self._image]
+        if isinstance(image, dict):
+            image = image.get("bytes")
+        if not image:
+            message = f"expected the bytes of an image in {self._image}, found none. Put the files into the data set."
+            raise SourceError(Problem(where, "no-image", message))
+        try:
+            objects = struct_objects(values[self._objects]) if self._objects else None
+            label: int | None = None
+            if self._label:
+                known = label_of(values[self._label], self._label)
+                label = UNLABELLED if known is None else self._table.labels.index(known, where)
+            arrays = {
+                field: _array(name, values[name], dtype, shape) for name, (field, dtype, shape) in self._numbers.items()
+            }
+        except MemberError as error:
+            raise SourceError(Problem(where, "annotation", f"{error}. Correct the row.")) from error
+        return Sample(key, image, label, self._table.arrays(objects, where), arrays=arrays)
+
+
+def _keyed(split: str, rows: Sequence[tuple[object, str]]) -> Iterator[str]:
+    """References: keys are the paths of the images where each has one of its own, else numbers."""
+    paths = [inside(path) if isinstance(path, str) and path else None for path, _ in rows]
+    named = len(set(paths)) == len(paths) and not any(path is None or encoding_problem(path) for path in paths)
+    for i, (path, (_, rest)) in enumerate(zip(paths, rows, strict=True)):
+        yield f"{path if named else f'{split}/{i:05d}'}\0{rest}"
+
+
+def _array(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """The numbers in a column; raises `MemberError` where one is null."""
+    if value is None or (shape and None in value):
+        raise MemberError(f"expected numbers in {name}, found null")
+    return np.asarray(value).astype(dtype).reshape(shape)
+
+
+# --- schemas --------------------------------------------------------------------------------------------------------
+
+
+def _image_column(schema: Any, features: Mapping[str, Any]) -> str:
+    """The column of the images; nothing if there is none."""
+    import pyarrow.types as kinds
+
+    def is_bytes(kind: Any) -> bool:
+        return bool(kinds.is_binary(kind) or kinds.is_large_binary(kind))
+
+    def rank(name: str) -> int:
+        return _IMAGE_NAMES.index(name.lower()) if name.lower() in _IMAGE_NAMES else len(_IMAGE_NAMES)
+
+    found = []
+    for column in schema:
+        is_image = isinstance(features.get(column.name), dict) and features[column.name].get("_type") == "Image"
+        if kinds.is_struct(column.type):
+            inner = _members(schema, column.name).get("bytes")
+            if inner is not None and is_bytes(inner) and (is_image or not features.get(column.name)):
+                found.append(column.name)
+        elif is_bytes(column.type) and (is_image or column.name.lower() in _IMAGE_NAMES):
+            found.append(column.name)
+    return min(found, key=rank, default="")
+
+
+def _members(schema: Any, name: str) -> dict[str, Any]:
+    """The types of the members of a struct, or of the structs in a list."""
+    import pyarrow.types as kinds
+
+    kind = schema.field(name).type
+    if kinds.is_list(kind) or kinds.is_large_list(kind):
+        kind = kind.value_type
+    return {each.name: each.type for each in kind} if kinds.is_struct(kind) else {}
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow.types as kinds
+
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
+
+
+def _numbers(kind: Any) -> tuple[str, tuple[int, ...]]:
+    """The dtype and the shape of a column of numbers; no dtype for others."""
+    import pyarrow.types as kinds
+
+    shape: tuple[int, ...] = ()
+    if kinds.is_fixed_size_list(kind) and kind.list_size:
+        kind, shape = kind.value_type, (kind.list_size,)
+    if kinds.is_boolean(kind):
+        return "uint8", shape
+    name = {"halffloat": "float16", "float": "float32", "double": "float64"}.get(str(kind), str(kind))
+    return (name if name in DTYPES else ""), shape
+
+
+def _features(schema: Any, where: str) -> dict[str, Any]:
+    """What Hugging Face's metadata say of the columns."""
+    data = (schema.metadata or {}).get(b"huggingface", b"{}")
+    if len(data) > _METADATA_LIMIT:
+        message = f"expected metadata of at most {_METADATA_LIMIT:,} bytes, found {len(data):,}."
+        raise SourceError(Problem(where, "packed-file", message), _ADVICE)
+    info = parse_object(data, f"{where}: huggingface").get("info")
+    features = info.get("features") if isinstance(info, dict) else None
+    return features if isinstance(features, dict) else {}
+
+
+def _below_lists(feature: Any) -> Any:
+    """The feature of the elements of a list, or of a list of lists."""
+    for _ in range(8):
+        if isinstance(feature, list) and feature:
+            feature = feature[0]
+        elif isinstance(feature, dict) and isinstance(feature.get("_type"), str) and "feature" in feature:
+            feature = feature["feature"]
+    return feature
+
+
+def _inner(feature: Any, member: str) -> Any:
+    """The feature of a member, below any number of lists."""
+    found = _below_lists(feature)
+    return found.get(member) if isinstance(found, dict) else None
+
+
+def _class_names(feature: Any) -> tuple[str, ...] | None:
+    """The names of a ClassLabel, or of a list of them; names that occur twice get their number."""
+    feature = _below_lists(feature)
+    names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        return None
+    counts = Counter(names)
+    return tuple(f"{name} ({i})" if counts[name] > 1 else name for i, name in enumerate(names))
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def _files_of(path: Path, *, quick: bool = False) -> list[Path]:
+    """The files at a path; `quick`: some of them, to tell the format by."""
+    if not path.is_dir():
+        return [path] if path.suffix.lower() == ".parquet" else []
+    names = sorted(glance(path)) if quick else walk_files(path, {".parquet"})
+    return [path / name for name in names if name.lower().endswith(".parquet")]
+
+
+@contextmanager
+def _damage(where: str) -> Iterator[None]:
+    """What Arrow raises as a `SourceError` `packed-file`, or as `check_machine` does."""
+    try:
+        yield
+    except (SourceError, OptionError, MemberError):
+        raise
+    except Exception as error:  # Arrow has exceptions of its own, OSError without a number, and UnicodeDecodeError
+        check_machine(where, error)
+        message = f"expected a Parquet file, found it damaged: {' '.join(str(error).split())[:200]}."
+        raise SourceError(Problem(where, "packed-file", message), _ADVICE) from error
+
+
+@contextmanager
+def _opened(path: Path, where: str) -> Iterator[Any]:
+    """A pyarrow.parquet.ParquetFile; raises `OptionError` without pyarrow."""
+    try:
+        import pyarrow.parquet as pq
+    except ModuleNotFoundError:
+        raise OptionError("to read Parquet files, pyarrow is needed: pip install 'tensorstore-ds[hub]'") from None
+    file: BinaryIO
+    with open_file(path, where) as file, _damage(where):
+        limits = {"thrift_string_size_limit": _METADATA_LIMIT, "thrift_container_size_limit": 1 << 20}
+        yield pq.ParquetFile(file, **limits)
+
+
+def _read_group(parquet: Any, group: int, columns: Sequence[str], where: str) -> Any:
+    """Some columns of a row group, a pyarrow.Table; its size is compared with the memory first."""
+    # not those of the columns: to look at one whose statistics are damaged aborts the process in pyarrow 26
+    nbytes, limit = parquet.metadata.row_group(group).total_byte_size, memory_limit() // 2
+    if not 0 <= nbytes <= limit:
+        message = f"expected a row group of at most {limit:,} bytes, found {nbytes:,}."
+        raise SourceError(Problem(where, "packed-file", message), "Write the file with smaller row groups.")
+    return parquet.read_row_group(group, columns=list(columns), use_threads=False)
+
+
+@lru_cache(1)
+def _group(path: Path, where: str, identity: tuple[int, ...], group: int, columns: tuple[str, ...]) -> Any:
+    """The group that was read last, which the next samples are in, too."""
+    with _opened(path, where) as parquet:
+        if group >= parquet.num_row_groups:
+            message = "expected the row groups of the scan, found fewer. Do not change a source while it is read."
+            raise SourceError(Problem(where, "packed-file", message))
+        return _read_group(parquet, group, columns, where)

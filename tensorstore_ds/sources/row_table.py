@@ -1,0 +1,252 @@
+"""Rows of packed data sets: what their labels and objects are, and the fields that follow from all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, ObjectsField
+from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.kinds.label import UNLABELLED
+from tensorstore_ds.sources.base import FLAGS, LISTS, Objects, SourceOptions
+from tensorstore_ds.sources.json_files import MemberError, kind
+from tensorstore_ds.sources.names import flip_pairs, number_classes, order_classes
+from tensorstore_ds.sources.samples import parts_of
+
+#: A class as a data set has it: its number, or its name.
+Label = int | str
+
+#: Members of Hugging Face's objects that are their classes.
+CATEGORY_NAMES = ("category", "categories", "category_id", "label", "labels")
+
+_NAMED_LIMIT = 1 << 20  # classes that are filled up to the largest number
+_RANGES = {**dict.fromkeys((*FLAGS, "visibility"), 2**8), "rle": 2**32}
+
+
+@dataclass(frozen=True, slots=True)
+class RowObjects:
+    """The objects of a row: `values` as `Objects` without labels, none if there is no object; a label for each."""
+
+    values: Objects
+    labels: Sequence[Label] | None
+    names: tuple[str, ...]  #: of all the values that there are, though they be empty
+
+    def __len__(self) -> int:
+        return next((len(each) for each in self.values.values()), 0)
+
+
+def row_objects(members: Mapping[str, Any], labels: Sequence[Label] | None) -> RowObjects:
+    """The objects in lists by the names of `OBJECT_VALUES`; None in them is NaN. Other members are not looked at.
+
+    Raises:
+        MemberError: they are not M numbers, boxes, ... each.
+    """
+    given = {name: _with_nan(members[name]) for name in OBJECT_VALUES if members.get(name) is not None}
+    given.pop("labels", None)
+    names = (*given, *(["labels"] if labels is not None else []))
+    if any(not isinstance(each, list) for each in given.values()):
+        raise MemberError(f"expected lists of {', '.join(given)}, found something else")
+    if not any(given.values()) and not labels:
+        return RowObjects({}, labels, names)
+    for name, limit in _RANGES.items():
+        if not _is_whole(given.get(name, ()), limit):
+            raise MemberError(f"expected whole numbers from 0 to {limit - 1} as {name}, found others")
+    try:
+        values = parts_of("", {"image": b"", "objects": given}).objects or {}
+    except SourceError as error:
+        raise MemberError(error.problems[0].message.rstrip(".")) from error
+    count = len(next(iter(values.values())))
+    if labels is not None and len(labels) != count:
+        raise MemberError(f"expected a label for each of {count} objects, found {len(labels)}")
+    return RowObjects(values, labels, names)
+
+
+def struct_objects(value: Any) -> RowObjects:
+    """The objects of a row: lists in a struct, or a list of structs, with `bbox` x y width height.
+
+    Raises:
+        MemberError: something is null, or has another form.
+    """
+    if value is None:
+        raise MemberError("expected objects, found null")
+    if isinstance(value, list):
+        if any(each is None for each in value):
+            raise MemberError("expected objects, found null among them")
+        value = {name: [each[name] for each in value] for name in (value[0] if value else {})}
+    boxes = value.get("bbox")
+    members = {name: value[name] for name in ("keypoints", "area", *FLAGS) if value.get(name) is not None}
+    members |= {
+        name: [int(each) if isinstance(each, bool) else each for each in members[name]]
+        for name in FLAGS
+        if name in members
+    }
+    if boxes is not None:
+        if any(each is None or len(each) != 4 or None in each for each in boxes):
+            raise MemberError("expected bbox with x, y, width and height, found others")
+        members["boxes"] = [[x, y, x + width, y + height] for x, y, width, height in boxes]
+    category = next((name for name in CATEGORY_NAMES if value.get(name) is not None), None)
+    labels: list[Label] | None = None
+    if category is not None:
+        found = [label_of(each, category) for each in value[category]]
+        labels = [each for each in found if each is not None and each != UNLABELLED]
+        if len(labels) != len(found):
+            raise MemberError(f"expected a {category} for each object, found none")
+    return row_objects(members, labels)
+
+
+def _with_nan(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_nan(each) for each in value]
+    return float("nan") if value is None else value
+
+
+def _is_whole(value: Any, limit: int) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_whole(each, limit) for each in value)
+    return isinstance(value, int) and 0 <= value < limit
+
+
+class ClassNames:
+    """The classes of labels that are numbers or names: collected by the scan, and numbered by `choose`."""
+
+    def __init__(self, names: tuple[str, ...] | None = None) -> None:
+        self.given = names  #: those of the source in its own order
+        self.named: dict[int, str] = {}
+        self.numbers: set[int] = set()
+        self.texts: set[str] = set()
+        self.indices: dict[Label, int] = {}
+
+    def note(self, label: Label, name: str | None = None) -> None:
+        """Take in a label, and its name where it is a number that has one; raises `MemberError` if it has two."""
+        if isinstance(label, str):
+            self.texts.add(label)
+            return
+        self.numbers.add(label)
+        if name is not None and self.named.setdefault(label, name) != name:
+            raise MemberError(f"expected one name of class {label}, found {self.named[label]!r} and {name!r}")
+
+    def choose(self, wanted: tuple[str, ...] | None, where: str) -> tuple[str, ...]:
+        """The class names, as they are given or as they occur; raises as `order_classes` and `number_classes` do."""
+        as_texts = {str(number) for number in self.numbers - {UNLABELLED}}
+        if self.texts or (wanted is not None and self.numbers and as_texts <= set(wanted)):
+            classes = order_classes(self.texts | as_texts, wanted or self.given, where)
+            index: dict[str, int] = {name: i for i, name in enumerate(classes)}
+            self.indices.update(index)
+            self.indices.update((n, index[str(n)]) for n in self.numbers if n != UNLABELLED)
+            return classes
+        classes = number_classes(sorted(self.numbers), wanted or self.given or self._known(), where)
+        self.indices = {number: number for number in self.numbers}
+        return classes
+
+    def index(self, label: Label, where: str) -> int:
+        """The class index of a label; raises `SourceError` for one that was not there at the scan."""
+        if label == UNLABELLED:
+            return UNLABELLED
+        if label not in self.indices:
+            message = (
+                f"expected what the scan found, found a new class, {label}. Do not change a source while it is read."
+            )
+            raise SourceError(Problem(where, "annotation", message))
+        return self.indices[label]
+
+    def _known(self) -> tuple[str, ...] | None:
+        """The names of numbers, if there are any; a number that has none is its own."""
+        count = max((*self.numbers, *self.named), default=-1) + 1
+        if not self.named or not 0 < count <= _NAMED_LIMIT:
+            return None
+        names = [self.named.get(i, str(i)) for i in range(count)]
+        counts = Counter(names)
+        return tuple(f"{name} ({i})" if counts[name] > 1 else name for i, name in enumerate(names))
+
+
+class RowTable:
+    """What the labels and objects of all rows have, and the arrays of one row.
+
+    Attributes:
+        labels, categories: the classes of rows, and of objects.
+        values: the names of what objects have, and `keypoints` of them.
+        has_labels, has_objects: whether some row has them.
+    """
+
+    def __init__(self) -> None:
+        self.labels = ClassNames()
+        self.categories = ClassNames()
+        self.values: dict[str, None] = {}
+        self.keypoints = 0
+        self.has_labels = self.has_objects = False
+
+    def note(self, objects: RowObjects) -> None:
+        """Take in the objects of a row, but their labels' names; raises `MemberError` for other keypoints."""
+        self.has_objects = True
+        if "keypoints" in objects.values:
+            count = objects.values["keypoints"].shape[1]
+            if self.keypoints and count != self.keypoints:
+                raise MemberError(f"expected {self.keypoints} keypoints, found {count}")
+            self.keypoints = count
+        for label in objects.labels or ():
+            self.categories.note(label)
+        self.values.update(dict.fromkeys(objects.names))
+
+    def fields(self, options: SourceOptions, where: str) -> dict[str, Field]:
+        """The fields of labels and objects."""
+        fields: dict[str, Field] = {}
+        if self.has_labels:
+            fields["label"] = LabelField(classes=self.labels.choose(options.classes, where))
+        if self.has_objects:
+            classes = self.categories.choose(options.classes, where) if "labels" in self.values else ()
+            chosen = options.keypoints
+            if chosen is not None and self.keypoints and len(chosen.names) != self.keypoints:
+                message = f"expected {len(chosen.names)} keypoints, found {self.keypoints}."
+                raise SourceError(Problem(where, "keypoint-count", message), "Correct the list of keypoints.")
+            if not self.keypoints:  # no object has any
+                self.values = {name: None for name in self.values if name not in ("keypoints", "visibility")}
+            names = tuple(map(str, range(self.keypoints))) if chosen is None or not self.keypoints else chosen.names
+            pairs = flip_pairs(names) if chosen is None else chosen.flip_pairs if names else ()
+            values = [name for name in OBJECT_VALUES if name in self.values] or ["boxes"]
+            self.values = dict.fromkeys(values)
+            fields["objects"] = ObjectsField.of(*values, classes=classes, keypoints=names, flip_pairs=pairs)
+        return fields
+
+    def arrays(self, objects: RowObjects | None, where: str) -> Objects | None:
+        """The objects of one row, which errors name `where`; None where no row has any."""
+        if not self.has_objects:
+            return None
+        found: dict[str, Any] = dict(objects.values) if objects is not None else {}
+        if objects is not None and objects.labels is not None:
+            found["labels"] = np.array([self.categories.index(label, where) for label in objects.labels], np.int64)
+        count = 0 if objects is None else len(objects)
+        missing = [name for name in self.values if name not in found]
+        if wrong := [name for name in missing if count and name not in FLAGS]:
+            message = f"expected objects with {wrong[0]}, as others have, found {', '.join(found)}."
+            raise SourceError(Problem(where, "annotation", message), "Give all objects the same values.")
+        return found | {name: [] if name in LISTS else self._empty(name, count) for name in missing}
+
+    def _empty(self, name: str, count: int) -> Any:
+        dtype, shape = OBJECT_VALUES[name]
+        return np.zeros((count, *(self.keypoints if n == "K" else n for n in shape)), dtype)
+
+
+def label_of(value: object, name: str) -> Label | None:
+    """A label: a whole number, or a text, which may be a number too; None for None and -1 for no label.
+
+    Raises:
+        MemberError: it is neither.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        if value is None:
+            return None
+        raise MemberError(f"expected {name}, a number or a name, found {kind(value)}")
+    text = value.strip() if isinstance(value, str) else str(value)
+    if not text or "\0" in text:
+        raise MemberError(f"expected {name}, a number or a name, found {kind(value)}")
+    if text.lstrip("-").isdecimal() and text.isascii():
+        number = int(text) if len(text) < 20 else 2**63
+        if not UNLABELLED <= number < 2**53:
+            raise MemberError(f"expected {name} from 0 up, found {text[:40]}")
+        return number
+    return text

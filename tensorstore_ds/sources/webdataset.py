@@ -1,0 +1,391 @@
+"""WebDataset: tar files whose members share a name for each sample: formats/sources/webdataset.md."""
+
+from __future__ import annotations
+
+import os
+import re
+import tarfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.format.kinds.label import UNLABELLED
+from tensorstore_ds.regular_files import FILE_LIMIT, check_machine, open_file, os_errors, read_head
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
+from tensorstore_ds.sources.json_files import MemberError, kind, parse_object
+from tensorstore_ds.sources.row_table import Label, RowObjects, RowTable, label_of, row_objects
+from tensorstore_ds.sources.splits import numbered_splits
+
+JSON_LIMIT = 64 << 20  # bytes
+_LABEL_LIMIT = 1 << 12
+_HEADER_LIMIT = 1 << 20  # of what a header says that follows it, such as a long name
+_END_LIMIT = 16 << 20  # zeros behind the last member
+_PROBED = 64
+_OPEN = 16
+_PREAD = getattr(os, "pread", None)  # which Windows has not; each process reads one member at a time
+_SHAPES = re.compile(rb'"shapes"\s*:')  # labelme's, which may be in tar files as well
+_ADVICE = "Write the archive again, or download it again."
+
+
+@dataclass(slots=True)
+class _Entry:
+    """The members of a sample as they were found: (offset, nbytes) of each that is read."""
+
+    image: str = ""  #: its path in the archive
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+class WebDatasetSource(Source):
+    """A reference is the sample's key, and after a NUL the number of its archive, places in it, and its label."""
+
+    name: ClassVar[str] = "webdataset"
+
+    def __init__(self, path: Path, options: SourceOptions) -> None:
+        super().__init__(path, options)
+        self._archives: list[Path] = []
+        self._table = RowTable()
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        """Whether the first members of an archive are images, and .cls or .json files of the same names."""
+        try:
+            return any(_is_labelled(archive) for archive in _archives(path, quick=True)[:1])
+        except SourceError:
+            return False
+
+    def scan(self) -> Contents:
+        """Read the headers of all members, and the labels and JSON among them."""
+        self._archives = _archives(self.path)
+        if not self._archives:
+            raise SourceError(Problem(str(self.path), "empty-source", "expected .tar files, found none."))
+        splits, notes = numbered_splits([self._where(i) for i in range(len(self._archives))])
+        problems: list[Problem] = []
+        unread: Counter[str] = Counter()
+        rows: dict[str, list[tuple[str, int, str]]] = {}  # of each split key, archive, and the rest of the reference
+        for i, (where, split) in enumerate(splits.items()):
+            with os_errors(where), open_file(self._archives[i], where) as file:
+                for entry in _entries(file, where, unread).values():
+                    reference = self._noted(entry, file, where, problems)
+                    if reference is not None:
+                        rows.setdefault(split, []).append((entry.image, i, reference))
+        if not rows:
+            missing = Problem(str(self.path), "empty-source", "expected images in the archives, found none.")
+            raise SourceError(problems or missing)
+        fields = self._table.fields(self.options, str(self.path))
+        references = {split: PackedStrings(self._keyed(each)) for split, each in rows.items()}
+        left_out = tuple(
+            Problem(f"{self.path}: *{suffix}", "not-listed", f"not stored: {count:,} members.")
+            for suffix, count in sorted(unread.items())
+        )
+        return Contents(fields, references, None, tuple(problems), left_out, notes)
+
+    def read(self, split: str, reference: Reference) -> Sample:
+        key, number, rest = str(reference).split("\0", 2)
+        archive, where = self._archives[int(number)], f"{self._where(int(number))}: {key}"
+        label, *places = rest.split("\0")
+        image, described = (_place(text) for text in places)
+        data = _pread(archive, *image, where)
+        objects = None
+        if described[1] and self._table.has_objects:
+            objects = _Described(_pread(archive, *described, where), where).objects
+        index: int | None = None
+        if self._table.has_labels:
+            known = label_of(label or None, "label")
+            index = UNLABELLED if known is None else self._table.labels.index(known, where)
+        return Sample(key, data, index, self._table.arrays(objects, where))
+
+    def files(self, reference: Reference) -> tuple[str, ...]:
+        return ()
+
+    def common_files(self) -> tuple[Path, ...]:
+        return tuple(self._archives)
+
+    def _where(self, number: int) -> str:
+        archive = self._archives[number]
+        return archive.name if archive == self.path else archive.relative_to(self.path).as_posix()
+
+    def _keyed(self, rows: list[tuple[str, int, str]]) -> Iterator[str]:
+        """References with keys that differ: those of the images in an archive, or with the archive's name before."""
+        unique = len({key for key, _, _ in rows}) == len(rows)
+        for key, number, rest in rows:
+            yield f"{key if unique else f'{self._where(number)[:-4]}/{key}'}\0{number}\0{rest}"
+
+    def _noted(self, entry: _Entry, file: BinaryIO, where: str, problems: list[Problem]) -> str | None:
+        """The end of the reference of a sample, whose label and objects are noted; None if it is left out."""
+        here = f"{where}: {entry.image or next(iter(entry.places), '')}"
+        if not entry.image and not entry.problems:
+            message = "expected an image (.jpg, .png, .webp, ...) of the same name, found none. Add it."
+            entry.problems.append(Problem(here, "no-image", message))
+        if entry.problems:
+            problems += entry.problems
+            return None
+        try:
+            label, name = self._label(entry, file), None
+            if ".json" in entry.places:
+                described = _Described(_read_at(file, *entry.places[".json"]), here)
+                label, name = described.agreed(label)
+                if described.objects is not None:
+                    self._table.note(described.objects)
+                    described.note_names(self._table)
+            if label is not None:
+                self._table.has_labels = True
+                self._table.labels.note(label, name)
+        except MemberError as error:
+            problems.append(Problem(here, "annotation", f"{error}. Correct the member."))
+            return None
+        except SourceError as error:
+            problems += error.problems
+            return None
+        places = (entry.places["image"], entry.places.get(".json", (0, 0)))
+        return "\0".join(["" if label is None else str(label), *(f"{start} {nbytes}" for start, nbytes in places)])
+
+    def _label(self, entry: _Entry, file: BinaryIO) -> Label | None:
+        if ".cls" not in entry.places:
+            return None
+        try:
+            return label_of(_read_at(file, *entry.places[".cls"]).decode("utf-8-sig"), ".cls")
+        except UnicodeDecodeError as error:
+            raise MemberError("expected .cls in UTF-8, found other bytes") from error
+
+
+class _Described:
+    """What the JSON of a sample says of it."""
+
+    def __init__(self, data: bytes, where: str) -> None:
+        self._members = parse_object(data, where)
+        nested = self._members.get("objects")
+        self._values: dict[str, Any] = nested if isinstance(nested, dict) else self._members
+        self._texts = self._values.get("classes")
+        self.objects: RowObjects | None = None
+        if self._values.get("boxes") is None and self._values.get("keypoints") is None:
+            return
+        try:
+            self.objects = row_objects(self._values, self._labels())
+        except MemberError as error:
+            raise SourceError(Problem(where, "annotation", f"{error}. Correct the member.")) from error
+
+    def agreed(self, label: Label | None) -> tuple[Label | None, str | None]:
+        """The label of the sample, where .cls says `label`, and its name."""
+        members = ((name, self._members.get(name)) for name in ("label", "class"))
+        labels = {label, *(label_of(value, name) for name, value in members)} - {None}
+        numbers = [each for each in labels if isinstance(each, int)]
+        texts = [each for each in labels if isinstance(each, str)]
+        if max(len(numbers), len(texts)) > 1:
+            raise MemberError(f"expected one label, found {' and '.join(sorted(map(str, labels)))}")
+        return (numbers[0], next(iter(texts), None)) if numbers else (next(iter(texts), None), None)
+
+    def note_names(self, table: RowTable) -> None:
+        """Take in the names of the objects' numbers."""
+        if self.objects is None or not self.objects.labels or not isinstance(self._texts, list):
+            return
+        for number, name in zip(self.objects.labels, self._texts, strict=True):
+            if not isinstance(number, str):
+                table.categories.note(number, name)
+
+    def _labels(self) -> list[Label] | None:
+        numbers = self._values.get("labels")
+        if not isinstance(self._texts, list | None) or not isinstance(numbers, list | None):
+            raise MemberError(f"expected lists of labels and classes, found {kind(self._texts or numbers)}")
+        if self._texts is not None and not all(isinstance(each, str) and each.strip() for each in self._texts):
+            raise MemberError("expected names as classes, found something else")
+        if numbers is None:
+            return None if self._texts is None else list(self._texts)
+        if self._texts is not None and len(self._texts) != len(numbers):
+            raise MemberError(f"expected a name for each of {len(numbers)} labels, found {len(self._texts)}")
+        labels = [label_of(each, "labels") for each in numbers]
+        if any(each is None or each == UNLABELLED for each in labels):
+            raise MemberError("expected a label for each object, found none")
+        return [each for each in labels if each is not None]
+
+
+# --- archives -------------------------------------------------------------------------------------------------------
+
+
+def _archives(path: Path, *, quick: bool = False) -> list[Path]:
+    """The archives at a path, in the order of their names; `quick`: some of them, to tell the format by."""
+    if not path.is_dir():
+        return [path] if path.suffix.lower() in (".tar", ".tgz", ".gz") else []
+    names = sorted(glance(path)) if quick else walk_files(path, {".tar"})
+    return [path / name for name in names if name.lower().endswith(".tar")]
+
+
+def _is_labelled(archive: Path) -> bool:
+    """Whether an image and a .cls or .json file of the same name are among the first members."""
+    if read_head(archive, 512)[257:262] != b"ustar":
+        return False
+    images, labels = set(), set()
+    with os_errors(archive.name), open_file(archive, archive.name) as file:
+        for number, info in enumerate(_members(file, archive.name)):
+            key, suffix = _key_of(info.name)
+            if suffix in IMAGE_SUFFIXES:
+                images.add(key)
+            elif suffix == ".cls" or (suffix == ".json" and info.isreg() and not _is_labelme(file, info)):
+                labels.add(key)
+            if number >= _PROBED or images & labels:
+                break
+    return bool(images & labels)
+
+
+def _is_labelme(file: BinaryIO, info: tarfile.TarInfo) -> bool:
+    return bool(_SHAPES.search(_read_at(file, info.offset_data, min(info.size, 1 << 16))))
+
+
+def _key_of(name: str) -> tuple[str, str]:
+    """The name of a sample, up to the first dot of a member's last part, and what follows, in lower case."""
+    folder, slash, last = name.rpartition("/")
+    stem, dot, suffix = last.partition(".")
+    return f"{folder}{slash}{stem}" if stem else "", f"{dot}{suffix}".lower()
+
+
+def _entries(file: BinaryIO, where: str, unread: Counter[str]) -> dict[str, _Entry]:
+    """The samples of an archive, by name, in the order of their first members; `unread` counts what is not taken in."""
+    entries: dict[str, _Entry] = {}
+    for info in _members(file, where):
+        name = info.name
+        key, suffix = _key_of(name)
+        if info.isdir() or not key:  # a hidden name, such as those that macOS adds
+            continue
+        is_image = suffix in IMAGE_SUFFIXES
+        if not is_image and suffix not in (".cls", ".json"):
+            unread["." + suffix.rpartition(".")[2] if suffix else ""] += 1
+            continue
+        entry = entries.setdefault(key, _Entry())
+        if problem := _problem(info, name, suffix, f"{where}: {name}"):
+            entry.problems.append(problem)
+        elif is_image and entry.image:
+            message = f"expected one image of a sample, found {entry.image} too. Remove one."
+            entry.problems.append(Problem(f"{where}: {name}", "ambiguous-image", message))
+        elif suffix in entry.places:
+            message = "expected each member once, found it twice. Remove one."
+            entry.problems.append(Problem(f"{where}: {name}", "duplicate-key", message))
+        else:
+            entry.image = name if is_image else entry.image
+            entry.places["image" if is_image else suffix] = info.offset_data, info.size
+    return entries
+
+
+def _problem(info: tarfile.TarInfo, name: str, suffix: str, where: str) -> Problem | None:
+    """What is wrong with a member that is to be read."""
+    limit = {".cls": _LABEL_LIMIT, ".json": JSON_LIMIT}.get(suffix, FILE_LIMIT)
+    if name.startswith("/") or "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+        return Problem(where, "unsafe-path", "expected a plain relative name of a member. Write the archive again.")
+    if problem := encoding_problem(name):
+        return problem
+    if not info.isreg() or info.issparse():
+        found = (
+            "a link" if info.islnk() or info.issym() else "a sparse file" if info.issparse() else "a device or a pipe"
+        )
+        return Problem(where, "packed-file", f"expected a file, found {found}. {_ADVICE}")
+    if info.size > limit:
+        message = f"expected a member of at most {limit:,} bytes, found {info.size:,}. Make it smaller, or remove it."
+        return Problem(where, "packed-file", message)
+    return None
+
+
+class _Headers:
+    """A file as tarfile reads headers from it: never much at a time, and never back."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._last = 0
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= _HEADER_LIMIT:
+            raise tarfile.ReadError(f"a header of {size:,} bytes")
+        return self._file.read(size)
+
+    def seek(self, position: int) -> int:
+        if position < self._last:
+            raise tarfile.ReadError("a member that ends before it begins")
+        self._last = position
+        return self._file.seek(position)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+def _members(file: BinaryIO, where: str) -> Iterator[tarfile.TarInfo]:
+    """The headers of an archive, which must be whole; no content is read.
+
+    Raises:
+        SourceError: `packed-file`: it is compressed, damaged or cut short.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if file.read(2) == b"\x1f\x8b":
+        message = "expected a plain tar file, found one that gzip has compressed."
+        raise SourceError(Problem(where, "packed-file", message), "Decompress it with gunzip first.")
+    file.seek(0)
+    stream: Any = _Headers(file)
+    try:
+        with tarfile.open(fileobj=stream, mode="r:", errors="surrogateescape") as archive:
+            while (info := archive.next()) is not None:
+                archive.members = []  # type: ignore[attr-defined]  # which would hold them all: 1 kB each
+                if info.size < 0 or info.offset_data + (info.size if info.isreg() else 0) > size:
+                    raise tarfile.ReadError(f"{info.name!r} is cut short")
+                info.name = info.name.removeprefix("./")
+                position = file.tell()
+                yield info
+                file.seek(position)
+            end = archive.offset
+    except (GeneratorExit, SourceError):
+        raise
+    except Exception as error:  # nearly anything is raised for a damaged header
+        if not isinstance(error, RecursionError):
+            check_machine(where, error)
+        message = f"expected a tar file, found it damaged: {' '.join(str(error).split())[:200]}."
+        raise SourceError(Problem(where, "packed-file", message), _ADVICE) from error
+    file.seek(end)
+    if size < end + 512 or size > end + _END_LIMIT or any(file.read(size - end)):
+        message = f"expected zeros behind the last member, at {end:,}, found {'other bytes' if size > end else 'none'}."
+        raise SourceError(
+            Problem(where, "packed-file", f"{message} It is cut short, or archives were joined."), _ADVICE
+        )
+
+
+# --- bytes of members -----------------------------------------------------------------------------------------------
+
+
+def _read_at(file: BinaryIO, start: int, nbytes: int) -> bytes:
+    file.seek(start)
+    return file.read(nbytes)
+
+
+def _place(text: str) -> tuple[int, int]:
+    start, nbytes = map(int, text.split())
+    return start, nbytes
+
+
+class _Descriptor:
+    """An archive that stays open for the next member."""
+
+    def __init__(self, path: Path, where: str) -> None:
+        self.file = open_file(path, where, 0)
+
+    def __del__(self) -> None:
+        if file := getattr(self, "file", None):
+            file.close()
+
+
+@lru_cache(_OPEN)
+def _opened(path: Path, where: str, identity: tuple[int, ...]) -> _Descriptor:
+    return _Descriptor(path, where)
+
+
+def _pread(path: Path, start: int, nbytes: int, where: str) -> bytes:
+    """The bytes of a member; raises `SourceError` if the archive has changed and has them no more."""
+    with os_errors(where):
+        status = path.stat()
+        data = b""
+        if start + nbytes <= status.st_size:
+            opened = _opened(path, path.name, (status.st_ino, status.st_size, status.st_mtime_ns))
+            data = _PREAD(opened.file.fileno(), nbytes, start) if _PREAD else _read_at(opened.file, start, nbytes)
+    if len(data) != nbytes:
+        message = f"expected {nbytes:,} bytes of a member, found {len(data):,}: the archive has changed."
+        raise SourceError(Problem(where, "packed-file", message), "Do not change a source while it is read.")
+    return data

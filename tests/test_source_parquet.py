@@ -1,0 +1,251 @@
+"""Parquet: files as Hugging Face writes them, of every layout of objects, nulls, damage, and every refusal."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from PIL import Image
+
+import tensorstore_ds as tsds
+from labelling_files import field, keys, objects, reasons, scan
+from stores import store_of
+from tensorstore_ds.errors import OptionError, SourceError
+from tensorstore_ds.format.kinds import ObjectsField
+from tensorstore_ds.format.kinds.base import ArrayField
+from tensorstore_ds.format.schema import ArraySpec, Keypoints
+from tensorstore_ds.sources import open_source
+from test_export import assert_same, detection
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+FILE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+CATEGORY = {"feature": {"names": ["cat", "dog"], "_type": "ClassLabel"}, "_type": "Sequence"}
+IMAGE = {"image": {"_type": "Image"}}
+LABEL = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
+
+
+def png(value: int = 0) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (30, 20), (value, 0, 0)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def images(*paths: str | None) -> Any:
+    return pa.array([{"bytes": png(i), "path": path} for i, path in enumerate(paths)], FILE)
+
+
+def write(path: Path, columns: dict[str, Any], features: Any = None, *, group: int = 2) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})} if features is not None else None
+    pq.write_table(pa.table(columns).replace_schema_metadata(metadata), path, row_group_size=group)
+    return path
+
+
+def test_labels_paths_and_numbers(tmp_path: Path) -> None:
+    columns = {
+        "img": images("a.png", "b/b.png", "c.png"),
+        "label": pa.array([1, None, 0]),
+        "width": pa.array([3, 4, 5], pa.int32()),
+        "vector": pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.float32(), 2)),
+        "Wet?": pa.array([True, False, True]),
+        "caption": pa.array(["x", "y", "z"]),
+        "size": pa.array([1, 2, 3]),
+    }
+    features = {"img": {"_type": "Image"}, **LABEL}
+    source, contents = scan(write(tmp_path / "x.parquet", columns, features), "parquet")
+    assert keys(source, contents) == {"train": ["a.png", "b/b.png", "c.png"]}
+    samples = [source.read("train", each) for each in contents.splits["train"]]
+    assert [(each.image, each.label) for each in samples] == [(png(0), 1), (png(1), -1), (png(2), 0)]
+    assert getattr(contents.fields["label"], "classes", ()) == ("cat", "dog")
+    assert {name: each.spec for name, each in contents.fields.items() if type(each) is ArrayField} == {
+        "width": ArraySpec("int32", ()),
+        "vector": ArraySpec("float32", (2,)),
+        "wet_": ArraySpec("uint8", ()),
+    }
+    assert [each.arrays["vector"].tolist() for each in samples] == [[1, 2], [3, 4], [5, 6]]
+    assert [each.arrays["wet_"].tolist() for each in samples] == [1, 0, 1]
+    assert reasons(contents.left_out) == [("x.parquet: caption", "not-listed"), ("x.parquet: size", "not-listed")]
+    tsds.convert(tmp_path / "x.parquet", tmp_path / "o.tsds", tsds.ConvertOptions(workers=2))
+    train = tsds.open(tmp_path / "o.tsds")["train"]
+    assert list(train["label"]) == [1, -1, 0] and list(train["width"]) == [3, 4, 5]
+    assert tsds.verify(tmp_path / "o.tsds") == []
+
+
+def test_splits_of_numbered_files_and_bytes_without_a_path(tmp_path: Path) -> None:
+    for name, value in (("data/train-00001-of-00002", 1), ("data/train-00000-of-00002", 0), ("data/test-00000", 2)):
+        write(tmp_path / "d" / f"{name}.parquet", {"image": pa.array([png(value)] * 2), "class": pa.array(["b", "a"])})
+    source, contents = scan(tmp_path / "d", "parquet")
+    assert keys(source, contents) == {
+        "test": ["test/00000", "test/00001"],
+        "train": [f"train/0000{i}" for i in range(4)],
+    }
+    train = [source.read("train", each) for each in contents.splits["train"]]
+    assert [each.image for each in train] == [png(0), png(0), png(1), png(1)]
+    assert [each.label for each in train] == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("to", ["parquet", "huggingface"])
+def test_a_store_there_and_back(tmp_path: Path, to: str) -> None:
+    store = detection(tmp_path / "s.tsds", (2, 0, 3, 1), keypoints=3)
+    tsds.export(store.path, tmp_path / "out", to)
+    keypoints = Keypoints(("nose", "left_eye", "right_eye"), ((1, 2),))
+    options = tsds.ConvertOptions(workers=0, keypoints=keypoints)
+    tsds.convert(tmp_path / "out", tmp_path / "again.tsds", options)
+    again = tsds.open(tmp_path / "again.tsds")
+    assert tsds.verify(again.path) == []
+    written = store["train"].fields["objects"]
+    assert isinstance(written, ObjectsField)
+    stored = {name: spec for name, spec in written.values.items() if name != "visibility"}  # which is not exported
+    assert again["train"].fields["objects"] == replace(written, values=stored)
+    assert_same(store, again, "boxes", "labels", "keypoints", atol=1e-4)
+
+
+def test_labels_there_and_back(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3), np.uint8)
+    samples = [(image, label) for image, label in zip(pixels, (1, -1, 0, 1), strict=True)]
+    store = store_of(tmp_path / "s.tsds", samples, ("c", "a", "never"))
+    tsds.export(store.path, tmp_path / "out", "parquet")
+    tsds.convert(tmp_path / "out", tmp_path / "again.tsds", tsds.ConvertOptions(workers=0))
+    again = tsds.open(tmp_path / "again.tsds")
+    assert again["train"].fields["label"] == store["train"].fields["label"]
+    assert_same(store, again)
+
+
+STRUCT = pa.array(
+    [{"bbox": [[1.0, 2, 3, 4]], "category": [1], "id": [7]}, {"bbox": [], "category": [], "id": []}],
+    pa.struct(
+        [("bbox", pa.list_(pa.list_(pa.float64()))), ("category", pa.list_(pa.int64())), ("id", pa.list_(pa.int64()))]
+    ),
+)
+LIST = pa.array([[{"bbox": [1.0, 2, 3, 4], "category": 1, "truncated": True}], []])
+
+
+@pytest.mark.parametrize(
+    ("column", "feature", "values"),
+    [
+        (STRUCT, {"bbox": {}, "category": CATEGORY}, ["boxes", "labels"]),
+        (STRUCT, {"feature": {"category": CATEGORY["feature"]}, "_type": "Sequence"}, ["boxes", "labels"]),
+        (LIST, [{"category": CATEGORY["feature"]}], ["boxes", "labels", "truncated"]),
+        (LIST, {"feature": {"category": CATEGORY["feature"]}, "_type": "List"}, ["boxes", "labels", "truncated"]),
+    ],
+)
+def test_layouts_of_objects(tmp_path: Path, column: Any, feature: Any, values: list[str]) -> None:
+    path = write(
+        tmp_path / "x.parquet", {"image": images(None, None), "objects": column}, {**IMAGE, "objects": feature}
+    )
+    source, contents = scan(path, "parquet")
+    assert (field(contents).classes, list(field(contents).values)) == (("cat", "dog"), values)
+    found = objects(source, contents)
+    assert (found["boxes"].tolist(), found["labels"].tolist()) == ([[1, 2, 4, 6]], [1])
+    assert all(len(each) == 0 for each in objects(source, contents, row=1).values())
+
+
+def test_nulls_are_named_with_their_row(tmp_path: Path) -> None:
+    bad = pa.array([{"bytes": png(), "path": None}, {"bytes": None, "path": "x.png"}, None], FILE)
+    path = write(tmp_path / "x.parquet", {"image": bad, "n": pa.array([None, 1, 2])})
+    source, contents = scan(path, "parquet")
+    found = []
+    for reference in contents.splits["train"]:
+        with pytest.raises(SourceError) as caught:
+            source.read("train", reference)
+        found.append((caught.value.problems[0].where, caught.value.reason))
+    assert found == [
+        ("x.parquet (group 0, row 0)", "annotation"),
+        ("x.parquet (group 0, row 1)", "no-image"),
+        ("x.parquet (group 1, row 0)", "no-image"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("objects", "found"),
+    [
+        (None, "null"),
+        ([None], "null"),
+        ([{"bbox": None}], "bbox"),
+        ([{"bbox": [1.0, 2, 3]}], "bbox"),
+        ([{"bbox": [1.0, 2, 3, None]}], "bbox"),
+        ([{"bbox": [1.0, 2, 3, 4], "category": -1}], "category"),
+        ([{"bbox": [1.0, 2, 3, 4], "category": None}], "category"),
+        ([{"bbox": [1.0, 2, 3, 4], "category": 0, "difficult": 256}], "difficult"),
+    ],
+)
+def test_bad_objects_are_named_and_left_out(tmp_path: Path, objects: Any, found: str) -> None:
+    kind = pa.struct([("bbox", pa.list_(pa.float64())), ("category", pa.int64()), ("difficult", pa.int64())])
+    good = [{"bbox": [1.0, 2, 3, 4], "category": 0, "difficult": 0}]
+    columns = {"image": images("a", "b"), "objects": pa.array([good, objects], pa.list_(kind))}
+    source, contents = scan(write(tmp_path / "x.parquet", columns), "parquet")
+    (problem,) = contents.problems
+    assert (problem.where, problem.reason) == ("x.parquet (group 0, row 1)", "annotation") and found in problem.message
+    assert keys(source, contents) == {"train": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "features", "found"),
+    [
+        ({"image": pa.array([1, 2])}, None, "bytes of files, found image"),
+        ({"data": pa.array([b"1"])}, None, "bytes of files, found data"),
+    ],
+)
+def test_files_without_images_are_refused(tmp_path: Path, columns: Any, features: Any, found: str) -> None:
+    path = write(tmp_path / "x.parquet", columns, features)
+    with pytest.raises(SourceError, match="no known data set format"):
+        open_source(path)
+    with pytest.raises(SourceError, match=found):
+        open_source(path, "parquet").scan()
+
+
+def test_files_that_differ_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "d/train-0.parquet", {"image": images("a"), "label": pa.array([0])})
+    write(tmp_path / "d/train-1.parquet", {"image": images("a"), "label": pa.array(["x"])})
+    with pytest.raises(SourceError, match=r"train-1\.parquet: expected the column label as int64"):
+        open_source(tmp_path / "d", "parquet").scan()
+
+
+def test_damage_is_one_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet", {"image": images("a", "b"), "label": pa.array([0, 1])})
+    data = path.read_bytes()
+    for damaged in (data[:200], data[:4] + b"\xff" * 60 + data[64:], data[:-12] + b"\xff" * 4 + data[-8:], b"PAR1"):
+        path.write_bytes(damaged)
+        with pytest.raises(SourceError) as caught:
+            source = open_source(path, "parquet")
+            for reference in source.scan().splits["train"]:
+                source.read("train", reference)
+        assert caught.value.reason in ("packed-file", "no-image") and len(str(caught.value).splitlines()) == 1
+
+
+def test_without_pyarrow_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "x.parquet", {"image": images("a")})
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(OptionError, match=r"pip install 'tensorstore-ds\[hub\]'"):
+        tsds.convert(path, tmp_path / "o.tsds", tsds.ConvertOptions(workers=0))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 255), st.integers(-1, 2)), min_size=1, max_size=9).filter(
+        lambda rows: any(label >= 0 for _, label in rows)
+    ),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_any_row_groups(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, int]], group: int, named: bool
+) -> None:
+    file = [{"bytes": png(value), "path": f"{i}.png" if named else None} for i, (value, _) in enumerate(rows)]
+    columns = {"image": pa.array(file, FILE), "label": pa.array([label for _, label in rows])}
+    features = {**IMAGE, "label": {"names": ["a", "b", "c"], "_type": "ClassLabel"}}
+    path = write(tmp_path_factory.mktemp("p") / "x.parquet", columns, features, group=group)
+    source = open_source(path)
+    contents = source.scan()
+    samples = [source.read("train", each) for each in contents.splits["train"]]
+    assert [(each.image, each.label) for each in samples] == [(png(value), label) for value, label in rows]
+    assert [each.key for each in samples] == [f"{i}.png" if named else f"train/{i:05d}" for i in range(len(rows))]
