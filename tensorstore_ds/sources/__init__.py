@@ -44,6 +44,7 @@ FORMATS: Mapping[str, Format] = {
     "labelstudio": Format("labelstudio", "LabelStudioSource", "Label Studio's JSON export"),
     "list": Format("list.source", "ListSource", "a text or CSV file with a line for each image"),
     "masks": Format("masks", "MaskSource", "images and masks of the same names, or Pascal VOC's"),
+    "pts": Format("pts", "PtsSource", "300-W and iBUG: a .pts file of facial points for each image"),
     "voc": Format("voc.source", "VocSource", "Pascal VOC: an XML file for each image"),
     "yolo": Format("yolo.source", "YoloSource", "Ultralytics and Darknet: a text file of boxes for each image"),
 }
