@@ -68,6 +68,11 @@ def imglab(root: Path) -> Path:
     return pictures(root, "in/f.png", "in/not_listed.png")
 
 
+def pts(root: Path) -> Path:
+    write(root, {"train/f.pts": "version: 1\nn_points: 2\n{\n3 4\n5 6\n}\n"})
+    return pictures(root, "train/f.png")
+
+
 def listed(root: Path) -> Path:
     write(root, {"train.csv": "path,label\na.png,cat\nb/b.png,dog\n"})
     return pictures(root, "a.png", "b/b.png")
@@ -85,7 +90,7 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
     "folders": lambda root: class_folders(root, "cat", "dog"),
     "voc": lambda root: voc(root, "a", "b"),
     "masks": lambda root: write_folders(root, 4),
-    **{"coco": coco, "yolo": yolo, "labelme": labelme, "imglab": imglab, "list": listed},
+    **{"coco": coco, "yolo": yolo, "labelme": labelme, "imglab": imglab, "list": listed, "pts": pts},
 }
 
 

@@ -46,6 +46,7 @@ FORMATS: Mapping[str, Format] = {
     "list": Format("list.source", "ListSource", "a text or CSV file with a line for each image"),
     "masks": Format("masks", "MaskSource", "images and masks of the same names, or Pascal VOC's"),
     "parquet": Format("parquet", "ParquetSource", "Parquet with a column of images, as of Hugging Face"),
+    "pts": Format("pts", "PtsSource", "300-W and iBUG: a .pts file of facial points for each image"),
     "voc": Format("voc.source", "VocSource", "Pascal VOC: an XML file for each image"),
     "webdataset": Format("webdataset", "WebDatasetSource", "WebDataset: tar files of images with their labels"),
     "yolo": Format("yolo.source", "YoloSource", "Ultralytics and Darknet: a text file of boxes for each image"),
@@ -86,11 +87,19 @@ def open_source(path: Path, format: str = "auto", options: SourceOptions | None 
 
 
 def _inside(path: Path) -> Path:
-    """The one folder at the top of an archive, as archives often have it; else the path itself."""
+    """The one folder at the top of an archive that is around all else, as archives often have it; else the archive.
+
+    One that means a split, or a class, is not.
+    """
     from tensorstore_ds.sources.files import LITTER
+    from tensorstore_ds.sources.splits import SPLIT_NAMES
 
     shown = [each for each in entries(path) if each[0][0] != "." and each[0].lower() not in LITTER]
-    return _inside(path / shown[0][0]) if len(shown) == 1 and shown[0][1] else path
+    if len(shown) != 1 or not shown[0][1] or shown[0][0].lower() in SPLIT_NAMES:
+        return path
+    folder = path / shown[0][0]
+    is_around = folder.name == path.stem or any(is_folder for _, is_folder in entries(folder))
+    return _inside(folder) if is_around else path
 
 
 def _check_images(path: Path) -> None:

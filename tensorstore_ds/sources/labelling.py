@@ -7,9 +7,10 @@ from pathlib import Path
 from tensorstore_ds.sources.base import Source
 from tensorstore_ds.sources.labelme import LabelmeSource
 from tensorstore_ds.sources.labelstudio import LabelStudioSource
+from tensorstore_ds.sources.pts import PtsSource
 from tensorstore_ds.sources.yolo.source import YoloSource
 
-_SOURCES: tuple[type[Source], ...] = (YoloSource, LabelmeSource, LabelStudioSource)
+_SOURCES: tuple[type[Source], ...] = (YoloSource, LabelmeSource, LabelStudioSource, PtsSource)
 
 
 def is_labelled(path: Path) -> bool:

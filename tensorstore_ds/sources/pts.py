@@ -1,0 +1,120 @@
+"""300-W and iBUG: a text file of facial points beside each image: formats/sources/pts.md."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from pathlib import Path
+from typing import ClassVar
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.regular_files import is_file, read_file, read_head
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents
+from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
+from tensorstore_ds.sources.images import ImageIndex
+from tensorstore_ds.sources.objects import AnnotatedObject, hull
+from tensorstore_ds.sources.packed import PackedSource, pack
+from tensorstore_ds.sources.splits import folder_splits
+from tensorstore_ds.sources.xml import Place
+
+FILE_LIMIT = 1 << 20  # bytes
+_PROBED = 16
+_POINTS = re.compile(rb"\s*n_points:\s*\d", re.MULTILINE)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_PLACE_LIMIT = 1e9  # pixels
+
+
+class PtsSource(PackedSource):
+    """A reference is an image with its one object, as `pack` makes it."""
+
+    name: ClassVar[str] = "pts"
+
+    @classmethod
+    def detect(cls, path: Path) -> bool:
+        """Whether some .pts file of a folder, or the file itself, says how many points it has."""
+        files = [path] if is_file(path) else [path / each for each in glance(path)]
+        some = [file for file in files if file.name.lower().endswith(".pts")][:_PROBED]
+        return any(_POINTS.search(read_head(file, 256)) for file in some)
+
+    def scan(self) -> Contents:
+        """Read every .pts file."""
+        files = [self.path.name] if is_file(self.path) else list(walk_files(self.path, {".pts"}))
+        images = ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
+        problems: list[Problem] = []
+        found: dict[str, tuple[str, AnnotatedObject]] = {}  # by the image's path
+        for file in files:
+            try:
+                places = read_points(read_file(self._root / file, file, FILE_LIMIT), file)
+                image = images.paths[images.find("", file, (file[: file.rfind("/") + 1], ""))]
+            except SourceError as error:
+                problems += error.problems
+                continue
+            if image in found:
+                message = f"expected an image of its own, found {image}, which {found[image][0]} has. Remove one."
+                problems.append(Problem(file, "duplicate-key", message))
+                continue
+            names = {str(i): place for i, place in enumerate(places, 1)}
+            found[image] = file, AnnotatedObject("", hull(places), {}, names)
+        counts = Counter(len(each.keypoints) for _, each in found.values())
+        usual = max(counts, key=lambda n: (counts[n], n), default=0)
+        entries: dict[str, str] = {}
+        for image, (file, each) in found.items():
+            if len(each.keypoints) == usual:
+                self._table.note([each])
+                entries[image] = pack(image, (0, 0), [each])
+            else:
+                message = f"expected {usual} points, as most files have, found {len(each.keypoints)}. Convert it apart."
+                problems.append(Problem(file, "keypoint-count", message))
+        if not entries:
+            missing = Problem(str(self.path), "empty-source", "expected .pts files beside images, found none.")
+            raise SourceError(problems or missing)
+        keys = sorted(entries)
+        splits, notes = folder_splits(keys, str(self.path))
+        message = "not stored: it has no .pts file."
+        left_out = [Problem(path, "not-listed", message) for path in images.paths if path not in found]
+        field = self._table.field(self.options, str(self.path), labelled=False)
+        references = {name: PackedStrings(entries[keys[i]] for i in rows) for name, rows in splits.items()}
+        return Contents({"objects": field}, references, None, tuple(problems), tuple(left_out), notes)
+
+
+def read_points(data: bytes, file: str) -> list[Place]:
+    """The points x y of a file in pixels, the first pixel of a row or column being 0; errors name `file` and the line.
+
+    Raises:
+        SourceError: `annotation`, or `keypoint-count` where the file has another number of points than it says.
+    """
+    lines = [(i, line.strip()) for i, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1)]
+    lines = [(i, line) for i, line in lines if line]
+    header: dict[str, str] = {}
+    while lines and lines[0][1] != "{":
+        i, line = lines.pop(0)
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise _problem(file, i, "a name, a colon and a value, or {", line)
+        header[name.strip()] = value.strip()
+        if name.strip() == "version" and value.strip() not in ("1", "1.0"):
+            raise _problem(file, i, "version: 1", line)
+    if not lines or lines[-1][1] != "}":
+        raise _problem(file, lines[-1][0] if lines else 1, "points between { and } to the end", "another end")
+    places = [_place(line, file, i) for i, line in lines[1:-1]]
+    if not places or header.get("n_points", "").lstrip("0") != str(len(places)):
+        said = header.get("n_points", "no number")[:20]
+        message = f"expected as many points as n_points says, {said}, found {len(places)}. Correct the file."
+        raise SourceError(Problem(file, "keypoint-count", message))
+    return places
+
+
+def _place(line: str, file: str, number: int) -> Place:
+    parts = line.split()
+    if len(parts) != 2 or not all(map(_NUMBER.fullmatch, parts)):
+        raise _problem(file, number, "two numbers", line)
+    x, y = (float(part) - 1 for part in parts)  # MATLAB counts from 1
+    if not math.hypot(x, y) <= _PLACE_LIMIT:
+        raise _problem(file, number, "a point within a billion pixels", line)
+    return x, y
+
+
+def _problem(file: str, line: int, expected: str, found: str) -> SourceError:
+    message = f"line {line}: expected {expected}, found {found[:40]!r}. Correct the file, or remove it with its image."
+    return SourceError(Problem(file, "annotation", message))
