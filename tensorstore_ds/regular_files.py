@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tensorstore_ds import archives
+from tensorstore_ds.archives import Archive
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.options import user_path
 
@@ -81,11 +82,22 @@ def read_file(path: str | Path, where: str, limit: int = FILE_LIMIT) -> bytes:
 # --- folders and files, in archives too ---------------------------------------------------------------------------
 
 
+def archive_of(path: str | os.PathLike[str]) -> tuple[Archive, str] | None:
+    """The archive that a path leads into, and the name in it, ``""`` for the archive; None if there is none.
+
+    Raises:
+        SourceError: `archive`, its list cannot be read or has a member that cannot be a file's; or `unreadable-file`.
+        ConversionError: as `check_machine`.
+    """
+    with os_errors(str(path)):
+        return archives.split(path)
+
+
 def is_file(path: str | os.PathLike[str]) -> bool:
     """Whether there is a file, or one in an archive; an archive itself is a folder."""
     if Path(path).is_file():
-        return not os.fspath(path).lower().endswith(archives.SUFFIXES) or archives.split(path) is None
-    found = archives.split(path)
+        return not os.fspath(path).lower().endswith(archives.SUFFIXES) or archive_of(path) is None
+    found = archive_of(path)
     return found is not None and found[0].find(found[1]) >= 0
 
 
@@ -93,7 +105,7 @@ def is_dir(path: str | os.PathLike[str]) -> bool:
     """Whether there is a folder, an archive, or a folder in one."""
     if Path(path).is_dir():
         return True
-    found = archives.split(path)
+    found = archive_of(path)
     return found is not None and found[0].is_folder(found[1])
 
 
@@ -115,7 +127,7 @@ def entries(path: str | os.PathLike[str]) -> Iterator[tuple[str, bool]]:
             for entry in found:
                 yield entry.name, entry.is_dir()
     except NotADirectoryError:
-        place = archives.split(path)
+        place = archive_of(path)
         if place is None:
             raise
         yield from place[0].entries(place[1])
@@ -126,7 +138,7 @@ def status_of(path: str | os.PathLike[str]) -> os.stat_result:
     try:
         return os.stat(path)  # noqa: PTH116  # several times as quick as a Path's for one call a sample
     except NotADirectoryError:
-        place = archives.split(path)
+        place = archive_of(path)
         if place is None:
             raise
         return place[0].path.stat()
@@ -134,14 +146,15 @@ def status_of(path: str | os.PathLike[str]) -> os.stat_result:
 
 def _member(path: str | os.PathLike[str], where: str, limit: int) -> bytes | None:
     """The bytes of a file in an archive; None if the path leads into none."""
-    place = archives.split(path)
+    place = archive_of(path)
     if place is None or not place[1]:
         return None
     number = place[0].find(place[1])
     if number < 0:
         message = f"cannot be read: {os.strerror(errno.ENOENT)}."
         raise SourceError(Problem(where, "unreadable-file", message))
-    return place[0].read(number, where, limit)
+    with os_errors(where):
+        return place[0].read(number, where, limit)
 
 
 def read_lines(path: Path, what: str) -> list[str]:

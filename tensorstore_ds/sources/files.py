@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from tensorstore_ds import archives
 from tensorstore_ds.archives import Archive
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.packed_strings import PackedStrings as PackedStrings
-from tensorstore_ds.regular_files import check_machine, entries, is_file, unreadable
+from tensorstore_ds.regular_files import archive_of, check_machine, entries, is_file, unreadable
 
 #: What operating systems and archive programs leave behind; hidden names (``.DS_Store``) are passed over anyway.
 LITTER = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini"})
@@ -32,7 +31,7 @@ def walk_files(root: Path, suffixes: Collection[str], *, others: list[str] | Non
         suffixes: in lower case with their dot; a file's own may be in any case.
         others: receives the paths of whatever else there is.
     """
-    if place := archives.split(root):
+    if place := archive_of(root):
         yield from _walk_archive(*place, tuple(suffixes), others)
         return
     for run in _walk(str(root), "", (), tuple(suffixes), others):
@@ -109,7 +108,7 @@ def find_file(root: Path, suffixes: Collection[str]) -> tuple[str | None, int]:
     None if there is none among the first hundred thousand. Links to folders are not followed.
     """
     others = 0
-    if archives.split(root):
+    if archive_of(root):
         skipped: list[str] = []
         return next(walk_files(root, suffixes, others=skipped), None), len(skipped)
     for folder, below, files in os.walk(root):
