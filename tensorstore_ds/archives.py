@@ -93,10 +93,12 @@ class Archive:
                 message = "expected the archive as it was listed, found it changed. Do not change it meanwhile."
                 raise SourceError(Problem(str(self.path), "archive", message))
             if self.is_zip:
-                header = _pread(descriptor, _HEADER, start)
+                header = _pread(descriptor, _HEADER, max(0, start))
                 if header[:4] != b"PK\x03\x04":
                     raise _damaged(where, "no local header where the archive's list says")
                 start += _HEADER + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+            if not 0 <= start <= start + stored <= self.identity[2]:  # before memory is taken for it
+                raise _damaged(where, "it would end behind the archive")
             data = _pread(descriptor, stored, start)
         finally:
             os.close(descriptor)

@@ -157,6 +157,21 @@ def _arrays(path: Path) -> tsds.ConvertOptions:
     return OPTIONS
 
 
+def _pts(path: Path) -> tsds.ConvertOptions:
+    path.mkdir(parents=True)
+    for i in range(5):
+        _image(path / f"{i}.png", 12, 10)
+        (path / f"{i}.pts").write_text(f"version: 1\nn_points: 2\n{{\n{i + 1} 3\n4 5.5\n}}\n")
+    return OPTIONS
+
+
+def _cifar(path: Path) -> tsds.ConvertOptions:
+    path.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (7, 3072), np.uint8)
+    (path / "data_batch_1.bin").write_bytes(b"".join(bytes([i % 2]) + row.tobytes() for i, row in enumerate(pixels)))
+    return OPTIONS
+
+
 def _masks(path: Path) -> tsds.ConvertOptions:
     write_folders(path)
     return OPTIONS
@@ -210,6 +225,8 @@ _webdataset, _parquet = partial(_exported, to="webdataset"), partial(_exported, 
         _list,
         _webdataset,
         _parquet,
+        _pts,
+        _cifar,
         _arrays,
         _masks,
         _divided,

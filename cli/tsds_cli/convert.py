@@ -83,8 +83,8 @@ def convert(
     """Convert the data set SRC, or several, into a new store OUT.
 
     SRC is a folder, a file, or a ZIP or tar archive: class folders, Pascal VOC, COCO, YOLO, CVAT, labelme, Label
-    Studio, dlib's imglab XML, .pts files, a list in a text or CSV file, WebDataset, Parquet, MNIST's idx files, or
-    NumPy arrays. It is never modified. OUT appears when it is complete.
+    Studio, dlib's imglab XML, .pts files, a list in a text or CSV file, WebDataset, Parquet, MNIST's idx files,
+    CIFAR's batches, or NumPy arrays. It is never modified. OUT appears when it is complete.
     Until then the work is kept in OUT.partial, and after an interruption the same command continues from there.
 
     \b

@@ -36,6 +36,7 @@ class Format:
 #: Every format that is read from a path, by its name; a page in ``formats/sources/`` describes each.
 FORMATS: Mapping[str, Format] = {
     "arrays": Format("arrays.numpy_files", "ArraysSource", "NumPy's .npy and .npz files"),
+    "cifar": Format("cifar", "CifarSource", "CIFAR-10 and CIFAR-100, binary or pickled"),
     "coco": Format("coco", "CocoSource", "COCO's JSON: boxes, keypoints and segmentations"),
     "cvat": Format("cvat", "CvatSource", "CVAT for images 1.1: XML with shapes"),
     "folders": Format("folders", "FolderSource", "images in class folders, or without labels"),

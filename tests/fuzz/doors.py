@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from fuzz import source_doors as sources
+from fuzz import source_doors as sources, tool_doors as tools
 from fuzz.checkpoint_doors import CheckpointBytes, CheckpointCard
 from fuzz.command_doors import Arguments
 from fuzz.conversion_doors import WorkFile
@@ -39,6 +39,15 @@ DOORS: Mapping[str, Callable[[Path], Door]] = {
     "mask-list": sources.mask_list,
     "coco": sources.coco,
     "imglab": sources.imglab,
+    "yolo-labels": tools.yolo_labels,
+    "yolo-config": tools.yolo_config,
+    "labelme": tools.labelme,
+    "cvat": tools.cvat,
+    "labelstudio": tools.labelstudio,
+    "pts": tools.pts,
+    "cifar": tools.cifar,
+    "zip": tools.zip_archive,
+    "tar": tools.tar_archive,
     "list-csv": partial(sources.list_of, "csv"),
     "list-tsv": partial(sources.list_of, "tsv"),
     "list-txt": partial(sources.list_of, "txt"),

@@ -40,10 +40,11 @@ class LabelField(ArrayField):
         return cls(spec, classes=values.names(f"{where}.classes", data.get("classes")))
 
     def row(self, name: str, sample: EncodedSample) -> Any:
-        return sample.label
+        return sample.arrays.get(name, sample.label)
 
     def add_statistics(self, statistics: Statistics, name: str, rows: NDArray[np.int64]) -> None:
-        statistics.add_labels(rows, len(self.classes))
+        if name == "label":  # a further one, such as that of a coarser division, is not counted
+            statistics.add_labels(rows, len(self.classes))
 
     def check(self, column: StoredRows) -> Iterator[Finding]:
         return check_labels(column, len(self.classes), least=UNLABELLED)

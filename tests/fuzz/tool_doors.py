@@ -1,0 +1,193 @@
+"""Doors of whoever converts what labelling tools and old data sets have written, and archives of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import zipfile
+from functools import partial
+from pathlib import Path
+
+from fuzz.door import Door
+from fuzz.mutations import NAMES, TABLE_TOKENS, mutate_bytes, mutate_json, mutate_text, mutate_xml
+from fuzz.source_doors import SourceFile, mutate_tar, write_images
+
+_NUMBERS = (b"0.5", b"-1", b"1e9", b"nan", b"inf", b"2", b"0", b"99999999999999999999", b"0x1", b" ", b"\n", b"\t")
+
+
+def yolo_labels(folder: Path) -> Door:
+    """A file of objects: boxes, or polygons."""
+    write_images(folder / "set/images/train", "a.png", "b.png")
+    (folder / "set/labels/train").mkdir(parents=True)
+    (folder / "set/data.yaml").write_text("train: images/train\nnames: [cat, dog]\n")
+    goods = (b"0 0.5 0.5 0.2 0.4\n1 0.1 0.1 0.2 0.2\n", b"1 0.1 0.1 0.9 0.1 0.5 0.9 0.2 0.7\n", b"")
+    mutate = partial(mutate_text, tokens=_NUMBERS)
+    return SourceFile(folder, "yolo", "set/labels/train/a.txt", mutate, *goods)
+
+
+def yolo_config(folder: Path) -> Door:
+    """The data.yaml of Ultralytics."""
+    write_images(folder / "set/images/train", "a.png", "b.png")
+    (folder / "set/labels/train").mkdir(parents=True)
+    (folder / "set/labels/train/a.txt").write_text("0 0.5 0.5 0.2 0.4\n")
+    goods = (
+        b"path: .\ntrain: images/train\nval: [images/train]\nnames:\n  0: cat\n  1: dog\n",
+        b"train: images/train\nnames: [cat]\nnc: 1\n# kpt_shape: [2, 3]\n",
+    )
+    tokens = (
+        b"&a [*a]",
+        b"!!python/object:os.system",
+        b"{",
+        b"- ",
+        b": ",
+        b"../",
+        b"<<: *a",
+        b"kpt_shape: [2, 3]",
+        *NAMES,
+    )
+    return SourceFile(folder, "yolo", "set/data.yaml", partial(mutate_text, tokens=tokens), *goods)
+
+
+def labelme(folder: Path) -> Door:
+    """A JSON file of labelme beside its image."""
+    shapes = [
+        {
+            "label": "cat",
+            "points": [[50, 30], [10.5, 20]],
+            "group_id": 1,
+            "shape_type": "rectangle",
+            "flags": {"occluded": True},
+        },
+        {"label": "nose", "points": [[30, 25]], "group_id": 1, "shape_type": "point", "flags": {}},
+        {"label": "dog", "points": [[1, 2], [9, 3], [5, 8]], "group_id": None, "shape_type": "polygon", "flags": {}},
+        {"label": "dog", "points": [[30, 30], [33, 34]], "group_id": None, "shape_type": "circle"},
+    ]
+    good = {"version": "5.4.1", "flags": {}, "shapes": shapes, "imagePath": "a.png", "imageData": None}
+    write_images(folder / "set", "a.png", "b.png")
+    data = json.dumps({**good, "imageHeight": 40, "imageWidth": 60}).encode()
+    return SourceFile(folder, "labelme", "set/a.json", mutate_json, data)
+
+
+def cvat(folder: Path) -> Door:
+    """The XML file of CVAT for images."""
+    good = (
+        b"<annotations><version>1.1</version><meta><task><id>5</id><subset>Train</subset></task></meta>"
+        b'<image id="0" name="a.png" subset="Train" task_id="5" width="60" height="40">'
+        b'<box label="cat" occluded="1" xtl="10.50" ytl="20.00" xbr="50.00" ybr="30.00" group_id="7">'
+        b'<attribute name="Truncated">true</attribute></box>'
+        b'<points label="nose" occluded="0" points="30.00,20.00;12,22" group_id="7"/>'
+        b'<polygon label="dog" occluded="0" points="1,2;9,3;5,8"/>'
+        b'<box label="dog" occluded="0" xtl="10" ytl="20" xbr="30" ybr="24" rotation="90.0"/>'
+        b'<ellipse label="dog" occluded="0" cx="20" cy="30" rx="10" ry="4"/>'
+        b'<mask label="dog" occluded="0" rle="3, 5, 4" left="4" top="5" width="6" height="7"/></image>'
+        b'<image id="1" name="b.png" width="60" height="40"/></annotations>'
+    )
+    write_images(folder / "set/images/Train", "a.png")
+    write_images(folder / "set/images", "b.png")
+    return SourceFile(folder, "cvat", "set/annotations.xml", mutate_xml, good)
+
+
+def labelstudio(folder: Path) -> Door:
+    """The JSON export of Label Studio."""
+    size = {"original_width": 60, "original_height": 40, "image_rotation": 0}
+    box = {"x": 10, "y": 20, "width": 30, "height": 40, "rotation": 10, "rectanglelabels": ["cat"]}
+    point = {"x": 12, "y": 25, "keypointlabels": ["nose"]}
+    polygon = {"points": [[1, 2], [9, 3], [5, 8]], "polygonlabels": ["dog"]}
+    results = [
+        {**size, "id": "r1", "type": "rectanglelabels", "value": box},
+        {**size, "id": "k1", "parentID": "r1", "type": "keypointlabels", "value": point},
+        {**size, "id": "p1", "type": "polygonlabels", "value": polygon},
+        {"id": "c1", "type": "choices", "value": {"choices": ["indoors"]}},
+    ]
+    done = {"id": 9, "completed_by": 1, "was_cancelled": False, "result": results}
+    tasks = [
+        {"id": 1, "annotations": [done], "data": {"image": "a.png"}},
+        {"id": 2, "annotations": [{"id": 11, "result": []}], "data": {"image": "/data/local-files/?d=b.png"}},
+    ]
+    write_images(folder / "set", "a.png", "b.png")
+    return SourceFile(folder, "labelstudio", "set/export.json", mutate_json, json.dumps(tasks).encode())
+
+
+def pts(folder: Path) -> Door:
+    """A file of facial points, beside a good one."""
+    good = b"version: 1\nn_points: 3\n{\n10.5 20\n30 30.25\n21 35\n}\n"
+    write_images(folder / "set", "a.png", "b.png")
+    (folder / "set/b.pts").write_bytes(good)
+    tokens = (*_NUMBERS, b"{", b"}", b"version: 2", b"n_points: 4", *TABLE_TOKENS)
+    return SourceFile(
+        folder, "pts", "set/a.pts", partial(mutate_text, tokens=tokens), good, good.replace(b"\n", b"\r\n")
+    )
+
+
+def cifar(folder: Path) -> Door:
+    """A pickled batch of CIFAR's Python version."""
+
+    def text(data: bytes) -> bytes:
+        return (b"U" + bytes([len(data)]) if len(data) < 256 else b"T" + len(data).to_bytes(4, "little")) + data
+
+    pixels = bytes(range(256)) * 24
+    array = (
+        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01K\x02M\x00\x0c\x86"
+        b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89"
+    )
+    labels = text(b"labels") + b"](K\x00K\x01e"
+    good = b"\x80\x02}q\x01(" + labels + text(b"data") + array + text(pixels) + b"tb"
+    good += text(b"filenames") + b"](" + text(b"a.png") + text(b"b.png") + b"eu."
+    tokens = (
+        b"cos\nsystem\n",
+        b"R",
+        b"(",
+        b"]",
+        b"}",
+        b"b",
+        b"\x86",
+        b"h\x01",
+        b"q\x02",
+        b"N",
+        b"\x88",
+        b"t",
+        b"u",
+        b"e",
+        b"0",
+    )
+    return SourceFile(folder, "cifar", "set/data_batch_1", partial(mutate_bytes, tokens=tokens), good)
+
+
+def zip_archive(folder: Path) -> Door:
+    """A ZIP archive, stored or compressed."""
+    goods = []
+    for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", compression) as archive:
+            for name, data in _files(folder).items():
+                archive.writestr(name, data)
+        goods.append(buffer.getvalue())
+    tokens = (
+        b"PK\x01\x02",
+        b"PK\x03\x04",
+        b"PK\x05\x06",
+        b"PK\x06\x06",
+        b"\xff\xff\xff\xff",
+        b"../",
+        b"\x0e\x00",
+        b"\0\0\0\0",
+    )
+    return SourceFile(folder, "folders", "set.zip", partial(mutate_bytes, tokens=tokens), *goods)
+
+
+def tar_archive(folder: Path) -> Door:
+    """A tar archive of images alone."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, data in _files(folder).items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return SourceFile(folder, "folders", "set.tar", mutate_tar, buffer.getvalue())
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    write_images(folder / "made", "a.png")
+    data = (folder / "made/a.png").read_bytes()
+    return {"cat/a.png": data, "cat/b.png": data, "dog/c.png": data, "readme.txt": b"x"}
