@@ -161,7 +161,7 @@ def _pts(path: Path) -> tsds.ConvertOptions:
     path.mkdir(parents=True)
     for i in range(5):
         _image(path / f"{i}.png", 12, 10)
-        (path / f"{i}.pts").write_text(f"version: 1\nn_points: 2\n{{\n{i + 1} 3\n4 5.5\n}}\n")
+        (path / f"{i}.pts").write_text(f"version: 1\nn_points: 2\n{{\n{i + 5} 3\n4 5.5\n}}\n")
     return OPTIONS
 
 
