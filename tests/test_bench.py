@@ -187,6 +187,7 @@ def test_a_batch_that_would_take_too_long_or_too_much_is_not_measured(monkeypatc
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="memory is read from /proc")
+@pytest.mark.quiet  # what other tests leave in this process changes meanwhile
 def test_memory_that_a_forked_process_shares_counts_once() -> None:
     ballast = bytearray(b"\1") * 200_000_000
     read, write = os.pipe()

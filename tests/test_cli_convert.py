@@ -198,7 +198,10 @@ def test_an_empty_path_is_wrong_usage(words: tuple[str, str]) -> None:
     assert "expected a path, found an empty text" in done.stderr
 
 
-@pytest.mark.parametrize(("name", "advice"), [("a.zip", "unpack it"), ("a.png", "one image"), ("s.tsds", "a store")])
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("a.zip", "pack it again"), ("a.tar.gz", "decompress it"), ("a.png", "one image"), ("s.tsds", "a store")],
+)
 def test_what_is_no_source_gets_a_hint(name: str, advice: str, tmp_path: Path) -> None:
     if name == "s.tsds":
         (tmp_path / name).symlink_to(VALID / "classification.tsds")

@@ -144,6 +144,21 @@ def test_workers_and_a_plan_make_the_same_store(tmp_path: Path) -> None:
             np.testing.assert_array_equal(first, other)
 
 
+def test_another_margin_does_not_go_on(tmp_path: Path) -> None:
+    objects = [shape("cat", [x, 2], [x + 3, 6]) for x in range(0, 25, 5)]
+    path, options = source(tmp_path / "s", objects, objects), {"size": (8, 8), "shard_nbytes": 8 * 8 * 3 * 5}
+    broken = (path / "1.png").read_bytes()
+    (path / "1.png").write_bytes(b"")
+    with pytest.raises(SourceError):
+        crops(path, tmp_path / "o.tsds", **options)
+    (path / "1.png").write_bytes(broken)
+    for name, value in (("margin", 0.2), ("min_side", 2)):
+        with pytest.raises(OptionError, match=f"finished shards of another conversion .* `{name}` was"):
+            crops(path, tmp_path / "o.tsds", **options, **{name: value})
+    made = tsds.ConvertOptions(objects="crops", workers=0, **options)
+    assert tsds.convert(path, tmp_path / "o.tsds", made).resumed == 1
+
+
 def test_jpeg_files_of_differing_sizes(tmp_path: Path) -> None:
     path = source(tmp_path / "s", [shape("cat", [2, 2], [12, 10]), shape("cat", [2, 2], [12, 18])])
     store = crops(path, tmp_path / "o.tsds", encoding="jpeg")

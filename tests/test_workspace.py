@@ -283,6 +283,8 @@ OTHER = {
     "classes": ("bee", "ant"),
     "split": {"a": 0.5, "b": 0.5},
     "seed": 1,
+    "split_by": "folder",
+    "class_map": {"bee": "wasp"},
     "shard_nbytes": 90,
     "workers": 1,
     "on_error": "skip",
@@ -297,6 +299,7 @@ def test_any_option_that_changes_is_refused_or_changes_no_byte(folders, out, tmp
     source = folders / "train"
     values = {"workers": 0, "shard_nbytes": 60, "quality": 80}
     values |= {"encoding": "smart", "budget": 10**7} if name == "budget" else {}
+    values |= {"split": {"a": 0.5, "b": 0.5}} if name == "split_by" else {}
     interrupted(source, out, 5, ConvertOptions(**values))
     changed = ConvertOptions(**values | {name: OTHER[name]})
     if name in ("workers", "on_error", "license", "citation"):
@@ -308,7 +311,7 @@ def test_any_option_that_changes_is_refused_or_changes_no_byte(folders, out, tmp
 
 
 def test_every_option_is_tried():
-    assert set(ConvertOptions.__dataclass_fields__) == {*OTHER, "images", "keypoints"}
+    assert set(ConvertOptions.__dataclass_fields__) == {*OTHER, "images", "keypoints", "objects", "margin", "min_side"}
 
 
 def test_another_version_does_not_go_on(folders, out, monkeypatch):
