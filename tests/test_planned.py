@@ -23,6 +23,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from mask_sources import write_folders
+from mds_files import COLUMNS, row, write_mds
 from stores import class_folders, png_bytes, store_of
 from tensorstore_ds.conversion import plain
 from tensorstore_ds.conversion.tasks import ranges
@@ -172,6 +173,11 @@ def _cifar(path: Path) -> tsds.ConvertOptions:
     return OPTIONS
 
 
+def _mds(path: Path) -> tsds.ConvertOptions:
+    write_mds(path, COLUMNS, [row(0), row(1)], [row(2)])
+    return OPTIONS
+
+
 def _masks(path: Path) -> tsds.ConvertOptions:
     write_folders(path)
     return OPTIONS
@@ -227,6 +233,7 @@ _webdataset, _parquet = partial(_exported, to="webdataset"), partial(_exported, 
         _parquet,
         _pts,
         _cifar,
+        _mds,
         _arrays,
         _masks,
         _divided,

@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import ConversionError, SourceError
-from tensorstore_ds.sources.arrays import source as array_files
+from tensorstore_ds.sources import scratch
 from tensorstore_ds.sources.arrays.idx import IdxSource
 from tensorstore_ds.sources.base import Contents, Source, SourceOptions
 
@@ -179,8 +179,8 @@ def test_a_file_that_shrinks_after_the_scan_is_refused(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, train_images_idx3_ubyte__gz=idx(IMAGES))
-    usage = array_files.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(array_files.shutil, "disk_usage", lambda path: usage._replace(free=10))
+    usage = scratch.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(scratch.shutil, "disk_usage", lambda path: usage._replace(free=10))
     with pytest.raises(ConversionError, match="TMPDIR"):
         scan(tmp_path)
 
@@ -196,7 +196,7 @@ def test_workers_share_the_decompressed_file_and_only_its_maker_removes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(array_files.tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(scratch.tempfile, "tempdir", str(tmp_path / "tmp"))
     source, _ = scan(write(tmp_path / "data", train_images_idx3_ubyte__gz=idx(IMAGES)))
     source.read("train", 0)
     assert len(pickle.dumps(source)) < 2000  # no mapped data

@@ -48,6 +48,7 @@ FORMATS: Mapping[str, Format] = {
     "masks": Format("masks", "MaskSource", "images and masks of the same names, or Pascal VOC's"),
     "parquet": Format("parquet", "ParquetSource", "Parquet with a column of images, as of Hugging Face"),
     "pts": Format("pts", "PtsSource", "300-W and iBUG: a .pts file of facial points for each image"),
+    "mds": Format("mds.source", "MdsSource", "MosaicML Streaming's shards"),
     "voc": Format("voc.source", "VocSource", "Pascal VOC: an XML file for each image"),
     "webdataset": Format("webdataset", "WebDatasetSource", "WebDataset: tar files of images with their labels"),
     "yolo": Format("yolo.source", "YoloSource", "Ultralytics and Darknet: a text file of boxes for each image"),

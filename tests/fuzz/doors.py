@@ -46,6 +46,8 @@ DOORS: Mapping[str, Callable[[Path], Door]] = {
     "labelstudio": tools.labelstudio,
     "pts": tools.pts,
     "cifar": tools.cifar,
+    "mds": tools.mds,
+    "mds-index": tools.mds_index,
     "zip": tools.zip_archive,
     "tar": tools.tar_archive,
     "list-csv": partial(sources.list_of, "csv"),

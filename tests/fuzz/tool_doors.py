@@ -8,10 +8,12 @@ import tarfile
 import zipfile
 from functools import partial
 from pathlib import Path
+from random import Random
 
 from fuzz.door import Door
 from fuzz.mutations import NAMES, TABLE_TOKENS, mutate_bytes, mutate_json, mutate_text, mutate_xml
 from fuzz.source_doors import SourceFile, mutate_tar, write_images
+from mds_files import COLUMNS, row, shard, write_mds
 
 _NUMBERS = (b"0.5", b"-1", b"1e9", b"nan", b"inf", b"2", b"0", b"99999999999999999999", b"0x1", b" ", b"\n", b"\t")
 
@@ -191,3 +193,26 @@ def _files(folder: Path) -> dict[str, bytes]:
     write_images(folder / "made", "a.png")
     data = (folder / "made/a.png").read_bytes()
     return {"cat/a.png": data, "cat/b.png": data, "dog/c.png": data, "readme.txt": b"x"}
+
+
+_SIZES = (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\1\0\0\0", b"\xff\xff\xff\x7f", b"\0\0\1\0")
+
+
+def mds(folder: Path) -> Door:
+    """A shard of MDS beside a good index."""
+    rows = [row(0), row(1)]
+    write_mds(folder / "mds", COLUMNS, rows)
+    mutate = partial(_mutate_in_place, tokens=_SIZES)
+    return SourceFile(folder, "mds", "mds/shard.00000.mds", mutate, shard(COLUMNS, rows))
+
+
+def mds_index(folder: Path) -> Door:
+    """The index beside good shards."""
+    index = write_mds(folder / "mds", COLUMNS, [row(0), row(1)], [row(2)]) / "index.json"
+    return SourceFile(folder, "mds", "mds/index.json", mutate_json, index.read_bytes())
+
+
+def _mutate_in_place(random: Random, data: bytes, tokens: tuple[bytes, ...]) -> bytes:
+    """Bytes changed, mostly without a change of their number, which an index says too."""
+    changed = mutate_bytes(random, data, tokens)
+    return changed if random.random() < 0.1 else changed[: len(data)].ljust(len(data), b"\0")

@@ -8,10 +8,7 @@ from __future__ import annotations
 import io
 import math
 import os
-import shutil
-import tempfile
 import warnings
-import weakref
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,13 +19,14 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from tensorstore_ds.errors import ConversionError, Problem, SourceError
+from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.regular_files import open_file, os_errors
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.names import number_classes
+from tensorstore_ds.sources.scratch import Scratch
 
 if TYPE_CHECKING:
     from _typeshed import SupportsRead
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 #: Bytes at the beginning of a .npy file that hold its header: NumPy writes 128 for all but the oddest arrays.
 NPY_HEAD = 4096
 
-_COPY = 1 << 20
 _AXES_LIMIT = 32
 _AXIS_LIMIT = 10**18
 
@@ -56,7 +53,7 @@ class ArraySource(Source):
         self._left_out: list[Problem] = []
         self._maps: dict[str, dict[str, NDArray[Any]]] = {}
         self._files: tuple[Path, ...] = ()
-        self._scratch: Path | None = None  # a temporary folder, made for the first array that is unpacked
+        self._scratch = Scratch()
 
     def find(self) -> dict[str, dict[str, ArrayFile]]:
         """For each split its arrays by field: `image` with (N, H, W) or (N, H, W, C) or (N, C, H, W), and others."""
@@ -99,28 +96,8 @@ class ArraySource(Source):
 
         The file goes with this object, in the process that made it and no other.
         """
-        if self._scratch is None:
-            try:
-                self._scratch = Path(tempfile.mkdtemp(prefix="tsds-"))
-            except OSError as error:
-                message = f"{tempfile.gettempdir()}: {error.strerror}. Set TMPDIR to another folder."
-                raise ConversionError(message) from error
-            weakref.finalize(self, _remove, self._scratch, os.getpid())
-        free = shutil.disk_usage(self._scratch).free
-        if array.nbytes > free:
-            message = f"{array.nbytes:,} bytes are needed to decompress an array, {free:,} are free."
-            raise ConversionError(f"{self._scratch}: {message} Make room, or set TMPDIR to a larger disk.")
-        path = self._scratch / str(len(os.listdir(self._scratch)))
-        remaining = array.nbytes
-        with path.open("xb") as file:
-            while remaining and (data := stream.read(min(_COPY, remaining))):
-                remaining -= len(data)
-                try:
-                    file.write(data)
-                    file.flush()
-                except OSError as error:  # it is not the source that fails here
-                    raise ConversionError(f"{path}: {error.strerror}. Set TMPDIR to a larger disk.") from error
-        array.check_nbytes(array.offset + array.nbytes - remaining + len(stream.read(1)))
+        path, found = self._scratch.copy(stream, array.nbytes, "an array")
+        array.check_nbytes(array.offset + found)
         return replace(array, path=path, offset=0, member=None)
 
     def leave_out(self, where: str, why: str) -> None:
@@ -136,8 +113,7 @@ class ArraySource(Source):
         return maps
 
     def __getstate__(self) -> Mapping[str, Any]:
-        # maps would be pickled with all their data, and the temporary folder belongs to the process that made it
-        return {**self.__dict__, "_maps": {}, "_scratch": None}
+        return {**self.__dict__, "_maps": {}}  # they would be pickled with all their data
 
 
 def _others(arrays: Mapping[str, ArrayFile]) -> list[tuple[str, ArrayFile]]:
@@ -232,11 +208,6 @@ class ArrayFile:
                 return np.empty(self.shape, self.dtype)
             order: Literal["C", "F"] = "F" if self.fortran else "C"
             return np.asarray(np.memmap(file, self.dtype, "r", self.offset, self.shape, order))
-
-
-def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked worker has a copy of the object, but must leave the folder
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_npy_header(head: bytes, where: str, path: Path) -> ArrayFile:

@@ -1,0 +1,1 @@
+"""MosaicML Streaming's shards, MDS: formats/sources/mds.md."""

@@ -1,0 +1,71 @@
+"""``index.json`` of a split: its shards and their columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.sources.arrays.source import bad_file
+from tensorstore_ds.sources.json_files import read_object
+
+#: The name of the file.
+INDEX = "index.json"
+_LIMIT = 64 << 20  # bytes of it: some hundred thousand shards
+_Count = Annotated[int, Meta(ge=0, lt=1 << 32)]
+
+
+class Data(msgspec.Struct, frozen=True):
+    """A file of a shard."""
+
+    basename: str
+    nbytes: Annotated[int, Meta(ge=0, lt=1 << 62)] = msgspec.field(name="bytes")
+
+
+class Shard(msgspec.Struct, frozen=True):
+    """What the index says of one shard. `zip_data` is the compressed file, `column_sizes` has None where they vary."""
+
+    column_names: list[str]
+    column_encodings: list[str]
+    column_sizes: list[Annotated[int, Meta(gt=0)] | None]
+    format: str
+    version: int
+    samples: _Count
+    raw_data: Data
+    zip_data: Data | None = None
+    compression: str | None = None
+
+    @property
+    def columns(self) -> list[tuple[str, str, int | None]]:
+        """Name, encoding and size of each column."""
+        return list(zip(self.column_names, self.column_encodings, self.column_sizes, strict=True))
+
+
+class _Index(msgspec.Struct, frozen=True):
+    version: int
+    shards: list[Shard]
+
+
+def read_index(folder: Path, where: str) -> list[Shard]:
+    """The shards of a split, all of the same columns.
+
+    Raises:
+        SourceError: `json`, `array-file`, `array-shape`, `unreadable-file`.
+    """
+    try:
+        index = msgspec.convert(read_object(folder / INDEX, where, _LIMIT), _Index)
+    except msgspec.ValidationError as error:
+        raise bad_file(where, f"expected an index of MDS: {' '.join(str(error).split())[:200]}.") from error
+    for shard in index.shards:
+        if (index.version, shard.version, shard.format) != (2, 2, "mds"):
+            raise bad_file(where, f"expected MDS of version 2, found {shard.format[:40]} of {shard.version}.")
+        lengths = {len(shard.column_names), len(shard.column_encodings), len(shard.column_sizes)}
+        if len(lengths) > 1 or len(set(shard.column_names)) < len(shard.column_names):
+            raise bad_file(where, "expected a name, an encoding and a size for each column, found others.")
+        if shard.columns != index.shards[0].columns:
+            message = f"expected the same columns in all shards, found others in {shard.raw_data.basename[:80]}."
+            raise SourceError(Problem(where, "array-shape", message), "Write the data set again.")
+    return index.shards

@@ -1,0 +1,61 @@
+"""A temporary folder for what must be decompressed before it can be read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tensorstore_ds.errors import ConversionError
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsRead
+
+_COPY = 1 << 20
+
+
+class Scratch:
+    """Files that go with this object, in the process that made it and no other; copies of it only know their paths."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None  # made for the first file
+
+    def copy(self, stream: SupportsRead[bytes], nbytes: int, what: str) -> tuple[Path, int]:
+        """A file with the next `nbytes` of a stream, or fewer; and how many there were, one more if there is more.
+
+        Raises:
+            ConversionError: there is no room for `what`, or a file cannot be made.
+        """
+        if self._folder is None:
+            try:
+                self._folder = Path(tempfile.mkdtemp(prefix="tsds-"))
+            except OSError as error:
+                message = f"{tempfile.gettempdir()}: {error.strerror}. Set TMPDIR to another folder."
+                raise ConversionError(message) from error
+            weakref.finalize(self, _remove, self._folder, os.getpid())
+        free = shutil.disk_usage(self._folder).free
+        if nbytes > free:
+            message = f"{nbytes:,} bytes are needed to decompress {what}, {free:,} are free."
+            raise ConversionError(f"{self._folder}: {message} Make room, or set TMPDIR to a larger disk.")
+        path = self._folder / str(len(os.listdir(self._folder)))
+        remaining = nbytes
+        with path.open("xb") as file:
+            while remaining and (data := stream.read(min(_COPY, remaining))):
+                remaining -= len(data)
+                try:
+                    file.write(data)
+                    file.flush()
+                except OSError as error:  # it is not the source that fails here
+                    raise ConversionError(f"{path}: {error.strerror}. Set TMPDIR to a larger disk.") from error
+        return path, nbytes - remaining + len(stream.read(1))
+
+    def __reduce__(self) -> tuple[type[Scratch], tuple[()]]:
+        return Scratch, ()  # the folder belongs to the process that made it
+
+
+def _remove(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # a forked worker has a copy of the object, but must leave the folder
+        shutil.rmtree(folder, ignore_errors=True)
