@@ -83,6 +83,7 @@ from .loading.device import DevicePrefetcher as DevicePrefetcher
 from .loading.epoch import LoaderStats as LoaderStats
 from .loading.loader import DataLoader as DataLoader
 from .loading.mixed import MixedDataset as MixedDataset, MixedSampler as MixedSampler
+from .loading.outlines import draw_class_masks as draw_class_masks, draw_instance_masks as draw_instance_masks
 from .loading.padding import PaddedImages as PaddedImages, pad_images as pad_images
 from .loading.samplers import ShuffleSampler as ShuffleSampler, SubsetSampler as SubsetSampler
 from .loading.size_buckets import SizeBucketSampler as SizeBucketSampler

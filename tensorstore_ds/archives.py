@@ -1,27 +1,48 @@
 """Files in ZIP and tar archives, by the archive's path with the name of the member behind it: ``a.zip/cats/1.jpg``.
 
 Nothing is unpacked. The list of members is read once, members are read by their place. Each process has its own list,
-or the one of the process that it was forked from; no descriptor is kept.
+or the one of the process that it was forked from; no descriptor is kept. A compressed tar archive, which has no places,
+is decompressed once into a temporary file, which the processes that are started by this one read, too.
 """
 
 from __future__ import annotations
 
+import atexit
+import hashlib
+import importlib
 import os
 import posixpath
+import re
+import shutil
 import stat
+import tempfile
+import threading
 import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.errors import ConversionError, Problem, SourceError
 from tensorstore_ds.packed_strings import PackedStrings
 
-SUFFIXES = (".zip", ".tar")
-#: Archives that would have to be decompressed from the beginning for each member.
-COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".7z", ".rar")
+#: How compressed tar archives end, and Python's module that decompresses them.
+_COMPRESSED = {
+    **dict.fromkeys((".tar.gz", ".tgz"), "gzip"),
+    **dict.fromkeys((".tar.bz2", ".tbz2"), "bz2"),
+    **dict.fromkeys((".tar.xz", ".txz"), "lzma"),
+}
+SUFFIXES = (".zip", ".tar", *_COMPRESSED)
+#: Archives that are not read.
+UNREAD = (".tar.zst", ".7z", ".rar")
+_IN_PATH = re.compile(f"(?:{'|'.join(map(re.escape, SUFFIXES))})(?=/|$)", re.IGNORECASE)
+#: Environment variable: where a process that started this one has decompressed archives.
+_PLACE = "TSDS_DECOMPRESSED"
+#: Bytes that are decompressed at a time; that stay free on the disk; and after how many the disk is asked again.
+_PIECE, _FREE, _ASK = 1 << 20, 1 << 28, 1 << 26
 #: No deflate stream expands further: 258 bytes from 2 bits.
 _DEFLATE_RATIO = 1032
 _HEADER = 30  # bytes of a ZIP file's local header without its names
@@ -37,6 +58,7 @@ class Archive:
 
     Attributes:
         identity: of the file, by which a change is noticed.
+        data: the file that is read: the archive, or what it was decompressed to.
         names: of the files in it, with ``/``.
         places: five numbers for each: where it begins, its bytes there, its bytes, its method of compression, its CRC;
             in ZIP files a member begins at its local header.
@@ -46,7 +68,12 @@ class Archive:
     identity: Identity
     names: PackedStrings
     places: array[int]
-    is_zip: bool = field(default=False)
+    data: Path
+
+    @property
+    def is_zip(self) -> bool:
+        """Whether it is a ZIP archive."""
+        return self.path.suffix.lower() == ".zip"
 
     def find(self, name: str) -> int:
         """The number of a file; -1 if there is none of this name."""
@@ -87,9 +114,10 @@ class Archive:
         if nbytes > limit:
             message = f"expected a file of at most {limit:,} bytes, found {nbytes:,}."
             raise SourceError(Problem(where, "unreadable-file", message))
-        descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+        descriptor = os.open(self.data, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
         try:
-            if _identity(os.fstat(descriptor)) != self.identity:
+            status = os.fstat(descriptor)
+            if _identity(status if self.data == self.path else self.path.stat()) != self.identity:
                 message = "expected the archive as it was listed, found it changed. Do not change it meanwhile."
                 raise SourceError(Problem(str(self.path), "archive", message))
             if self.is_zip:
@@ -97,7 +125,7 @@ class Archive:
                 if header[:4] != b"PK\x03\x04":
                     raise _damaged(where, "no local header where the archive's list says")
                 start += _HEADER + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-            if not 0 <= start <= start + stored <= self.identity[2]:  # before memory is taken for it
+            if not 0 <= start <= start + stored <= status.st_size:  # before memory is taken for it
                 raise _damaged(where, "it would end behind the archive")
             data = _pread(descriptor, stored, start)
         finally:
@@ -118,20 +146,25 @@ def split(path: str | os.PathLike[str]) -> tuple[Archive, str] | None:
         SourceError: `archive`: its list cannot be read, or has a member that cannot be a file's.
     """
     text = os.fspath(path)
-    lower = text.lower()
-    for suffix in SUFFIXES:
-        end = lower.find(suffix)
-        while end >= 0:
-            end += len(suffix)
-            if text[end : end + 1] in ("", "/"):
-                try:
-                    status = os.stat(text[:end])  # noqa: PTH116  # quicker than a Path's
-                except OSError:
-                    return None
-                if stat.S_ISREG(status.st_mode):
-                    return _archive(text[:end], _identity(status)), _normal(text[end + 1 :])
-            end = lower.find(suffix, end)
+    for found in _IN_PATH.finditer(text):
+        end = found.end()
+        try:
+            status = os.stat(text[:end])  # noqa: PTH116  # quicker than a Path's
+        except OSError:
+            return None
+        if stat.S_ISREG(status.st_mode):
+            return _archive(text[:end], _identity(status)), _normal(text[end + 1 :])
     return None
+
+
+def plain(path: Path) -> Path:
+    """A file, or what it was decompressed to, which is done now, if it is a compressed tar archive.
+
+    Raises:
+        SourceError: it is damaged.
+        ConversionError: there is no room.
+    """
+    return _decompressed(path, _identity(path.stat())) if _module(path) else path
 
 
 def _normal(name: str) -> str:
@@ -151,17 +184,110 @@ def _archive(path: str, identity: Identity) -> Archive:
 
 def _listed(path: Path, identity: Identity) -> Archive:
     is_zip = path.suffix.lower() == ".zip"
+    data = _decompressed(path, identity) if _module(path) else path
     try:
         # of two of a name the last one, as unpackers do
-        found = dict(_zip_members(path) if is_zip else _tar_members(path))
+        found = dict(_zip_members(path) if is_zip else _tar_members(path, data))
     except (SourceError, OSError, MemoryError):
         raise
     except Exception as error:  # whatever these libraries raise for a damaged one
-        message = f"expected a {'ZIP' if is_zip else 'tar'} archive, found another file or a damaged one ({error})."
-        raise SourceError(Problem(str(path), "archive", message), "Download or pack it again.") from error
+        raise _no_archive(path, "ZIP" if is_zip else "tar", error) from error
     ordered = sorted(found)
     places = array("q", (number for name in ordered for number in found[name]))
-    return Archive(path, identity, PackedStrings(ordered), places, is_zip)
+    return Archive(path, identity, PackedStrings(ordered), places, data)
+
+
+def _no_archive(path: Path, kind: str, error: Exception) -> SourceError:
+    message = f"expected a {kind} archive, found another file or a damaged one ({error})."
+    return SourceError(Problem(str(path), "archive", message), "Download or pack it again.")
+
+
+# --- compressed ones ------------------------------------------------------------------------------------------------
+
+
+def _module(path: Path) -> str:
+    """Python's module that decompresses a file; empty where it is not compressed."""
+    return next((module for suffix, module in _COMPRESSED.items() if path.name.lower().endswith(suffix)), "")
+
+
+def _decompressed(path: Path, identity: Identity) -> Path:
+    """The tar archive that was compressed, in a temporary folder."""
+    folder = _folder()
+    target = folder / f"{hashlib.sha256(repr((path.absolute(), identity)).encode()).hexdigest()[:32]}.tar"
+    if target.exists():
+        return target
+    made, written = target.with_suffix(f".{os.urandom(8).hex()}"), 0  # another process may do the same
+    try:
+        with importlib.import_module(_module(path)).open(path) as stream, made.open("xb", buffering=0) as file:
+            while data := _next(stream, path):
+                if written % _ASK < len(data) and (free := shutil.disk_usage(folder).free) < _FREE:
+                    message = f"{path} does not fit decompressed: {written:,} bytes are written, {free:,} are free."
+                    raise ConversionError(f"{folder}: {message} Make room, or set TMPDIR to a larger disk.")
+                try:
+                    written += file.write(data)
+                except OSError as error:  # it is not the source that fails here
+                    raise ConversionError(f"{made}: {error.strerror}. Set TMPDIR to a larger disk.") from error
+        made.rename(target)
+    finally:
+        made.unlink(missing_ok=True)
+    return target
+
+
+def _next(stream: IO[bytes], path: Path) -> bytes:
+    try:
+        return stream.read(_PIECE)
+    except Exception as error:  # whatever these libraries raise for a damaged one
+        raise _no_archive(path, "compressed tar", error) from error
+
+
+def _folder() -> Path:
+    """Where this process decompresses archives, or the one that it was started by."""
+    given = os.environ.get(_PLACE)
+    if given:
+        try:
+            status = os.lstat(given)
+        except OSError:
+            given = None
+        else:
+            if stat.S_ISDIR(status.st_mode) and (not hasattr(os, "geteuid") or status.st_uid == os.geteuid()):
+                return Path(given)
+    try:
+        folder = tempfile.mkdtemp(prefix="tsds-")
+    except OSError as error:
+        message = f"{tempfile.gettempdir()}: {error.strerror}. Set TMPDIR to another folder."
+        raise ConversionError(message) from error
+    os.environ[_PLACE], _own["folder"] = folder, (folder, os.getpid())
+    atexit.register(_remove, folder, os.getpid())
+    return Path(folder)
+
+
+#: How many blocks there are, and the folder that this process has made with its number.
+_users, _own = [0], dict[str, tuple[str, int]]()
+_lock = threading.Lock()
+
+
+@contextmanager
+def decompressing() -> Iterator[None]:
+    """When the last of such blocks ends, what this process has decompressed is removed; else when it ends."""
+    with _lock:
+        _users[0] += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users[0] -= 1
+            if not _users[0] and (folder := _own.pop("folder", None)):
+                _remove(*folder)
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() != owner:  # a forked process
+        return
+    for key in [key for key, archive in _archives.items() if archive.data != archive.path]:
+        del _archives[key]
+    if os.environ.get(_PLACE) == folder:
+        del os.environ[_PLACE]
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 _Members = Iterator[tuple[str, tuple[int, int, int, int, int]]]
@@ -187,10 +313,10 @@ def _zip_members(path: Path) -> _Members:
             yield _name(path, each.filename), place
 
 
-def _tar_members(path: Path) -> _Members:
+def _tar_members(path: Path, data: Path) -> _Members:
     import tarfile
 
-    with tarfile.open(path, "r:") as archive:
+    with tarfile.open(data, "r:") as archive:
         while (each := archive.next()) is not None:
             archive.members = []  # type: ignore[attr-defined]  # it would keep all of them
             if each.isdir():

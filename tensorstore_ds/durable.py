@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from tensorstore_ds.errors import OutputError
 from tensorstore_ds.options import user_path
@@ -27,6 +28,9 @@ except ImportError:  # anywhere else
 _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 #: Given to `os.open` wherever they exist: bytes as they are, and not for children.
 _FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+
+#: Bytes that are copied at a time, by the system and here.
+_BY_SYSTEM, _BY_US = 64 * 1024**2, 8 * 1024**2
 
 
 def sync(path: Path) -> None:
@@ -141,6 +145,26 @@ def write_all(file: BinaryIO, data: bytes | memoryview) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
+
+
+def copied(source: IO[bytes], target: BinaryIO) -> Iterator[int]:
+    """Copy a file into an unbuffered one, by the system where it can: then the bytes do not pass through here.
+
+    Yields:
+        How many bytes were copied, again and again.
+    """
+    is_plain = type(getattr(source, "raw", source)) is io.FileIO and hasattr(os, "copy_file_range")
+    if is_plain:
+        try:
+            while nbytes := os.copy_file_range(source.fileno(), target.fileno(), _BY_SYSTEM):
+                yield nbytes
+            return
+        except OSError as error:
+            if target.tell() or error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+    while data := source.read(_BY_US):
+        write_all(target, data)
+        yield len(data)
 
 
 def unwritable(path: Path, error: OSError) -> OutputError:

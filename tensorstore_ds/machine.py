@@ -5,14 +5,24 @@ On Linux, pages of the page cache count as available where they can be dropped a
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
+import signal
 import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tensorstore_ds.errors import FormatError, Problem
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 #: So much is taken without a look at how much there is.
 _UNASKED_NBYTES = 256 * 1024**2
@@ -177,6 +187,19 @@ def _quota(group: Path) -> float | None:
     return quota_of(read_system_file(group / "cpu.max") or f"{quota} {period}")
 
 
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Keep Ctrl-C and SIGTERM waiting while the block lasts, in this thread and the processes that it starts."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class MemoryGate:
     """Lets processes take large pieces of memory only while there is room for all that is taken; small ones pass.
 
@@ -208,3 +231,22 @@ class MemoryGate:
         while self._held:
             self._free.release()
             self._held -= 1
+
+
+def map_in_threads(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """``map`` in as many threads as there are cores, in order, with few items in memory at a time."""
+    from concurrent.futures import ThreadPoolExecutor  # here, because most commands never need it
+
+    width = usable_cores()
+    waiting: deque[Future[R]] = deque()
+    with ThreadPoolExecutor(width) as threads:
+        try:
+            for item in items:
+                waiting.append(threads.submit(function, item))
+                if len(waiting) > 2 * width:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numcodecs import zstd
 from PIL import Image
 
 SIZES = {"int": 8, "uint8": 1, "int16": 2, "float32": 4, "float64": 8, "ndarray:float32:2,3": 24}
@@ -59,7 +60,7 @@ def write_mds(folder: Path, columns: Mapping[str, str], *shards: Rows, compressi
     for number, rows in enumerate(shards):
         name, data = f"shard.{number:05d}.mds", shard(columns, rows)
         entries.append(entry(columns, name, data, len(rows), compression))
-        compress = {"gz": gzip.compress, "bz2": bz2.compress}.get(compression, bytes)
+        compress = {"gz": gzip.compress, "bz2": bz2.compress, "zstd": zstd.compress}.get(compression, bytes)
         (folder / f"{name}.{compression}" if compression else folder / name).write_bytes(compress(data))
     (folder / "index.json").write_text(json.dumps({"shards": entries, "version": 2}, sort_keys=True))
     return folder

@@ -20,8 +20,9 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from small_stores import class_folders, tsds as command, voc
+from tensorstore_ds import durable
 from tensorstore_ds.editing import append as module
-from tensorstore_ds.errors import ConversionError, FormatError, OptionError, SourceError
+from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, SourceError
 from tensorstore_ds.format.statistics import Statistics, join_summaries
 
 
@@ -130,10 +131,63 @@ def test_what_is_not_new_or_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert (path / "zarr.json").read_bytes() == state
     assert tsds.verify(path) == []
     (root / "cat/007.png").unlink()
-    shutil.rmtree(tmp_path / "s.tsds.append.partial", ignore_errors=True)
     (tmp_path / "s.tsds.append").mkdir()
-    with pytest.raises(OptionError, match="there is something else"):
+    (tmp_path / "s.tsds.append" / "mine").write_text("x")
+    with pytest.raises(OptionError, match="found a folder that was made by something else"):
         tsds.append(path, root, workers=0)
+    assert (tmp_path / "s.tsds.append" / "mine").read_text() == "x"
+
+
+def test_a_folder_that_cannot_be_synced_costs_no_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manifest that lists the new shards is in its place then, so they stay."""
+    root = photos(tmp_path / "photos", 3)
+    path = convert(root, tmp_path / "s.tsds").path
+    photos(root, 2, start=3)
+    real = durable.sync
+
+    def sync(folder: Path) -> None:
+        if folder == path:
+            raise OSError(5, "Input/output error")
+        real(folder)
+
+    monkeypatch.setattr(durable, "sync", sync)
+    with pytest.raises(OutputError, match="it is whole, but its folder could not be synced"):
+        tsds.append(path, root, workers=0)
+    assert tsds.verify(path) == []
+    assert len(samples(tsds.open(path))) == 10
+    assert sorted(os.listdir(tmp_path)) == ["photos", "s.tsds"]
+
+
+def test_what_an_interrupted_call_has_left_is_removed(tmp_path: Path) -> None:
+    """Shards and splits that are not listed, and the work folder; also by a call that finds nothing new."""
+    root = photos(tmp_path / "photos", 3)
+    path = convert(root, tmp_path / "s.tsds").path
+    listed = sorted(item.relative_to(path) for item in path.rglob("*"))
+    shutil.copytree(path / "train/00000", path / "train/00007.partial")
+    shutil.copytree(path / "train", path / "val")
+    (path / "zarr.json.partial").write_text("{")
+    (path / "test").mkdir()
+    work = tmp_path / "s.tsds.append"
+    shutil.copytree(path, work / "new")
+    (work / "new" / "zarr.json").unlink()  # it was being removed
+    (work / "tsds.lock").write_text("run")
+    advised = [each for each in tsds.verify(path) if "Run the tsds append again that was interrupted" in each.message]
+    assert {each.where.split("/")[1] for each in advised} == {"00000", "00007.partial"}
+    with pytest.raises(OptionError, match="expected samples that are new"):
+        tsds.append(path, root, workers=0)
+    assert sorted(item.relative_to(path) for item in path.rglob("*")) == listed
+    assert not work.exists()
+
+
+def test_what_others_have_put_into_the_store_stays(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", 3)
+    path = convert(root, tmp_path / "s.tsds").path
+    (path / "val/00000").mkdir(parents=True)
+    (path / "val/notes.txt").write_text("mine")
+    photos(tmp_path / "splits/val", 1, start=9)
+    with pytest.raises(ConversionError, match=r"val: expected no such name, found something that is not of the store"):
+        tsds.append(path, tmp_path / "splits", workers=0)
+    assert (path / "val/notes.txt").read_text() == "mine" and (path / "val/00000").is_dir()
 
 
 def test_bad_samples_are_left_out(tmp_path: Path) -> None:
@@ -198,7 +252,7 @@ def test_two_at_once(tmp_path: Path) -> None:
     root = photos(tmp_path / "photos", 3)
     path = convert(root, tmp_path / "s.tsds").path
     photos(root, 1, start=3)
-    with module._locked(path), pytest.raises(ConversionError, match="another process appends to this store now"):
+    with module.locked(path), pytest.raises(ConversionError, match="another process changes this store now"):
         tsds.append(path, root, workers=0)
     assert tsds.append(path, root, workers=0).rows == {"train": 8}
 
@@ -281,3 +335,25 @@ def test_the_command(tmp_path: Path) -> None:
     assert again.exit_code == 1 and "expected samples that are new" in again.output
     none = command("append", tmp_path / "nowhere.tsds", class_folders(tmp_path / "c", "cat"))
     assert none.exit_code == 1 and "there is no such store" in none.output
+
+
+def test_other_fields_are_said_of_the_source(tmp_path: Path) -> None:
+    """And not of the folder where its samples were converted."""
+    class_folders(tmp_path / "labelled", "ant")
+    tsds.convert(tmp_path / "labelled", tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
+    (tmp_path / "alone").mkdir()
+    shutil.copy(tmp_path / "labelled/ant/0.png", tmp_path / "alone" / "new.png")
+    with pytest.raises(tsds.OptionError, match=r"^alone: expected the same fields .* found another label: none"):
+        tsds.append(tmp_path / "s.tsds", tmp_path / "alone", workers=0)
+    assert not (tmp_path / "s.tsds.append").exists()
+
+
+def test_a_note_waits_for_nobody_and_loses_nothing(tmp_path: Path) -> None:
+    """Both replace the manifest: one that was read before the other is written would undo that."""
+    class_folders(tmp_path / "photos", "ant")
+    tsds.convert(tmp_path / "photos", tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
+    before = (tmp_path / "s.tsds" / "zarr.json").read_bytes()
+    with module.locked(tmp_path / "s.tsds"), pytest.raises(ConversionError, match="another process changes this store"):
+        tsds.annotate(tmp_path / "s.tsds", citation="me")
+    assert (tmp_path / "s.tsds" / "zarr.json").read_bytes() == before
+    assert tsds.annotate(tmp_path / "s.tsds", citation="me").manifest.citation == "me"

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import shutil
+import subprocess
+import sys
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +25,7 @@ from labelling_files import write
 from mask_sources import write_folders
 from small_stores import class_folders, tsds as command, voc
 from tensorstore_ds import archives
+from tensorstore_ds.conversion import workers as workers_module
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.regular_files import archive_of, entries, exists, is_dir, is_file, read_file
 
@@ -223,13 +229,110 @@ def test_what_is_no_archive(tmp_path: Path, name: str) -> None:
         assert result.exit_code == 1 and len(result.output.splitlines()) == 1, result.output
 
 
-def test_compressed_archives_say_what_to_do(tmp_path: Path) -> None:
+def compressed(root: Path, target: Path, suffix: str = ".tar.gz") -> Path:
+    path = target.with_name(f"{target.name}{suffix}")
+    with tarfile.open(path, f"w:{path.suffix.removeprefix('.').replace('tgz', 'gz')}") as archive:  # type: ignore[call-overload]
+        archive.add(root, "all")
+    return path
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("suffix", [".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"])
+@pytest.mark.parametrize(("workers", "method"), [(0, ""), (2, "fork"), (2, "spawn")])
+def test_compressed_tar_archives(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, workers: int, method: str
+) -> None:
+    """Decompressed once, by one process; the file goes when the conversion has ended."""
+    if method:
+        monkeypatch.setattr(workers_module, "start_method", lambda: method)
+    folder = tmp_path / "data"
+    voc(folder, "a", "b", "c")
+    archive = compressed(folder, tmp_path / "data", suffix)
+    options = tsds.ConvertOptions(workers=workers, size=(8, 8))
+    tsds.convert(folder, tmp_path / "folder.tsds", options)
+    tsds.convert(archive, tmp_path / "archive.tsds", options)
+    assert tsds.compare_stores(tmp_path / "folder.tsds", tmp_path / "archive.tsds").is_empty
+    assert list(temporary.iterdir()) == []
+    assert "TSDS_DECOMPRESSED" not in os.environ
+
+
+def test_a_compressed_archive_in_an_own_process(tmp_path: Path) -> None:
+    """What else reads it leaves nothing, too; and an interrupted conversion goes on."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    class_folders(tmp_path / "data", "cat", "dog", count=9)
+    archive = compressed(tmp_path / "data", tmp_path / "data")
+    code = "import sys; from tsds_cli.main import main; sys.argv[0] = 'tsds'; main()"
+    words = [sys.executable, "-c", code, "convert", archive, tmp_path / "o.tsds"]
+    for extra in (["--dry-run"], ["--shard-size", "2KB"]):
+        run = subprocess.run(
+            [*words, *extra], env={**os.environ, "TMPDIR": str(temporary)}, capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, run.stderr
+        assert list(temporary.iterdir()) == []
+    assert len(tsds.open(tmp_path / "o.tsds")["train"]) == 18
+
+
+def test_an_interrupted_conversion_of_a_compressed_archive_goes_on(tmp_path: Path, temporary: Path) -> None:
+    class_folders(tmp_path / "data", "cat", "dog", count=9)
+    archive = compressed(tmp_path / "data", tmp_path / "data")
+    options = tsds.ConvertOptions(workers=0, shard_nbytes=2000)
+
+    def stop(progress: tsds.Progress) -> None:
+        if progress.stage == "convert" and progress.done > 9:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tsds.convert(archive, tmp_path / "o.tsds", options, progress=stop)
+    assert list(temporary.iterdir()) == []
+    assert list((tmp_path / "o.tsds.partial" / "journal").iterdir()) != []
+    summary = tsds.convert(archive, tmp_path / "o.tsds", options)
+    assert summary.rows == {"train": 18} and tsds.verify(tmp_path / "o.tsds") == []
+
+
+@pytest.mark.parametrize("suffix", [".tar.gz", ".tar.bz2", ".tar.xz"])
+def test_damaged_compressed_archives(tmp_path: Path, temporary: Path, suffix: str) -> None:
     class_folders(tmp_path / "data", "cat")
-    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
-        archive.add(tmp_path / "data", "data")
-    assert "decompress it, and name the folder, or the .tar file" in command(
-        "convert", tmp_path / "a.tar.gz", tmp_path / "o.tsds"
-    ).output  # fmt: skip
+    archive = compressed(tmp_path / "data", tmp_path / "data", suffix)
+    whole = archive.read_bytes()
+    for data in (b"", b"x" * 3000, whole[:50], whole[: len(whole) // 2], whole[:90] + b"zzzz" + whole[94:]):
+        archive.write_bytes(data)
+        with pytest.raises(SourceError, match=r"archive") as caught:
+            tsds.convert(archive, tmp_path / "o.tsds", tsds.ConvertOptions(workers=0))
+        assert "\n" not in str(caught.value) and list(temporary.iterdir()) == []
+
+
+def test_no_room_to_decompress(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = compressed(class_folders(tmp_path / "data", "cat"), tmp_path / "data")
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(archives.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(tsds.ConversionError, match=r"does not fit decompressed.*set TMPDIR to a larger disk\.$"):
+        tsds.convert(archive, tmp_path / "o.tsds", tsds.ConvertOptions(workers=0))
+    assert list(temporary.iterdir()) == []
+
+
+def test_archives_that_are_not_read_say_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "a.7z").write_bytes(b"7z" * 99)
+    assert "unpack it, and name the folder" in command("convert", tmp_path / "a.7z", tmp_path / "o.tsds").output
+
+
+def test_a_compressed_web_dataset_is_refused(tmp_path: Path, temporary: Path) -> None:
+    class_folders(tmp_path / "data", "cat")
+    image = next((tmp_path / "data").rglob("*.png")).read_bytes()
+    with tarfile.open(tmp_path / "a.tgz", "w:gz") as archive:
+        for name, data in (("1.png", image), ("1.cls", b"3")):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    with pytest.raises(SourceError, match=r"WebDataset's \.tar files, found a compressed one\. Decompress it"):
+        tsds.convert(tmp_path / "a.tgz", tmp_path / "o.tsds")
 
 
 def test_a_member_that_is_damaged_is_one_bad_sample(tmp_path: Path) -> None:

@@ -254,6 +254,22 @@ def test_correlation_is_numpys() -> None:
     assert correlations(np.zeros_like(small), small).tolist() == [0] * 4
 
 
+@pytest.mark.parametrize("side", [32, 100, 128])
+def test_padding_does_not_hide_one_color(tmp_path: Path, side: int) -> None:
+    """Wide and high images; one that is bright in the middle is none, though its thumbnail is of few levels."""
+    for i, (size, color) in enumerate(
+        [((60, 20), 200), ((20, 61), 90), ((33, 32), 7), ((60, 1), 30), ((60, 20), None)]
+    ):
+        image = Image.new("RGB", size, (color or 5,) * 3)
+        if color is None:
+            image.putpixel((30, 10), (255, 0, 0))
+        (tmp_path / "src" / "cat").mkdir(parents=True, exist_ok=True)
+        image.save(tmp_path / "src" / "cat" / f"{i}.png")
+    tsds.convert(tmp_path / "src", tmp_path / "s.tsds", tsds.ConvertOptions(size=(side, side), workers=0))
+    found = tsds.check_store(tmp_path / "s.tsds")
+    assert [each.row for each in found.constant] == [0, 1, 2, 3]
+
+
 def test_a_pattern_whose_thumbnail_is_gray_is_not_constant() -> None:
     board = (np.indices((128, 128)).sum(axis=0) % 2 * 255).astype(np.uint8)[:, :, None]
     assert np.ptp(thumbnail(board)) <= 1

@@ -200,7 +200,13 @@ def test_an_empty_path_is_wrong_usage(words: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "advice"),
-    [("a.zip", "pack it again"), ("a.tar.gz", "decompress it"), ("a.png", "one image"), ("s.tsds", "a store")],
+    [
+        ("a.zip", "pack it again"),
+        ("a.tar.gz", "pack it again"),
+        ("a.7z", "unpack it"),
+        ("a.png", "one image"),
+        ("s.tsds", "a store"),
+    ],
 )
 def test_what_is_no_source_gets_a_hint(name: str, advice: str, tmp_path: Path) -> None:
     if name == "s.tsds":
@@ -405,6 +411,8 @@ def test_masks_beside_boxes_are_named(tmp_path: Path) -> None:
         done = tsds("convert", source, tmp_path / "boxes.tsds", *more)
         assert "--format masks" not in done.output
     (source / "SegmentationClass").mkdir()
+    assert "--format masks" not in tsds("convert", source, tmp_path / "empty.tsds").output
+    shutil.copy(next((source / "JPEGImages").iterdir()), source / "SegmentationClass" / "a.png")
     for more in ([], ["--dry-run"]):
         done = tsds("convert", source, tmp_path / "out.tsds", *more)
         assert done.exit_code == 0 and "For the masks, convert with --format masks." in done.output

@@ -1,4 +1,4 @@
-"""Ctrl-C, as a terminal does it: to a command and all of its processes at once, at any moment."""
+"""Ctrl-C, as a terminal does it: to a command and all of its processes at once, at any moment; and so SIGTERM."""
 
 from __future__ import annotations
 
@@ -35,6 +35,10 @@ main()
 ELSEWHERE = ("Exception ignored in", 'File "<string>", line 6, in <module>\nKeyboardInterrupt', "lost sys.stderr")
 
 SHARED = Path("/dev/shm")  # noqa: S108
+
+#: A terminal's signal, and that with which schedulers end a job.
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+NAMES = ("SIGINT", "SIGTERM")
 
 #: Seconds after it has begun.
 MOMENTS = (0.0, 0.05, 0.2, 0.5)
@@ -79,26 +83,26 @@ def unused(before: set[Path]) -> list[Path]:
     return [path for path in made if path.exists() and str(path) not in maps]
 
 
-def interrupted(words: Sequence[object], module: str, moment: float) -> tuple[int, str]:
+def interrupted(words: Sequence[object], module: str, moment: float, number: int = signal.SIGINT) -> tuple[int, str]:
     """Exit status and stderr of a command that was interrupted; nothing of it is left.
 
     Again, a little later, where it was not the command that got the signal: Python did, in a callback of its own, in
     which no exception can be raised, or this test's script, before the command began.
     """
     for attempt in range(5):
-        status, error = _interrupted(words, module, moment + 0.005 * attempt)
-        if not any(text in error for text in ELSEWHERE):
+        status, error = _interrupted(words, module, moment + 0.005 * attempt, number)
+        if not any(text in error for text in ELSEWHERE) and status != -number:  # its end, before the command began
             break
     return status, error
 
 
-def _interrupted(words: Sequence[object], module: str, moment: float) -> tuple[int, str]:
+def _interrupted(words: Sequence[object], module: str, moment: float, number: int) -> tuple[int, str]:
     shared = set(SHARED.iterdir())
     command = [sys.executable, "-c", BEGIN.format(module), *map(str, words)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0) as run:
         assert run.stderr is not None and run.stderr.readline() == "ready\n"
         time.sleep(moment)
-        os.killpg(run.pid, signal.SIGINT)
+        os.killpg(run.pid, number)
         out, err = run.communicate(timeout=60)
     deadline = time.monotonic() + 30
     while (left := of_group(run.pid) or unused(shared)) and time.monotonic() < deadline:
@@ -108,12 +112,13 @@ def _interrupted(words: Sequence[object], module: str, moment: float) -> tuple[i
     return run.returncode, err
 
 
+@pytest.mark.parametrize("number", NUMBERS, ids=NAMES)
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_convert(arrays: Path, tmp_path: Path, moment: float) -> None:
+def test_convert(arrays: Path, tmp_path: Path, moment: float, number: int) -> None:
     out = tmp_path / "out.tsds"
     words = ("convert", arrays, out, "--encoding", "jpeg", "--workers", 2)
-    status, error = interrupted(words, "tensorstore_ds.conversion.convert", moment)
-    assert status == 130
+    status, error = interrupted(words, "tensorstore_ds.conversion.convert", moment, number)
+    assert status == 128 + number
     assert re.fullmatch(r"tsds: interrupted[^\n]*\n", error), error
     assert not out.exists()
 
@@ -125,6 +130,50 @@ def test_repack(store: Path, tmp_path: Path, moment: float) -> None:
     assert status == 130
     assert error in ("tsds: interrupted\n", f"tsds: interrupted; {tmp_path / 'small.tsds'} was not made\n")
     assert list(tmp_path.iterdir()) == []
+
+
+#: Commands that make OUT, and their modules.
+MAKING = {
+    "filter": (("STORE", "OUT", "--where", "width > 0"), "tensorstore_ds.editing.edit"),
+    "merge": (("STORE", "STORE", "OUT"), "tensorstore_ds.editing.edit"),
+    "split": (("STORE", "OUT", "train=0.5,val=0.5"), "tensorstore_ds.editing.edit"),
+    "export": (("STORE", "OUT", "--to", "folders"), "tensorstore_ds.exporting.folders"),
+    "check": (("STORE", "--out", "OUT"), "tensorstore_ds.checking.check"),
+    "card": (("STORE", "OUT"), "tensorstore_ds.papers.card"),
+}
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=NAMES)
+@pytest.mark.parametrize("name", MAKING)
+def test_what_makes_something_of_a_store(store: Path, tmp_path: Path, name: str, number: int) -> None:
+    """One line; and of what it makes nothing is left, but of `tsds card` the questions."""
+    words, module = MAKING[name]
+    before = tensorstore_ds.open(store).sha256
+    places = {"STORE": store, "OUT": tmp_path / "out"}
+    status, error = interrupted((name, *(places.get(word, word) for word in words)), module, 0.05, number)
+    assert status == 128 + number
+    assert re.fullmatch(r"tsds: interrupted[^\n]*\n", error), error
+    assert [path.name for path in tmp_path.rglob("*") if path.name not in ("out", "pictures", "card.yaml")] == []
+    assert tensorstore_ds.open(store).sha256 == before
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=NAMES)
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_append(arrays: Path, tmp_path: Path, moment: float, number: int) -> None:
+    """The store is what it was, and the same command appends what there is to append."""
+    path, more = tmp_path / "first.tsds", tmp_path / "more"
+    more.mkdir()
+    for name in ("images", "labels"):
+        np.save(more / f"{name}.npy", np.load(arrays / f"{name}.npy", mmap_mode="r")[:6])
+    tensorstore_ds.convert(more, path, ConvertOptions(workers=0, encoding="jpeg"))
+    sha256 = tensorstore_ds.open(path).sha256
+    words = ("append", path, arrays, "--workers", 2)
+    status, error = interrupted(words, "tensorstore_ds.editing.append", moment, number)
+    assert status == 128 + number
+    line = re.sub("note: 6 samples have keys that are in the store already: they are left out.\n", "", error)
+    assert re.fullmatch(r"tsds: interrupted(; the same command goes on[^\n]*)?\n", line), error
+    assert tensorstore_ds.open(path).sha256 == sha256
+    assert tensorstore_ds.verify(path) == []
 
 
 @pytest.mark.parametrize("moment", MOMENTS[:2])

@@ -16,10 +16,10 @@ from hypothesis import given, settings, strategies as st
 from PIL import Image
 
 import tensorstore_ds as tsds
-from small_stores import tsds as command
+from small_stores import VALID, tsds as command
 from stores import store_of
 from tensorstore_ds.editing.expression import Condition
-from tensorstore_ds.editing.rows import runs_of
+from tensorstore_ds.editing.rows import rows_of, runs_of
 
 CLASSES = ("cat", "dog", "bird")
 NBYTES, LAYOUTS = st.integers(2500, 9000), st.sampled_from(["memmap", "zarr"])
@@ -75,7 +75,7 @@ def assert_rows(made: tsds.Split, whole: tsds.Split, rows: Sequence[int]) -> Non
         assert row(made, i) == row(whole, number)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.integers(0, 19), unique=True, min_size=1), st.integers(60, 4000), st.sampled_from(["memmap", "zarr"])
 )
@@ -97,6 +97,60 @@ def test_any_rows(tmp_path_factory: pytest.TempPathFactory, dropped: list[int], 
     expected = store_of(folder / "c.tsds", [samples(20)[i] for i in kept], CLASSES, layout=layout)
     for name in ("class_counts", "object_counts", "objects", "channels", "sizes"):
         assert made["train"].statistics[name] == expected["train"].statistics[name], name
+
+
+@pytest.mark.parametrize("layout", ["memmap", "zarr"])
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_whole_shards_are_copied_as_files(tmp_path: Path, layout: Any, is_packed: bool) -> None:
+    """They are listed with the same digests; of shards that lack a row, and of all together, the sums are counted."""
+    whole = store(tmp_path / "a.tsds", 23, shard_nbytes=4000, layout=layout)
+    counts = [shard.rows for shard in whole.manifest.splits["train"].shards]
+    assert len(counts) >= 3 and min(counts[:-1]) > 1
+    source = tsds.pack(whole.path, tmp_path / "packed.tsds").path if is_packed else whole.path
+    tsds.filter_store(source, tmp_path / "b.tsds", "age >= 0")
+    made = tsds.open(tmp_path / "b.tsds")
+    assert tsds.verify(made.path) == [] and made.manifest.splits == whole.manifest.splits
+
+    tsds.filter_store(source, tmp_path / "c.tsds", drop={"train": [counts[0]]})
+    made = tsds.open(tmp_path / "c.tsds")
+    assert tsds.verify(made.path) == []
+    rows = [i for i in range(23) if i != counts[0]]
+    assert_rows(made["train"], whole["train"], rows)
+    shards = made.manifest.splits["train"].shards
+    assert [shard.rows for shard in shards][:2] == [counts[0], counts[1] - 1]
+    assert shards[0] == whole.manifest.splits["train"].shards[0]
+    pixels = np.stack([whole["train"]["image"][i] for i in rows]) / 255
+    np.testing.assert_allclose(made["train"].statistics["channels"]["mean"], pixels.mean((0, 1, 2)), rtol=1e-9)
+    np.testing.assert_allclose(made["train"].statistics["channels"]["std"], pixels.std((0, 1, 2)), rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in VALID.iterdir()))
+def test_all_rows_of_every_valid_store(name: str, tmp_path: Path) -> None:
+    """The same shards and statistics, where the store's own are complete."""
+    whole = tsds.open(VALID / name)
+    tsds.filter_store(whole.path, tmp_path / "b.tsds")
+    made = tsds.open(tmp_path / "b.tsds")
+    assert tsds.verify(made.path) == []
+    assert tsds.compare_stores(whole.path, made.path).is_empty
+    for split in whole:
+        said, counted = (store.manifest.splits[split].statistics for store in (whole, made))
+        for name in counted.keys() & said.keys():
+            for each in said[name] if isinstance(said[name], dict) else ():
+                found, expected = counted[name][each], said[name][each]
+                assert found == (expected if isinstance(expected, dict) else pytest.approx(expected)), (name, each)
+            assert isinstance(said[name], dict) or counted[name] == said[name], name
+
+
+def test_statistics_of_whole_splits_are_put_together(tmp_path: Path) -> None:
+    one, other = (store(tmp_path / f"{i}.tsds", 5 + 9 * i, i) for i in range(2))
+    tsds.merge_stores([one.path, other.path], tmp_path / "both.tsds")
+    both = tsds.open(tmp_path / "both.tsds")
+    assert tsds.verify(both.path) == []
+    pixels = np.stack([both["train"]["image"][i] for i in range(19)]) / 255
+    np.testing.assert_allclose(both["train"].statistics["channels"]["mean"], pixels.mean((0, 1, 2)), rtol=1e-9)
+    np.testing.assert_allclose(both["train"].statistics["channels"]["std"], pixels.std((0, 1, 2)), rtol=1e-9)
+    counts = np.bincount(both["train"]["label"][:], minlength=3).tolist()
+    assert both["train"].statistics["class_counts"] == counts
 
 
 def test_image_files_are_copied(tmp_path: Path) -> None:
@@ -143,7 +197,7 @@ def test_conditions(tmp_path: Path, where: str, test: Any) -> None:
         ("lable == 'cat'", "expected a column .*found lable. Did you mean label"),
         ("label = 'cat'", "expected a condition such as"),
         ("label", "expected a condition, which is true or false, found label"),
-        ("label == 3", "expected two numbers or two texts to compare, found label and 3"),
+        ("label == 3", "expected two numbers or two texts to compare, found label and 3. Texts"),
         ("age == 'x'", "two numbers or two texts"),
         ("label and age > 3", "expected conditions beside and, or, not, found label"),
         ("__import__('os').system('true')", "expected columns, numbers, texts"),
@@ -303,20 +357,31 @@ def test_a_damaged_store(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tsds"]
 
 
+def test_a_condition_that_no_sample_meets(tmp_path: Path) -> None:
+    whole = store(tmp_path / "a.tsds", 3)
+    with pytest.raises(tsds.OptionError, match=r"found none that do\. There is no class 'catt'\. Did you mean cat\?$"):
+        tsds.filter_store(whole.path, tmp_path / "b.tsds", "label == 'catt'")
+    with pytest.raises(tsds.OptionError, match=r"found none that do\.$"):
+        tsds.filter_store(whole.path, tmp_path / "b.tsds", "age > 1e9 and 'folder' in key")
+
+
 def test_what_exists_is_kept(tmp_path: Path) -> None:
     whole = store(tmp_path / "a.tsds")
     with pytest.raises(tsds.StoreExistsError):
         tsds.filter_store(whole.path, whole.path, "age > 3")
     with pytest.raises(tsds.OptionError, match="found 'val'"):
         tsds.filter_store(whole.path, tmp_path / "b.tsds", splits=["val"])
-    with pytest.raises(tsds.OptionError, match="expected rows of train from 0 to 19"):
-        tsds.filter_store(whole.path, tmp_path / "b.tsds", drop={"train": [20]})
+    with pytest.raises(
+        tsds.OptionError, match=r"expected rows of train from 0 to 19 to leave out, found 20\. Are they of"
+    ):
+        tsds.filter_store(whole.path, tmp_path / "b.tsds", drop={"train": [3, 20]})
 
 
 @given(st.lists(st.integers(0, 50)))
 def test_runs(rows: list[int]) -> None:
     runs = runs_of(np.array(rows, np.int64))
     assert [number for a, b in runs.tolist() for number in range(a, b)] == rows
+    assert rows_of(runs).tolist() == rows
 
 
 @pytest.mark.parametrize("where", ["age > 3", "age > 8"])
@@ -403,6 +468,31 @@ def test_the_same_samples_stored_otherwise(tmp_path: Path) -> None:
     done = command("compare", whole.path, tmp_path / "b.tsds")
     assert (done.exit_code, done.stdout) == (0, "the same 20 samples, stored otherwise\n")
     assert command("compare", whole.path, whole.path).stdout == "equal to the byte\n"
+
+
+def test_samples_compared_by_their_places(tmp_path: Path) -> None:
+    """As those of a store and of its export, whose keys differ."""
+    image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+    one = store_of(tmp_path / "a.tsds", [{"image": image + i, "label": i} for i in range(3)], ("x", "y", "z"))
+    tsds.export(one.path, tmp_path / "folders", "folders")
+    tsds.convert(tmp_path / "folders", tmp_path / "b.tsds", tsds.ConvertOptions(workers=0))
+    assert tsds.compare_stores(one.path, tmp_path / "b.tsds").splits["train"].only_first.count == 3
+    assert tsds.compare_stores(one.path, tmp_path / "b.tsds", by="row").is_empty
+    assert command("compare", one.path, tmp_path / "b.tsds", "--by", "row").exit_code == 0
+    other = store_of(tmp_path / "c.tsds", [{"image": image + (i == 1), "label": 0} for i in range(2)], ("x", "y", "z"))
+    found = tsds.compare_stores(one.path, other.path, by="row").splits["train"]
+    assert found.only_first.keys == ["row 2"] and found.fields["label"].keys == ["row 1"]
+    with pytest.raises(tsds.OptionError, match="`by`: expected key or row"):
+        tsds.compare_stores(one.path, other.path, by="place")  # type: ignore[arg-type]
+
+
+def test_objects_are_compared_by_what_both_have(tmp_path: Path) -> None:
+    """An export that has no place for a flag says nothing about boxes."""
+    image, boxes = np.zeros((9, 9, 3), np.uint8), {"boxes": [[1, 1, 4, 4]], "labels": [0]}
+    one = store_of(tmp_path / "a.tsds", [{"image": image, "objects": {**boxes, "truncated": [1]}}], ("x",))
+    other = store_of(tmp_path / "b.tsds", [{"image": image, "objects": boxes}], ("x",))
+    found = tsds.compare_stores(one.path, other.path)
+    assert found.fields == ["objects.truncated: only in the first"] and found.splits["train"].is_empty
 
 
 def test_classes_are_compared_by_name(tmp_path: Path) -> None:

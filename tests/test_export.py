@@ -24,6 +24,7 @@ from tensorstore_ds.exporting.export import FORMATS
 from tensorstore_ds.exporting.samples import Names, extent, short
 
 CLASSES = ("cat", "dög", "ant lion")
+NAMED = tsds.Keypoints(("nose", "left_eye", "right_eye"), ((1, 2),))
 PIXELS = np.arange(30 * 40 * 3, dtype=np.uint8).reshape(30, 40, 3)
 
 
@@ -50,9 +51,7 @@ def objects(rng: np.random.Generator, count: int, *, keypoints: int = 0, outline
 def detection(path: Path, counts: Sequence[int] = (2, 0, 3), seed: int = 0, **how: Any) -> tsds.Store:
     rng = np.random.default_rng(seed)
     samples = [{"image": np.roll(PIXELS, i), "objects": objects(rng, n, **how)} for i, n in enumerate(counts)]
-    keypoints = None
-    if how.get("keypoints"):
-        keypoints = tsds.Keypoints(("nose", "left_eye", "right_eye"), ((1, 2),))
+    keypoints = NAMED if how.get("keypoints") else None
     return store_of(path, samples, CLASSES, keypoints=keypoints)
 
 
@@ -115,10 +114,9 @@ def test_voc_with_keypoints_and_flags(tmp_path: Path) -> None:
     values = objects(rng, 3, keypoints=3)
     del values["visibility"]
     values |= {"difficult": [0, 1, 0], "truncated": [1, 0, 0]}
-    keypoints = tsds.Keypoints(("nose", "left_eye", "right_eye"), ((1, 2),))
-    store = store_of(tmp_path / "s.tsds", [{"image": PIXELS, "objects": values}], CLASSES, keypoints=keypoints)
+    store = store_of(tmp_path / "s.tsds", [{"image": PIXELS, "objects": values}], CLASSES, keypoints=NAMED)
     tsds.export(store.path, tmp_path / "voc", "voc")
-    found = again(tmp_path / "voc", keypoints=keypoints)
+    found = again(tmp_path / "voc", keypoints=NAMED)
     assert_same(store, found, "boxes", "labels", "keypoints", "difficult", "truncated")
 
 
@@ -153,6 +151,17 @@ def test_yolo_there_and_back(tmp_path_factory: pytest.TempPathFactory, counts: l
     assert_same(store, again(folder / "yolo"), "boxes", "labels", atol=1e-4)
 
 
+def test_yolo_without_val_keeps_test(tmp_path: Path) -> None:
+    """Ultralytics wants a val in data.yaml, which is test there: it comes back as test."""
+    samples = [{"image": PIXELS, "objects": {"boxes": [[1, 2, 9, 9]], "labels": [0]}}]
+    options = tsds.ConvertOptions(workers=0, classes=CLASSES)
+    tsds.convert({"train": samples, "test": samples}, tmp_path / "s.tsds", options)
+    store = tsds.open(tmp_path / "s.tsds")
+    tsds.export(store.path, tmp_path / "yolo", "yolo")
+    assert "val: images/test" in (tmp_path / "yolo" / "data.yaml").read_text()
+    assert_same(store, again(tmp_path / "yolo"), "boxes", "labels")
+
+
 def test_yolo_rows(tmp_path: Path) -> None:
     """Worked out by hand: 40 wide, 30 high."""
     values = {"boxes": [[10, 6, 30, 12]], "labels": [2]}
@@ -171,9 +180,8 @@ def test_yolo_rows(tmp_path: Path) -> None:
 
 
 def test_yolo_poses_and_segments(tmp_path: Path) -> None:
-    keypoints = tsds.Keypoints(("nose", "left_eye", "right_eye"), ((1, 2),))
     values = {"boxes": [[0, 0, 40, 30]], "labels": [0], "keypoints": [[[4, 3], [np.nan, np.nan], [50, 3]]]}
-    store = store_of(tmp_path / "p.tsds", [{"image": PIXELS, "objects": values}], CLASSES, keypoints=keypoints)
+    store = store_of(tmp_path / "p.tsds", [{"image": PIXELS, "objects": values}], CLASSES, keypoints=NAMED)
     tsds.export(store.path, tmp_path / "pose", "yolo")
     row = (tmp_path / "pose" / "labels" / "train" / "00000.txt").read_text()
     assert row == "0 0.5 0.5 1 1 0.1 0.1 2 0 0 0 0 0 0\n"  # the last one lies outside
@@ -184,6 +192,108 @@ def test_yolo_poses_and_segments(tmp_path: Path) -> None:
     store = store_of(tmp_path / "q.tsds", [{"image": PIXELS, "objects": values}], CLASSES)
     tsds.export(store.path, tmp_path / "segments", "yolo")
     assert (tmp_path / "segments" / "labels" / "train" / "00000.txt").read_text() == "1 0.1 0.1 0.2 0.1 0.2 0.2\n"
+
+
+@settings(max_examples=25, deadline=None)
+@given(COUNTS, SEEDS, st.booleans(), st.booleans())
+def test_labelme_there_and_back(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], seed: int, has_keypoints: bool, has_polygons: bool
+) -> None:
+    """Polygons have one or two rings, and some objects have none; what no object has is no value of the field again."""
+    folder = tmp_path_factory.mktemp("labelme")
+    rng = np.random.default_rng(seed)
+    samples = []
+    for i, count in enumerate(counts):
+        values = objects(rng, count, keypoints=3 * has_keypoints)
+        values.pop("visibility", None)
+        values |= {"occluded": rng.integers(0, 2, count), "iscrowd": rng.integers(0, 2, count)}
+        if has_polygons:
+            polygons = [rng.uniform(0, 40, (rings * 5, 2)) for rings in rng.integers(0, 3, count)]
+            for number, corners in enumerate(polygons):
+                corners[::5] *= 0.5  # inside of the image; others may lie outside
+                corners[4::5] = np.nan
+                if len(corners):
+                    hull = np.concatenate([np.nanmin(corners, 0), np.nanmax(corners, 0)])
+                    values["boxes"][number] = hull.clip(0, [40, 30, 40, 30])
+            values["polygons"] = [corners[:-1] for corners in polygons]
+        samples.append({"image": np.roll(PIXELS, i), "objects": values})
+    keypoints = NAMED if has_keypoints else None
+    store = store_of(folder / "s.tsds", samples, CLASSES, keypoints=keypoints)
+    summary = tsds.export(store.path, folder / "labelme", "labelme")
+    assert summary.left_out == {}
+    assert tsds.read_classes(folder / "labelme" / "labels.txt") == CLASSES
+    found = again(folder / "labelme", keypoints=keypoints)
+    first, second = (dict(each["train"].fields["objects"].values) for each in (store, found))  # type: ignore[attr-defined]
+    rows = [store["train"]["objects"][row] for row in range(len(counts))]
+    if has_keypoints and all(np.isnan(row["keypoints"]).all() for row in rows):
+        del first["keypoints"]
+    if has_polygons and not any(len(corners) for row in rows for corners in row["polygons"]):
+        del first["polygons"]
+    assert first.keys() == second.keys()
+    assert_same(store, found, *first)
+
+
+def test_labelme_files(tmp_path: Path) -> None:
+    """As labelme writes them; images are the files that the store keeps."""
+    square, triangle = [[1, 2], [9, 2], [9, 6.1], [1, 6.1]], [[20, 20], [30, 20], [30, 29.5]]
+    values = {
+        "boxes": [[0.1, 3, 40, 30], [1, 2, 30, 29.5], [4, 5, 6, 7]],
+        "labels": [2, 1, 0],
+        "keypoints": [[[3, 4], [np.nan, np.nan], [50, -2.5]], *[[[np.nan, np.nan]] * 3] * 2],
+        "polygons": [np.empty((0, 2)), [*square, [np.nan, np.nan], *triangle], [[4, 5], [6, 7]]],
+        "difficult": [0, 1, 0],
+    }
+    file = png_bytes(PIXELS)
+    some = [{"image": file, "key": "a/x.png", "objects": values}]
+    empty = {**{name: each[:0] for name, each in values.items()}, "keypoints": np.empty((0, 3, 2))}
+    streams = {"train": iter(some), "val": iter([{"image": file, "key": "b/x.png", "objects": empty}])}
+    options = tsds.ConvertOptions(workers=0, encoding="source", classes=CLASSES, keypoints=NAMED)
+    tsds.convert(streams, tmp_path / "s.tsds", options)
+    summary = tsds.export(tmp_path / "s.tsds", tmp_path / "out", "labelme")
+    assert summary.left_out == {"polygons without an area": 1} and summary.files == 5
+    files = {path.relative_to(summary.path).as_posix(): path.read_bytes() for path in summary.path.rglob("*.*")}
+    assert files["train/x.png"] == files["val/x.png"] == file
+    common = {"imagePath": "x.png", "imageData": None, "imageHeight": 30, "imageWidth": 40}
+    assert json.loads(files["val/x.json"]) == {"version": "5.4.1", "flags": {}, "shapes": [], **common}
+    shapes = [
+        ("ant lion", [[0.1, 3], [40, 30]], 1, "rectangle", {"difficult": False}),
+        ("nose", [[3, 4]], 1, "point", {}),
+        ("right_eye", [[50, -2.5]], 1, "point", {}),
+        ("dög", square, 2, "polygon", {"difficult": True}),
+        ("dög", triangle, 2, "polygon", {"difficult": True}),
+        ("cat", [[4, 5], [6, 7]], None, "rectangle", {"difficult": False}),
+    ]
+    names = ("label", "points", "group_id", "shape_type", "flags")
+    assert json.loads(files["train/x.json"])["shapes"] == [dict(zip(names, each, strict=True)) for each in shapes]
+    assert files["labels.txt"].decode() == "cat\ndög\nant lion\n"
+    found = again(summary.path, keypoints=NAMED, encoding="source")
+    store = tsds.open(tmp_path / "s.tsds")
+    assert list(found["val"]["key"]) == ["val/x.png"]
+    assert_same(store, found, "boxes", "labels", "keypoints", "difficult")
+    outlines = found["train"]["objects"][0]["polygons"]
+    np.testing.assert_array_equal(outlines[1], store["train"]["objects"][0]["polygons"][1])
+    assert [len(each) for each in outlines] == [0, 8, 0]
+
+
+@pytest.mark.parametrize("name", [" cat", "a\nb", "", "\t"])
+def test_names_that_labelme_would_change(tmp_path: Path, name: str) -> None:
+    values = {"boxes": [[0, 0, 4, 4]], "labels": [0]}
+    store = store_of(tmp_path / "s.tsds", [{"image": PIXELS, "objects": values}], (name, "dog"))
+    with pytest.raises(tsds.OptionError, match=r"expected names of one line.*Export to parquet"):
+        tsds.export(store.path, tmp_path / "out", "labelme")
+    assert not (tmp_path / "out.partial").exists()
+
+
+def test_what_labelme_cannot_hold(tmp_path: Path) -> None:
+    store = detection(tmp_path / "s.tsds", (2, 0), keypoints=3, outlines=True)
+    summary = tsds.export(store.path, tmp_path / "out", "labelme")
+    unlike = "boxes that are not the hulls of their polygons"
+    assert summary.left_out == {"visibility": 1, "rle": 1, "area": 1, unlike: 1}
+    found = again(tmp_path / "out", keypoints=NAMED)
+    values = found["train"]["objects"][0]
+    np.testing.assert_array_equal(values["boxes"][1], store["train"]["objects"][0]["boxes"][1])  # it has runs
+    corners = store["train"]["objects"][0]["polygons"][0]
+    np.testing.assert_array_equal(values["boxes"][0], [*corners.min(0), *corners.max(0)])
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pycocotools
@@ -368,6 +478,38 @@ def test_classes_that_are_no_folders(tmp_path: Path) -> None:
     with pytest.raises(tsds.OptionError, match=r"found '\.\./up'"):
         tsds.export(store.path, tmp_path / "o", "folders")
     assert not (tmp_path.parent / "up").exists()
+
+
+@pytest.mark.parametrize("call", ["rename", "fsync"])
+def test_the_last_step_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """One error, and nothing is left beside what is there."""
+    store, out = detection(tmp_path / "s.tsds"), tmp_path / "out"
+    real = getattr(os, call)
+
+    def failing(*arguments: Any, **others: Any) -> Any:
+        if call == "rename" or out.exists():
+            raise OSError(5, "Input/output error")
+        return real(*arguments, **others)
+
+    monkeypatch.setattr(os, call, failing)
+    with pytest.raises(tsds.TsdsError, match="Input/output error"):
+        tsds.export(store.path, out, "voc")
+    assert sorted(os.listdir(tmp_path)) == (["s.tsds"] if call == "rename" else ["out", "s.tsds"])
+
+
+def test_a_work_folder_that_stays_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, out = detection(tmp_path / "s.tsds"), tmp_path / "out"
+    real = os.unlink
+
+    def failing(*arguments: Any, **others: Any) -> None:
+        if out.exists():
+            raise OSError(5, "Input/output error")
+        real(*arguments, **others)
+
+    monkeypatch.setattr(os, "unlink", failing)
+    done = command("export", store.path, out, "--to", "voc")
+    message = f"{out}.partial: this work folder could not be removed (Input/output error). Remove it."
+    assert (done.exit_code, done.stderr) == (0, f"note: {message}\n")
 
 
 # --- the command --------------------------------------------------------------------------------------------------

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
 import shutil
+import tarfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from hypothesis import given, strategies as st
 
 import tensorstore_ds as tsds
 from small_stores import class_folders, tsds as command
-from stores import store_of
+from stores import png_bytes, store_of
 from tensorstore_ds.conversion.groups import key_group
 from tensorstore_ds.conversion.plan import share_rows
 from tensorstore_ds.errors import OptionError
@@ -109,6 +112,92 @@ def test_a_pattern_that_is_none_is_refused(tmp_path: Path, pattern: str) -> None
     assert not list(tmp_path.glob("o.tsds*"))
 
 
+# --- columns ------------------------------------------------------------------------------------------------------
+
+
+def visits(folder: Path, how: str) -> Any:
+    """40 images of ten patients, whose names do not say the patient: the value of a column, or none for the last."""
+    names = [f"{i:02d}.png" for i in range(40)]
+    patients = ["" if i == 39 else f"p{i % 10}" for i in range(40)]
+    folder.mkdir()
+    files = {name: png_bytes(np.full((4, 4, 3), i, np.uint8)) for i, name in enumerate(names)}
+    if how in ("list", "frame"):
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+    if how == "list":
+        rows = ["path,label,Patient No", *(f"{name},{'ab'[i % 2]},{patients[i]}" for i, name in enumerate(names))]
+        (folder / "list.csv").write_text("\n".join(rows))
+        return folder / "list.csv"
+    if how == "frame":
+        frame = pytest.importorskip("pandas").DataFrame({"path": names, "Patient No": patients})
+        return frame.replace("", None)
+    if how == "parquet":
+        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        images = [{"bytes": data, "path": name} for name, data in files.items()]
+        columns = {"image": images, "Patient No": [each or None for each in patients], "boxes": [[1]] * 40}
+        pq.write_table(pa.table(columns), folder / "x.parquet", row_group_size=7)
+        return folder / "x.parquet"
+    with tarfile.open(folder / "0.tar", "w") as archive:
+        for i, (name, data) in enumerate(files.items()):
+            described = {"Patient No": patients[i] or None, "boxes": [[0, 0, 2, 2], [1, 1, 3, 3]], "labels": [0, 1]}
+            members = {name: data} | ({} if i == 38 else {f"{i:02d}.json": json.dumps(described).encode()})
+            for each, content in members.items():
+                info = tarfile.TarInfo(each)
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    return folder / "0.tar"
+
+
+@pytest.mark.parametrize("how", ["list", "frame", "parquet", "webdataset", "crops", "joined"])
+def test_by_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """All of a patient go together; those of none are divided one by one; the column is no field."""
+    monkeypatch.chdir(tmp_path)
+    source = visits(tmp_path / "s", {"crops": "webdataset", "joined": "list"}.get(how, how))
+    options: dict[str, Any] = {"images": tmp_path / "s"} if how == "frame" else {}
+    if how == "crops":
+        options["objects"] = "crops"
+    if how == "joined":
+        source = tsds.Sources(source.parent, visits(tmp_path / "t", "webdataset"))
+    done = tsds.convert(
+        source,
+        tmp_path / "o.tsds",
+        tsds.ConvertOptions(workers=0, split=SHARES, split_by="column:Patient No", **options),
+    )
+    found = {name: [each.split("#")[0][-6:] for each in own] for name, own in keys(tsds.open(done.path)).items()}
+    numbers = {name: {int(each[:2]) for each in own if each[:2] < "38"} for name, own in found.items()}
+    train, val = ({number % 10 for number in each} for each in numbers.values())
+    assert train | val == set(range(10)) and not train & val
+    count = {"crops": 78, "joined": 80}.get(how, 40)
+    assert sum(map(len, found.values())) == count
+    assert "patient_no" not in tsds.open(done.path).manifest.fields
+
+
+@pytest.mark.parametrize(
+    ("how", "column", "message"),
+    [
+        ("list", "patient", "expected a column of list.csv, found 'patient': path, label, Patient No are there."),
+        ("frame", "x", "found 'x': path, Patient No are there."),
+        ("parquet", "Patient_No", r"found 'Patient_No': .* are there. Did you mean Patient No\?"),
+        ("parquet", "image", "expected numbers or texts in the column image, found struct"),
+        ("webdataset", "", "expected a column of 0.tar, found '': Patient No, boxes, labels are there."),
+        ("webdataset", "boxes", r"0.tar: 00.png: expected a number or a text as boxes, found list"),
+        ("folders", "x", "expected a column of s, found 'x': the format folders has none."),
+    ],
+)
+def test_columns_that_are_none(tmp_path: Path, how: str, column: str, message: str) -> None:
+    source = scans(tmp_path / "s") if how == "folders" else visits(tmp_path / "s", how)
+    images = tmp_path / "s" if how == "frame" else None
+    options = tsds.ConvertOptions(workers=0, split=SHARES, split_by=f"column:{column}", images=images)
+    with pytest.raises(OptionError, match=f"^`split_by`: .*{message}"):
+        tsds.convert(source, tmp_path / "o.tsds", options)
+
+
+def test_a_store_has_no_columns(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "s.tsds", [np.zeros((4, 4, 3), np.uint8)] * 3)
+    with pytest.raises(OptionError, match=r"`group_by`: expected .*found 'column:key'"):
+        tsds.split_store(store.path, tmp_path / "o.tsds", SHARES, group_by="column:key")
+
+
 def test_split_by_without_split_and_without_files(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="`split_by` belongs to `split`"):
         tsds.ConvertOptions(split_by="folder")
@@ -130,3 +219,22 @@ def test_the_commands(tmp_path: Path) -> None:
         {key.split("patient")[1][:2] for key in each} for each in keys(tsds.open(tmp_path / "p.tsds")).values()
     )
     assert not first & second
+
+
+def test_a_grouping_that_finds_nothing_is_refused(tmp_path: Path) -> None:
+    """It would keep nothing together, and nobody would notice."""
+    source = class_folders(tmp_path / "src", "ant", "bee")
+    for by, hint in (("folders", "Did you mean folder"), ("patient", "found 'patient'")):
+        options = tsds.ConvertOptions(workers=0, split={"a": 0.5, "b": 0.5}, split_by=by)
+        with pytest.raises(tsds.OptionError, match=rf"`split_by`: expected an expression that finds .*{hint}"):
+            tsds.convert(source, tmp_path / "o.tsds", options)
+    tsds.convert(source, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
+    with pytest.raises(tsds.OptionError, match=r"`group_by`: expected an expression that finds .*Did you mean label"):
+        tsds.split_store(tmp_path / "s.tsds", tmp_path / "x.tsds", {"a": 0.5, "b": 0.5}, group_by="labels")
+
+
+def test_fewer_groups_than_splits(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "src", "cat", count=4)
+    options = tsds.ConvertOptions(workers=0, split={"train": 0.5, "val": 0.5}, split_by="folder")
+    with pytest.raises(tsds.OptionError, match=r"found none: the 4 samples in train are 1 group, which stay whole"):
+        tsds.convert(root, tmp_path / "s.tsds", options)

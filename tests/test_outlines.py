@@ -56,6 +56,18 @@ def test_counts_that_are_none(text: str) -> None:
         parse_counts(text)
 
 
+@pytest.mark.parametrize(
+    "corners",
+    [[[0, 0], [4e6, 0], [0, 4e6]], [[1e9, 1e9], [1e9, 1e9 + 64], [1e9 + 64, 1e9]], [[0, 0], [3, np.nan], [3, 3]]],
+)
+def test_polygons_that_would_take_all_memory(corners: list[list[float]]) -> None:
+    objects = {"polygons": [np.array(corners, np.float32)]}
+    with pytest.raises(
+        tsds.SourceError, match=r"polygons: expected polygons of less than 10,000,000 pixels in all, found"
+    ):
+        tsds.draw_masks(objects, (30, 40))
+
+
 def test_runs_of_another_image() -> None:
     with pytest.raises(tsds.SourceError, match="a: expected runs of 6 pixels in all, found 7"):
         mask_of_runs(np.array([3, 4], np.uint32), (2, 3), "a")

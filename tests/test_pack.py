@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
@@ -22,6 +23,7 @@ from hypothesis import given, settings, strategies as st
 import tensorstore_ds as tsds
 from small_stores import VALID
 from stores import detections, store_of
+from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.reading import packed_files
 from tensorstore_ds.sharing import pack as module
 
@@ -299,6 +301,16 @@ def test_killed_in_the_middle_nothing_looks_whole(command: str, packed: Path, fo
     assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]
     assert getattr(tsds, command)(source, out).sha256 == tsds.open(folder).sha256  # the next one writes over it
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_folder_of_another_unpack_stays(packed: Path, tmp_path: Path) -> None:
+    work = WorkFolder(tmp_path / "out.partial", "copy")
+    with contextlib.closing(work):
+        work.open("the other")
+        work.make_folder("store")
+        with pytest.raises(tsds.ConversionError, match="another copy is writing here"):
+            tsds.unpack(packed, tmp_path / "out")
+        assert sorted(path.name for path in work.path.iterdir()) == ["store", "tsds.lock"]
 
 
 # --- files that are meant to harm ---------------------------------------------------------------------------------

@@ -174,3 +174,12 @@ def test_images_of_the_preview_are_small(tmp_path: Path) -> None:
     table = pq.read_table(folder / "preview" / "train.parquet")
     for each in table.column("image").to_pylist():
         assert Image.open(io.BytesIO(each["bytes"])).size == (256, 128)
+
+
+def test_captions(tmp_path: Path, mlcroissant: Any) -> None:
+    pixels = np.zeros((8, 10, 3), np.uint8)
+    given = [["a cat", "ein Kater"], [], ["猫"]]
+    store = store_of(tmp_path / "s.tsds", [{"image": pixels, "captions": texts} for texts in given])
+    folder, _ = described(store.path)
+    rows = records(mlcroissant_dataset(mlcroissant, folder), "preview-train")
+    assert [[plain(text) for text in row["preview-train/captions"]] for row in rows] == given

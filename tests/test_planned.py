@@ -22,6 +22,7 @@ from hypothesis import given, strategies as st
 from PIL import Image
 
 import tensorstore_ds as tsds
+from beton_files import two_images
 from mask_sources import write_folders
 from mds_files import COLUMNS, row, write_mds
 from stores import class_folders, png_bytes, store_of
@@ -178,6 +179,19 @@ def _mds(path: Path) -> tsds.ConvertOptions:
     return OPTIONS
 
 
+def _mds(path: Path) -> tsds.ConvertOptions:
+    write_mds(path / "train", COLUMNS, [row(i) for i in range(6)], compression="gz")
+    write_mds(path / "val", COLUMNS, [row(i) for i in range(3)])
+    return OPTIONS
+
+
+def _beton(path: Path) -> tsds.ConvertOptions:
+    path.mkdir()
+    (path / "train.beton").write_bytes(two_images())
+    (path / "val.beton").write_bytes(two_images())
+    return replace(OPTIONS, encoding="raw")
+
+
 def _masks(path: Path) -> tsds.ConvertOptions:
     write_folders(path)
     return OPTIONS
@@ -234,6 +248,7 @@ _webdataset, _parquet = partial(_exported, to="webdataset"), partial(_exported, 
         _pts,
         _cifar,
         _mds,
+        _beton,
         _arrays,
         _masks,
         _divided,

@@ -255,3 +255,19 @@ def test_an_estimate_tells_of_rgb(mixed):
     assert found.notes == (NOTE,)
     assert found.fields["image"].spec.shape == (6, 5, 3)
     assert found.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "notes"),
+    [
+        ({"quality": 50}, ("`quality` changes nothing here: images are not encoded as JPEG.",)),
+        ({"quality": 50, "encoding": "jpeg"}, ()),
+        ({"encoding": "raw", "check": "full"}, ("`check` changes nothing here: images are decoded anyway.",)),
+        ({"fit": "crop"}, ("`fit` changes nothing here: images keep their sizes.",)),
+        ({"fit": "crop", "size": (6, 6)}, ()),
+    ],
+)
+def test_options_that_change_nothing_are_named(tmp_path, options, notes):
+    samples = {"train": [{"image": np.zeros((8, 8, 3), np.uint8), "label": 0}] * 3}
+    summary = tsds.convert(samples, tmp_path / "s.tsds", ConvertOptions(workers=0, classes=("a",), **options))
+    assert summary.notes == notes

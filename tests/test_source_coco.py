@@ -214,12 +214,16 @@ def test_richer_files_of_the_same_images(tmp_path: Path) -> None:
     write(tmp_path / "src", captions, "annotations/captions_val2017.json")
     contents = open_source(tmp_path / "src").scan()
     assert sorted(problem.where for problem in contents.left_out if problem.reason == "no-more-annotated") == [
-        "annotations/captions_val2017.json",
         "annotations/person_keypoints_val2017.json",
     ]
     alone = open_source(tmp_path / "src" / "annotations" / "captions_val2017.json").scan()
-    assert [problem.message for problem in alone.left_out] == [
-        "not stored: 1 annotations without a box, such as captions."
+    assert list(alone.fields) == ["captions"] and not alone.left_out
+
+
+def test_annotations_of_neither_objects_nor_captions(tmp_path: Path) -> None:
+    contents = open_source(write(tmp_path / "src", data(annotations=[{"id": 1, "image_id": 9, "sky": 3}]))).scan()
+    assert [problem.message for problem in contents.left_out] == [
+        "not stored: 1 annotations without a box or a caption."
     ]
 
 

@@ -186,8 +186,8 @@ def test_what_is_refused(tmp_path: Path, names: list[str], reason: str) -> None:
     [
         ([], r"found none in this folder or below \(0 other files\). Name a folder that holds images"),
         (["cat/", "dog/a.heic"], r"found none in this folder or below \(1 other files\)"),
-        (["a/b/c/train/cat/1.png"], "found the first ones in a/b/c/train/cat. Convert {root}/a/b/c."),
-        (["a/b/c/cat/1.png"], "found the first ones in a/b/c/cat. Convert {root}/a/b/c."),
+        (["a/b/c/train/cat/1.png", "docs/a.heic"], "found the first ones in a/b/c/train/cat. Convert {root}/a/b/c."),
+        (["a/b/c/cat/1.png", "docs/a.heic"], "found the first ones in a/b/c/cat. Convert {root}/a/b/c."),
     ],
 )
 def test_where_no_format_is_recognized_the_user_learns_where_images_are(
@@ -196,6 +196,11 @@ def test_where_no_format_is_recognized_the_user_learns_where_images_are(
     make(tmp_path, *names)
     with pytest.raises(SourceError, match=message.format(root=tmp_path)):
         open_source(tmp_path)
+
+
+@pytest.mark.parametrize("names", [["a/b/c/train/cat/1.png"], ["a/b/c/cat/1.png", "a/b/c/dog/1.png"]])
+def test_folders_around_a_data_set_are_no_part_of_it(tmp_path: Path, names: list[str]) -> None:
+    assert open_source(make(tmp_path, *names)).path == tmp_path / "a/b/c"
 
 
 def test_a_class_that_is_not_in_the_list_is_refused(tmp_path: Path) -> None:

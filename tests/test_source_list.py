@@ -165,6 +165,70 @@ def test_box_and_keypoints_together(tmp_path: Path) -> None:
 # --- splits -------------------------------------------------------------------------------------------------------
 
 
+HEADER = "filename,width,height,class,xmin,ymin,xmax,ymax\n"
+
+
+def test_lines_of_objects(tmp_path: Path) -> None:
+    """As TensorFlow's tools write them; lines of an image need not follow one another."""
+    lines = ("a.png,9,9,dog,1,2,3,4", "b.png,9,9,cat,0,0,5,5", "a.png,9,9,cat,2,2,6,7", "c.png,9,9,,,,,")
+    source, contents = scan(write(tmp_path, "list.csv", HEADER + "\n".join(lines)))
+    field = contents.fields["objects"]
+    assert list(contents.fields) == ["objects"] and contents.labels is None and found(contents) == []
+    assert field.classes == ("cat", "dog") and set(field.values) == {"boxes", "labels"}  # type: ignore[union-attr]
+    assert contents.notes == ("images have several rows: each row is an object, and its label that of the object.",)
+    got = {
+        s.key: (np.asarray(s.objects["boxes"]).tolist(), s.objects["labels"].tolist())
+        for s in samples(source, contents)
+    }  # type: ignore[index]
+    assert list(got) == ["a.png", "b.png", "c.png"]
+    assert got["a.png"] == ([[1, 2, 3, 4], [2, 2, 6, 7]], [1, 0])
+    assert got["b.png"] == ([[0, 0, 5, 5]], [0]) and got["c.png"] == ([], [])
+
+
+def test_lines_of_objects_with_numbers_and_keypoints(tmp_path: Path) -> None:
+    text = "path,label,x1,y1,x2,y2,eye_x,eye_y\na.png,1,1,2,3,4,5,6\na.png,0,2,2,3,3,,\n"
+    source, contents = scan(write(tmp_path, "list.csv", text))
+    (sample,) = samples(source, contents)
+    assert sample.label is None and sample.objects is not None
+    assert sample.objects["labels"].tolist() == [1, 0]
+    np.testing.assert_array_equal(sample.objects["keypoints"], [[[5, 6]], [[np.nan, np.nan]]])
+
+
+def test_lines_of_objects_without_labels(tmp_path: Path) -> None:
+    source, contents = scan(write(tmp_path, "list.csv", "path,x1,y1,x2,y2\na.png,1,2,3,4\na.png,2,2,3,3\n"))
+    (sample,) = samples(source, contents)
+    assert sample.objects is not None and list(sample.objects) == ["boxes"] and len(sample.objects["boxes"]) == 2
+
+
+def test_lines_of_objects_that_cannot_be_used(tmp_path: Path) -> None:
+    text = "path,label,split,x1,y1,x2,y2\na.png,cat,train,1,2,3,4\na.png,cat,val,1,2,3,4\na.png,,train,5,5,6,6\n"
+    source, contents = scan(write(tmp_path, "list.csv", text + "b.png,,val,,,,\n"))
+    assert found(contents) == [("list.csv:3", "duplicate-key"), ("list.csv:4", "list-line")]
+    assert contents.problems[0].message == "expected a.png in one split, found it in that of list.csv:2, too."
+    (sample,) = samples(source, contents)
+    assert sample.objects is not None and len(sample.objects["boxes"]) == 1
+    (empty,) = samples(source, contents, "val")
+    assert empty.objects is not None and len(empty.objects["boxes"]) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["cat", "dog"]), st.integers(0, 9)), min_size=2))
+def test_any_lines_of_objects(tmp_path_factory: pytest.TempPathFactory, lines: list[tuple[int, str, int]]) -> None:
+    folder = tmp_path_factory.mktemp("objects")
+    text = "".join(f"{i}.png,{label},{x},0,{x + 1},1\n" for i, label, x in lines)
+    source, contents = scan(write(folder, "list.csv", f"path,label,x1,y1,x2,y2\n{text}"))
+    images = dict.fromkeys(i for i, _, _ in lines)
+    got = samples(source, contents)
+    assert [s.key for s in got] == [f"{i}.png" for i in images]
+    if len(images) == len(lines):
+        assert "label" in contents.fields
+        return
+    for sample, image in zip(got, images, strict=True):
+        names = contents.fields["objects"].classes  # type: ignore[union-attr]
+        assert sample.objects is not None
+        objects = zip(sample.objects["labels"], sample.objects["boxes"][:, 0], strict=True)
+        assert [(names[label], x) for label, x in objects] == [(label, x) for i, label, x in lines if i == image]
+
+
 def test_lists_named_after_splits(tmp_path: Path) -> None:
     write(tmp_path, "Train.txt", "a.png 0\nb.png 1\n")
     write(tmp_path, "val.txt", "c.png 0\n")
@@ -380,6 +444,7 @@ LINES = st.lists(
 
 
 @given(LINES | st.binary(max_size=60), st.sampled_from([".txt", ".csv", ".tsv"]))
+@example(b"a.png,\na.png,a.png", ".txt")
 @example(b"path,label,x1,y1,x2,y2,n_x,n_y\na.png,1,2,2,3,3,,\n", ".csv")
 def test_any_list_gives_samples_or_a_source_error(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, suffix: str
@@ -395,4 +460,4 @@ def test_any_list_gives_samples_or_a_source_error(
             assert not sample.key.startswith(("/", "../"))
             assert ".." not in sample.key.split("/")
             assert str(sample.image).startswith(str(file.parent))
-            assert sample.label is None or 0 <= sample.label < len(classes(contents))
+            assert sample.label is None or -1 <= sample.label < len(classes(contents))  # -1: not known

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,10 @@ import tensorstore_ds as tsds
 from labelling_files import field, keys, objects, reasons, scan
 from stores import store_of
 from tensorstore_ds.errors import OptionError, SourceError
-from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField
 from tensorstore_ds.format.schema import ArraySpec, Keypoints
 from tensorstore_ds.sources import open_source
-from test_export import assert_same, detection
+from test_export import COUNTS, SEEDS, assert_same, detection
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -57,7 +55,7 @@ def test_labels_paths_and_numbers(tmp_path: Path) -> None:
         "width": pa.array([3, 4, 5], pa.int32()),
         "vector": pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.float32(), 2)),
         "Wet?": pa.array([True, False, True]),
-        "caption": pa.array(["x", "y", "z"]),
+        "remark": pa.array(["x", "y", "z"]),
         "size": pa.array([1, 2, 3]),
     }
     features = {"img": {"_type": "Image"}, **LABEL}
@@ -73,7 +71,7 @@ def test_labels_paths_and_numbers(tmp_path: Path) -> None:
     }
     assert [each.arrays["vector"].tolist() for each in samples] == [[1, 2], [3, 4], [5, 6]]
     assert [each.arrays["wet_"].tolist() for each in samples] == [1, 0, 1]
-    assert reasons(contents.left_out) == [("x.parquet: caption", "not-listed"), ("x.parquet: size", "not-listed")]
+    assert reasons(contents.left_out) == [("x.parquet: remark", "not-listed"), ("x.parquet: size", "not-listed")]
     tsds.convert(tmp_path / "x.parquet", tmp_path / "o.tsds", tsds.ConvertOptions(workers=2))
     train = tsds.open(tmp_path / "o.tsds")["train"]
     assert list(train["label"]) == [1, -1, 0] and list(train["width"]) == [3, 4, 5]
@@ -93,20 +91,85 @@ def test_splits_of_numbered_files_and_bytes_without_a_path(tmp_path: Path) -> No
     assert [each.label for each in train] == [1, 0, 1, 0]
 
 
-@pytest.mark.parametrize("to", ["parquet", "huggingface"])
-def test_a_store_there_and_back(tmp_path: Path, to: str) -> None:
-    store = detection(tmp_path / "s.tsds", (2, 0, 3, 1), keypoints=3)
-    tsds.export(store.path, tmp_path / "out", to)
-    keypoints = Keypoints(("nose", "left_eye", "right_eye"), ((1, 2),))
-    options = tsds.ConvertOptions(workers=0, keypoints=keypoints)
-    tsds.convert(tmp_path / "out", tmp_path / "again.tsds", options)
-    again = tsds.open(tmp_path / "again.tsds")
+@settings(max_examples=15, deadline=None)
+@given(COUNTS, SEEDS, st.booleans(), st.booleans(), st.sampled_from(["parquet", "huggingface"]))
+def test_a_store_there_and_back(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], seed: int, named: bool, outlines: bool, to: str
+) -> None:
+    folder = tmp_path_factory.mktemp("parquet")
+    store = detection(folder / "s.tsds", counts, seed, keypoints=3 * named, outlines=outlines)
+    assert tsds.export(store.path, folder / "out", to).left_out == {}
+    tsds.convert(folder / "out", folder / "again.tsds", tsds.ConvertOptions(workers=0))
+    again = tsds.open(folder / "again.tsds")
     assert tsds.verify(again.path) == []
-    written = store["train"].fields["objects"]
-    assert isinstance(written, ObjectsField)
-    stored = {name: spec for name, spec in written.values.items() if name != "visibility"}  # which is not exported
-    assert again["train"].fields["objects"] == replace(written, values=stored)
-    assert_same(store, again, "boxes", "labels", "keypoints", atol=1e-4)
+    field: Any = store["train"].fields["objects"]
+    assert again["train"].fields["objects"] == field
+    assert_same(store, again, *field.values)
+
+
+def test_columns_of_objects_and_their_types(tmp_path: Path) -> None:
+    """Two polygons of an object, a hidden keypoint, runs; and the names of keypoints where people look for them."""
+    nan = [np.nan, np.nan]
+    values = {
+        "boxes": [[1, 2, 30, 29.6]],
+        "labels": [1],
+        "keypoints": [[[3, 4.5], nan, [50, 3]]],
+        "visibility": [[1, 0, 2]],
+        "polygons": [[[1, 2], [9, 2], [9, 6], nan, [20, 20], [30, 20], [30, 29.6]]],
+        "rle": [[40, 7, 553]],
+        "truncated": [1],
+    }
+    sample = {"image": np.zeros((20, 30, 3), np.uint8), "objects": values}
+    keypoints = Keypoints(("nose", "left_eye", "right_eye"), ((1, 2),))
+    store = store_of(tmp_path / "s.tsds", [sample], ("cat", "dog"), keypoints=keypoints)
+    tsds.export(store.path, tmp_path / "out", "parquet")
+    table = pq.read_table(tmp_path / "out" / "train-00000.parquet")
+    found = table.column("objects")[0].as_py()
+    assert str(found["bbox"]) == "[[1.0, 2.0, 29.0, 18.0]]"  # cut off at the edges of the image
+    assert found["keypoints"][0][::2] == [[3, 4.5], [50, 3]] and str(found["keypoints"][0][1]) == "[nan, nan]"
+    assert found["polygons"] == [[[[1, 2], [9, 2], [9, 6]], [[20, 20], [30, 20], [30, float(np.float32(29.6))]]]]
+    rest = {name: found[name] for name in ("category", "visibility", "rle", "truncated")}
+    assert rest == {"category": [1], "visibility": [[1, 0, 2]], "rle": [[40, 7, 553]], "truncated": [1]}
+    types = {name: str(table.schema.field("objects").type.field(name).type).replace("element", "") for name in found}
+    assert {name: kind.replace("list<: ", "").rstrip(">") for name, kind in types.items()} == {
+        **dict.fromkeys(("keypoints", "polygons"), "float"),
+        **dict.fromkeys(("visibility", "truncated"), "uint8"),
+        **{"bbox": "double", "category": "int64", "rle": "uint32"},
+    }
+    depths = {name: kind.count("list<") for name, kind in types.items()}
+    assert depths == {
+        **{"bbox": 2, "category": 1, "keypoints": 3, "visibility": 2, "polygons": 4, "rle": 2, "truncated": 1}
+    }
+    named = json.loads(table.schema.metadata[b"tsds"])["objects"]
+    assert (named["keypoints"], named["flip_pairs"]) == (["nose", "left_eye", "right_eye"], [[1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ("{", "json"),
+        ('{"objects": 1}', "annotation"),
+        (
+            '{"objects": {"kind": "objects", "values": {}, "classes": [], "keypoints": [], "flip_pairs": []}}',
+            "annotation",
+        ),
+    ],
+)
+def test_metadata_that_are_refused(tmp_path: Path, data: str, reason: str) -> None:
+    columns = {"image": images("a"), "objects": pa.array([{"bbox": [[1.0, 2, 3, 4]]}])}
+    table = pa.table(columns).replace_schema_metadata({"tsds": data})
+    pq.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(SourceError) as caught:
+        scan(tmp_path / "x.parquet", "parquet")
+    assert caught.value.reason == reason
+
+
+def test_metadata_name_no_other_column(tmp_path: Path) -> None:
+    label = {"kind": "label", "dtype": "int64", "shape": [], "classes": ["a"]}
+    table = pa.table({"image": images("a")}).replace_schema_metadata({"tsds": json.dumps({"label": label})})
+    pq.write_table(table, tmp_path / "x.parquet")
+    _, contents = scan(tmp_path / "x.parquet", "parquet")
+    assert contents.fields == {}
 
 
 def test_labels_there_and_back(tmp_path: Path) -> None:
@@ -163,6 +226,34 @@ def test_nulls_are_named_with_their_row(tmp_path: Path) -> None:
         ("x.parquet (group 0, row 1)", "no-image"),
         ("x.parquet (group 1, row 0)", "no-image"),
     ]
+
+
+LINE = pa.list_(pa.float64())
+
+
+@pytest.mark.parametrize(
+    ("kind", "polygons", "found"),
+    [
+        (LINE, [1.0, 2.0, 3.0, 4.0], "expected polygons, lists of corners x y"),
+        (pa.list_(LINE), [[1.0, 2.0], [3.0, 4.0]], "expected corners"),
+        (pa.list_(pa.list_(LINE)), [None], "expected polygons, lists"),
+        (pa.list_(pa.list_(LINE)), [[[1.0, 2.0], [3.0]]], "expected corners"),
+        (pa.list_(pa.list_(LINE)), [[[1.0, 2.0, 3.0]]], "expected corners"),
+        (pa.list_(pa.list_(LINE)), [[[1.0, 2.0], [3.0, None]]], "expected corners with two coordinates"),
+        (pa.list_(pa.list_(LINE)), [[[1.0, 2.0], [3.0, float("inf")]]], "expected finite coordinates of polygons"),
+        (pa.string(), "1 2 3 4", "expected polygons, lists"),
+    ],
+)
+def test_polygons_that_are_none(tmp_path: Path, kind: Any, polygons: Any, found: str) -> None:
+    type_ = pa.struct([("bbox", pa.list_(LINE)), ("polygons", pa.list_(kind))])
+    objects = [{"bbox": [[1.0, 2, 3, 4]], "polygons": [polygons]}]
+    columns = {"image": images("a", "b"), "objects": pa.array([*objects, {"bbox": [], "polygons": []}], type_)}
+    path = write(tmp_path / "x.parquet", columns)
+    with pytest.raises(SourceError, match=found) as caught:
+        tsds.convert(path, tmp_path / "o.tsds", tsds.ConvertOptions(workers=0))
+    assert caught.value.reason == "annotation"
+    summary = tsds.convert(path, tmp_path / "o.tsds", tsds.ConvertOptions(workers=0, on_error="skip"))
+    assert dict(summary.skipped) == {"annotation": 1} and tsds.verify(summary.path) == []
 
 
 @pytest.mark.parametrize(

@@ -180,12 +180,12 @@ def test_outlines() -> None:
     "sample", [{"boxes": BOXES, "labels": [0, 1]}, {"objects": {"boxes": BOXES, "labels": [0, 1]}}]
 )
 def test_a_dict(sample: dict[str, Any]) -> None:
-    extra = {"image": GRAY, "label": 1, "Age": 4.5, "embedding": np.zeros((2, 3), ">f4"), "caption": "a cat"}
+    extra = {"image": GRAY, "label": 1, "Age": 4.5, "embedding": np.zeros((2, 3), ">f4"), "remark": "a cat"}
     source, contents = scan([{**extra, **sample}], classes=("x", "y"))
     assert set(contents.fields) == {"label", "objects", "age", "embedding"}
     assert contents.fields["age"].arrays[""] == ArraySpec("float64")
     assert contents.fields["embedding"].arrays[""] == ArraySpec("float32", (2, 3))
-    assert [p.where for p in contents.left_out] == ["<sequence>: caption"]
+    assert [p.where for p in contents.left_out] == ["<sequence>: remark"]
     read = source.read("train", 0)
     assert read.label == 1
     np.testing.assert_array_equal(read.arrays["age"], np.array(4.5), strict=True)
@@ -324,10 +324,10 @@ class Broken:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_only_a_later_sample_has_is_noted(tmp_path: Path, workers: int) -> None:
-    samples = [{"image": GRAY}, *({"image": GRAY, "caption": "a"} for _ in range(3))]
+    samples = [{"image": GRAY}, *({"image": GRAY, "remark": "a"} for _ in range(3))]
     options = tsds.ConvertOptions(workers=workers)
     summary = tsds.convert(samples, tmp_path / "a.tsds", options)
-    assert [problem.where for problem in summary.left_out] == ["<sequence>: caption"]
+    assert [problem.where for problem in summary.left_out] == ["<sequence>: remark"]
     assert tsds.estimate(samples, options).left_out == summary.left_out
 
 

@@ -19,9 +19,10 @@ import tensorstore_ds as tsds
 from labelling_files import field, keys, objects, reasons, scan
 from stores import store_of
 from tensorstore_ds.errors import SourceError
+from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources import open_source
-from test_export import assert_same, detection
+from test_export import COUNTS, SEEDS, assert_same, detection
 
 Members = Sequence[tuple[str, bytes] | tarfile.TarInfo]
 
@@ -82,7 +83,14 @@ def test_members_in_any_order_and_what_is_not_taken_in(tmp_path: Path) -> None:
         tmp_path / "d/train-000001.tar",
         [("c.cls", b"cat"), ("a.seg.png", b"?"), ("c.d.txt", b"x"), ("c.JPG", png(3)), ("._c.jpg", b"mac")],
     )
-    members = [("a.cls", b"dog"), ("b.jpeg", png(2)), ("b.pyd", b"\x80"), ("a.webp", png(1)), ("b.txt", b"it")]
+    members = [
+        ("a.cls", b"dog"),
+        ("b.jpeg", png(2)),
+        ("b.pyd", b"\x80"),
+        ("a.webp", png(1)),
+        ("b.txt", b"it"),
+        ("README.txt", b"all"),
+    ]
     tar(tmp_path / "d/train-000000.tar", members)
     tar(tmp_path / "d/val-000000.tar", [("a.png", png(4)), ("a.cls", b"dog")])
     source, contents = scan(tmp_path / "d", "webdataset")
@@ -95,6 +103,7 @@ def test_members_in_any_order_and_what_is_not_taken_in(tmp_path: Path) -> None:
         (".pyd", "1"),
         (".txt", "2"),
     ]
+    assert [each.texts for each in samples] == [{}, {"captions": ["it"]}, {}]
 
 
 def test_keys_that_archives_share_have_the_archive_before(tmp_path: Path) -> None:
@@ -105,17 +114,93 @@ def test_keys_that_archives_share_have_the_archive_before(tmp_path: Path) -> Non
     assert [source.read("train", each).image for each in contents.splits["train"]] == [png(0), png(1)]
 
 
-def test_a_store_there_and_back(tmp_path: Path) -> None:
-    store = detection(tmp_path / "s.tsds", (2, 0, 3, 1), keypoints=3)
-    tsds.export(store.path, tmp_path / "web", "webdataset")
-    keypoints = Keypoints(("nose", "left_eye", "right_eye"), ((1, 2),))
-    for workers in (0, 2):
-        out = tmp_path / f"again{workers}.tsds"
-        tsds.convert(tmp_path / "web", out, tsds.ConvertOptions(workers=workers, keypoints=keypoints))
-        again = tsds.open(out)
-        assert tsds.verify(out) == []
-        assert again["train"].fields["objects"] == store["train"].fields["objects"]
-        assert_same(store, again, "boxes", "labels", "keypoints", atol=1e-4)
+@settings(max_examples=15, deadline=None)
+@given(COUNTS, SEEDS, st.booleans(), st.booleans(), st.sampled_from([0, 0, 2]))
+def test_a_store_there_and_back(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], seed: int, named: bool, outlines: bool, workers: int
+) -> None:
+    """The names of classes that no sample has, and those of keypoints, with their pairs, are there again."""
+    folder = tmp_path_factory.mktemp("web")
+    store = detection(folder / "s.tsds", counts, seed, keypoints=3 * named, outlines=outlines)
+    assert tsds.export(store.path, folder / "web", "webdataset").left_out == {}
+    out = folder / "again.tsds"
+    tsds.convert(folder / "web", out, tsds.ConvertOptions(workers=workers))
+    again = tsds.open(out)
+    assert tsds.verify(out) == []
+    field: Any = store["train"].fields["objects"]
+    assert again["train"].fields["objects"] == field
+    assert_same(store, again, *field.values)
+
+
+def test_names_of_labels_and_of_objects(tmp_path: Path) -> None:
+    """Which differ, look like numbers, have white space around them, or are those of nothing at all."""
+    names = {"label": ("1", "0", " b "), "objects": ("2", "cat", "")}
+    objects = ObjectsField.of(
+        "boxes", "labels", "keypoints", classes=names["objects"], keypoints=("a b", "c,d"), skeleton=((0, 1),)
+    )
+    fields = {"label": LabelField(classes=names["label"]), "objects": objects}
+    (tmp_path / "d").mkdir()
+    described = {"boxes": [[1, 2, 3, 4]], "labels": [2], "keypoints": [[[1, 2], [None, None]]]}
+    members = [("a.png", png()), ("a.cls", b"1"), ("a.json", json.dumps(described).encode()), ("b.png", png())]
+    path = tar(tmp_path / "d/0.tar", members)
+    (tmp_path / "d/FIELDS").write_text(json.dumps({name: each.dump() for name, each in fields.items()}))
+    for source in (path, path.parent):
+        opened, contents = scan(source, "webdataset")
+        assert contents.fields == fields
+        assert opened.common_files() == (path, path.with_name("FIELDS"))
+    tsds.convert(path.parent, tmp_path / "a.tsds", tsds.ConvertOptions(workers=0))
+    tsds.export(tmp_path / "a.tsds", tmp_path / "web", "webdataset")
+    tsds.convert(tmp_path / "web", tmp_path / "b.tsds", tsds.ConvertOptions(workers=0))
+    assert tsds.open(tmp_path / "b.tsds").manifest.fields == tsds.open(tmp_path / "a.tsds").manifest.fields
+    assert_same(tsds.open(tmp_path / "a.tsds"), tsds.open(tmp_path / "b.tsds"), "boxes", "labels", "keypoints")
+    _, contents = scan(path, "webdataset", keypoints=Keypoints(("x", "y")))
+    assert getattr(contents.fields["objects"], "keypoints", ()) == ("x", "y")
+    assert getattr(contents.fields["objects"], "skeleton", None) == ()
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "message"),
+    [
+        ("{", "json", "expected JSON"),
+        ('{"label": {"kind": "label", "dtype": "int64", "shape": [], "classes": ["a", "a"]}}', "annotation", "twice"),
+        ('{"label": 3}', "annotation", "fields.label: expected an object, found 3"),
+        (
+            '{"label": {"kind": "label", "dtype": "int64", "shape": [], "classes": ["cat", "dog"]}}',
+            "unknown-class",
+            "expected cat, dog as classes, found ant as that of number 1",
+        ),
+        (
+            '{"label": {"kind": "label", "dtype": "int64", "shape": [], "classes": ["cat"]}}',
+            "unknown-class",
+            "expected labels from 0 to 0, one for each name in the class list, found 1",
+        ),
+    ],
+)
+def test_names_that_are_refused(tmp_path: Path, data: str, reason: str, message: str) -> None:
+    tar(tmp_path / "d/0.tar", [("a.png", png()), ("a.cls", b"1"), ("a.json", b'{"class": "ant"}')])
+    (tmp_path / "d/FIELDS").write_text(data)
+    with pytest.raises(SourceError, match=message) as caught:
+        scan(tmp_path / "d", "webdataset")
+    assert caught.value.reason == reason
+
+
+def test_keypoints_of_another_number_than_the_names(tmp_path: Path) -> None:
+    described = b'{"boxes": [[1, 2, 3, 4]], "keypoints": [[[1, 2]]]}'
+    tar(tmp_path / "d/0.tar", [("a.png", png()), ("a.json", described)])
+    fields = {"objects": ObjectsField.of("boxes", "keypoints", keypoints=("a", "b")).dump()}
+    (tmp_path / "d/FIELDS").write_text(json.dumps(fields))
+    with pytest.raises(SourceError, match="expected 2 keypoints, found 1") as caught:
+        scan(tmp_path / "d", "webdataset")
+    assert caught.value.reason == "keypoint-count"
+
+
+def test_exported_names_with_dots_do_not_meet(tmp_path: Path) -> None:
+    images = [np.full((4, 4, 3), i, np.uint8) for i in range(2)]
+    samples = [{"image": images[i], "label": i, "key": f"a{'._'[i]}b.png"} for i in range(2)]
+    tsds.convert(iter(samples), tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, classes=("x", "y")))
+    tsds.export(tmp_path / "s.tsds", tmp_path / "web", "webdataset")
+    tsds.convert(tmp_path / "web", tmp_path / "o.tsds", tsds.ConvertOptions(workers=0))
+    assert_same(tsds.open(tmp_path / "s.tsds"), tsds.open(tmp_path / "o.tsds"))
 
 
 @pytest.mark.parametrize("encoding", ["raw", "source"])

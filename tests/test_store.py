@@ -192,6 +192,15 @@ def test_a_relative_path_survives_a_change_of_directory(store, tmp_path, monkeyp
     assert again["train"]["image"].take([1]).shape == (1, 12, 10, 3)
 
 
+def test_a_disk_that_fails_is_not_said_to_have_no_store(store, monkeypatch):
+    def failing(path, **_):
+        raise OSError(5, "Input/output error", str(path))
+
+    monkeypatch.setattr(os, "lstat", failing)
+    with pytest.raises(tsds.FormatError, match=r"zarr.json cannot be looked at \(Input/output error\). Check the disk"):
+        tsds.open(store.path)
+
+
 def test_opening_reads_no_data(store):
     """Page faults aside: after open() no file of the store but the manifest was opened."""
     code = (

@@ -9,6 +9,7 @@ import collections
 import itertools
 import os
 import re
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -72,6 +73,9 @@ def outcome(function: Callable[[Loader], Any], loader: Loader) -> Any:
         except Exception as error:  # it is what is compared
             first = str(error).partition("\n")[0]  # a worker's traceback follows, with the lines of a file
             result = (type(error).__name__, first)
+            # Else the garbage collector ends an iterator at some time, and its queues before: then torch waits five
+            # seconds for each worker.
+            traceback.clear_frames(error.__traceback__)
     said = [
         (w.category.__name__, re.sub("0x[0-9a-f]+", "", str(w.message)))
         for w in caught

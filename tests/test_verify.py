@@ -53,12 +53,15 @@ def test_every_problem_is_named(path, tmp_path):
     copy = tmp_path / "s.tsds"
     shutil.copytree(path, copy)
     (copy / "notes.txt").write_text("x")
+    (copy / "train/00009.partial").mkdir()
+    (copy / "train/00009.partial/zarr.json").write_text("{")
     (copy / "train/00000/size/zarr.json").unlink()
     with (copy / "train/00001/key/bytes/c/0").open("ab") as file:
         file.write(b"x")
     problems = {p.where: p.reason for p in tsds.verify(copy)}
     assert problems == {
         "notes.txt": "unlisted-file",
+        "train/00009.partial/zarr.json": "unlisted-file",
         "train/00000/size/zarr.json": "missing-file",
         "train/00001/key/bytes/c/0": "file-size",
     }

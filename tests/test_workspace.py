@@ -223,6 +223,7 @@ def test_the_last_sync_fails(folders, out, monkeypatch):
     with pytest.raises(tsds.ConversionError, match="it is whole, but its folder could not be synced"):
         tsds.convert(folders, out, IN_SHARDS)
     assert tsds.verify(out) == []
+    assert not out.with_name(f"{out.name}.partial").exists()
 
 
 def test_what_cannot_be_removed_after_the_commit_is_a_note(folders, out, partial, monkeypatch):
@@ -311,7 +312,8 @@ def test_any_option_that_changes_is_refused_or_changes_no_byte(folders, out, tmp
 
 
 def test_every_option_is_tried():
-    assert set(ConvertOptions.__dataclass_fields__) == {*OTHER, "images", "keypoints", "objects", "margin", "min_side"}
+    others = {"images", "keypoints", "via", "objects", "margin", "min_side"}
+    assert set(ConvertOptions.__dataclass_fields__) == {*OTHER, *others}
 
 
 def test_another_version_does_not_go_on(folders, out, monkeypatch):

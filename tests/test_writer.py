@@ -166,9 +166,9 @@ def test_the_fields_of_another_store(tmp_path, out):
 
 
 def test_what_is_not_stored_of_a_sample_is_noted(out):
-    write(out, [{**sample, "caption": "a"} for sample in digits()])
+    write(out, [{**sample, "remark": "a"} for sample in digits()])
     assert tsds.open(out).manifest.provenance["left_out"] == {"not-listed": 1}
-    assert json.loads((out / "skipped.jsonl").read_text())["where"] == "<samples>: caption"
+    assert json.loads((out / "skipped.jsonl").read_text())["where"] == "<samples>: remark"
 
 
 def test_what_only_a_later_sample_has_is_noted_once(out):
@@ -176,8 +176,8 @@ def test_what_only_a_later_sample_has_is_noted_once(out):
     with tsds.Writer(out, classes=CLASSES, shard_nbytes=SMALL) as writer:
         writer.append("train", image=image, label=0)
         for _ in range(4):
-            writer.append("train", image=image, label=0, caption="hello", mask=None)
-    assert [problem.where for problem in writer.summary.left_out] == ["<samples>: caption", "<samples>: mask"]
+            writer.append("train", image=image, label=0, remark="hello", mask=None)
+    assert [problem.where for problem in writer.summary.left_out] == ["<samples>: remark", "<samples>: mask"]
 
 
 def test_a_sample_and_values_are_too_much(out):

@@ -43,4 +43,5 @@ def append(store: Path, source: Path, as_json: bool, **given: Any) -> None:
     changes = {name: value for name, value in given.items() if value is not None}
     if "class_map" in changes:
         changes["class_map"] = tensorstore_ds.read_class_map(changes["class_map"])
-    made(store, as_json, partial(tensorstore_ds.append, store, source, **changes))
+    run = partial(tensorstore_ds.append, store, source, **changes)
+    made(store, as_json, run, again="the same command goes on, unless all was done")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -17,8 +18,15 @@ from tsds_cli.progress import ProgressBar
 @click.command()
 @store_argument("first", "A")
 @store_argument("second", "B")
+@click.option(
+    "--by",
+    type=click.Choice(["key", "row"]),
+    default="key",
+    show_default=True,
+    help="What says which samples belong together: their keys, or, with row, their places in the splits.",
+)
 @json_option
-def compare(first: str | Path, second: str | Path, as_json: bool) -> None:
+def compare(first: str | Path, second: str | Path, by: Literal["key", "row"], as_json: bool) -> None:
     """Say what differs between the stores A and B.
 
     Samples are compared by their keys, labels by the names of their classes, and images by their pixels where their
@@ -27,11 +35,12 @@ def compare(first: str | Path, second: str | Path, as_json: bool) -> None:
     \b
     Examples:
       tsds compare monday.tsds tuesday.tsds
+      tsds compare photos.tsds exported-again.tsds --by row
       tsds compare photos.tsds https://example.org/photos.tsds --json
     """
     try:
         with ProgressBar() as bar:
-            found = tensorstore_ds.compare_stores(first, second, progress=bar.update)
+            found = tensorstore_ds.compare_stores(first, second, by=by, progress=bar.update)
     except KeyboardInterrupt:
         raise interrupted("interrupted") from None
     if as_json:
@@ -51,5 +60,7 @@ def compare(first: str | Path, second: str | Path, as_json: bool) -> None:
                 if differing.count:
                     some = ", ".join(differing.keys) + (", ..." if differing.count > len(differing.keys) else "")
                     text.echo(f"{name}  {what}: {text.count(differing.count, 'sample')}: {some}")
+        if by == "key" and found.splits and not any(each.both for each in found.splits.values()):
+            text.echo("no key is in both: --by row compares samples by their places")
     if not found.is_empty:
         click.get_current_context().exit(1)

@@ -9,17 +9,21 @@ from typing import Any
 
 from tensorstore_ds import words
 from tsds_cli import text
-from tsds_cli.messages import interrupted
+from tsds_cli.messages import interrupted, not_made
 from tsds_cli.progress import ProgressBar
 
 
-def made(out: Path, as_json: bool, run: Callable[..., Any]) -> None:
-    """Run a function of the library with a progress bar, and say what it has made."""
+def made(out: Path, as_json: bool, run: Callable[..., Any], *, again: str = "") -> None:
+    """Run a function of the library with a progress bar, and say what it has made.
+
+    Args:
+        again: what to say when it was interrupted, if not that `out` was not made.
+    """
     try:
         with ProgressBar() as bar:
             summary = run(progress=bar.update)
     except KeyboardInterrupt:
-        raise interrupted(f"interrupted; {out} was not made") from None
+        raise (interrupted(f"interrupted; {again}") if again else not_made(out)) from None
     if as_json:
         text.echo_json(summary)
         return

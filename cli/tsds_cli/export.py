@@ -10,12 +10,11 @@ import click
 import tensorstore_ds
 from tensorstore_ds import words
 from tsds_cli import text
-from tsds_cli.messages import interrupted
+from tsds_cli.messages import not_made
 from tsds_cli.options import json_option, path_argument, store_argument
 from tsds_cli.progress import ProgressBar
 
-_FORMATS = ("folders", "voc", "coco", "yolo", "npy", "webdataset", "parquet", "huggingface")
-_READ_AGAIN = ("folders", "voc", "coco", "yolo", "npy")
+_FORMATS = ("folders", "voc", "coco", "yolo", "labelme", "npy", "webdataset", "parquet", "huggingface")
 
 
 @click.command()
@@ -44,7 +43,7 @@ def export(store: str | Path, out: Path, to: str, splits: tuple[str, ...], as_js
 
             summary = tensorstore_ds.export(store, out, to, splits=splits or None, progress=show)
     except KeyboardInterrupt:
-        raise interrupted(f"interrupted; {out} was not made") from None
+        raise not_made(out) from None
     if as_json:
         text.echo_json(summary)
         return
@@ -53,5 +52,6 @@ def export(store: str | Path, out: Path, to: str, splits: tuple[str, ...], as_js
     if summary.left_out:
         what = ", ".join(f"{name} ({text.count(n, 'sample')})" for name, n in summary.left_out.items())
         text.echo(text.Styled(f"not written: {what}; {to} has no place for it", fg="yellow"))
-    if to in _READ_AGAIN:
-        text.echo(f"next: {text.program()} convert {shlex.quote(str(out))} again.tsds")
+    for note in summary.notes:
+        text.echo(text.Styled(f"note: {note}", fg="yellow"), err=True)
+    text.echo(f"next: {text.program()} convert {shlex.quote(str(out))} again.tsds")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tsds_cli import text
-from tsds_cli.messages import described, failure_of, interrupted, make_readable
+from tsds_cli.messages import described, failure_of, interrupted, make_readable, terminable
 
 #: The commands and what each does, for `tsds --help`, which imports none of them.
 COMMANDS = {
@@ -153,7 +153,8 @@ def main() -> None:
             reconfigure = getattr(stream, "reconfigure", None)
             if reconfigure is not None:  # a closed stream is None
                 reconfigure(errors="backslashreplace")  # a terminal without Unicode gets escapes, not a traceback
-        cli(prog_name="tsds")
+        with terminable():
+            cli(prog_name="tsds")
     except KeyboardInterrupt:  # before a command has begun, or after it has ended
         failure = interrupted()
         failure.show()

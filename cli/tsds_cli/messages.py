@@ -6,8 +6,13 @@ The library names an option in backticks, as Python has it; a command's user rea
 from __future__ import annotations
 
 import errno
+import os
 import re
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
 
 import click
@@ -30,9 +35,39 @@ class Failure(click.ClickException):
             text.echo(f"tsds: {self.message}", err=True)
 
 
+#: What has interrupted the command, if something has: Ctrl-C, or SIGTERM, with which schedulers end a job.
+_signal = signal.SIGINT
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM interrupt the block as Ctrl-C does: what is half done is removed, and one line says so."""
+
+    def terminate(number: int, frame: object) -> None:
+        global _signal
+        _signal = signal.SIGTERM
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would stop the removing
+        raise KeyboardInterrupt
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:  # somebody has other plans
+        yield
+        return
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def interrupted(message: str = "interrupted") -> Failure:
-    """The user pressed Ctrl-C."""
-    return Failure(message, 130)  # as shells have it: 128 + SIGINT
+    """The user pressed Ctrl-C, or SIGTERM came."""
+    return Failure(message, 128 + _signal)  # as shells have it
+
+
+def not_made(out: Path) -> Failure:
+    """The same for a command that makes `out`; which is there, whole, if the signal came after its last step."""
+    return interrupted("interrupted" if os.path.lexists(out) else f"interrupted; {out} was not made")
 
 
 def failure_of(error: BaseException, command: click.Command | None = None) -> Failure | None:
@@ -47,7 +82,7 @@ def failure_of(error: BaseException, command: click.Command | None = None) -> Fa
         return Failure(f"this command needs {error.name}. Install it with: pip install 'tensorstore-ds[torch]'")
     # A closed pipe is nobody's error: click ends the command without a word.
     if isinstance(error, OSError) and error.errno is not None and error.errno != errno.EPIPE:
-        where = f"{error.filename}: " if error.filename is not None else ""
+        where = f"{error.filename}: " if isinstance(error.filename, str) else ""  # or a descriptor
         return Failure(f"{where}{error.strerror}.")
     return None
 

@@ -10,7 +10,7 @@ import click
 
 from tensorstore_ds import words
 from tsds_cli import text
-from tsds_cli.messages import interrupted
+from tsds_cli.messages import not_made
 from tsds_cli.options import json_option, path_argument, sha256_option
 from tsds_cli.progress import ProgressBar
 
@@ -38,7 +38,7 @@ def pack(store: Path, out: Path, sha256: str | None, as_json: bool) -> None:
         with ProgressBar() as bar:
             packed = run(store, out, sha256=sha256, progress=partial(bar.update_bytes, "Packing"))
     except KeyboardInterrupt:
-        raise interrupted(f"interrupted; {out} was not made") from None
+        raise not_made(out) from None
     nbytes = out.stat().st_size
     if as_json:
         text.echo_json({"path": str(out), "sha256": packed.sha256, "nbytes": nbytes})

@@ -9,7 +9,7 @@ import click
 
 from tensorstore_ds import RepackOptions, words
 from tsds_cli import text
-from tsds_cli.messages import interrupted
+from tsds_cli.messages import interrupted, not_made
 from tsds_cli.options import json_option, options_of, path_argument, store_argument
 from tsds_cli.progress import ProgressBar
 
@@ -44,7 +44,7 @@ def repack(source: str | Path, out: Path, options: RepackOptions, as_json: bool)
         if options.encoding is not None and partial.exists():
             done = f"interrupted; finished shards are kept in {partial}, the same command goes on from there"
             raise interrupted(done) from None
-        raise interrupted(f"interrupted; {out} was not made") from None
+        raise not_made(out) from None
     if as_json:
         text.echo_json(summary)
         return

@@ -26,7 +26,7 @@ from tensorstore_ds.options import of_class
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Split, Store
 
-_BLOCK = 65536  # pairs, and objects, that are judged at a time
+_BLOCK = 8192  # pairs, and objects, that are judged at a time: 32 MB of thumbnails, some times
 _PICKED = ("test", "val", "valid", "validation")  # splits whose copies stay, first
 
 
@@ -125,8 +125,11 @@ def _look(store: Store, file: Any, notify: OnProgress) -> _Seen:
         np.zeros(total, np.bool_),
         {},
     )
+    made = store.manifest.conversion_options
+    is_padded = made.get("size") is not None and made.get("fit") == "pad" and made.get("objects") == "whole"
     for name, first in zip(store, starts[:-1], strict=True):
-        for start, small, digests, constant, problems in look(store[name]) if len(store[name]) else ():
+        looks = look(store[name], is_padded=is_padded) if len(store[name]) else ()
+        for start, small, digests, constant, problems in looks:
             at = slice(first + start, first + start + len(small))
             file.write(small.data)  # and not through the map: there a full disk would end the process
             seen.digests[at], seen.constant[at] = digests, constant

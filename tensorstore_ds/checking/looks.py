@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.checking.hashes import SIDE, is_constant, thumbnail
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.kinds import ImageField, KeyField
+from tensorstore_ds.format.kinds import ImageField, KeyField, SizeField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.imaging.jpeg import Part, scale_for
+from tensorstore_ds.imaging.placement import place
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Split
@@ -30,11 +31,14 @@ _NOISE = 4
 Looks = tuple[int, NDArray[np.uint8], NDArray[np.uint64], NDArray[np.bool_], list[tuple[int, Problem]]]
 
 
-def look(split: Split) -> Iterator[Looks]:
+def look(split: Split, *, is_padded: bool = False) -> Iterator[Looks]:
     """Look at all images of a split, in blocks of rows, in order, in as many threads as there are cores.
 
     JPEG files are decoded at a scale that leaves enough pixels for a thumbnail. An image that cannot be decoded is a
     problem, and its thumbnail is black.
+
+    Args:
+        is_padded: whether images were padded to the size that they have now; of pixels, those around do not count.
     """
     name = next(iter(of_kind(split.fields, ImageField)))
     column = split[name]
@@ -43,20 +47,22 @@ def look(split: Split) -> Iterator[Looks]:
     blocks = iter([(start, min(start + rows, len(split))) for start in range(0, len(split), rows)])
     width = usable_cores()
     with ThreadPoolExecutor(width) as pool:
-        waiting = [pool.submit(_look, split, column, *block) for block in islice(blocks, 2 * width)]
+        waiting = [pool.submit(_look, split, column, is_padded, *block) for block in islice(blocks, 2 * width)]
         while waiting:
             result = waiting.pop(0).result()
-            waiting += [pool.submit(_look, split, column, *block) for block in islice(blocks, 1)]
+            waiting += [pool.submit(_look, split, column, is_padded, *block) for block in islice(blocks, 1)]
             yield result
 
 
-def _look(split: Split, column: Column | RaggedColumn, start: int, stop: int) -> Looks:
+def _look(split: Split, column: Column | RaggedColumn, is_padded: bool, start: int, stop: int) -> Looks:
     count = stop - start
     thumbnails = np.zeros((count, SIDE, SIDE), np.uint8)
     digests, constant = np.zeros((count, 2), np.uint64), np.zeros(count, np.bool_)
     problems = []
     stored = column[start:stop]
     shapes = column.per_row["shape"][start:stop] if isinstance(column, RaggedColumn) else None
+    sizes = next(iter(of_kind(split.fields, SizeField)), None) if is_padded else None
+    before = None if sizes is None else np.asarray(split[sizes][start:stop])
     for i, image in enumerate(stored):
         data: Any = image if isinstance(image, bytes) else np.ascontiguousarray(image).data
         shape = b"" if isinstance(image, bytes) else repr((image.shape, image.dtype.str)).encode()
@@ -71,9 +77,24 @@ def _look(split: Split, column: Column | RaggedColumn, start: int, stop: int) ->
             continue
         thumbnails[i] = thumbnail(pixels)
         small = thumbnails[i]
-        if int(small.max()) - int(small.min()) <= _NOISE:  # most images are not, and need no second look
+        if before is not None and not isinstance(image, bytes):
+            small, pixels = (_without_padding(each, before[i]) for each in (small, pixels))
+            small = small[1:-1, 1:-1] if min(small.shape) > 2 else small[:0]  # without what is part of both
+        if (
+            not small.size or int(small.max()) - int(small.min()) <= _NOISE
+        ):  # most images are not, and need no second look
             constant[i] = is_constant(pixels, tolerance=_NOISE if isinstance(image, bytes) else 0)
     return start, thumbnails, digests, constant, problems
+
+
+def _without_padding(pixels: NDArray[Any], size: NDArray[Any]) -> NDArray[Any]:
+    """The part (h, w, ...) of an image (H, W, ...) that is not padding, if it had (height, width) `size` before."""
+    source = int(size[0]), int(size[1])
+    if min(source) < 1:
+        return pixels
+    placement = place(source, (pixels.shape[0], pixels.shape[1]), "pad")
+    (top, left), (height, width) = placement.offset, placement.resized
+    return pixels[top : top + height, left : left + width]
 
 
 def _decoded(data: bytes, shape: tuple[int, ...], key: str) -> NDArray[Any]:

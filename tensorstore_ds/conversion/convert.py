@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, faults, identities
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import Selection, ShardName, plan_shards
@@ -84,11 +85,12 @@ def convert(
         total = sum(summary.rows.values())
         notify(Progress("convert", total, total, summary.nbytes))
         return summary
-    opened = open_any(cast(AnySource, source), options)
-    for path in source.paths if isinstance(source, Sources) else [source]:
-        if isinstance(path, str | os.PathLike):
-            check_apart(tidied(path), target)
-    return convert_source(opened, target, options, notify)
+    with decompressing():
+        opened = open_any(cast(AnySource, source), options)
+        for path in source.paths if isinstance(source, Sources) else [source]:
+            if isinstance(path, str | os.PathLike):
+                check_apart(tidied(path), target)
+        return convert_source(opened, target, options, notify)
 
 
 def convert_source(

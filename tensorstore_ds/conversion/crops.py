@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -151,6 +152,10 @@ class CropSource(Source):
 
     def whole(self, split: str, reference: Reference) -> str:
         return self._source.whole(*self._image(reference))
+
+    def column(self, name: str) -> Callable[[str, Reference], str]:
+        value = self._source.column(name)
+        return lambda split, reference: value(*self._image(reference))
 
     def files(self, reference: Reference) -> tuple[str, ...]:
         return self._source.files(self._image(reference)[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -112,6 +112,7 @@ def _encode_sample(
             for name, field in masks.items()
         },
         arrays=sample.arrays,
+        texts=_checked_texts(sample),
         problems=problems,
         scale=scale if placement is None else 1,
     )
@@ -219,7 +220,19 @@ def _encode_objects(key: str, objects: Objects) -> dict[str, Any]:
         values["keypoints"] = np.where(np.isnan(keypoints).any(axis=2, keepdims=True), np.float32(np.nan), keypoints)
     if any(np.isinf(corners).any() for corners in values.get("polygons", ())):
         raise bad_image(key, "annotation", "expected finite coordinates of polygons, found infinity.")
+    if any((np.isnan(corners[:, 0]) != np.isnan(corners[:, 1])).any() for corners in values.get("polygons", ())):
+        raise bad_image(key, "annotation", "expected corners with two coordinates in polygons, found one that is NaN.")
     return values
+
+
+def _checked_texts(sample: Sample) -> Mapping[str, Sequence[str]]:
+    for name, texts in sample.texts.items():
+        try:
+            _ = [text.encode() for text in texts]
+        except UnicodeEncodeError as error:
+            message = f"expected {name} that UTF-8 can hold, found a surrogate alone."
+            raise SourceError(Problem(sample.key, "annotation", message), "Correct the text.") from error
+    return sample.texts
 
 
 def _encode_mask(

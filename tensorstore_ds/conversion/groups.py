@@ -1,16 +1,19 @@
-"""Which samples stay together when a data set is divided: by folder, by a pattern in their keys, or by equal bytes."""
+"""Which samples stay together when a data set is divided: by folder, by a pattern in their keys, by equal bytes, or by
+a column of the source.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tensorstore_ds.errors import OptionError
+from tensorstore_ds.options import meant
 from tensorstore_ds.regular_files import read_file
 from tensorstore_ds.sources.base import Reference, Source
 
-FOLDER, DUPLICATES = "folder", "duplicates"
+FOLDER, DUPLICATES, COLUMN = "folder", "duplicates", "column:"
 _LONGEST = 1000  # characters of a pattern
 
 
@@ -25,8 +28,10 @@ def key_group(by: str, name: str) -> Callable[[str], str]:
         name: of the option that it is from, for errors.
 
     Raises:
-        OptionError: it is no regular expression.
+        OptionError: it is no regular expression, or a column, which only sources have.
     """
+    if by.startswith(COLUMN):
+        raise OptionError(f"`{name}`: expected {FOLDER}, {DUPLICATES} or a regular expression, found {by[:80]!r}.")
     if by == FOLDER:
         return lambda key: key.rpartition("/")[0]
     try:
@@ -42,16 +47,37 @@ def key_group(by: str, name: str) -> Callable[[str], str]:
     return found
 
 
+def check_finds(by: str, name: str, keys: Iterable[str], others: Iterable[str] = ()) -> None:
+    """Raise `OptionError` if a regular expression finds nothing in any key: then it keeps nothing together.
+
+    Args:
+        others: what else could have been meant.
+    """
+    if by in (FOLDER, DUPLICATES) or by.startswith(COLUMN):
+        return
+    pattern, first = re.compile(by), ""
+    for key in keys:
+        if pattern.search(key):
+            return
+        first = first or key
+    message = f"expected an expression that finds something in the keys, such as {first!r}, found {by[:80]!r}."
+    raise OptionError(f"`{name}`: {message}{meant(by, (FOLDER, DUPLICATES, *others))}")
+
+
 def source_group(source: Source, by: str | None) -> Callable[[str, Reference], str] | None:
-    """The function that says the group of a sample of a source; None: each sample is divided on its own.
+    """The function that says the group of a sample of a source; None: each sample is divided on its own. One that has
+    nothing in the column that it goes by is a group of its own.
 
     Raises:
-        OptionError: as `key_group`.
+        OptionError: as `key_group`, and as `Source.column`.
     """
     if by is None:
         return source.whole if source.has_parts else None
     if by == DUPLICATES:
         return lambda split, reference: _digest(source, split, reference)
+    if by.startswith(COLUMN):
+        value = source.column(by.removeprefix(COLUMN))
+        return lambda split, reference: value(split, reference) or f"\0{source.whole(split, reference)}"
     of_key = key_group(by, "split_by")
     return lambda split, reference: of_key(source.whole(split, reference))
 

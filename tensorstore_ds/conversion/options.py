@@ -141,8 +141,9 @@ class ConvertOptions(ImageOptions, SourceOptions):
     )
     split_by: str | None = option(
         "What `split` keeps together, so that no sample has a near relative in another split: ``folder``, the images "
-        "of a folder; ``duplicates``, files of equal bytes; or a regular expression, and samples are together if what "
-        "it finds in their keys, in its first group if it has one, is the same.",
+        "of a folder; ``duplicates``, files of equal bytes; ``column:NAME``, samples with the same value in a column "
+        "of a list, a data frame or Parquet, or in the .json of WebDataset; or a regular expression, and samples are "
+        "together if what it finds in their keys, in its first group if it has one, is the same.",
         default=None,
         shown="every sample is divided on its own",
     )

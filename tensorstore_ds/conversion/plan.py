@@ -90,7 +90,8 @@ def plan_splits(
     if divided not in splits or others.keys() & fractions.keys():
         raise OptionError(
             f"`split` divides a source's only split, or its split train; here the source has {', '.join(splits)}, "
-            f"and {', '.join(fractions)} are asked for. Leave out `split`, or choose other names."
+            f"and {', '.join(fractions)} are asked for. Leave out `split`, choose other names, or divide the store "
+            "that is made with split_store."
         )
     references = contents.splits[divided]
     labels = None if contents.labels is None else contents.labels.get(divided)
@@ -128,6 +129,12 @@ def share_rows(
     parts = dict(zip(fractions, divided, strict=True))
     for name, rows in parts.items():
         if fractions[name] > 0 and not len(rows):
+            if are_groups and (groups := len(np.unique(hashes))) < count:
+                found = f"the {count:,} samples{where} are {groups:,} group{'s' * (groups > 1)}, which stay whole"
+                raise OptionError(
+                    f"`split`: expected a group for {name}, found none: {found}. Group them by something finer, or "
+                    f"leave {name} out."
+                )
             raise OptionError(
                 f"`split`: expected a sample for {name}, found none: {fractions[name]:g} of {count:,}{where}. "
                 f"Choose a larger fraction, or leave {name} out."

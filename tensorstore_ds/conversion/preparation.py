@@ -23,7 +23,7 @@ from tensorstore_ds import words
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, SKIP, RowFormat, check_fields, faults, or_skipped
 from tensorstore_ds.conversion.crops import CropSource
 from tensorstore_ds.conversion.encode import encode_sample, fitted_objects, with_path
-from tensorstore_ds.conversion.groups import source_group
+from tensorstore_ds.conversion.groups import COLUMN, check_finds, source_group
 from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Selection, plan_splits
 from tensorstore_ds.conversion.smart import jpeg_size, least_worth, usual_budget
@@ -137,6 +137,9 @@ def prepare(source: Source, options: ConvertOptions, *, room: int) -> Prepared:
         raise SourceError(contents.problems, SKIP)
     check_fields(contents.fields, options.image, str(source.path))
     group = source_group(source, options.split_by) if options.split else None
+    if group is not None and options.split_by is not None:
+        keys = (source.whole(name, each) for name, listed in contents.splits.items() for each in listed)
+        check_finds(options.split_by, "split_by", keys, [f"{COLUMN}{options.split_by}"])
     splits = plan_splits(contents, options.split, options.seed, source.key, group)
     if options.size is not None:
         nbytes = math.prod(options.size) * _CHANNELS.get(options.color, 1)  # at least
@@ -180,12 +183,24 @@ def learn(
         notes.append(f"the store will have about {words.size(total)}, of the {words.size(budget)} that it may take.")
     if image.encoding in ("jpeg", "smart") and _is_encoded_again(source, splits, first):
         notes.append(ENCODED_AGAIN)
+    notes += [f"`{name}` changes nothing here: {why}." for name, why in _unused(image)]
     format = RowFormat.of(contents.fields, first, image, on_error, is_ragged=is_ragged, least_worth=worth)
     if surveyed is not None and is_ragged:
         row_nbytes = surveyed.pixels // surveyed.images * first.pixels[0, 0].nbytes
     return Prepared(
         source, contents, splits, format, max(format.fixed_nbytes, row_nbytes), surveyed is not None, tuple(notes)
     )
+
+
+def _unused(image: ImageOptions) -> Iterator[tuple[str, str]]:
+    """The options that were given and decide nothing, and why."""
+    usual = ImageOptions()
+    for names, is_used, why in (
+        (("quality", "subsampling"), image.encoding in ("jpeg", "smart"), "images are not encoded as JPEG"),
+        (("check",), image.encoding in ("auto", "source"), "images are decoded anyway"),
+        (("fit",), image.size is not None, "images keep their sizes"),
+    ):
+        yield from ((name, why) for name in names if not is_used and getattr(image, name) != getattr(usual, name))
 
 
 def _is_encoded_again(source: Source, splits: Mapping[str, Selection], first: EncodedSample) -> bool:

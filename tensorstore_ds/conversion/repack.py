@@ -103,7 +103,7 @@ def _changes_images(store: Store, options: RepackOptions) -> bool:
 
 
 def _with_layout(store: Store, out: Path, layout: Layout, notify: OnProgress) -> Summary:
-    with Workspace(out) as workspace:
+    with Workspace(out, on_note=lambda note: notify(Progress("compress", 0, 0, 0, note))) as workspace:
         workspace.begin({"repacked": one_line(str(store.path)), "layout": layout})
         total, done = sum(len(store[name]) for name in store), 0
         splits = {}
@@ -116,7 +116,7 @@ def _with_layout(store: Store, out: Path, layout: Layout, notify: OnProgress) ->
             splits[name] = SplitEntry(tuple(shards), store[name].statistics)
         manifest = replace(store.manifest, layout=layout, splits=splits)
         manifest = workspace.commit(manifest, _skipped(store))
-    return summarize(out, manifest, workspace.began)
+    return summarize(out, manifest, workspace.began, {}, (), 0, tuple(workspace.notes))
 
 
 def _repack_shard(store: Store, name: str, index: int, root: Path, layout: Layout) -> Shard:

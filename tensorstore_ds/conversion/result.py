@@ -204,9 +204,11 @@ def note_of_channels(images_of: Mapping[str, int]) -> list[str]:
 
 
 @contextlib.contextmanager
-def one_line_for_failures(out: Path) -> Iterator[None]:
-    """What the system refuses becomes a `ConversionError`; what was finished stays in ``OUT.partial``."""
+def one_line_for_failures(out: Path, *, goes_on: bool = True) -> Iterator[None]:
+    """What the system refuses becomes a `ConversionError`; what `goes_on` keeps in ``OUT.partial`` what is finished."""
     go_on = "Finished shards are kept; {} and run the same command again to go on."
+    if not goes_on:
+        go_on = "Nothing was changed; {} and run the same command again."
     try:
         yield
     except (ConversionError, StoreExistsError):
@@ -217,4 +219,7 @@ def one_line_for_failures(out: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ConversionError(f"{out}: the disk is full. {go_on.format('make room')}") from error
-        raise ConversionError(f"{error.filename or out}: {error.strerror or error}.") from error
+        name = error.filename if isinstance(error.filename, str) else ""  # or a descriptor
+        # A bare name is one in a folder that was open, such as of what is removed.
+        where = name if os.path.dirname(name) else f"{out}: {name}" if name else out  # noqa: PTH120
+        raise ConversionError(f"{where}: {error.strerror or error}.") from error

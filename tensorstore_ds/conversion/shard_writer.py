@@ -149,15 +149,29 @@ def complete_shard(
     lengths: Mapping[str, int],
     layout: Layout,
     chunk_size: int,
+    digests: Mapping[str, hashlib._Hash] = MappingProxyType({}),
+    in_place: Mapping[str, str] = MappingProxyType({}),
 ) -> Shard:
-    """Make a shard of a directory that holds the bytes of all arrays, and sync it."""
+    """Make a shard of a directory that holds the bytes of all arrays, and sync it.
+
+    Args:
+        in_place: SHA-256 of data files that are in their place already, by path.
+        digests: SHA-256 of these bytes, of arrays of the layout `memmap` whose files need not be read again.
+    """
     for name, field in fields.items():
         for group in field.groups(name):
             (directory / group / "zarr.json").write_bytes(dump_json(GROUP))
+    known = dict(in_place)
     for array, geometry in shard_arrays(fields, rows, lengths, layout, chunk_size).items():
         (directory / array / "zarr.json").write_bytes(dump_json(geometry.metadata()))
-        _put_in_place(raw_path(directory, array), directory / array, geometry)
-    files = check_in(directory)
+        data_file = f"{array}/{geometry.data_path}"
+        if data_file in in_place or not (geometry.rows or raw_path(directory, array).exists()):
+            continue
+        tail = _put_in_place(raw_path(directory, array), directory / array, geometry)
+        if array in digests and geometry.rows:
+            digests[array].update(tail)
+            known[data_file] = digests[array].hexdigest()
+    files = check_in(directory, known)
     listing = directory / "zarr.json"
     listing.write_bytes(dump_listing(files))
     own = check_in_file(listing)
@@ -165,19 +179,24 @@ def complete_shard(
     return Shard(rows, dict(lengths), own.size + sum(file.size for file in files.values()), own.sha256)
 
 
-def _put_in_place(raw: Path, directory: Path, geometry: ArrayGeometry) -> None:
-    """Turn the file of an array's bytes into the array's data file; an array without rows has none."""
+def _put_in_place(raw: Path, directory: Path, geometry: ArrayGeometry) -> bytes:
+    """Turn the file of an array's bytes into the array's data file; an array without rows has none.
+
+    Returns:
+        What now follows these bytes; nothing where they were compressed.
+    """
     if geometry.rows == 0:
         raw.unlink()
-        return
+        return b""
     target = directory / geometry.data_path
     target.parent.mkdir(parents=True, exist_ok=True)
     if geometry.layout == "zarr":
         compress_array(raw, target, geometry)
         raw.unlink()
-    else:
-        seal_array(raw, geometry)
-        raw.rename(target)
+        return b""
+    tail = seal_array(raw, geometry)
+    raw.rename(target)
+    return tail
 
 
 def put_folder(folder: Path, place: Path) -> None:
@@ -221,19 +240,25 @@ def _move_beside(folder: Path, place: Path) -> Path:
 # --- on disk for good -------------------------------------------------------------------------------------------
 
 
-def check_in(directory: Path) -> dict[str, File]:
-    """Sync every file and directory below `directory`; size and SHA-256 of each file by its relative path."""
+def check_in(directory: Path, known: Mapping[str, str] = MappingProxyType({})) -> dict[str, File]:
+    """Sync every file and directory below `directory`; size and SHA-256 of each file by its relative path.
+
+    Args:
+        known: the SHA-256 of files that are not read.
+    """
     inside = sorted(directory.rglob("*"))
-    files = [path for path in inside if path.is_file()]
+    files = {path.relative_to(directory).as_posix(): path for path in inside if path.is_file()}
     with ThreadPoolExecutor(usable_cores()) as threads:  # hashing and syncing release the GIL
-        checked_in = list(threads.map(check_in_file, files))
+        checked_in = list(threads.map(lambda name: check_in_file(files[name], known.get(name)), files))
     for path in (*(path for path in inside if path.is_dir()), directory):
         sync(path)
-    return {path.relative_to(directory).as_posix(): file for path, file in zip(files, checked_in, strict=True)}
+    return dict(zip(files, checked_in, strict=True))
 
 
-def check_in_file(path: Path) -> File:
-    """Sync a file; its size and SHA-256."""
+def check_in_file(path: Path, sha256: str | None = None) -> File:
+    """Sync a file; its size and SHA-256, which may be known."""
     sync(path)
+    if sha256 is not None:
+        return File(path.stat().st_size, sha256)
     with path.open("rb", buffering=0) as file:
         return File(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())

@@ -21,6 +21,7 @@ from typing import Any
 from tensorstore_ds.durable import lock, sync, unsynced, write_all
 from tensorstore_ds.errors import ConversionError, OptionError, StoreExistsError
 from tensorstore_ds.format.arrays import dump_json
+from tensorstore_ds.machine import uninterrupted
 
 _MARK = "tsds.lock"
 _FOLDER = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -42,6 +43,7 @@ class WorkFolder:
         self.path = path
         self._work = work
         self.descriptor = -1  #: of the folder; -1 while it is closed
+        self.is_new = False  #: whether nothing was in it when it was opened
         self.is_over = False  #: whether its store has appeared
         self._locks: list[int] = []  # descriptors; the first is that of the mark
 
@@ -57,6 +59,15 @@ class WorkFolder:
             OptionError: there is something of that name that is not ours.
             ConversionError: another process has the lock.
         """
+        try:
+            with uninterrupted():
+                return self._open(run)
+        except BaseException:
+            self.remove_if_new()
+            self.close()  # and so it is not removed as ours
+            raise
+
+    def _open(self, run: str) -> str:
         with contextlib.suppress(FileExistsError):
             self.path.mkdir(0o700)
         is_new = self._find()
@@ -70,6 +81,7 @@ class WorkFolder:
             note = f"{self.path}: this file system has no locks ({error.strerror}). {advice}"
         if not self.is_in_place() or not _is_same(_MARK, self._locks[0], dir_fd=self.descriptor):
             raise busy  # it has just ended, and removed the folder opened here
+        self.is_new = is_new
         if is_new:  # on disk before anything else is in it: without its mark it would be a stranger's
             os.fsync(self.descriptor)
             sync(self.path.parent)
@@ -272,6 +284,8 @@ class WorkFolder:
             try:
                 os.fsync(parent)
             except OSError as error:
+                with contextlib.suppress(OSError):
+                    self.remove()
                 raise ConversionError(unsynced(out, error)) from error
         finally:
             os.close(parent)
@@ -290,11 +304,18 @@ class WorkFolder:
             if "store" not in os.listdir(self.descriptor):
                 self.remove()
 
+    def remove_if_new(self) -> None:
+        """Remove the folder if `open` made it, as far as that can be done: for errors that are being raised."""
+        if self.is_new:
+            with contextlib.suppress(OSError):
+                self.remove()
+
     def remove(self) -> None:
-        """Remove the folder, its mark last."""
-        self.remove_all_but(set())
-        os.unlink(_MARK, dir_fd=self.descriptor)
-        self.path.rmdir()
+        """Remove the folder, its mark last; an interrupt waits for the end."""
+        with uninterrupted():
+            self.remove_all_but(set())
+            os.unlink(_MARK, dir_fd=self.descriptor)
+            self.path.rmdir()
 
 
 #: Those that forked children close.

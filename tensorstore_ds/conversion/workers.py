@@ -6,7 +6,6 @@ the bytes, never pass through a pipe: workers write them straight into the shard
 
 from __future__ import annotations
 
-import contextlib
 import io
 import multiprocessing
 import os
@@ -29,7 +28,7 @@ from tensorstore_ds.conversion.blocks import BlockResult, Job, convert_block
 from tensorstore_ds.conversion.plan import Block
 from tensorstore_ds.errors import ConversionError, TsdsError
 from tensorstore_ds.imaging.codecs import own_pixel_limit
-from tensorstore_ds.machine import MemoryGate, memory_limit
+from tensorstore_ds.machine import MemoryGate, memory_limit, uninterrupted
 
 #: After so many seconds at the same sample a worker's silence is told.
 SILENCE = 60.0
@@ -136,7 +135,7 @@ class _Workers:
 
     def __enter__(self) -> _Workers:
         try:
-            with _no_interrupt():
+            with uninterrupted():  # processes that are started now do not get a signal before they are ready
                 for slot in range(self._count):
                     ours, theirs = self._context.Pipe()
                     arguments = (self._payload, theirs, self._positions, slot, self._gate)
@@ -245,16 +244,6 @@ def _pickled(job: Job, limit: int) -> bytes:
     return sink.getvalue()
 
 
-@contextlib.contextmanager
-def _no_interrupt() -> Iterator[None]:
-    """Keep Ctrl-C waiting: processes that are started now never get it, not even before they are ready to ignore it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 # --- in a worker ------------------------------------------------------------------------------------------------
 
 
@@ -262,6 +251,7 @@ def _work(payload: Job | bytes, connection: Connection, positions: Any, slot: in
     """What a worker process does: say that it is ready, or why not; then blocks, until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # A damaged EXIF block and the like: the pixels are still checked, and stderr belongs to the progress bar.
     warnings.filterwarnings("ignore", module=r"PIL\.")

@@ -107,19 +107,20 @@ class Workspace:
             if self.guests():
                 text = "a process of an interrupted run is still writing here. Wait for it to end."
                 raise ConversionError(f"{self.path}: {text}")
+            return self
         except BaseException:
+            self.folder.remove_if_new()
             self.folder.close()
             raise
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         """Release the lock; a directory without a finished shard is of no use and is removed."""
         try:
-            is_over = self._is_guest or self.folder.is_over or self.has_guests or not self.folder.is_in_place()
-            if not is_over and not self.finished_names() and not self.is_planned:
+            stays = self._is_guest or self.has_guests or not self.folder.is_in_place()
+            if not stays and (self.folder.is_over or not (self.finished_names() or self.is_planned)):
                 self.folder.remove()
         except OSError:
-            if kind is None:
+            if kind is None and not self.folder.is_over:
                 raise
             # What stopped the conversion is said; the next run finds this directory and clears it.
         finally:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import stat
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,14 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.convert import check_apart, convert_source
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import open_any
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook, now, one_line_for_failures
-from tensorstore_ds.durable import lock, replacing, sync
+from tensorstore_ds.conversion.work_folder import WorkFolder
+from tensorstore_ds.durable import lock, partial_of, replacing, sync
 from tensorstore_ds.editing.edit import Numbers, merged_fields
-from tensorstore_ds.editing.rows import Piece, write_shard
-from tensorstore_ds.errors import ConversionError, FormatError, OptionError, one_line
+from tensorstore_ds.editing.rows import Piece, pixels_of, write_shard
+from tensorstore_ds.errors import ConversionError, OptionError, one_line
 from tensorstore_ds.format.arrays import GROUP, dump_json
 from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, RaggedImageField, RawImageField
 from tensorstore_ds.format.kinds.base import Field, of_kind
@@ -31,7 +32,7 @@ from tensorstore_ds.format.root import change_root
 from tensorstore_ds.format.statistics import Statistics, join_summaries
 from tensorstore_ds.options import declarations, with_changes
 from tensorstore_ds.reading.columns import Column, RaggedColumn
-from tensorstore_ds.reading.store import Split, Store, open as open_store
+from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.base import Contents, Source
 from tensorstore_ds.version import __version__
@@ -74,40 +75,46 @@ def append(
         ConversionError: the disk is full, or another process appends to the store now.
     """
     notify, path = progress or in_notebook(), tidied(store)
-    with _locked(path), one_line_for_failures(path):
+    with locked(path), one_line_for_failures(path, goes_on=False), decompressing():
         opened = open_store(path)
+        _remove_leftovers(path, opened.manifest)
         options = with_changes(_options(opened), changes)
+        for name in ("class_map", "split"):
+            if opened.manifest.conversion_options.get(name) and not getattr(options, name):
+                notify(Progress("copy", 0, 0, 0, f"the store was made with `{name}`, and new samples are not."))
         check_apart(tidied(source), path)
         found = _NewSamples(open_any(source, options), _keys(opened))
-        work = path.with_name(f"{path.name}.append")
-        _remove_converted(work, one_line(found.path.name))
         image = opened.manifest.fields["image"]
         like = image if isinstance(image, RaggedImageField) else None
-        converted = convert_source(found, work, options, notify, like=like)
-        try:
-            return _append(opened, open_store(work), converted, one_line(found.path.name), notify)
-        finally:
-            shutil.rmtree(work)
-
-
-def _remove_converted(work: Path, source: str) -> None:
-    """Remove a store of the same source's samples, which an interrupted call has left; refuse anything else."""
-    if not os.path.lexists(work):
-        return
-    if not work.is_symlink() and work.is_dir():
-        with suppress(FormatError):
-            if open_store(work).manifest.provenance.get("source") == source:
-                shutil.rmtree(work)
-                return
-    raise OptionError(f"{work}: new samples are converted here, and there is something else. Move it away.")
+        work = WorkFolder(path.with_name(f"{path.name}.append"))
+        with closing(work):
+            try:
+                work.open(os.urandom(8).hex())
+                work.remove_all_but({"new.partial"})
+                converted = convert_source(found, work.path / "new", options, notify, like=like)
+                summary = _append(opened, open_store(work.path / "new"), converted, one_line(found.path.name), notify)
+                try:
+                    work.remove()
+                except OSError as error:
+                    note = f"{work.path}: this work folder could not be removed ({error.strerror}). Remove it."
+                    notify(Progress("copy", 0, 0, 0, note))
+                    summary = replace(summary, notes=(*summary.notes, note))
+                return summary
+            except BaseException:
+                is_begun = (work.path / "new.partial").exists()  # finished shards, from which the same call goes on
+                if work.is_in_place() and not is_begun:
+                    with suppress(OSError):  # what stopped the call is said; the next one removes this folder
+                        work.remove()
+                raise
 
 
 def _append(store: Store, new: Store, converted: Summary, source: str, notify: OnProgress) -> Summary:
     """Write the samples of a store, converted just now, as shards of another one, and then the manifest."""
     manifest = store.manifest
-    fields, numbers = merged_fields([store, new])
+    fields, numbers = merged_fields([store, new], source)
     total, done = sum(len(new[name]) for name in new), 0
     entries, files, made = dict(manifest.splits), dict(manifest.files), list[Path]()
+    before = (store.path / "zarr.json").read_bytes()
 
     def advance(rows: int) -> None:
         nonlocal done
@@ -117,8 +124,7 @@ def _append(store: Store, new: Store, converted: Summary, source: str, notify: O
     try:
         for name in new:
             first = len(entries[name].shards) if name in entries else 0
-            files |= _split_folder(store.path, name, manifest)
-            _remove_unlisted(store.path / name, first)
+            files |= _split_folder(store.path, name, manifest, made)
             shards = _write_shards(store, (new, name), first, fields, numbers[1], made, advance)
             entries[name] = _joined(store, (new, name), entries.get(name), shards, fields, numbers[1])
             sync(store.path / name)
@@ -130,13 +136,14 @@ def _append(store: Store, new: Store, converted: Summary, source: str, notify: O
             "rows": dict(converted.rows),
         }
         grown = replace(manifest, fields=fields, splits=entries, files=files)
-        data = (store.path / "zarr.json").read_bytes()
-        changed = change_root(data, partial(_change, grown, step))
+        changed = change_root(before, partial(_change, grown, step))
         with replacing(store.path / "zarr.json") as file:
             file.write(changed)
     except BaseException:
-        for folder in made:
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # what cannot be removed now is removed by the next call
+            if (store.path / "zarr.json").read_bytes() == before:  # else what was made belongs to the store
+                for folder in made:
+                    shutil.rmtree(folder, ignore_errors=True)
         raise
     rows = {name: entry.rows for name, entry in entries.items()}
     return replace(converted, path=store.path, rows=rows, nbytes=grown.nbytes)
@@ -167,7 +174,7 @@ def _write_shards(
         piece = Piece(new, name, np.arange(start, start + entry.rows), numbers)
         folder = store.path / shard_path(name, first + i)
         made.append(folder)
-        shards.append(write_shard(folder, [piece], fields, store, Statistics(), advance))
+        shards.append(write_shard(folder, [piece], fields, store, Statistics(), advance, fields))
         start += entry.rows
     return shards
 
@@ -191,17 +198,8 @@ def _joined(
     if before is None:
         return SplitEntry(tuple(shards), statistics)
     old, more = store[name], new[name]
-    joined = join_summaries((before.statistics, len(old), _pixels(old)), (statistics, len(more), _pixels(more)))
+    joined = join_summaries((before.statistics, len(old), pixels_of(old)), (statistics, len(more), pixels_of(more)))
     return SplitEntry((*before.shards, *shards), joined)
-
-
-def _pixels(split: Split) -> int:
-    """Pixels of all images as they are stored."""
-    column = split["image"]
-    if isinstance(column, RaggedColumn):
-        shapes = column.per_row["shape"]
-        return int(shapes[:][:, :2].astype(np.int64).prod(axis=1).sum()) if isinstance(shapes, Column) else 0
-    return len(split) * int(np.prod(column.spec.shape[:2]))
 
 
 def _options(store: Store) -> ConvertOptions:
@@ -250,7 +248,8 @@ class _NewSamples(Source):
                 labels[name] = contents.labels[name][rows]
         if not splits:
             raise OptionError(f"{self.path}: expected samples that are new, found {known:,} that the store has.")
-        notes = (*contents.notes, *([f"{known:,} samples are in the store already."] if known else []))
+        note = f"{known:,} samples have keys that are in the store already: they are left out."
+        notes = (*contents.notes, *([note] if known else []))
         self._known = frozenset()  # workers need it no more
         return replace(contents, splits=splits, labels=labels if contents.labels else None, notes=notes)
 
@@ -265,6 +264,10 @@ class _NewSamples(Source):
     def whole(self, split: str, reference: Any) -> str:
         """As of the source."""
         return self._source.whole(split, reference)
+
+    def column(self, name: str) -> Callable[[str, Any], str]:
+        """As of the source."""
+        return self._source.column(name)
 
     def files(self, reference: Any) -> tuple[str, ...]:
         """As of the source."""
@@ -282,44 +285,62 @@ def _keys(store: Store) -> frozenset[str]:
     return frozenset(str(store[split][name][row]) for split in store for row in range(len(store[split])))
 
 
-def _split_folder(path: Path, name: str, manifest: Manifest) -> dict[str, File]:
-    """The metadata of a split's folder, which is made if it is new."""
+def _split_folder(path: Path, name: str, manifest: Manifest, made: list[Path]) -> dict[str, File]:
+    """The metadata of a split's folder, which is made if it is new; `made` receives it then."""
     listed = f"{name}/zarr.json"
     if listed in manifest.files:
         return {}
     folder = path / name
-    if folder.is_symlink():
-        raise ConversionError(f"{folder}: expected a folder or nothing, found a symbolic link. Remove it.")
-    folder.mkdir(exist_ok=True)
+    if os.path.lexists(folder):
+        raise ConversionError(f"{folder}: expected no such name, found something that is not of the store. Remove it.")
+    made.append(folder)
+    folder.mkdir()
     data = dump_json(GROUP)
     with replacing(folder / "zarr.json") as file:
         file.write(data)
-    return {listed: File(len(data), _sha256(data))}
+    return {listed: File(len(data), hashlib.sha256(data).hexdigest())}
 
 
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def _remove_leftovers(path: Path, manifest: Manifest) -> None:
+    """Remove what an interrupted call has left: shards behind the last one of a split, and splits without metadata."""
+    partial_of(path / "zarr.json").unlink(missing_ok=True)
+    for folder in [path / entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]:
+        split = manifest.splits.get(folder.name)
+        first = 0 if split is None else len(split.shards)
+        entries = list(os.scandir(folder))
+        shards = [entry.path for entry in entries if _is_unlisted(entry, first)]
+        others = {entry.name for entry in entries} - {Path(shard).name for shard in shards}
+        if split is None and others <= {"zarr.json", "zarr.json.partial"}:
+            shutil.rmtree(folder)
+        elif split is not None:
+            for shard in shards:
+                shutil.rmtree(shard)
 
 
-def _remove_unlisted(folder: Path, first: int) -> None:
-    """Remove the shards that an interrupted call has left: folders behind the last one that the manifest lists."""
-    for entry in os.scandir(folder):
-        number = entry.name.removesuffix(".partial")
-        is_folder = stat.S_ISDIR(entry.stat(follow_symlinks=False).st_mode)
-        if is_folder and number.isdecimal() and len(number) == 5 and int(number) >= first:
-            shutil.rmtree(entry.path)
+def _is_unlisted(entry: os.DirEntry[str], first: int) -> bool:
+    """Whether an entry of a split's folder is a shard from the number `first` on."""
+    number = entry.name.removesuffix(".partial")
+    return entry.is_dir(follow_symlinks=False) and number.isdecimal() and len(number) == 5 and int(number) >= first
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Let no other process append to a store meanwhile."""
+def locked(path: Path) -> Iterator[None]:
+    """Let no other process change a store meanwhile: append to it, or annotate it.
+
+    Raises:
+        OptionError: it is packed.
+        ConversionError: another process changes it now.
+    """
     if not path.is_dir():
         open_store(path)  # says what is wrong with it
         raise OptionError(f"{path}: expected a store that is a folder, found a packed one. Unpack it with tsds unpack.")
+    if not hasattr(os, "O_DIRECTORY"):  # Windows opens no folder
+        yield
+        return
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if not lock(descriptor):
-            raise ConversionError(f"{path}: another process appends to this store now. Wait until it has ended.")
+            raise ConversionError(f"{path}: another process changes this store now. Wait until it has ended.")
         yield
     finally:
         os.close(descriptor)

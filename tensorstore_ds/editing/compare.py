@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
 from tensorstore_ds.editing.rows import opened_for_editing
+from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.stored_images import decode_stored
+
+#: What says which samples belong together.
+By = Literal["key", "row"]
 
 _ROWS = 256  # that are compared together
 #: Keys of samples that are named, of each difference.
@@ -80,7 +84,11 @@ class StoreDifference:
 
 
 def compare_stores(
-    first: str | os.PathLike[str], second: str | os.PathLike[str], *, progress: OnProgress | None = None
+    first: str | os.PathLike[str],
+    second: str | os.PathLike[str],
+    *,
+    by: By = "key",
+    progress: OnProgress | None = None,
 ) -> StoreDifference:
     """Compare two stores: their fields, and their samples by key, or by row where there are no keys.
 
@@ -89,19 +97,24 @@ def compare_stores(
 
     Args:
         first, second: paths or URLs.
+        by: ``row`` takes samples together that have the same place in the same split, whatever their keys: those of a
+            store, and of what it was exported to.
         progress: as of `convert`.
 
     Raises:
+        OptionError: `by` is neither.
         FormatError: a store is damaged.
         SourceError: an image cannot be decoded.
     """
+    if by not in get_args(By):
+        raise OptionError(f"`by`: expected key or row, found {by!r}.")
     notify = progress or in_notebook()
     one, other = opened_for_editing(first, notify), opened_for_editing(second, notify)
     found = StoreDifference(one.sha256 == other.sha256, list(_fields(one, other)))
     total, done = sum(len(one[name]) for name in one), 0
     for name in dict.fromkeys((*one, *other)):
         found.splits[name] = split = SplitDifference()
-        pairs = _pairs(one, other, name, split)
+        pairs = _pairs(one, other, name, split, by)
         for start in range(0, len(pairs), _ROWS):
             part = pairs[start : start + _ROWS]
             _compare(one[name], other[name], part, split)
@@ -111,23 +124,30 @@ def compare_stores(
 
 
 def _fields(one: Store, other: Store) -> Iterator[str]:
-    """A line for each field that is not the same in both."""
+    """A line for each field, or value of objects, that is not the same in both."""
     first, second = one.manifest.fields, other.manifest.fields
     for name in dict.fromkeys((*first, *second)):
         if name not in first or name not in second:
             yield f"{name}: only in the {'first' if name in first else 'second'}"
-        elif type(first[name]) is not type(second[name]) and not isinstance(first[name], ImageField):
-            yield f"{name}: {first[name].describe()}, and {second[name].describe()}"
-        elif set(first[name].classes) != set(second[name].classes):
-            gone, new = set(first[name].classes), set(second[name].classes)
-            only = {"first": sorted(gone - new)[:_NAMED], "second": sorted(new - gone)[:_NAMED]}
+            continue
+        a, b = first[name], second[name]
+        if type(a) is not type(b) and not isinstance(a, ImageField):
+            yield f"{name}: {a.describe()}, and {b.describe()}"
+            continue
+        if isinstance(a, ObjectsField) and isinstance(b, ObjectsField):
+            for value in dict.fromkeys((*a.values, *b.values)):
+                if value not in a.values or value not in b.values:
+                    yield f"{name}.{value}: only in the {'first' if value in a.values else 'second'}"
+        gone, new = set(a.classes) - set(b.classes), set(b.classes) - set(a.classes)
+        if gone or new:
+            only = {"first": sorted(gone)[:_NAMED], "second": sorted(new)[:_NAMED]}
             parts = [f"only in the {which} {', '.join(some)}" for which, some in only.items() if some]
             yield f"{name}: classes {'; '.join(parts)}"
 
 
-def _pairs(one: Store, other: Store, name: str, split: SplitDifference) -> list[tuple[int, int, str]]:
+def _pairs(one: Store, other: Store, name: str, split: SplitDifference, by: By) -> list[tuple[int, int, str]]:
     """The rows of a sample in both stores, and its key; those that one store alone has are noted."""
-    first, second = (_keys(store, name) for store in (one, other))
+    first, second = (_keys(store, name, by) for store in (one, other))
     for keys, others, lonely in ((first, second, split.only_first), (second, first, split.only_second)):
         for key in keys:
             if key not in others:
@@ -137,10 +157,10 @@ def _pairs(one: Store, other: Store, name: str, split: SplitDifference) -> list[
     return pairs
 
 
-def _keys(store: Store, name: str) -> dict[str, int]:
+def _keys(store: Store, name: str, by: By) -> dict[str, int]:
     if name not in store:
         return {}
-    keys = next(iter(of_kind(store.manifest.fields, KeyField)), None)
+    keys = next(iter(of_kind(store.manifest.fields, KeyField)), None) if by == "key" else None
     rows = range(len(store[name]))
     return {(f"row {row}" if keys is None else str(store[name][keys][row])): row for row in rows}
 
@@ -176,9 +196,11 @@ def _difference(name: str, one: Split, first: int, other: Split, second: int, ke
         left, right = (decode_stored(each, key=key) if isinstance(each, bytes) else each for each in (a, b))
         is_same = left.shape == right.shape and np.array_equal(left, right)
         return name if not is_same else f"{name} (file)" if isinstance(a, bytes) and isinstance(b, bytes) else ""
-    if isinstance(field_a, ObjectsField) and isinstance(field_b, ObjectsField) and "labels" in a and "labels" in b:
-        a = {**a, "labels": _named(a["labels"], field_a.classes)}
-        b = {**b, "labels": _named(b["labels"], field_b.classes)}
+    if isinstance(field_a, ObjectsField) and isinstance(field_b, ObjectsField):
+        both = field_a.values.keys() & field_b.values.keys()
+        a, b = ({value: each[value] for value in both} for each in (a, b))
+        if "labels" in a and field_a.classes and field_b.classes:
+            a["labels"], b["labels"] = _named(a["labels"], field_a.classes), _named(b["labels"], field_b.classes)
     return "" if _same(a, b) else name
 
 

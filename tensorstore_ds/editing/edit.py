@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.conversion.groups import DUPLICATES, key_group
+from tensorstore_ds.conversion.groups import DUPLICATES, check_finds, key_group
 from tensorstore_ds.conversion.plan import in_order, share_rows
 from tensorstore_ds.conversion.result import OnProgress, Summary, in_notebook
 from tensorstore_ds.editing.expression import Condition
@@ -19,6 +19,7 @@ from tensorstore_ds.editing.rows import Piece, opened_for_editing, write_store
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
+from tensorstore_ds.options import meant
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.regular_files import tidied
 
@@ -64,11 +65,19 @@ def filter_store(
     for name in names:
         rows = np.arange(len(opened[name])) if condition is None else condition.rows(opened[name])
         dropped = np.array(list((drop or {}).get(name, ())), np.int64)
-        if len(dropped) and not (dropped.min() >= 0 and dropped.max() < len(opened[name])):
+        if (beyond := dropped[(dropped < 0) | (dropped >= len(opened[name]))]).size:
             raise OptionError(
-                f"expected rows of {name} from 0 to {len(opened[name]) - 1:,} to leave out, found others."
+                f"expected rows of {name} from 0 to {len(opened[name]) - 1:,} to leave out, found {beyond[0]:,}. "
+                "Are they of another store?"
             )
         pieces[name] = [Piece(opened, name, np.setdiff1d(rows, dropped, assume_unique=False))]
+    if condition is not None and not any(len(piece.rows) for each in pieces.values() for piece in each):
+        known = [*dict.fromkeys(n for f in opened.manifest.fields.values() for n in getattr(f, "classes", ()))]
+        hints = [
+            f" There is no class {text!r}.{meant(text, known)}"
+            for text in condition.unknown_texts(opened.manifest.fields)
+        ]
+        raise OptionError(f"`where`: expected a condition that some samples meet, found none that do.{''.join(hints)}")
     step = {"command": "filter", "where": where, "splits": list(names), "dropped": sum(map(len, (drop or {}).values()))}
     return write_store(target, pieces, opened.manifest.fields, step, notify)
 
@@ -221,12 +230,16 @@ def merge_stores(stores: Sequence[PathLike], out: PathLike, *, progress: OnProgr
     return write_store(target, in_order(pieces), fields, step, notify)
 
 
-def merged_fields(stores: Sequence[Store]) -> tuple[dict[str, Field], list[Numbers]]:
-    """The fields of the merged store; and for each store the new numbers of the classes of its fields."""
+def merged_fields(stores: Sequence[Store], where: str = "") -> tuple[dict[str, Field], list[Numbers]]:
+    """The fields of the merged store; and for each store the new numbers of the classes of its fields.
+
+    Args:
+        where: names the second store in errors, where its path says nothing to the user.
+    """
     first = stores[0]
     fields = dict(first.manifest.fields)
     for store in stores[1:]:
-        for name in {*fields, *store.manifest.fields}:
+        for name in dict.fromkeys((*fields, *store.manifest.fields)):
             one, other = fields.get(name), store.manifest.fields.get(name)
             if one is None or other is None or _without_classes(one) != _without_classes(other):
                 shown = [("none" if each is None else each.describe()) for each in (one, other)]
@@ -234,7 +247,7 @@ def merged_fields(stores: Sequence[Store]) -> tuple[dict[str, Field], list[Numbe
                     f"expected the same fields as in {first.path}, found another {name}: {shown[1]}, not {shown[0]}"
                 )
                 raise OptionError(
-                    f"{store.path}: {message}. Convert or repack one of them with the options of the other."
+                    f"{where or store.path}: {message}. Convert or repack one of them with the options of the other."
                 )
             if isinstance(one, LabelField | ObjectsField) and isinstance(other, LabelField | ObjectsField):
                 fields[name] = replace(one, classes=tuple(dict.fromkeys((*one.classes, *other.classes))))
@@ -301,4 +314,7 @@ def _group(store: Store, by: str) -> Callable[[str, int], str]:
     if isinstance(field := fields.get(by), ArrayField) and not field.spec.shape:
         return lambda split, row: str(store[split][by][row])
     of_key = key_group(by, "group_by")
+    numbers = [name for name, each in fields.items() if isinstance(each, ArrayField) and not each.spec.shape]
+    keys = (_key(store, split, row) for split in store for row in range(len(store[split])))
+    check_finds(by, "group_by", keys, numbers)
     return lambda split, row: of_key(_key(store, split, row))

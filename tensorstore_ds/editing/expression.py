@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import KeyField, LabelField, ObjectsField, SizeField
-from tensorstore_ds.format.kinds.base import ArrayField, of_kind
+from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.options import meant
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Split
@@ -62,7 +62,10 @@ class Condition:
         try:
             self._tree = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise self._wrong("a condition such as label == 'cat' and width > 200", str(error)[:80]) from error
+            found = error.msg if isinstance(error, SyntaxError) else str(error)
+            raise self._wrong(
+                "a condition such as label == 'cat' and width > 200", f"{text[:80]!r} ({found})"
+            ) from error
 
     def rows(self, split: Split) -> NDArray[np.int64]:
         """The rows of a split that meet it, in order; raises `OptionError` if it names what is no column."""
@@ -74,6 +77,14 @@ class Condition:
                 raise self._wrong("a condition, which is true or false", ast.unparse(self._tree)[:80])
             met.append(start + np.flatnonzero(found))
         return np.concatenate([np.empty(0, np.int64), *met])
+
+    def unknown_texts(self, fields: Mapping[str, Field]) -> list[str]:
+        """What it says in quotes where classes are compared, but is no class of any field."""
+        classes = {each for field in fields.values() for each in getattr(field, "classes", ())}
+        if not classes or any(isinstance(node, ast.Name) and node.id == "key" for node in ast.walk(self._tree)):
+            return []
+        texts = (node.value for node in ast.walk(self._tree) if isinstance(node, ast.Constant))
+        return [text for text in texts if isinstance(text, str) and text and text not in classes]
 
     def _column(self, known: Mapping[str, Column], start: int, stop: int, name: str) -> Values:
         if name not in known:
@@ -116,6 +127,8 @@ class Condition:
         kinds = {_kind(left), _kind(right)}
         if type(op) not in _COMPARE or len(kinds) > 1 or not kinds <= {"number", "text"}:
             shown = f"{ast.unparse(left_node)[:40]} and {ast.unparse(right_node)[:40]}"
+            if kinds == {"number", "text"}:
+                shown += ". Texts, as names of classes, are in quotes; numbers are not."
             raise self._wrong("two numbers or two texts to compare", shown)
         return np.asarray(_COMPARE[type(op)](np.asarray(left), np.asarray(right)), np.bool_)
 

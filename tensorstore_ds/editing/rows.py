@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,22 +18,26 @@ from tensorstore_ds.conversion.blocks import raw_path
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, now, one_line_for_failures, summarize
 from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard
 from tensorstore_ds.conversion.workspace import Workspace
-from tensorstore_ds.durable import sync, write_all
+from tensorstore_ds.durable import copied, sync, write_all
+from tensorstore_ds.editing.behind import Behind
 from tensorstore_ds.errors import FormatError, OptionError, one_line
-from tensorstore_ds.format.arrays import CHUNK_SIZE, array_paths
+from tensorstore_ds.format.arrays import CHUNK_SIZE, array_paths, shard_arrays
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
+from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
-from tensorstore_ds.format.statistics import Statistics
+from tensorstore_ds.format.schema import Layout
+from tensorstore_ds.format.statistics import Statistics, Summary as StatisticsSummary, join_summaries
 from tensorstore_ds.reading.columns import Column, RaggedColumn
-from tensorstore_ds.reading.store import Store, open as open_store
-from tensorstore_ds.reading.verification import verify
+from tensorstore_ds.reading.store import Split, Store, open as open_store
+from tensorstore_ds.reading.verification import find_damage
 from tensorstore_ds.version import __version__
 
 #: Runs of rows: (n, 2) first row, and the one behind the last.
 Runs = NDArray[np.int64]
 #: Rows that are written together, so that what is known of them needs little memory.
 _ROWS = 10_000
+#: Bytes of a file that wait for the disk at most.
+_UNSYNCED = 256 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ def write_store(
     if not total:
         raise OptionError(f"{out}: expected rows for the new store, found none. Nothing was written.")
     for store in stores.values():
-        problems = verify(store.path, progress=lambda done, size: notify(Progress("checksum", done, size)))
+        problems = find_damage(store.path, lambda done, size: notify(Progress("checksum", done, size)))
         if problems:
             raise FormatError(problems, "Copy the store again; no store is made of a damaged one.")
     first = next(iter(stores.values()))
@@ -94,7 +100,7 @@ def write_store(
         notify(Progress("copy", done, total))
 
     with (
-        one_line_for_failures(out),
+        one_line_for_failures(out, goes_on=False),
         Workspace(out, on_note=lambda note: notify(Progress("copy", 0, 0, 0, note))) as workspace,
     ):
         workspace.begin({**step, "sha256": list(stores), "rows": {name: _digest(p) for name, p in splits.items()}})
@@ -104,11 +110,13 @@ def write_store(
         entries = {}
         for name, pieces in splits.items():
             shards, statistics = [], Statistics()
+            known = _known_statistics(pieces, fields)
+            uncounted = [each for each, field in fields.items() if known and isinstance(field, ImageField | MaskField)]
             for index, group in enumerate(_shards(pieces, max(1, most))):
                 folder = workspace.store / shard_path(name, index)
-                shards.append(write_shard(folder, group, fields, first, statistics, advance))
+                shards.append(write_shard(folder, group, fields, first, statistics, advance, uncounted))
                 sync(folder.parent)
-            summary = statistics.summary()
+            summary = {**statistics.summary(), **known}
             if "channels" not in summary and (pooled := _pooled(pieces)) is not None:
                 summary["channels"] = pooled
             entries[name] = SplitEntry(tuple(shards), summary)
@@ -143,19 +151,85 @@ def _common(stores: Mapping[str, Store], name: str, workspace: Workspace) -> Any
 
 
 def _shards(pieces: Sequence[Piece], most: int) -> Iterator[list[Piece]]:
-    """Pieces of at most so many rows together."""
+    """Pieces of at most so many rows together; a whole shard stays one, unless it is small."""
     group, room = list[Piece](), most
     for piece in pieces:
         start = 0
-        while start < len(piece.rows):
-            part = piece.part(start, start + room)
-            start, room = start + len(part.rows), room - len(part.rows)
-            group.append(part)
-            if not room:
-                yield group
-                group, room = [], most
+        for stop, is_whole in _bounds(piece):
+            if is_whole and 2 * (stop - start) > most:
+                if group:
+                    yield group
+                yield [piece.part(start, stop)]
+                group, room, start = [], most, stop
+            while start < stop:
+                part = piece.part(start, min(stop, start + room))
+                start, room = start + len(part.rows), room - len(part.rows)
+                group.append(part)
+                if not room:
+                    yield group
+                    group, room = [], most
     if group:
         yield group
+
+
+def _bounds(piece: Piece) -> Iterator[tuple[int, bool]]:
+    """Where to stop in the rows of a piece, and whether they are all rows of a shard from the last stop to there."""
+    rows, first = piece.rows, 0
+    if len(rows) and (np.diff(rows) > 0).all():
+        for shard in piece.store.manifest.splits[piece.split].shards:
+            start, stop = np.searchsorted(rows, [first, first + shard.rows]).tolist()
+            first += shard.rows
+            if start < stop:
+                yield stop, stop - start == shard.rows
+    else:
+        yield len(rows), False
+
+
+@dataclass(frozen=True)
+class _WholeShard:
+    """A shard of a store whose files can be files of another."""
+
+    store: Store
+    split: str
+    index: int
+
+    @property
+    def shard(self) -> Shard:
+        return self.store.manifest.splits[self.split].shards[self.index]
+
+    def data_files(self, names: Sequence[str]) -> dict[str, str]:
+        """The data files of fields, by path relative to the shard, and their SHA-256."""
+        fields = {name: self.store.manifest.fields[name] for name in names}
+        arrays = shard_arrays(fields, self.shard.rows, self.shard.lengths, self.store.layout, CHUNK_SIZE)
+        listing = self.store.listing(self.split, self.index)
+        paths = [f"{array}/{geometry.data_path}" for array, geometry in arrays.items() if geometry.rows]
+        return {path: listing[path].sha256 for path in paths}
+
+    def copy(self, path: str, file: BinaryIO, copying: Behind, syncing: Behind) -> None:
+        """Copy one of its files, and sync it behind; stops where `copying` does."""
+        unsynced = 0
+        with self.store.open_file(f"{shard_path(self.split, self.index)}/{path}") as source:
+            for nbytes in copied(source, file):
+                if copying.is_stopped:
+                    return
+                unsynced += nbytes
+                if unsynced >= _UNSYNCED:
+                    syncing.do(os.fsync, file.fileno())
+                    unsynced = 0
+        syncing.do(os.fsync, file.fileno())
+
+
+def _whole_shard(pieces: Sequence[Piece], layout: Layout) -> _WholeShard | None:
+    """The shard whose rows these are, all of them in order, if its files can be those of a store of that layout."""
+    piece = pieces[0]
+    manifest, rows, first = piece.store.manifest, piece.rows, 0
+    if len(pieces) > 1 or manifest.layout != layout or manifest.chunk_size != CHUNK_SIZE:
+        return None
+    for index, shard in enumerate(manifest.splits[piece.split].shards):
+        if len(rows) == shard.rows and np.array_equal(rows, np.arange(first, first + shard.rows)):
+            return _WholeShard(piece.store, piece.split, index)
+        first += shard.rows
+    return None
 
 
 def write_shard(
@@ -165,53 +239,152 @@ def write_shard(
     first: Store,
     statistics: Statistics,
     advance: Callable[[int], None],
+    uncounted: Collection[str] = (),
 ) -> Shard:
     """Write the rows of pieces as one shard, in a folder that is not there yet, and sync it.
+
+    Where they are all rows of a shard, the data files of fields in which nothing changes are copied as they are.
 
     Args:
         first: the store whose layout it has.
         statistics: receives the sums of its values.
         advance: called with the number of rows that were written.
+        uncounted: fields whose sums are not needed.
     """
-    files: dict[str, BinaryIO] = {}
-    lengths = {group: 0 for name, each in fields.items() for group in each.groups(name)}
-    try:
-        for name, each in fields.items():
-            for path in array_paths(name, each):
-                target = raw_path(folder, path)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                files[path] = target.open("xb", buffering=0)
-            for group in each.groups(name):
-                write_all(files[f"{group}/offsets"], bytes(8))
-        for whole in pieces:
-            for start in range(0, len(whole.rows), _ROWS):
-                piece = whole.part(start, start + _ROWS)
-                writer = _Writer(files, lengths, piece, statistics)
-                for name, each in fields.items():
-                    writer.field(name, each)
-                advance(len(piece.rows))
-    finally:
-        for file in files.values():
-            file.close()
     rows = sum(len(piece.rows) for piece in pieces)
-    return complete_shard(folder, fields, rows, lengths, first.layout, CHUNK_SIZE)
+    whole = _whole_shard(pieces, first.layout)
+    kept = [name for name in fields if whole and _stays(name, pieces[0])]
+    lengths = dict(whole.shard.lengths) if whole else {}
+    copies = whole.data_files(kept) if whole else {}
+    counted = [name for name, each in fields.items() if isinstance(each, ArrayField | ObjectsField)]
+    read = [name for name in fields if name not in kept or (name in counted and name not in uncounted)]
+    is_final = {}  # by array that is written: whether its bytes are not compressed after
+    for name, each in fields.items():
+        for path, spec in array_paths(name, each).items():
+            (folder / path).mkdir(parents=True, exist_ok=True)
+            if name not in kept:
+                is_final[path] = (spec.layout or first.layout) == "memmap"
+    behinds = hashing, syncing, counting, copying = [Behind() for _ in range(4)]
+
+    def count(name: str, call: Callable[..., None], *values: object) -> None:
+        if name not in uncounted:
+            counting.do(call, statistics, name, *values)
+
+    with ExitStack() as stack:
+        opened = {path: stack.enter_context(raw_path(folder, path).open("xb", buffering=0)) for path in is_final}
+        files = {path: _File(file, is_final[path]) for path, file in opened.items()}
+        for path in copies:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        targets = {path: stack.enter_context((folder / path).open("xb", buffering=0)) for path in copies}
+        for behind in behinds:  # files are closed after they are stopped
+            stack.callback(behind.stop)  # if an interrupt comes while they are waited for
+            stack.enter_context(behind)
+        for path in copies:
+            if whole:
+                copying.do(whole.copy, path, targets[path], copying, syncing)
+        writer = _Writer({name: fields[name] for name in read}, files, hashing, syncing, count)
+        for piece in pieces:
+            for start in range(0, len(piece.rows), _ROWS):
+                part = piece.part(start, start + _ROWS)
+                writer.append(part)
+                advance(len(part.rows))
+    lengths |= writer.lengths
+    digests = {path: file.sha256 for path, file in files.items() if file.is_final}
+    return complete_shard(folder, fields, rows, lengths, first.layout, CHUNK_SIZE, digests, copies)
+
+
+def _stays(name: str, piece: Piece) -> bool:
+    """Whether the values of a field are written as they are."""
+    numbers = piece.classes.get(name)
+    is_same = numbers is None or np.array_equal(numbers, np.arange(len(numbers)))
+    return is_same and not (name == "key" and piece.prefix)
+
+
+def _known_statistics(pieces: Sequence[Piece], fields: Mapping[str, Field]) -> dict[str, Any]:
+    """Of pixels and masks, where the pieces are whole splits that tell them; else nothing, and they are counted."""
+    joined: StatisticsSummary | None = None
+    for piece in pieces:
+        split = piece.store[piece.split]
+        if not np.array_equal(np.sort(piece.rows), np.arange(len(split))):
+            return {}
+        own = (piece.store.manifest.splits[piece.split].statistics, len(split), pixels_of(split))
+        joined = own if joined is None else (join_summaries(joined, own), joined[1] + own[1], joined[2] + own[2])
+    known = {} if joined is None else {name: joined[0][name] for name in ("channels", "masks") if name in joined[0]}
+    counted = [field for field in fields.values() if isinstance(field, ImageField) and isinstance(field, ArrayField)]
+    masks = {name for name, field in fields.items() if isinstance(field, MaskField)}
+    is_all = ("channels" in known or not counted) and masks <= set(known.get("masks", ()))
+    return known if is_all else {}
+
+
+def pixels_of(split: Split) -> int:
+    """Pixels of all images as they are stored; 0 without images."""
+    if next(iter(of_kind(split.fields, ImageField)), None) is None:
+        return 0
+    return int(split.image_shapes[:, :2].astype(np.int64).prod(axis=1).sum())
+
+
+class _File:
+    """A file that is written from its beginning on.
+
+    Attributes:
+        is_final: whether its bytes are hashed, which spares it from being read again.
+        sha256: of what was hashed so far.
+    """
+
+    def __init__(self, file: BinaryIO, is_final: bool) -> None:
+        self._file = file
+        self._unsynced = 0
+        self.is_final = is_final
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: memoryview, hashing: Behind, syncing: Behind) -> None:
+        """Write bytes; hash them, and let the disk begin with them, behind."""
+        write_all(self._file, data)
+        if self.is_final:
+            hashing.do(self.sha256.update, data)
+        self._unsynced += len(data)
+        if self._unsynced >= _UNSYNCED:
+            syncing.do(os.fsync, self._file.fileno())
+            self._unsynced = 0
 
 
 class _Writer:
-    """Appends the rows of a piece to the files of a shard."""
+    """Appends rows to the files of a shard.
+
+    Args:
+        files: of its arrays, by path; what has none is only counted.
+        hashing, syncing: for `_File.write`.
+        count: called with the name of a field, its method that adds to statistics, and values.
+
+    Attributes:
+        lengths: of its tables, as `Shard.lengths`.
+    """
 
     def __init__(
-        self, files: Mapping[str, BinaryIO], lengths: dict[str, int], piece: Piece, statistics: Statistics
+        self,
+        fields: Mapping[str, Field],
+        files: Mapping[str, _File],
+        hashing: Behind,
+        syncing: Behind,
+        count: Callable[..., None],
     ) -> None:
+        self._fields = fields
         self._files = files
-        self._lengths = lengths
+        self._behind = hashing, syncing
+        self._count = count
+        self.lengths = {group: 0 for name, each in fields.items() for group in each.groups(name)}
+        for group in self.lengths:
+            self._write(f"{group}/offsets", bytes(8))
+
+    def append(self, piece: Piece) -> None:
+        """All fields of the rows of a piece."""
         self._piece = piece
         self._split = piece.store[piece.split]
         self._runs = runs_of(piece.rows)
-        self._statistics = statistics
+        for name, each in self._fields.items():
+            self._field(name, each)
 
-    def field(self, name: str, each: Field) -> None:
-        """All rows of a field."""
+    def _field(self, name: str, each: Field) -> None:
         column, numbers = self._split[name], self._piece.classes.get(name)
         if isinstance(each, ArrayField) and isinstance(column, Column):
             self._fixed(name, each, column, numbers)
@@ -229,8 +402,8 @@ class _Writer:
                 values = np.where(values >= 0, numbers[values.clip(0)], values)
             elif numbers is not None and isinstance(each, MaskField):
                 raise OptionError(f"{name}: expected classes of labels or objects, found those of masks. Keep them.")
-            write_all(self._files[name], np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
-            each.add_statistics(self._statistics, name, values)
+            self._write(name, values)
+            self._count(name, each.add_statistics, values)
 
     def _objects(self, name: str, each: ObjectsField, column: RaggedColumn, numbers: NDArray[np.int64] | None) -> None:
         """Objects whose class is gone are left out."""
@@ -243,21 +416,21 @@ class _Writer:
                 keep = labels >= 0
                 rows = np.repeat(np.arange(len(lengths)), lengths)[keep]
                 lengths, labels = np.bincount(rows, minlength=len(lengths)), labels[keep]
-                values = runs_of(np.concatenate([np.arange(a, b) for a, b in values.tolist()])[keep])
+                values = runs_of(rows_of(values)[keep])
         self._offsets(name, lengths)
         for value, part in column.values.items():
             if value == "labels" and labels is not None:
-                write_all(self._files[f"{name}/labels"], np.ascontiguousarray(labels).view(np.uint8).data)
+                self._write(f"{name}/labels", labels)
             else:
                 self._column(f"{name}/{value}", part, values)
         for value, lists in column.lists.items():
             self._table(f"{name}/{value}", lists, values)
         self._per_row(name, column)
-        each.add_statistics(self._statistics, name, lengths, {} if labels is None else {"labels": labels})
+        self._count(name, each.add_statistics, lengths, {} if labels is None else {"labels": labels})
 
     def _table(self, name: str, column: RaggedColumn, runs: Runs) -> None:
-        for a, b in runs.tolist():
-            self._offsets(name, np.diff(column.offsets[a : b + 1]))
+        rows = rows_of(runs)
+        self._offsets(name, column.offsets[rows + 1] - column.offsets[rows])
         values = value_runs(column, runs)
         for value, part in column.values.items():
             self._column(f"{name}/{value}", part, values)
@@ -275,16 +448,22 @@ class _Writer:
     def _prefixed(self, name: str, column: RaggedColumn) -> None:
         keys = [f"{self._piece.prefix}{column[row]}".encode() for row in self._piece.rows.tolist()]
         self._offsets(name, np.array([len(key) for key in keys], np.int64))
-        write_all(self._files[f"{name}/bytes"], b"".join(keys))
+        self._write(f"{name}/bytes", b"".join(keys))
 
     def _column(self, path: str, column: Column, runs: Runs) -> None:
         for values in _pieces(column, runs):
-            write_all(self._files[path], np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+            self._write(path, values)
 
     def _offsets(self, name: str, lengths: NDArray[np.int64]) -> None:
-        ends = self._lengths[name] + np.cumsum(lengths, dtype=np.int64)
-        write_all(self._files[f"{name}/offsets"], ends.astype("<i8").tobytes())
-        self._lengths[name] += int(lengths.sum())
+        ends = self.lengths[name] + np.cumsum(lengths, dtype=np.int64)
+        self._write(f"{name}/offsets", ends.astype("<i8"))
+        self.lengths[name] += int(lengths.sum())
+
+    def _write(self, path: str, values: NDArray[Any] | bytes) -> None:
+        flat = np.frombuffer(values, np.uint8) if isinstance(values, bytes) else np.ascontiguousarray(values)
+        data = flat.reshape(-1).view(np.uint8).data
+        if path in self._files:
+            self._files[path].write(data, *self._behind)
 
 
 def runs_of(rows: NDArray[np.int64]) -> Runs:
@@ -300,6 +479,18 @@ def runs_of(rows: NDArray[np.int64]) -> Runs:
     return np.array([(rows[a], rows[b - 1] + 1) for a, b in pairwise(edges)], np.int64)
 
 
+def rows_of(runs: Runs) -> NDArray[np.int64]:
+    """(n,) the rows of runs, in their order: what `runs_of` was made of.
+
+    >>> rows_of(np.array([[3, 6], [9, 10], [2, 3]])).tolist()
+    [3, 4, 5, 9, 2]
+    """
+    lengths = runs[:, 1] - runs[:, 0]
+    shifts = runs[:, 0] - np.concatenate([[0], np.cumsum(lengths)[:-1]])[: len(runs)]
+    rows: NDArray[np.int64] = np.arange(lengths.sum()) + np.repeat(shifts, lengths)
+    return rows
+
+
 def value_runs(column: RaggedColumn, runs: Runs) -> Runs:
     """(n, 2) the runs of values that some runs of rows have."""
     return column.offsets[runs].reshape(-1, 2)
@@ -308,8 +499,8 @@ def value_runs(column: RaggedColumn, runs: Runs) -> Runs:
 def _pieces(column: Column, runs: Runs) -> Iterator[NDArray[Any]]:
     """The rows of runs, some at a time."""
     step = max(1, COPY_NBYTES // max(1, column.spec.row_nbytes))
-    if len(runs) > 1 and (runs[:, 1] - runs[:, 0]).mean() < step / 64:  # many short ones: gathered together
-        rows = np.concatenate([np.arange(a, b) for a, b in runs.tolist()])
+    if len(runs) > 1 and (runs[:, 1] - runs[:, 0]).mean() < step / 4:  # many short ones: gathered together
+        rows = rows_of(runs)
         for start in range(0, len(rows), step):
             yield column.take(rows[start : start + step])
         return

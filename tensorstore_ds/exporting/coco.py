@@ -1,16 +1,20 @@
-"""COCO: annotations/instances_SPLIT.json, and a folder of images for each split."""
+"""COCO: annotations/instances_SPLIT.json and captions_SPLIT.json, and a folder of images for each split."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from tensorstore_ds.exporting.base import Exporter
 from tensorstore_ds.exporting.samples import ExportedSample, Names, extent, short
-from tensorstore_ds.format.kinds import ObjectsField
+from tensorstore_ds.format.kinds import ObjectsField, TextField
+from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.imaging.outlines import dump_counts, split_polygons
 
 
@@ -18,28 +22,35 @@ class CocoExporter(Exporter):
     """Ids of categories count from 1, in the order of the classes; those of images and annotations too."""
 
     name: ClassVar[str] = "coco"
-    takes: ClassVar[tuple[type, ...]] = (ObjectsField,)
+    takes: ClassVar[tuple[type, ...]] = (ObjectsField, TextField)
 
     def check(self) -> None:
-        self.need_objects()
+        self._has_captions = bool(of_kind(self.store.manifest.fields, TextField))
+        if not self._has_captions or self.objects is not None:
+            self.need_objects()
 
     def export_split(self, split: str) -> None:
         images = list[dict[str, Any]]()
-        count = 0
-        path = self.folder / "annotations" / f"instances_{split}.json"
-        path.parent.mkdir(exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(f'{{"info": {{}}, "categories": {json.dumps(self._categories())}, "annotations": [')
+        folder = self.folder / "annotations"
+        folder.mkdir(exist_ok=True)
+        with ExitStack() as stack:
+            instances = captions = None
+            if self.objects is not None:
+                instances = stack.enter_context(_File(folder / f"instances_{split}.json", self._categories()))
+            if self._has_captions:
+                captions = stack.enter_context(_File(folder / f"captions_{split}.json", []))
             for sample in self.samples(split, Names()):
                 self.write(f"{split}/{sample.name}", sample.image)
-                number = len(images) + 1
                 height, width = sample.size
-                images.append({"id": number, "file_name": sample.name, "height": height, "width": width})
-                for each in self._annotations(sample):
-                    count += 1
-                    file.write(f"{',' if count > 1 else ''}\n{json.dumps({'id': count, 'image_id': number, **each})}")
-            file.write(f'\n], "images": {json.dumps(images)}}}\n')
-        self.files += 1
+                images.append({"id": len(images) + 1, "file_name": sample.name, "height": height, "width": width})
+                if instances is not None:
+                    instances.add(images[-1]["id"], self._annotations(sample))
+                if captions is not None:
+                    texts = chain.from_iterable(sample.texts.values())
+                    captions.add(images[-1]["id"], ({"caption": text} for text in texts))
+            for each in filter(None, (instances, captions)):
+                each.finish(images)
+                self.files += 1
 
     def _categories(self) -> list[dict[str, Any]]:
         field = self.need_objects()
@@ -75,3 +86,29 @@ class CocoExporter(Exporter):
                 each["keypoints"] = [v for (x, y), visible in rows for v in (short(x), short(y), visible)]
                 each["num_keypoints"] = int((~absent).sum())
             yield each
+
+
+class _File:
+    """A JSON file of COCO, whose annotations are written one after the other."""
+
+    def __init__(self, path: Path, categories: list[dict[str, Any]]) -> None:
+        self._file = path.open("x", encoding="utf-8")
+        self._file.write(f'{{"info": {{}}, "categories": {json.dumps(categories)}, "annotations": [')
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def add(self, image: int, annotations: Iterable[dict[str, Any]]) -> None:
+        """The annotations of an image, by its id."""
+        for each in annotations:
+            self._count += 1
+            line = json.dumps({"id": self._count, "image_id": image, **each})
+            self._file.write(f"{',' if self._count > 1 else ''}\n{line}")
+
+    def finish(self, images: list[dict[str, Any]]) -> None:
+        """All images, with which the file ends."""
+        self._file.write(f'\n], "images": {json.dumps(images)}}}\n')

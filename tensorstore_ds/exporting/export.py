@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +27,7 @@ FORMATS: Mapping[str, tuple[str, str]] = {
     "voc": ("voc", "VocExporter"),
     "coco": ("coco", "CocoExporter"),
     "yolo": ("yolo", "YoloExporter"),
+    "labelme": ("labelme", "LabelmeExporter"),
     "npy": ("npy", "NpyExporter"),
     "webdataset": ("webdataset", "WebDatasetExporter"),
     "parquet": ("parquet", "ParquetExporter"),
@@ -44,6 +45,7 @@ class ExportSummary:
         files: how many there are.
         left_out: what the format has no place for: fields and values by name, and in how many samples.
         seconds: wall time.
+        notes: what the user should know, though nothing failed.
     """
 
     path: Path
@@ -51,6 +53,7 @@ class ExportSummary:
     files: int
     left_out: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 def export(
@@ -73,8 +76,8 @@ def export(
     Args:
         store: path or URL of the store.
         out: the new folder; must not exist. It grows in ``OUT.partial``, and appears when it is complete.
-        to: one of `FORMATS`: ``folders``, ``voc``, ``coco``, ``yolo``, ``npy``, ``webdataset``, ``parquet``,
-            ``huggingface``.
+        to: one of `FORMATS`: ``folders``, ``voc``, ``coco``, ``yolo``, ``labelme``, ``npy``, ``webdataset``,
+            ``parquet``, ``huggingface``.
         splits: those that are written; None for all.
         progress: called with (samples done, samples in all).
 
@@ -108,25 +111,28 @@ def export(
     module, kind = FORMATS[to]
     made: type[Exporter] = getattr(importlib.import_module(f"tensorstore_ds.exporting.{module}"), kind)
     with closing(work):
-        work.open(os.urandom(8).hex())
-        work.remove_all_but(set())
         folder = work.path / "store"
         try:
+            work.open(os.urandom(8).hex())
+            work.remove_all_but(set())
             folder.mkdir()
             exporter = made(opened, folder, names, advance)
             for name in names:
                 exporter.export_split(name)
             exporter.finish()
             sync_all(folder)
+            note = work.put_store(target, "Choose another `out`.")
         except BaseException as error:
-            work.remove()
+            if work.is_in_place():
+                with suppress(OSError):  # what stopped the export is said; the next one finds this folder and clears it
+                    work.remove()
             if isinstance(error, OSError) and not isinstance(error, TsdsError):
                 raise unwritable(target, error) from error
             raise
-        work.put_store(target, "Choose another `out`.")
     left_out = Counter(exporter.left_out)
     for name, each in opened.manifest.fields.items():
         if not isinstance(each, (*exporter.takes, ImageField, KeyField, SizeField)):
             left_out[name] += sum(len(opened[split]) for split in names)
     samples = {name: len(opened[name]) for name in names}
-    return ExportSummary(target, samples, exporter.files, dict(left_out), time.monotonic() - began)
+    notes = (note,) if note else ()
+    return ExportSummary(target, samples, exporter.files, dict(left_out), time.monotonic() - began, notes)

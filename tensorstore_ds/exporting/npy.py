@@ -24,7 +24,9 @@ class NpyExporter(Exporter):
 
     def check(self) -> None:
         if not isinstance(self.store.manifest.fields.get("image"), ArrayField):
-            message = "expected images as pixels of one size, found others or none. Repack with `size` first."
+            message = (
+                "expected images as pixels of one size, found others or none. Convert the source with a `size` first."
+            )
             raise OptionError(f"{self.store.path}: {message}")
 
     def export_split(self, split: str) -> None:

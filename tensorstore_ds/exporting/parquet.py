@@ -9,17 +9,25 @@ from typing import Any, ClassVar
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.exporting.base import Exporter
-from tensorstore_ds.exporting.samples import ExportedSample, Names
+from tensorstore_ds.exporting.samples import ExportedSample, Names, extent, short
+from tensorstore_ds.format.kinds import LabelField, ObjectsField, TextField
+from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.imaging.outlines import split_polygons
+from tensorstore_ds.sources.parquet import METADATA
 
 _ROWS = 100  # of a group, so that a viewer reads the first without the others
 _FILE_NBYTES = 500_000_000
-_VALUES = ("keypoints", "difficult", "truncated", "occluded", "iscrowd", "area")
+_VALUES = ("keypoints", "visibility", "difficult", "truncated", "occluded", "iscrowd", "area", "rle")
 
 
 class ParquetExporter(Exporter):
-    """Columns: `image` (bytes and path), `label`, and `objects` with bbox (x, y, width, height), category, ..."""
+    """Columns: `image` (bytes and path), `label`, texts, and `objects` with bbox (x y width height), category, ...
+
+    The names of keypoints are in the schema's metadata, as `METADATA` has them.
+    """
 
     name: ClassVar[str] = "parquet"
+    takes: ClassVar[tuple[type, ...]] = (LabelField, ObjectsField, TextField)
     _template: ClassVar[str] = "{split}-{index:05d}.parquet"
 
     def check(self) -> None:
@@ -55,16 +63,21 @@ class ParquetExporter(Exporter):
             row["label"] = sample.label
         if self.objects is not None:
             values = sample.objects or {}
-            self.leave_out(values, "boxes", "labels", *_VALUES)
-            objects = {name: values[name].tolist() for name in _VALUES if name in values}
+            self.leave_out(values, "boxes", "labels", "polygons", *_VALUES)
+            objects = {name: [each.tolist() for each in values[name]] for name in _VALUES if name in values}
+            if "polygons" in values:
+                objects["polygons"] = [
+                    [ring.tolist() for ring in split_polygons(corners)] for corners in values["polygons"]
+                ]
             if "boxes" in values:
-                boxes = values["boxes"].copy()
-                boxes[:, 2:] -= boxes[:, :2]
-                objects["bbox"] = boxes.tolist()
+                objects["bbox"] = [
+                    [short(x1), short(y1), extent(x1, x2), extent(y1, y2)]
+                    for x1, y1, x2, y2 in values["boxes"].tolist()
+                ]
             if "labels" in values:
                 objects["category"] = values["labels"].tolist()
             row["objects"] = objects
-        return row
+        return {**row, **sample.texts}
 
     def _schema(self, pa: Any) -> Any:
         types: dict[str, Any] = {"image": pa.struct({"bytes": pa.binary(), "path": pa.string()})}
@@ -74,10 +87,12 @@ class ParquetExporter(Exporter):
         if self.objects is not None:
             own = dict(self._object_types(pa))
             types["objects"] = pa.struct({name: pa.list_(kind) for name, (kind, _) in own.items()})
-            features["objects"] = {
-                name: {"feature": feature, "_type": "Sequence"} for name, (_, feature) in own.items()
-            }
+            features["objects"] = {name: _sequence(feature) for name, (_, feature) in own.items()}
+        for name in of_kind(self.store.manifest.fields, TextField):
+            types[name], features[name] = pa.list_(pa.string()), _sequence({"dtype": "string", "_type": "Value"})
         metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+        if self.objects is not None:
+            metadata[METADATA] = json.dumps({"objects": self.objects.dump()})
         return pa.schema([pa.field(name, kind) for name, kind in types.items()], metadata=metadata)
 
     def _object_types(self, pa: Any) -> Iterator[tuple[str, tuple[Any, dict[str, Any]]]]:
@@ -85,19 +100,21 @@ class ParquetExporter(Exporter):
         field = self.objects
         if field is None:
             return
-        number = {"dtype": "float32", "_type": "Value"}
-        numbers = {"feature": number, "_type": "Sequence"}
+        numbers = pa.list_(pa.float32()), _sequence(_value("float32"))
         if "boxes" in field.values:
-            yield "bbox", (pa.list_(pa.float32()), numbers)
+            yield "bbox", (pa.list_(pa.float64()), _sequence(_value("float64")))  # sums of them are exact
         if "labels" in field.values:
             yield "category", (pa.int64(), _class_label(field.classes))
+        if "polygons" in field.values:  # of an object polygons, of each corners x y
+            yield "polygons", (pa.list_(pa.list_(numbers[0])), _sequence(_sequence(numbers[1])))
         for name in (name for name in _VALUES if name in field.values):
+            dtype = field.values[name].dtype
             if name == "keypoints":
-                yield name, (pa.list_(pa.list_(pa.float32())), {"feature": numbers, "_type": "Sequence"})
-            elif name == "area":
-                yield name, (pa.float32(), number)
+                yield name, (pa.list_(numbers[0]), _sequence(numbers[1]))
+            elif name in ("visibility", "rle"):
+                yield name, (pa.list_(getattr(pa, dtype)()), _sequence(_value(dtype)))
             else:
-                yield name, (pa.uint8(), {"dtype": "uint8", "_type": "Value"})
+                yield name, (getattr(pa, dtype)(), _value(dtype))
 
 
 class HuggingFaceExporter(ParquetExporter):
@@ -114,5 +131,13 @@ class HuggingFaceExporter(ParquetExporter):
         self.write("README.md", ("\n".join([*lines, "---"]) + "\n").encode())
 
 
+def _value(dtype: str) -> dict[str, Any]:
+    return {"dtype": dtype, "_type": "Value"}
+
+
+def _sequence(feature: dict[str, Any]) -> dict[str, Any]:
+    return {"feature": feature, "_type": "Sequence"}
+
+
 def _class_label(classes: tuple[str, ...]) -> dict[str, Any]:
-    return {"names": list(classes), "_type": "ClassLabel"} if classes else {"dtype": "int64", "_type": "Value"}
+    return {"names": list(classes), "_type": "ClassLabel"} if classes else _value("int64")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import KeyField, LabelField, ObjectsField
+from tensorstore_ds.format.kinds import KeyField, LabelField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.machine import map_in_threads
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.reading.stored_images import netpbm_pixels
 
@@ -49,6 +50,7 @@ class ExportedSample:
         channels: its number of channels.
         label: class index, -1 if it is not known; None where the store has no labels.
         objects: as ``split["objects"][row]`` gives them; None where the store has none.
+        texts: those of each field of kind `text`.
     """
 
     split: str
@@ -59,6 +61,7 @@ class ExportedSample:
     channels: int
     label: int | None
     objects: Mapping[str, Any] | None
+    texts: Mapping[str, list[str]] = field(default_factory=dict)
 
     @property
     def stem(self) -> str:
@@ -102,15 +105,19 @@ def samples_of(split: Split, names: Mapping[int, Names] | Names) -> Iterator[Exp
     label = next(iter(of_kind(split.fields, LabelField)), None)
     objects = next(iter(of_kind(split.fields, ObjectsField)), None)
     keys = next(iter(of_kind(split.fields, KeyField)), None)
-    for row in range(len(split)):
-        stored, shape = split["image"][row], split.image_shapes[row]
-        image = image_file(stored, f"{split.name} (row {row})")
+
+    def encoded(row: int) -> bytes:
+        return image_file(split["image"][row], f"{split.name} (row {row})")
+
+    for row, image in enumerate(map_in_threads(encoded, range(len(split)))):  # to encode PNG takes most of the time
+        shape = split.image_shapes[row]
         number = None if label is None else int(split[label][row])
         folder = names if isinstance(names, Names) else names[-1 if number is None else number]
         name = folder.new(split[keys][row] if keys is not None else "", row, suffixes_of(image))
         size = int(shape[0]), int(shape[1])
         values = None if objects is None else split[objects][row]
-        yield ExportedSample(split.name, row, name, image, size, int(shape[2]), number, values)
+        texts = {each: split[each][row] for each in of_kind(split.fields, TextField)}
+        yield ExportedSample(split.name, row, name, image, size, int(shape[2]), number, values, texts)
 
 
 def image_file(stored: bytes | NDArray[Any], where: str) -> bytes:

@@ -1,4 +1,4 @@
-"""WebDataset: tar files of images, labels and JSON, of about a gigabyte each."""
+"""WebDataset: tar files of images, labels and JSON, of about a gigabyte each, and FIELDS with names."""
 
 from __future__ import annotations
 
@@ -11,18 +11,26 @@ import numpy as np
 
 from tensorstore_ds.exporting.base import Exporter
 from tensorstore_ds.exporting.samples import ExportedSample, Names
+from tensorstore_ds.format.kinds import LabelField, ObjectsField, TextField
+from tensorstore_ds.sources.webdataset import NAMES_FILE
 
 _NBYTES = 10**9
 
 
 class WebDatasetExporter(Exporter):
-    """A sample is NAME.jpg (or .png), NAME.cls with the class index, and NAME.json with class names and objects."""
+    """A sample is NAME.jpg (or .png), NAME.cls with the class index, NAME.txt with its caption where it has one, and
+    NAME.json with class names, objects and all other texts.
+
+    `NAMES_FILE` has all names of classes and keypoints. It lies beside the archives, where readers do not look.
+    """
 
     name: ClassVar[str] = "webdataset"
+    takes: ClassVar[tuple[type, ...]] = (LabelField, ObjectsField, TextField)
 
     def export_split(self, split: str) -> None:
         archive: tarfile.TarFile | None = None
         count = 0
+        names = Names()
         try:
             for sample in self.samples(split, Names()):
                 if archive is None or archive.offset > _NBYTES:
@@ -32,26 +40,43 @@ class WebDatasetExporter(Exporter):
                     archive = tarfile.open(path, "x", format=tarfile.PAX_FORMAT)  # noqa: SIM115
                     count += 1
                     self.files += 1
-                stem = sample.stem.replace(".", "_")  # readers take what is before the first dot for the key
                 suffix = sample.name.rpartition(".")[2].lower()
+                stem = sample.stem.replace(".", "_")  # readers take what is before the first dot for the key
+                stem = names.new(f"{stem}.{suffix}", sample.row, (f".{suffix}",)).rpartition(".")[0]
                 _add(archive, f"{stem}.{suffix}", sample.image)
                 if sample.label is not None and sample.label >= 0:
                     _add(archive, f"{stem}.cls", str(sample.label).encode())
-                if described := self._described(sample):
+                texts = dict(sample.texts)
+                if len(texts.get("captions", ())) == 1:
+                    _add(archive, f"{stem}.txt", texts.pop("captions")[0].encode())
+                if described := self._described(sample) | {name: each for name, each in texts.items() if each}:
                     _add(archive, f"{stem}.json", json.dumps(described, ensure_ascii=False).encode())
         finally:
             if archive is not None:
                 archive.close()
 
+    def finish(self) -> None:
+        """The fields as the manifest has them."""
+        fields = {"label": self.label, "objects": self.objects}
+        data = {name: field.dump() for name, field in fields.items() if field is not None}
+        if data:
+            self.write(NAMES_FILE, f"{json.dumps(data, ensure_ascii=False, indent=1)}\n".encode())
+
     def _described(self, sample: ExportedSample) -> dict[str, Any]:
         described: dict[str, Any] = {}
         if sample.label is not None and sample.label >= 0 and self.label is not None:
-            described["class"] = self.label.classes[sample.label]
+            name = self.label.classes[sample.label]
+            described |= {"class": name} if _is_text(name) else {}
         if sample.objects is not None:
             described |= {name: _plain(values) for name, values in sample.objects.items()}
-            if "labels" in sample.objects:
+            if "labels" in sample.objects and all(map(str.strip, self.classes)):
                 described["classes"] = [self.classes[i] for i in sample.objects["labels"].tolist()]
         return described
+
+
+def _is_text(name: str) -> bool:
+    """Whether readers take a class name as it is, and not as a number, which would be another label."""
+    return name == name.strip() != "" and "\0" not in name and not name.lstrip("-").isdecimal()
 
 
 def _plain(values: Any) -> Any:

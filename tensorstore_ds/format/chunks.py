@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.format.arrays import CRC_NBYTES, ZSTD_LEVEL, ArrayGeometry, encode_index
-from tensorstore_ds.machine import usable_cores
-
-T = TypeVar("T")
-R = TypeVar("R")
+from tensorstore_ds.machine import map_in_threads
 
 #: Bytes summed up together.
 _READ_NBYTES = 8 * 1024**2
@@ -26,13 +21,18 @@ _SINGLE_SEGMENT, _RESERVED, _CHECKSUM, _DICTIONARY = 0x20, 0x08, 0x04, 0x03
 _RAW, _RLE, _COMPRESSED = range(3)
 
 
-def seal_array(path: Path, geometry: ArrayGeometry) -> None:
-    """Turn a file of an array's bytes into a data file of the layout `memmap`, in place."""
+def seal_array(path: Path, geometry: ArrayGeometry) -> bytes:
+    """Turn a file of an array's bytes into a data file of the layout `memmap`, in place.
+
+    Returns:
+        What now follows these bytes.
+    """
     with path.open("r+b") as file:
         file.truncate(geometry.chunks * geometry.chunk_nbytes)  # fills up the last chunk with zeros
         tail = chunk_crcs(file, itertools.repeat(geometry.chunk_nbytes, geometry.chunks)) + geometry.index()
         file.seek(0, os.SEEK_END)
         file.write(tail)
+    return bytes(geometry.chunks * geometry.chunk_nbytes - geometry.nbytes) + tail
 
 
 def chunk_crcs(file: IO[bytes], sizes: Iterable[int]) -> bytes:
@@ -68,7 +68,7 @@ def compress_array(source: Path, target: Path, geometry: ArrayGeometry) -> None:
                 left -= len(data)
                 yield data.ljust(geometry.chunk_nbytes, b"\0")
 
-        for i, compressed in enumerate(_map_in_threads(codec.encode, chunks())):
+        for i, compressed in enumerate(map_in_threads(codec.encode, chunks())):
             entries[i] = offset, len(compressed)
             crcs += int(google_crc32c.value(compressed)).to_bytes(CRC_NBYTES, "little")
             offset += out.write(compressed)
@@ -118,16 +118,3 @@ def frame_problem(data: bytes, nbytes: int) -> str | None:
         at += 3 + (1 if kind == _RLE else length)
     at += 4 if flags & _CHECKSUM else 0
     return None if at == len(data) else f"expected a frame of {len(data)} bytes compressed, found one of {at}"
-
-
-def _map_in_threads(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """``map`` in as many threads as there are cores, in order, with few items in memory at a time."""
-    width = usable_cores()
-    waiting: deque[Future[R]] = deque()
-    with ThreadPoolExecutor(width) as threads:
-        for item in items:
-            waiting.append(threads.submit(function, item))
-            if len(waiting) > 2 * width:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()

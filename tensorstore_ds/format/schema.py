@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -75,6 +75,7 @@ class EncodedSample:
         objects: each (M, ...) in the dtype stored, or a list of M arrays; empty without objects.
         masks: each (H, W), by the name of the field.
         arrays: further fields, by name.
+        texts: any number of texts for each field of kind `text`, by its name.
         problems: boxes that were dropped, and why.
     """
 
@@ -88,6 +89,7 @@ class EncodedSample:
     objects: Mapping[str, Any] = field(default_factory=dict)
     masks: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     scale: int = 1
 

@@ -16,6 +16,8 @@ from tensorstore_ds.imaging.codecs import bad_image
 _BITS, _MORE, _SIGN = 5, 0x20, 0x10
 _FIRST = 48
 _LONGEST = 7  # characters of a number: 35 bits
+_LONGEST_OUTLINE = 10**7  # pixels of the edges of an object's polygons
+_FARTHEST = 10**8  # pixels
 
 
 def joined_polygons(polygons: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -51,7 +53,7 @@ def draw_masks(objects: Mapping[str, Any], size: tuple[int, int]) -> NDArray[np.
 
     Raises:
         OptionError: pycocotools is not installed.
-        SourceError: the runs are those of an image of another size.
+        SourceError: the runs are those of an image of another size; polygons have edges of many million pixels.
     """
     polygons, runs = objects.get("polygons", ()), objects.get("rle", ())
     masks = np.zeros((max(len(polygons), len(runs), len(objects.get("boxes", ()))), *size), np.bool_)
@@ -60,16 +62,28 @@ def draw_masks(objects: Mapping[str, Any], size: tuple[int, int]) -> NDArray[np.
             mask[:] = mask_of_runs(each, size, "rle")
     for mask, corners in zip(masks, polygons, strict=False):
         if len(corners):
-            mask |= _filled(corners, size)
+            mask |= fill_polygons(corners, size)
     return masks
 
 
-def _filled(corners: NDArray[Any], size: tuple[int, int]) -> NDArray[np.bool_]:
+def fill_polygons(corners: NDArray[Any], size: tuple[int, int]) -> NDArray[np.bool_]:
+    """The mask (H, W) of an object's polygons, joined (n, 2), as pycocotools draws them; they may leave the image.
+
+    Raises:
+        OptionError: pycocotools is not installed.
+        SourceError: they are so long, or so far from the image, that pycocotools would take all memory for them.
+    """
     try:
         from pycocotools import mask as coco
     except ModuleNotFoundError:
         raise OptionError("pycocotools is not installed: pip install 'tensorstore-ds[coco]'") from None
-    rings = [each.reshape(-1).astype(np.float64).tolist() for each in split_polygons(corners)]
+    polygons = [each.astype(np.float64) for each in split_polygons(corners)]
+    # it keeps each pixel of an edge, five times as fine, and does not look whether there is memory for them
+    length = sum(float(np.abs(each - np.roll(each, 1, axis=0)).max(axis=1).sum()) for each in polygons)
+    if not length < _LONGEST_OUTLINE or not all((np.abs(each) < _FARTHEST).all() for each in polygons):
+        message = f"expected polygons of less than {_LONGEST_OUTLINE:,} pixels in all, found {length:,.0f}."
+        raise bad_image("polygons", "annotation", message)
+    rings = [each.reshape(-1).tolist() for each in polygons]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # how it makes arrays
         filled: NDArray[np.uint8] = coco.decode(coco.merge(coco.frPyObjects(rings, *size)))

@@ -18,7 +18,8 @@ from torch.utils.data import Dataset
 from tensorstore_ds import words
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField, UnknownField
-from tensorstore_ds.format.kinds.base import UnknownTableField
+from tensorstore_ds.format.kinds.base import UnknownTableField, of_kind
+from tensorstore_ds.format.kinds.objects import LISTS
 from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip, place_objects
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
@@ -43,6 +44,7 @@ from tensorstore_ds.loading.fields import (
     key_of,
     view_field,
 )
+from tensorstore_ds.loading.outlines import FRAME, OUTLINE
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split, Store, open as open_store
 from tensorstore_ds.reading.store_files import Origin
@@ -164,6 +166,10 @@ class StoreDataset(Dataset[Sample]):
         on_error: what to do about an image that cannot be decoded: ``raise`` a `SourceError` that names the sample, or
             ``replace`` it by another sample, drawn by (seed, epoch, row), and count it in `replaced`; where 64 drawn in
             its place are damaged, too, the error is raised.
+        outlines: objects have what `draw_instance_masks` and `draw_class_masks` need to draw their polygons and runs
+            where the image has come to lie: `outline` (M, 2) int64, row and number of the object, and `frame` (M, 2, 2)
+            float32, the corners of the stored image, in pixels of the image of the batch. Not with a `transform`, which
+            would not move them.
         sha256: the store that is meant, by its `Store.sha256`; None for whichever is there now. Every process that
             opens it later gets this one, or raises `FormatError`.
         cache_dir, cache_limit: of a store by URL: see `open`.
@@ -185,6 +191,7 @@ class StoreDataset(Dataset[Sample]):
         zero_copy: bool = False,
         decode: Plan | None = None,
         on_error: OnError = "raise",
+        outlines: bool = False,
         sha256: str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_limit: int | None = None,
@@ -200,6 +207,7 @@ class StoreDataset(Dataset[Sample]):
         else:
             self.path = tidied(path)
         self.split_name = split
+        self.outlines = False  # until all is known that is to be checked
         self.transform = transform
         self.transform_of: TransformOf = transform_of
         self.return_as: ReturnAs = return_as
@@ -236,6 +244,8 @@ class StoreDataset(Dataset[Sample]):
         if return_as == "torchvision":
             self._check_detection()
         self._check_plan()
+        self.outlines = outlines
+        self._check_outlines()
 
     @property
     def transform(self) -> Callable[..., Sample] | None:
@@ -245,6 +255,7 @@ class StoreDataset(Dataset[Sample]):
     @transform.setter
     def transform(self, transform: Callable[..., Sample] | None) -> None:
         self._transform = transform
+        self._check_outlines()
         self._draws = transform is not None and _takes_generator(transform)
 
     @property
@@ -358,7 +369,7 @@ class StoreDataset(Dataset[Sample]):
             if name == "image" and (self.decode is not None or is_decoded(self.split.fields[name])):
                 rows, placements, columns[name] = self._decoded(rows, pool, draw)
             else:
-                columns[name] = gather_field(self.split, name, rows, pool)
+                columns[name] = gather_field(self.split, name, rows, pool, outlines=self.outlines)
         columns = {name: columns[name] for name in names}
         dropped = None
         if placements is not None and self.decode is not None:
@@ -487,6 +498,18 @@ class StoreDataset(Dataset[Sample]):
         objects = [field for field in fields if isinstance(field, ObjectsField)]
         if "image" not in self.fields or not objects or not {"boxes", "labels"} <= set(objects[0].values):
             raise refusal("return_as=torchvision", "images and objects with boxes and labels", ", ".join(self.fields))
+
+    def _check_outlines(self) -> None:
+        if not self.outlines:
+            return
+        fields = {name: self.split.fields[name] for name in self.fields}
+        objects = next(iter(of_kind(fields, ObjectsField).values()), None)
+        if "image" not in fields or objects is None or not set(objects.values) & {*LISTS}:
+            raise refusal("outlines", "images, and objects with polygons or rle", ", ".join(self.fields))
+        if taken := objects.values.keys() & {OUTLINE, FRAME}:
+            raise refusal("outlines", f"objects without values of the names {OUTLINE} and {FRAME}", *taken)
+        if self.by_sample:
+            raise refusal("outlines", "no `transform` of samples and no `as_pil`", "one")
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_split", "_pool", "_images")}

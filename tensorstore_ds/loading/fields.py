@@ -14,12 +14,13 @@ from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, Objec
 from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
 from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, map_tensors
+from tensorstore_ds.loading.outlines import with_frames
 from tensorstore_ds.reading.store import Split
 
 ReturnAs = Literal["dict", "tuple", "torchvision"]
-#: What a batch holds of a field: a tensor with a row for each sample; objects; or a list, of keys or of images that
-#: have different sizes.
-Value = torch.Tensor | PackedObjects | list[str] | list[torch.Tensor]
+#: What a batch holds of a field: a tensor with a row for each sample; objects; or a list, of keys, of texts, or of
+#: images that have different sizes.
+Value = torch.Tensor | PackedObjects | list[str] | list[list[str]] | list[torch.Tensor]
 
 
 def is_decoded(field: Field) -> bool:
@@ -41,11 +42,14 @@ def classes_of(fields: Mapping[str, Field]) -> tuple[str, ...]:
 # --- from columns to batches ----------------------------------------------------------------------------------------
 
 
-def gather_field(split: Split, name: str, rows: NDArray[np.int64], pool: BufferPool) -> Value:
+def gather_field(
+    split: Split, name: str, rows: NDArray[np.int64], pool: BufferPool, *, outlines: bool = False
+) -> Value:
     """Some rows of a field that needs no decoding, copied into memory of `pool` by one gather.
 
-    Images are (B, C, H, W) in channels-last memory; objects are `PackedObjects`, keys a list of str; everything else is
-    as it is stored, (B, ...).
+    Images are (B, C, H, W) in channels-last memory; objects are `PackedObjects`, keys a list of str, and texts a
+    list of lists of str; everything else is as it is stored, (B, ...). With `outlines`, objects have
+    what `loading.outlines` draws them by.
     """
     field, column = split.fields[name], split[name]
     if isinstance(field, ArrayField):
@@ -55,7 +59,8 @@ def gather_field(split: Split, name: str, rows: NDArray[np.int64], pool: BufferP
     if isinstance(field, ObjectsField):
         ragged = split.table(name).take(rows)
         values = {value: torch.from_numpy(array) for value, array in ragged.values.items()}
-        return PackedObjects(torch.from_numpy(ragged.offsets), values)
+        packed = PackedObjects(torch.from_numpy(ragged.offsets), values)
+        return with_frames(packed, rows, split.image_shapes[rows, :2]) if outlines else packed
     return [column[row] for row in rows.tolist()]
 
 

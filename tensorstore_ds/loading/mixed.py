@@ -99,6 +99,7 @@ class MixedDataset(StoreDataset):
         # What else a StoreDataset has:
         self.path, self._origin, self._sha256 = first.path, None, None
         self.split_name, self.fields, self.rows = first.split_name, tuple(common), None
+        self.outlines = False
         self.transform, self.transform_of, self.return_as, self.as_pil = transform, transform_of, return_as, as_pil
         self.zero_copy, self.decode, self.on_error = False, first.decode, on_error
         self.replaced, self.epoch = [], 0
@@ -316,6 +317,8 @@ def _part(
         return StoreDataset(part, split, fields=fields, decode=decode, on_error=on_error)
     if part.by_sample or isinstance(part, MixedDataset):
         raise refusal("stores", "data sets of one store, without a transform: give it to the mixture", repr(part))
+    if part.outlines:
+        raise refusal("outlines", "data sets without, because those of a mixture have no split in common", repr(part))
     return part if decode is None else part.with_decode(decode)
 
 

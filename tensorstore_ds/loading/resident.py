@@ -56,6 +56,8 @@ def _obstacle(dataset: StoreDataset, device: torch.device | None) -> str | None:
     if not all(has_fixed_rows(dataset.split.fields[name]) for name in dataset.fields):
         what = "keys, encoded images and images of differing sizes"
         return f"{what} cannot be kept there. Choose other fields, or another `residency`."
+    if dataset.outlines:
+        return "outlines of objects are drawn on the CPU. Leave them out, or choose another `residency`."
     if dataset.decode is not None:
         return "a decode plan works on the CPU. Leave it out, and transform batches on the device."
     return None

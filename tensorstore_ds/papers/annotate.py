@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tensorstore_ds.conversion.licenses import license_expression
 from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.editing.append import locked
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.root import change_root, parse_root
 from tensorstore_ds.options import declarations
@@ -46,12 +48,19 @@ def annotate(
         FormatError: there is no store, or it is damaged.
         OptionError: nothing was given, or the license is no SPDX expression.
         OutputError: the manifest cannot be written; the store is as before.
+        ConversionError: another process changes the store now.
     """
     given = {"license": license, "citation": citation, "description": description}
     texts = {name: _text(name, value) for name, value in given.items() if value is not None}
     if not texts:
         raise OptionError("expected what is to be noted, found nothing: give `license`, `citation` or `description`.")
     store = open_store(path)
+    with locked(store.path):
+        return _replaced(open_store(path), texts)
+
+
+def _replaced(store: Store, texts: Mapping[str, str]) -> Store:
+    """The store with texts by the names of what they are about, in the place of those that it has."""
     with open_file(store.path, "zarr.json") as file:
         data = file.read(MANIFEST_MAX_NBYTES + 1)
     if parse_root(data)[1] != store.sha256:
@@ -71,7 +80,7 @@ def annotate(
         raise OptionError(f"{store.path}: expected a manifest of at most 64 MiB. Choose shorter texts.")
     parse_root(changed)
     write_file(Path(store.path, "zarr.json"), changed)
-    return open_store(path)
+    return open_store(store.path)
 
 
 def _text(name: str, value: str) -> str:

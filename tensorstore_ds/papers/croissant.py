@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tensorstore_ds.format.kinds import KeyField, LabelField, MaskField, ObjectsField
+from tensorstore_ds.format.kinds import KeyField, LabelField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.papers.citing import license_url
@@ -238,6 +238,8 @@ def _preview(facts: Facts, split: str) -> dict[str, Any]:
         if "labels" in field.values:
             told = f"Classes of the objects: indices of classes-{each}."
             found.append(_column(name, split, each, "sc:Integer", told, path="category", shape="-1"))
+    for each in of_kind(fields, TextField):
+        found.append(_column(name, split, each, "sc:Text", "Texts of the image, such as captions.", shape="-1"))
     if of_kind(fields, KeyField):
         found.append(_column(name, split, "key", "sc:Text", "What the sample is called in its source."))
     told = f"Some samples of the split {split}, with small images. The data themselves are in {facts.name}."

@@ -14,7 +14,7 @@ import numpy as np
 from tensorstore_ds import words
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import FormatError, Problem
-from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
+from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.options import declarations
 from tensorstore_ds.papers.answers import Answers
@@ -123,6 +123,7 @@ class Facts:
             "object-detection": "boxes" in objects,
             "keypoint-detection": "keypoints" in objects,
             "image-segmentation": bool(of_kind(fields, MaskField)),
+            "image-to-text": bool(of_kind(fields, TextField)),
         }
         return [task for task, is_one in found.items() if is_one]
 

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, MaskField, ObjectsField
+from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.pictures.contact_sheet import draw_annotations, key_of, picture_of
@@ -66,6 +66,7 @@ def _samples(split: Split, image: str, nbytes: int) -> list[dict[str, Any]]:
         for row in rows:
             sample = _sample(split, row, image)
             nbytes -= sum(len(sample[name]["bytes"]) for name in ("image", "drawn") if name in sample)
+            nbytes -= sum(len(text) for name in _own(split, TextField) for text in sample[name])
             if nbytes < 0 and taken:
                 break
             taken[row] = sample
@@ -88,6 +89,8 @@ def _sample(split: Split, row: int, image: str) -> dict[str, Any]:
         sample[name] = label if label >= 0 else None
     for name in _own(split, ObjectsField):
         sample[name] = _objects(split[name][row], scale)
+    for name in _own(split, TextField):
+        sample[name] = split[name][row]
     if of_kind(split.fields, KeyField):
         sample["key"] = key_of(split, row)
     return sample
@@ -134,6 +137,9 @@ def _columns(split: Split) -> tuple[dict[str, Any], dict[str, Any]]:
         if own:
             types[name] = {part: kind for part, (kind, _) in own.items()}
             features[name] = {part: feature for part, (_, feature) in own.items()}
+    for name in _own(split, TextField):
+        types[name] = ["list", "string"]
+        features[name] = {"feature": {"dtype": "string", "_type": "Value"}, "_type": "Sequence"}
     if of_kind(split.fields, KeyField):
         types["key"], features["key"] = "string", {"dtype": "string", "_type": "Value"}
     return types, features

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, MaskField, ObjectsField
+from tensorstore_ds.errors import OptionError, one_line
+from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.imaging.codecs import own_pixel_limit
@@ -23,6 +23,7 @@ from tensorstore_ds.reading.stored_images import decode_stored
 #: The longer side of a picture, in pixels: of images with objects or masks, of others, and of others that are tiny.
 LARGE, MEDIUM, SMALL = 320, 176, 112
 _TINY = 64  # an image up to this size is magnified by a whole number, without smoothing
+_SHOWN = 200  # characters of a text, most of which do not fit
 
 #: Pixels around and between what is on a sheet, and of a line of text.
 MARGIN, GAP, LINE = 20, 14, 17
@@ -88,6 +89,8 @@ def _cell(split: Split, row: int, image: str, tables: Sequence[str]) -> _Cell:
         "no label" if index == UNLABELLED else class_name(labelled[name].classes, index)
         for name, index in indices.items()
     ]
+    for name in of_kind(split.fields, TextField):
+        labels.append(one_line(next(iter(split[name][row]), "")[:_SHOWN]))
     return _Cell(picture, labels, key)
 
 

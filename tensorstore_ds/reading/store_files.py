@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -182,8 +183,19 @@ def open_file(root: Path, name: str) -> IO[bytes]:
     return os.fdopen(descriptor, "rb")
 
 
+def _check_disk(path: Path) -> None:
+    """Raise `FormatError` if the system cannot tell what is at a path: that nothing is there would be wrong."""
+    try:
+        os.lstat(path / "zarr.json")
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EACCES, errno.ESTALE, errno.ENOMEM):
+            message = f"zarr.json cannot be looked at ({error.strerror}). Check the disk, and who may read it."
+            raise FormatError(Problem(str(path), "not-a-store", message)) from error
+
+
 def _read_root(path: Path) -> tuple[bytes, Identity]:
     if not os.path.lexists(path / "zarr.json"):
+        _check_disk(path)
         what = "this is not a store (it has no zarr.json)" if path.exists() else "there is no such store"
         advice = "Correct the path, or run tsds convert."
         work = path.parent / (path.name if path.suffix == ".partial" else f"{path.name}.partial")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensorstore_ds.archives import COMPRESSED
-from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.archives import UNREAD, plain
+from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.regular_files import entries, exists, is_dir, os_errors
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Format:
 #: Every format that is read from a path, by its name; a page in ``formats/sources/`` describes each.
 FORMATS: Mapping[str, Format] = {
     "arrays": Format("arrays.numpy_files", "ArraysSource", "NumPy's .npy and .npz files"),
+    "beton": Format("beton.source", "BetonSource", "FFCV's .beton files"),
     "cifar": Format("cifar", "CifarSource", "CIFAR-10 and CIFAR-100, binary or pickled"),
     "coco": Format("coco", "CocoSource", "COCO's JSON: boxes, keypoints and segmentations"),
     "cvat": Format("cvat", "CvatSource", "CVAT for images 1.1: XML with shapes"),
@@ -46,9 +47,10 @@ FORMATS: Mapping[str, Format] = {
     "labelstudio": Format("labelstudio", "LabelStudioSource", "Label Studio's JSON export"),
     "list": Format("list.source", "ListSource", "a text or CSV file with a line for each image"),
     "masks": Format("masks", "MaskSource", "images and masks of the same names, or Pascal VOC's"),
+    "mds": Format("mds.source", "MdsSource", "MosaicML Streaming's shards"),
+    "panlabel": Format("panlabel", "PanlabelSource", "39 formats of boxes, through the program panlabel"),
     "parquet": Format("parquet", "ParquetSource", "Parquet with a column of images, as of Hugging Face"),
     "pts": Format("pts", "PtsSource", "300-W and iBUG: a .pts file of facial points for each image"),
-    "mds": Format("mds.source", "MdsSource", "MosaicML Streaming's shards"),
     "voc": Format("voc.source", "VocSource", "Pascal VOC: an XML file for each image"),
     "webdataset": Format("webdataset", "WebDatasetSource", "WebDataset: tar files of images with their labels"),
     "yolo": Format("yolo.source", "YoloSource", "Ultralytics and Darknet: a text file of boxes for each image"),
@@ -57,6 +59,8 @@ FORMATS: Mapping[str, Format] = {
 
 #: An archive of this format is read as one; others are folders.
 _TARS = "webdataset"
+#: The format that `SourceOptions.via` asks for.
+_VIA = "panlabel"
 
 
 def open_source(path: Path, format: str = "auto", options: SourceOptions | None = None) -> Source:
@@ -65,6 +69,7 @@ def open_source(path: Path, format: str = "auto", options: SourceOptions | None 
     Raises:
         SourceError: `no-such-source`, `unreadable-file`, `unknown-format`, `empty-source`, or `ambiguous-format` when
             several recognize it.
+        OptionError: `via` of the options does not go with the format.
     """
     from tensorstore_ds.sources.base import SourceOptions  # imports NumPy, which the list of formats does not need
 
@@ -72,10 +77,17 @@ def open_source(path: Path, format: str = "auto", options: SourceOptions | None 
         is_there = exists(path)
     if not is_there:
         raise SourceError(Problem(str(path), "no-such-source", "there is no such file or folder."))
-    if format == "auto" and path.is_file() and FORMATS[_TARS].load().detect(path):
+    if format == "auto" and path.is_file() and FORMATS[_TARS].load().detect(whole := plain(path)):
+        if whole != path:
+            problem = Problem(str(path), "archive", "expected WebDataset's .tar files, found a compressed one.")
+            raise SourceError(problem, "Decompress it, and name the .tar file.")
         format = _TARS
     if format != _TARS and not path.is_dir() and is_dir(path):
         path = _inside(path)
+    if options is not None and options.via is not None:
+        if format not in ("auto", _VIA):
+            raise OptionError(f"`via`: expected no other format beside it, found {format}. Leave one of them out.")
+        format = _VIA
     names = [format] if format != "auto" else [n for n, each in FORMATS.items() if each.load().detect(path)]
     if len(names) == 1:
         return FORMATS[names[0]].load()(path, options or SourceOptions())
@@ -83,13 +95,16 @@ def open_source(path: Path, format: str = "auto", options: SourceOptions | None 
         problem = Problem(str(path), "ambiguous-format", f"this could be {' or '.join(names)}.")
         raise SourceError(problem, "Name the format with `format`, or convert one data set, by its own folder.")
     if is_dir(path) and not exists(path / "zarr.json"):
+        inner = _inside(path)
+        if inner != path:
+            return open_source(inner, format, options)
         _check_images(path)
     problem = Problem(str(path), "unknown-format", "no known data set format was recognized.")
     raise SourceError(problem, _advice(path))
 
 
 def _inside(path: Path) -> Path:
-    """The one folder at the top of an archive that is around all else, as archives often have it; else the archive.
+    """The one folder at the top of a folder or archive that is around all else, as archives often have it; else `path`.
 
     One that means a split, or a class, is not.
     """
@@ -100,7 +115,7 @@ def _inside(path: Path) -> Path:
     if len(shown) != 1 or not shown[0][1] or shown[0][0].lower() in SPLIT_NAMES:
         return path
     folder = path / shown[0][0]
-    is_around = folder.name == path.stem or any(is_folder for _, is_folder in entries(folder))
+    is_around = folder.name == path.name.partition(".")[0] or any(is_folder for _, is_folder in entries(folder))
     return _inside(folder) if is_around else path
 
 
@@ -126,8 +141,8 @@ def _advice(path: Path) -> str:
     """What to do about a path that no format recognizes."""
     from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 
-    if path.name.lower().endswith(COMPRESSED):
-        return "It seems to be a compressed archive: decompress it, and name the folder, or the .tar file."
+    if path.name.lower().endswith(UNREAD):
+        return "It seems to be an archive: unpack it, and name the folder, or pack it as .zip or .tar."
     if is_dir(path) and exists(path / "zarr.json"):
         return "It seems to be a store: read it as it is, or write it again with tsds repack."
     if path.suffix.lower() in IMAGE_SUFFIXES:

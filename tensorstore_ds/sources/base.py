@@ -6,7 +6,7 @@ A new format is a class derived from `Source`, in a module or a package beside t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -14,11 +14,11 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.errors import Problem
+from tensorstore_ds.errors import OptionError, Problem
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.objects import FLAGS as FLAGS, LISTS as LISTS
 from tensorstore_ds.format.schema import Keypoints
-from tensorstore_ds.options import check, declared, option
+from tensorstore_ds.options import check, declared, meant, option
 
 #: What a source hands to its own `read`: a path, a row number. It must be small: a data set has millions.
 Reference = str | int
@@ -59,6 +59,14 @@ class SourceOptions:
         recorded=False,
     )
 
+    via: str | None = option(
+        "Read boxes by way of the program panlabel (an extra), which knows 39 formats: the name of one, such as kitti, "
+        "create-ml or openimages; or auto.",
+        default=None,
+        shown="formats that are read without it",
+        recorded=False,
+    )
+
     def __post_init__(self) -> None:
         check(self)
 
@@ -76,6 +84,7 @@ class Sample:
         masks: for each field of kind `mask` a file's path, class indices (H, W), or a PIL image: gray, or with a
             palette, whose indices are the classes. Of the image's size as it is shown.
         arrays: further fields, one array each.
+        texts: any number of texts for each field of kind `text`, such as captions; none where a name is missing.
         annotated_size: (height, width) that the annotation gives; it is compared with the image.
         annotation: the file that the objects are from, which errors name, if it is theirs alone.
         left_out: what a Python object has besides, and is not stored.
@@ -88,6 +97,7 @@ class Sample:
     objects: Objects | None = None
     masks: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     annotated_size: tuple[int, int] | None = None
     annotation: str = ""
     left_out: tuple[Problem, ...] = ()
@@ -158,6 +168,15 @@ class Source(Protocol):
         """The key of the image that a sample is a part of: its own where it is all of one."""
         return self.key(split, reference)
 
+    def column(self, name: str) -> Callable[[str, Reference], str]:
+        """The function that says what a sample of a split has in a column of the source, as text; nothing where it has
+        nothing there. Known after `scan`; the column need not be stored.
+
+        Raises:
+            OptionError: there is no such column.
+        """
+        raise no_column(self, name)
+
     def files(self, reference: Reference) -> tuple[str, ...]:
         """The files that only this sample is made from, such as its image; none where samples share all files."""
         return (f"{self.images}/{self.key('', reference)}",) if isinstance(reference, str) else ()
@@ -170,3 +189,11 @@ class Source(Protocol):
         changes no other sample. A source without any file, own or common, is always converted anew.
         """
         return ()
+
+
+def no_column(source: Source, name: str, columns: Iterable[str] = ()) -> OptionError:
+    """The error where samples are divided by a column that their source has not, but has others."""
+    names = list(columns)
+    found = f"the format {source.name} has none" if not names else f"{', '.join(names)[:200]} are there"
+    message = f"`split_by`: expected a column of {source.path.name}, found {name!r}: {found}."
+    return OptionError(message + meant(name, names))

@@ -1,12 +1,13 @@
-"""COCO's JSON: boxes, keypoints and segmentations of the images of a split: formats/sources/coco.md."""
+"""COCO's JSON: boxes, keypoints, segmentations and captions of the images of a split: formats/sources/coco.md."""
 
 from __future__ import annotations
 
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError, one_line
-from tensorstore_ds.format.kinds import OBJECT_VALUES, ObjectsField
+from tensorstore_ds.format.kinds import OBJECT_VALUES, ObjectsField, TextField
+from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.imaging.outlines import joined_polygons, parse_counts
 from tensorstore_ds.regular_files import entries, is_dir, is_file, open_file, os_errors, read_file, read_head
@@ -31,8 +33,10 @@ _HEAD = 4096
 _BEGINNING = re.compile(rb'\s*\{\s*"(info|licenses|images|annotations|categories|type)"\s*:')
 _SNIFFED = 20  # JSON files of a folder whose beginning is looked at
 #: What the names of COCO's own files begin with: those that are read, the richest first; and those that are not.
-_PREFIXES = ("instances_", "person_keypoints_", "stuff_")
-_OTHERS = {"captions_": "captions", "image_info_": "no annotations", "panoptic_": "masks as PNG files"}
+_PREFIXES = ("instances_", "person_keypoints_", "stuff_", "captions_")
+#: The field of captions.
+_CAPTIONS = "captions"
+_OTHERS = {"image_info_": "no annotations", "panoptic_": "masks as PNG files"}
 #: Names of files that say nothing; the folder may.
 _PLAIN = frozenset({"", "_annotations", "annotations", "annotation", "coco", "labels", "result", "default"})
 #: Folders of images that are tried, beside that of the file; {} is the name of the split, in several ways.
@@ -68,6 +72,7 @@ class _Annotation(msgspec.Struct):
     area: float | None = None
     segmentation: msgspec.Raw = msgspec.Raw()
     keypoints: msgspec.Raw = msgspec.Raw()
+    caption: msgspec.Raw = msgspec.Raw()
     id: int | str | None = None
 
 
@@ -96,9 +101,12 @@ class _Split:
         bad: what is wrong with an image, by its number.
         references: of the images that are sound.
         values: those of `OBJECT_VALUES` that some object has.
+        captions: the path of the file that has the captions, which may be the same.
+        has_objects, has_captions: whether there are some.
     """
 
     json: str
+    captions: str
     names: dict[int | str, str] = field(default_factory=dict)
     keypoints: dict[int | str, list[str]] = field(default_factory=dict)
     skeleton: dict[tuple[str, str], None] = field(default_factory=dict)
@@ -107,12 +115,14 @@ class _Split:
     bad: dict[int, list[Problem]] = field(default_factory=dict)
     references: PackedStrings = field(default_factory=PackedStrings)
     values: set[str] = field(default_factory=lambda: {"boxes", "labels"})
+    has_objects: bool = False
+    has_captions: bool = False
     problems: list[Problem] = field(default_factory=list)
     left_out: list[Problem] = field(default_factory=list)
 
 
 class CocoSource(Source):
-    """A reference is an image's path, its height and width, and begin and end of each of its annotations in the file.
+    """A reference is an image's path, its height and width, and begin and end of each of its objects and captions.
 
     `read` reads these alone, so that no process keeps the annotations of all images.
     """
@@ -124,7 +134,7 @@ class CocoSource(Source):
         self._root = path.parent if is_file(path) else path  # what the paths of JSON files are relative to
         above = is_file(path) and self._root.name == "annotations"
         self.images = options.images or (self._root.parent if above else self._root)
-        self._jsons: dict[str, str] = {}  # by split
+        self._jsons: dict[str, tuple[str, str]] = {}  # by split, those of the objects and of the captions
         self._labels: dict[str, dict[int | str, int]] = {}  # by split, those of the ids of categories
         self._points: dict[str, dict[int | str, tuple[int, ...]]] = {}  # the places of a category's keypoints
         self._keypoints = 0
@@ -136,47 +146,62 @@ class CocoSource(Source):
         return bool(find(path))
 
     def scan(self) -> Contents:
-        """Read every file once: its images, and of its annotations all but the segmentations."""
+        """Read every file once: its images, and of its annotations all but segmentations and captions."""
         jsons = find(self.path)
         if not jsons:
             message = "expected JSON files of COCO in this folder or one level below, found none."
             raise SourceError(Problem(str(self.path), "empty-source", message))
         chosen, left_out = _choose(jsons)
-        splits = {split: self._read_file(split, json) for split, json in chosen.items()}
+        splits = {split: self._read_file(split, *each) for split, each in chosen.items()}
         problems = [problem for each in splits.values() for problem in each.problems]
         left_out += [problem for each in splits.values() for problem in each.left_out]
         used = {name: each for name, each in splits.items() if len(each.references)}
         if not used:
             raise SourceError(problems or Problem(str(self.path), "empty-source", "no image is listed."))
         left_out += _not_listed(self.images, {path for each in splits.values() for path in each.paths})
-        self._jsons = {name: each.json for name, each in used.items()}
-        fields = {"objects": self._field(used)}
+        self._jsons = {name: (each.json, each.captions) for name, each in used.items()}
+        fields: dict[str, Field] = {}
+        has_captions = any(each.has_captions for each in used.values())
+        if not has_captions or any(each.has_objects for each in used.values()):
+            fields["objects"] = self._field(used)
+        if has_captions:
+            fields[_CAPTIONS] = TextField()
         references = {name: each.references for name, each in used.items()}
         return Contents(fields, references, None, tuple(problems), tuple(left_out))
 
     def common_files(self) -> tuple[Path, ...]:
-        return tuple(self._root / json for json in self._jsons.values())
+        return tuple(self._root / json for json in dict.fromkeys(chain.from_iterable(self._jsons.values())))
 
     def read(self, split: str, reference: Reference) -> Sample:
-        image, size, places = str(reference).split("\0")
-        json = self._jsons[split]
-        rows, left_out = list[_Object](), dict[Problem, None]()
-        with open_file(self._root / json, json) as file:
-            for place in filter(None, places.split(",")):
-                begin, end = map(int, place.split(":"))
-                file.seek(begin)
-                rows.append(_object(file.read(end - begin), json, self._labels[split], left_out))
-        objects = self._arrays(rows, split, json)
+        image, size, places, captions = str(reference).split("\0")
+        json, captions_json = self._jsons[split]
+        left_out = dict[Problem, None]()
+        objects = None
+        if self._values:
+            rows = [_object(text, json, self._labels[split], left_out) for text in self._read_at(json, places)]
+            objects = self._arrays(rows, split, json)
+        texts = [_caption(text, captions_json) for text in self._read_at(captions_json, captions)]
         height, width = map(int, size.split("x"))
         annotated = (height, width) if height and width else None
         return Sample(
             image,
             f"{self.images}/{image}",
             objects=objects,
+            texts={_CAPTIONS: texts} if texts else {},
             annotated_size=annotated,
             annotation=json,
             left_out=tuple(left_out),
         )
+
+    def _read_at(self, json: str, places: str) -> Iterator[bytes]:
+        """The annotations at some places of a file."""
+        if not places:
+            return
+        with open_file(self._root / json, json) as file:
+            for place in places.split(","):
+                begin, end = map(int, place.split(":"))
+                file.seek(begin)
+                yield file.read(end - begin)
 
     def _field(self, splits: Mapping[str, _Split]) -> ObjectsField:
         """The field of the objects of all splits; notes what `read` needs for it."""
@@ -235,28 +260,45 @@ class CocoSource(Source):
 
     # --- one file ---
 
-    def _read_file(self, split: str, json: str) -> _Split:
-        data = read_file(self._root / json, json, FILE_LIMIT)
-        try:
-            file = msgspec.json.decode(data, type=_File)
-        except _ERRORS as error:
-            message = f"expected COCO's JSON, found another one: {_said(error)}."
-            raise SourceError(Problem(json, "annotation", message)) from error
-        found = _Split(json)
+    def _read_file(self, split: str, json: str, captions: str) -> _Split:
+        """What a file says, and of its images the captions in another one, where there is another one."""
+        data, file = self._parse(json)
+        found = _Split(json, captions)
         _note_categories(file.categories, found)
-        images = list(_parsed(file.images, found))
-        self._note_images(images, self._find_images(split, json, images), found)
-        begins, ends, owners = _places(data, file.annotations, found)
-        order = np.argsort(owners, kind="stable")
-        edges = np.searchsorted(owners[order], np.arange(len(images) + 1)).tolist()
-        places = [f"{a}:{b}" for a, b in zip(begins[order].tolist(), ends[order].tolist(), strict=True)]
+        images = list(_parsed(file.images, json, found.problems))
+        prefix = self._find_images(split, json, images)
+        self._note_images(images, prefix, found)
+        objects, texts = _places(data, file.annotations, found)
+        if captions != json:
+            texts = self._read_captions(captions, prefix, found)
+        found.has_objects, found.has_captions = len(objects) > 0, len(texts) > 0
+        places, quoted = (_of_images(table, len(images)) for table in (objects, texts))
         found.references.extend(
-            f"{path}\0{image.height or 0}x{image.width or 0}\0{','.join(places[edges[i] : edges[i + 1]])}"
+            f"{path}\0{image.height or 0}x{image.width or 0}\0{places(i)}\0{quoted(i)}"
             for i, (path, image) in enumerate(zip(found.paths, images, strict=True))
             if i not in found.bad
         )
         found.problems += [problem for i in sorted(found.bad) for problem in found.bad[i]]
         return found
+
+    def _parse(self, json: str) -> tuple[bytes, _File]:
+        data = read_file(self._root / json, json, FILE_LIMIT)
+        try:
+            return data, msgspec.json.decode(data, type=_File)
+        except _ERRORS as error:
+            message = f"expected COCO's JSON, found another one: {_said(error)}."
+            raise SourceError(Problem(json, "annotation", message)) from error
+
+    def _read_captions(self, json: str, prefix: str, found: _Split) -> NDArray[np.int64]:
+        """The captions in a file of the same images, which need not have the same ids: as of `_places`."""
+        data, file = self._parse(json)
+        numbers = {path: i for i, path in enumerate(found.paths)}
+        own = _Split(json, json, paths=found.paths, problems=found.problems, left_out=found.left_out)
+        for image in _parsed(file.images, json, found.problems):
+            path = inside(image.file_name, prefix)
+            if path in numbers:
+                own.numbers[image.id] = numbers[path]
+        return _places(data, file.annotations, own)[1]
 
     def _find_images(self, split: str, json: str, images: Sequence[_Image]) -> str:
         """The folder, with ``/`` at its end, in which most of the first images are."""
@@ -294,13 +336,21 @@ class CocoSource(Source):
             found.numbers.setdefault(image.id, i)
 
 
-def _parsed(images: Sequence[msgspec.Raw], found: _Split) -> Iterator[_Image]:
+def _of_images(table: NDArray[np.int64], images: int) -> Callable[[int], str]:
+    """Of the rows begin, end and image, (n, 3), those of an image as a text."""
+    table = table[np.argsort(table[:, 2], kind="stable")]
+    edges = np.searchsorted(table[:, 2], np.arange(images + 1)).tolist()
+    places = [f"{a}:{b}" for a, b in table[:, :2].tolist()]
+    return lambda i: ",".join(places[edges[i] : edges[i + 1]])
+
+
+def _parsed(images: Sequence[msgspec.Raw], json: str, problems: list[Problem]) -> Iterator[_Image]:
     for i, raw in enumerate(images, 1):
         try:
             yield msgspec.json.decode(raw, type=_Image)
         except _ERRORS as error:
             message = f"expected an image with id and file_name, found {_said(error)}. Correct it, or remove it."
-            found.problems.append(Problem(f"{found.json}: image {i}", "annotation", message))
+            problems.append(Problem(f"{json}: image {i}", "annotation", message))
 
 
 def _note_categories(categories: Sequence[_Category], found: _Split) -> None:
@@ -323,12 +373,12 @@ def _note_categories(categories: Sequence[_Category], found: _Split) -> None:
 
 def _places(
     data: bytes, annotations: Sequence[msgspec.Raw], found: _Split
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Begin and end of each annotation in the file, (n,), and the number of its image; notes what they have."""
-    rows = array("q")
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of objects and of captions begin and end in the file and number of the image, (n, 3); notes what they have."""
+    rows, texts = array("q"), array("q")
     start = _address(data)
     decode = msgspec.json.Decoder(_Annotation).decode
-    captions = 0
+    others = 0
     for i, raw in enumerate(annotations, 1):
         where = f"{found.json}: annotation {i}"
         try:
@@ -338,26 +388,35 @@ def _places(
             found.problems.append(Problem(where, "annotation", message))
             continue
         owner = found.numbers.get(each.image_id)
-        if each.bbox is None and each.category_id is None:
-            captions += 1
+        is_other = each.bbox is None and each.category_id is None
+        if is_other and not memoryview(each.caption):
+            others += 1
         elif owner is None:
             message = f"expected the id of an image, found {each.image_id}. Add the image, or remove this."
             found.problems.append(Problem(where, "no-image", message))
+        elif is_other:
+            begin, end = _extent(raw, start)
+            texts.extend((begin, end, owner))
         elif each.bbox is None or each.category_id not in found.names:
             what, got = ("a box", "none") if each.bbox is None else ("the id of a category", str(each.category_id))
             reason = "annotation" if each.bbox is None else "unknown-class"
             problem = Problem(found.paths[owner], reason, f"{where}: expected {what}, found {got}.")
             found.bad.setdefault(owner, []).append(problem)
         else:
-            view = memoryview(raw)
-            begin = _address(view) - start
-            rows.extend((begin, begin + len(view), owner))
+            begin, end = _extent(raw, start)
+            rows.extend((begin, end, owner))
             _note_values(each, found.values)
-    if captions:
-        message = f"not stored: {captions:,} annotations without a box, such as captions."
+    if others:
+        message = f"not stored: {others:,} annotations without a box or a caption."
         found.left_out.append(Problem(found.json, "not-listed", message))
-    table = np.array(rows, np.int64).reshape(-1, 3)
-    return table[:, 0], table[:, 1], table[:, 2]
+    return np.array(rows, np.int64).reshape(-1, 3), np.array(texts, np.int64).reshape(-1, 3)
+
+
+def _extent(raw: msgspec.Raw, start: int) -> tuple[int, int]:
+    """Begin and end of a part of the file that was decoded, which begins at an address."""
+    view = memoryview(raw)
+    begin = _address(view) - start
+    return begin, begin + len(view)
 
 
 def _address(buffer: bytes | memoryview) -> int:
@@ -429,6 +488,16 @@ def _object(text: bytes, json: str, labels: Mapping[int | str, int], left_out: d
     )
 
 
+def _caption(text: bytes, json: str) -> str:
+    """The caption in an annotation of its JSON."""
+    try:
+        caption: str = msgspec.json.decode(msgspec.json.decode(text, type=_Annotation).caption, type=str)
+    except _ERRORS as error:
+        message = f"expected a caption, found {_said(error)}: {text[:80].decode(errors='replace')}."
+        raise SourceError(Problem(json, "annotation", message)) from error
+    return caption
+
+
 def _runs(given: _Runs) -> NDArray[np.uint32]:
     """(n,) runs, which must add up to the size that is given with them."""
     if isinstance(given.counts, str):
@@ -475,7 +544,9 @@ def _is_coco(path: Path) -> bool:
     if path.suffix.lower() != ".json" or path.name.startswith("."):
         return False
     try:
-        return is_file(path) and _BEGINNING.match(read_head(path, _HEAD)) is not None
+        head = read_head(path, _HEAD) if is_file(path) else b""
+        is_whole = len(head) < _HEAD  # such as Label Studio's notes of the classes, beside files of YOLO
+        return _BEGINNING.match(head) is not None and not (is_whole and b'"images"' not in head)
     except (OSError, SourceError):
         return False
 
@@ -497,9 +568,10 @@ def _stem(json: str) -> str:
     return stem
 
 
-def _choose(jsons: Sequence[str]) -> tuple[dict[str, str], list[Problem]]:
-    """The file of each split; and those that are not read."""
+def _choose(jsons: Sequence[str]) -> tuple[dict[str, tuple[str, str]], list[Problem]]:
+    """The file of each split, and that of its captions, which may be the same; and those that are not read."""
     left_out: list[Problem] = []
+    captions = {short_name(json): json for json in jsons if PurePosixPath(json).name.startswith(f"{_CAPTIONS}_")}
     best: dict[str, tuple[int, str]] = {}
     for json in jsons:
         name = PurePosixPath(json).name
@@ -508,16 +580,17 @@ def _choose(jsons: Sequence[str]) -> tuple[dict[str, str], list[Problem]]:
         if other is not None and len(jsons) > 1:
             left_out.append(Problem(json, "no-more-annotated", f"not stored: it has {other}."))
         elif (known := best.get(short_name(json))) is None or rank < known[0]:
-            if known is not None:
+            if known is not None and known[1] != captions.get(short_name(json)):
                 left_out.append(_poorer(known[1], json))
             best[short_name(json)] = rank, json
-        else:
+        elif json != captions.get(short_name(json)):
             left_out.append(_poorer(json, known[1]))
     texts = {short: _split_of(short, len(best)) for short in best}
     if len(set(texts.values())) < len(texts):  # train2014 and train2017
         texts = {short: short for short in best}
     names = split_names(texts.values())
-    return {names[texts[short]]: json for short, (_, json) in best.items()}, left_out
+    chosen = {names[texts[short]]: (json, captions.get(short, json)) for short, (_, json) in best.items()}
+    return chosen, left_out
 
 
 def _poorer(json: str, other: str) -> Problem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
-from tensorstore_ds.format.kinds import LabelField, ObjectsField
+from tensorstore_ds.format.kinds import LabelField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import is_file
@@ -141,6 +141,15 @@ class JoinedSource(Source):
     def key(self, split: str, reference: Reference) -> str:
         return str(reference).partition("\0")[0]
 
+    def column(self, name: str) -> Callable[[str, Reference], str]:
+        values = [source.column(name) for source in self._sources]
+
+        def value(split: str, reference: Reference) -> str:
+            _, i, own = self._own(str(reference))
+            return values[i](split, own)
+
+        return value
+
     def files(self, reference: Reference) -> tuple[str, ...]:
         _, i, own = self._own(str(reference))
         return self._sources[i].files(own)
@@ -195,16 +204,18 @@ class JoinedSource(Source):
             classes = tuple(
                 dict.fromkeys(new for field in own for old in _classes(field) if (new := self._class_map.get(old, old)))
             )
+            if isinstance(first, LabelField | ObjectsField) and first.classes and not classes:
+                raise OptionError(f"`class_map`: expected classes that stay in {name}, found none.")
             if isinstance(first, LabelField):
                 without = [source.path.name for field, source in zip(own, self._sources, strict=True) if field is None]
                 notes += [f"{each} has no labels: its samples are stored without one." for each in without]
                 fields[name] = replace(first, classes=classes)
             elif isinstance(first, ObjectsField):
                 fields[name] = self._joined_objects(own, classes, notes)
+            elif isinstance(first, TextField):
+                fields[name] = first
             else:
                 fields[name] = self._same(name, own)
-            if isinstance(first, LabelField | ObjectsField) and first.classes and not classes:
-                raise OptionError(f"`class_map`: expected classes that stay in {name}, found none.")
         return fields
 
     def _joined_objects(self, own: Sequence[Field | None], classes: tuple[str, ...], notes: list[str]) -> ObjectsField:

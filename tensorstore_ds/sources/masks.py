@@ -16,7 +16,7 @@ from tensorstore_ds.imaging.codecs import decode_mask
 from tensorstore_ds.regular_files import TEXT_LIMIT, entries, is_dir, is_file, read_file
 from tensorstore_ds.sources import coco
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source
-from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
+from tensorstore_ds.sources.files import PackedStrings, encoding_problem, find_file, walk_files
 from tensorstore_ds.sources.names import number_classes, read_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, split_names
 
@@ -157,7 +157,7 @@ class MaskSource(Source):
 
 
 def find(root: Path) -> list[_Folders]:
-    """The folders of images and masks of a source: one pair, or one for each split."""
+    """The folders of images and masks of a source: one pair, or one for each split; none if they hold none."""
     for prefix in ("", *(f"{path.relative_to(root).as_posix()}/" for path in _below(root))):
         for images, masks in _LAYOUTS:
             if is_dir(root / prefix / images) and is_dir(root / prefix / masks):
@@ -167,7 +167,8 @@ def find(root: Path) -> list[_Folders]:
                     tops = [top for top in tops if is_dir(root / top / images) and is_dir(root / top / masks)]
                     names = split_names(tops)
                     pairs = [_Folders(f"{top}/{images}/", f"{top}/{masks}/", names[top]) for top in tops]
-                return pairs
+                is_one = any(find_file(root / pair.masks, IMAGE_SUFFIXES)[0] for pair in pairs)
+                return pairs if is_one else []  # else annotations is a folder of XML
     return []
 
 

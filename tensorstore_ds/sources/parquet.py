@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -14,23 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.format.kinds import TextField
 from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.regular_files import check_machine, open_file, os_errors, read_head
-from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions, no_column
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
 from tensorstore_ds.sources.json_files import MemberError, parse_object
 from tensorstore_ds.sources.list.table import LABEL_NAMES
 from tensorstore_ds.sources.paths import inside
 from tensorstore_ds.sources.row_table import CATEGORY_NAMES, ClassNames, RowTable, label_of, struct_objects
+from tensorstore_ds.sources.samples import TEXT_NAMES, texts_of
 from tensorstore_ds.sources.splits import numbered_splits
 
 _IMAGE_NAMES = ("image", "img", "image_bytes", "jpg", "jpeg", "png", "webp")
 _OBJECTS_NAMES = ("objects", "annotations")
 _RESERVED = frozenset({"image", "key", "size", "objects", "label", "mask"})
 _METADATA_LIMIT = 16 << 20
+#: In a schema's metadata: JSON with the field of the objects as a store has it, for the names of keypoints.
+METADATA = "tsds"
 _ADVICE = "Write the file again, or download it again."
 
 Row = Mapping[str, Any]
@@ -47,6 +51,7 @@ class ParquetSource(Source):
         self._table = RowTable()
         self._image, self._label, self._objects = "", "", ""  # names of columns
         self._numbers: dict[str, tuple[str, str, tuple[int, ...]]] = {}  # column -> field, dtype and shape
+        self._texts: dict[str, str] = {}  # column -> field
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -88,24 +93,47 @@ class ParquetSource(Source):
             raise SourceError(problems or missing)
         fields: dict[str, Field] = self._table.fields(self.options, str(self.path))
         fields |= {field: ArrayField(ArraySpec(dtype, shape)) for field, dtype, shape in self._numbers.values()}
+        fields |= {field: TextField() for field in self._texts.values()}
         references = {split: PackedStrings(_keyed(split, each)) for split, each in rows.items()}
         return Contents(fields, references, None, tuple(problems), tuple(left_out), notes)
 
     def read(self, split: str, reference: Reference) -> Sample:
-        key, _, numbers = str(reference).partition("\0")
-        file, group, row = map(int, numbers.split())
+        columns = tuple(filter(None, self._columns))
+        values, where = self._values(reference, columns)
+        return self._sample(self.key(split, reference), values, where)
+
+    def column(self, name: str) -> Callable[[str, Reference], str]:
+        import pyarrow.types as kinds
+
+        for i, file in enumerate(self._files):
+            with _opened(file, self._where(i)) as parquet:
+                schema = parquet.schema_arrow
+            if schema.names.count(name) != 1:
+                raise no_column(self, name, schema.names)
+            kind = schema.field(name).type
+            if kinds.is_nested(kind) or kinds.is_binary(kind) or kinds.is_large_binary(kind):
+                message = f"expected numbers or texts in the column {name}, found {str(kind)[:80]}."
+                raise OptionError(f"`split_by`: {message}")
+
+        def value(split: str, reference: Reference) -> str:
+            found = self._values(reference, (name,))[0][name]
+            return "" if found is None else str(found)
+
+        return value
+
+    def _values(self, reference: Reference, columns: tuple[str, ...]) -> tuple[Row, str]:
+        """Some columns of a row, and how errors name it."""
+        file, group, row = map(int, str(reference).rpartition("\0")[2].split())
         where = f"{self._where(file)} (group {group}, row {row})"
         with os_errors(where):
             status = self._files[file].stat()
-        columns = tuple(name for name in (self._image, self._label, self._objects, *self._numbers) if name)
         identity = (status.st_ino, status.st_size, status.st_mtime_ns)
         table = _group(self._files[file], self._where(file), identity, group, columns)
         if row >= table.num_rows:
             message = f"expected row {row}, found {table.num_rows} rows. Do not change a source while it is read."
             raise SourceError(Problem(where, "packed-file", message))
         with _damage(where):
-            values = {name: table.column(name)[row].as_py() for name in columns}
-        return self._sample(key, values, where)
+            return {name: table.column(name)[row].as_py() for name in columns}, where
 
     def files(self, reference: Reference) -> tuple[str, ...]:
         return ()
@@ -118,6 +146,10 @@ class ParquetSource(Source):
         return file.name if file == self.path else file.relative_to(self.path).as_posix()
 
     # --- columns ---
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        return self._image, self._label, self._objects, *self._numbers, *self._texts
 
     def _learn(self, schema: Any, where: str) -> list[Problem]:
         """Decide what each column is; returns those that are not stored."""
@@ -140,8 +172,11 @@ class ParquetSource(Source):
         for name in schema.names:
             if name in _OBJECTS_NAMES and not self._objects and {"bbox", "keypoints"} & _members(schema, name).keys():
                 self._objects = name
+                given = _metadata(schema, METADATA, where)
+                self._table.give({n: given[n] for n in given if n == "objects"}, f"{where}: {METADATA}")
                 category = next((each for each in CATEGORY_NAMES if each in _members(schema, name)), "")
-                self._table.categories = ClassNames(_class_names(_inner(features.get(name), category)))
+                classes = _class_names(_inner(features.get(name), category))
+                self._table.categories.given = classes or self._table.categories.given
                 self._table.has_objects = True
         left_out = []
         fields: set[str] = set()
@@ -150,7 +185,10 @@ class ParquetSource(Source):
                 continue
             field = re.sub(r"[^a-z0-9_-]", "_", column.name.lower())[:64]
             dtype, shape = _numbers(column.type)
-            if dtype and NAME.fullmatch(field) and field not in _RESERVED | fields:
+            if field in TEXT_NAMES - fields and _is_text(_element(column.type)):
+                self._texts[column.name] = field
+                fields.add(field)
+            elif dtype and NAME.fullmatch(field) and field not in _RESERVED | fields:
                 self._numbers[column.name] = field, dtype, shape
                 fields.add(field)
             else:
@@ -159,7 +197,7 @@ class ParquetSource(Source):
         return left_out
 
     def _check_same(self, first: Any, schema: Any, where: str) -> None:
-        for name in (self._image, self._label, self._objects, *self._numbers):
+        for name in self._columns:
             found = schema.field(name).type if schema.names.count(name) == 1 else "none, or several"
             if name and found != first.field(name).type:
                 message = (
@@ -215,12 +253,13 @@ class ParquetSource(Source):
             if self._label:
                 known = label_of(values[self._label], self._label)
                 label = UNLABELLED if known is None else self._table.labels.index(known, where)
+            texts = {field: _texts(name, values[name]) for name, field in self._texts.items()}
             arrays = {
                 field: _array(name, values[name], dtype, shape) for name, (field, dtype, shape) in self._numbers.items()
             }
         except MemberError as error:
             raise SourceError(Problem(where, "annotation", f"{error}. Correct the row.")) from error
-        return Sample(key, image, label, self._table.arrays(objects, where), arrays=arrays)
+        return Sample(key, image, label, self._table.arrays(objects, where), arrays=arrays, texts=texts)
 
 
 def _keyed(split: str, rows: Sequence[tuple[object, str]]) -> Iterator[str]:
@@ -236,6 +275,13 @@ def _array(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> NDArray
     if value is None or (shape and None in value):
         raise MemberError(f"expected numbers in {name}, found null")
     return np.asarray(value).astype(dtype).reshape(shape)
+
+
+def _texts(name: str, value: object) -> tuple[str, ...]:
+    texts = texts_of(value)
+    if texts is None:
+        raise MemberError(f"expected texts in {name}, found null among them")
+    return texts
 
 
 # --- schemas --------------------------------------------------------------------------------------------------------
@@ -267,10 +313,15 @@ def _members(schema: Any, name: str) -> dict[str, Any]:
     """The types of the members of a struct, or of the structs in a list."""
     import pyarrow.types as kinds
 
-    kind = schema.field(name).type
-    if kinds.is_list(kind) or kinds.is_large_list(kind):
-        kind = kind.value_type
+    kind = _element(schema.field(name).type)
     return {each.name: each.type for each in kind} if kinds.is_struct(kind) else {}
+
+
+def _element(kind: Any) -> Any:
+    """The type of the elements of a list; another type as it is."""
+    import pyarrow.types as kinds
+
+    return kind.value_type if kinds.is_list(kind) or kinds.is_large_list(kind) else kind
 
 
 def _is_text(kind: Any) -> bool:
@@ -294,13 +345,18 @@ def _numbers(kind: Any) -> tuple[str, tuple[int, ...]]:
 
 def _features(schema: Any, where: str) -> dict[str, Any]:
     """What Hugging Face's metadata say of the columns."""
-    data = (schema.metadata or {}).get(b"huggingface", b"{}")
+    info = _metadata(schema, "huggingface", where).get("info")
+    features = info.get("features") if isinstance(info, dict) else None
+    return features if isinstance(features, dict) else {}
+
+
+def _metadata(schema: Any, name: str, where: str) -> dict[str, Any]:
+    """The JSON of this name in the schema's metadata; empty where there is none."""
+    data = (schema.metadata or {}).get(name.encode(), b"{}")
     if len(data) > _METADATA_LIMIT:
         message = f"expected metadata of at most {_METADATA_LIMIT:,} bytes, found {len(data):,}."
         raise SourceError(Problem(where, "packed-file", message), _ADVICE)
-    info = parse_object(data, f"{where}: huggingface").get("info")
-    features = info.get("features") if isinstance(info, dict) else None
-    return features if isinstance(features, dict) else {}
+    return parse_object(data, f"{where}: {name}")
 
 
 def _below_lists(feature: Any) -> Any:

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.errors import FormatError, Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
+from tensorstore_ds.format.manifest_parser import parse_fields
+from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.base import FLAGS, LISTS, Objects, SourceOptions
 from tensorstore_ds.sources.json_files import MemberError, kind
 from tensorstore_ds.sources.names import flip_pairs, number_classes, order_classes
@@ -67,7 +69,8 @@ def row_objects(members: Mapping[str, Any], labels: Sequence[Label] | None) -> R
 
 
 def struct_objects(value: Any) -> RowObjects:
-    """The objects of a row: lists in a struct, or a list of structs, with `bbox` x y width height.
+    """The objects of a row: lists in a struct, or a list of structs, with `bbox` x y width height; `polygons` are lists
+    of corners x y, any number for each object.
 
     Raises:
         MemberError: something is null, or has another form.
@@ -79,7 +82,9 @@ def struct_objects(value: Any) -> RowObjects:
             raise MemberError("expected objects, found null among them")
         value = {name: [each[name] for each in value] for name in (value[0] if value else {})}
     boxes = value.get("bbox")
-    members = {name: value[name] for name in ("keypoints", "area", *FLAGS) if value.get(name) is not None}
+    members = {
+        name: value[name] for name in ("keypoints", "visibility", "area", "rle", *FLAGS) if value.get(name) is not None
+    }
     members |= {
         name: [int(each) if isinstance(each, bool) else each for each in members[name]]
         for name in FLAGS
@@ -89,6 +94,8 @@ def struct_objects(value: Any) -> RowObjects:
         if any(each is None or len(each) != 4 or None in each for each in boxes):
             raise MemberError("expected bbox with x, y, width and height, found others")
         members["boxes"] = [[x, y, x + width, y + height] for x, y, width, height in boxes]
+    if (polygons := value.get("polygons")) is not None:
+        members["polygons"] = [_joined(each) for each in polygons] if isinstance(polygons, list) else polygons
     category = next((name for name in CATEGORY_NAMES if value.get(name) is not None), None)
     labels: list[Label] | None = None
     if category is not None:
@@ -97,6 +104,14 @@ def struct_objects(value: Any) -> RowObjects:
         if len(labels) != len(found):
             raise MemberError(f"expected a {category} for each object, found none")
     return row_objects(members, labels)
+
+
+def _joined(polygons: Any) -> list[list[float | None]]:
+    """The corners of an object's polygons, with one of None between two."""
+    if not isinstance(polygons, list) or not all(isinstance(each, list) for each in polygons):
+        raise MemberError(f"expected polygons, lists of corners x y, found {kind(polygons)}")
+    gap: list[float | None] = [None, None]
+    return [corner for i, polygon in enumerate(polygons) for corner in ([gap] * (i > 0) + polygon)]
 
 
 def _with_nan(value: Any) -> Any:
@@ -131,7 +146,15 @@ class ClassNames:
             raise MemberError(f"expected one name of class {label}, found {self.named[label]!r} and {name!r}")
 
     def choose(self, wanted: tuple[str, ...] | None, where: str) -> tuple[str, ...]:
-        """The class names, as they are given or as they occur; raises as `order_classes` and `number_classes` do."""
+        """The class names, as they are given or as they occur; raises as `order_classes` and `number_classes` do, and
+        `unknown-class` for a number that is given one name and has another.
+        """
+        for number, name in self.named.items() if wanted is None else ():
+            if self.given and self.given[number : number + 1] not in ((), (name,)):
+                message = f"expected {', '.join(self.given)[:200]} as classes, found {name} as that of number {number}."
+                raise SourceError(
+                    Problem(where, "unknown-class", message), "Correct the list: its first name is label 0."
+                )
         as_texts = {str(number) for number in self.numbers - {UNLABELLED}}
         if self.texts or (wanted is not None and self.numbers and as_texts <= set(wanted)):
             classes = order_classes(self.texts | as_texts, wanted or self.given, where)
@@ -179,6 +202,29 @@ class RowTable:
         self.values: dict[str, None] = {}
         self.keypoints = 0
         self.has_labels = self.has_objects = False
+        self._keypoints: Keypoints | None = None  # as `give` has them
+        self._skeleton: tuple[tuple[int, int], ...] = ()
+
+    def give(self, data: object, where: str) -> None:
+        """Take in the names that a store's `label` and `objects`, each as its `dump` gives it, have for classes and
+        keypoints.
+
+        Raises:
+            SourceError: `annotation`: they are no such fields.
+        """
+        try:
+            fields = parse_fields(data)
+        except FormatError as error:
+            first = error.problems[0]
+            message = f"{first.where}: {first.message}"
+            raise SourceError(Problem(where, "annotation", message), "Export again, or remove the names.") from error
+        if isinstance(label := fields.get("label"), LabelField):
+            self.has_labels, self.labels.given = True, label.classes or None
+        if isinstance(objects := fields.get("objects"), ObjectsField):
+            self.has_objects, self.categories.given = True, objects.classes or None
+            if objects.keypoints:
+                self._keypoints = Keypoints(objects.keypoints, objects.flip_pairs)
+                self._skeleton = objects.skeleton
 
     def note(self, objects: RowObjects) -> None:
         """Take in the objects of a row, but their labels' names; raises `MemberError` for other keypoints."""
@@ -199,7 +245,9 @@ class RowTable:
             fields["label"] = LabelField(classes=self.labels.choose(options.classes, where))
         if self.has_objects:
             classes = self.categories.choose(options.classes, where) if "labels" in self.values else ()
-            chosen = options.keypoints
+            if self._keypoints is not None and "keypoints" in self.values and not self.keypoints:
+                self.keypoints = len(self._keypoints.names)  # though no object has any
+            chosen = options.keypoints or self._keypoints
             if chosen is not None and self.keypoints and len(chosen.names) != self.keypoints:
                 message = f"expected {len(chosen.names)} keypoints, found {self.keypoints}."
                 raise SourceError(Problem(where, "keypoint-count", message), "Correct the list of keypoints.")
@@ -209,7 +257,10 @@ class RowTable:
             pairs = flip_pairs(names) if chosen is None else chosen.flip_pairs if names else ()
             values = [name for name in OBJECT_VALUES if name in self.values] or ["boxes"]
             self.values = dict.fromkeys(values)
-            fields["objects"] = ObjectsField.of(*values, classes=classes, keypoints=names, flip_pairs=pairs)
+            lines = self._skeleton if names and chosen is self._keypoints else ()
+            fields["objects"] = ObjectsField.of(
+                *values, classes=classes, keypoints=names, flip_pairs=pairs, skeleton=lines
+            )
         return fields
 
     def arrays(self, objects: RowObjects | None, where: str) -> Objects | None:

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError, one_line
-from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, MaskField, ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
+from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, MaskField, ObjectsField, TextField
+from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.manifest_values import MOST_DIMENSIONS
 from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
@@ -26,9 +26,12 @@ from tensorstore_ds.sources.base import FLAGS, LISTS, Objects, Sample, SourceOpt
 from tensorstore_ds.sources.names import flip_pairs, number_classes
 
 _LABEL_KEYS = ("label", "labels")
+#: Names of what is stored as texts: a text, or a list of texts.
+TEXT_NAMES = frozenset({"caption", "captions", "sentence", "sentences", "text", "texts"})
 _RESERVED = ("image", "key", "size", "objects", "label")
 _MASK = "(H, W) of the image"
 _LISTS = "a list of any length"
+_TEXTS = "texts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class Parts:
     objects: Objects | None = None
     mask: Any = None  #: class indices (H, W), a PIL image or a path
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)  #: numbers that are fields of their own, by name
+    texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: of `TEXT_NAMES`
     ignored: tuple[str, ...] = ()  #: names of what is neither
 
     @property
@@ -85,12 +89,11 @@ class SampleReader:
             fields["objects"] = self._objects_field(parts.objects, classes or ())
         if parts.mask is not None:
             fields["mask"] = MaskField.of(classes or ())
+        for name in parts.texts:
+            self._add(fields, name.lower(), name, TextField())
         for name, array in parts.arrays.items():
-            field = self._checked_name(name, array)
-            if field in fields:
-                message = f"expected names that differ, found {name}, and another that would be named {field} too."
-                raise SourceError(Problem(self._where, "annotation", message), "Rename it.")
-            fields[field] = ArrayField(ArraySpec(array.dtype.name, array.shape))
+            field = ArrayField(ArraySpec(array.dtype.name, array.shape))
+            self._add(fields, self._checked_name(name, array), name, field)
         self.use(fields)
         return self._left_out(parts)
 
@@ -103,7 +106,7 @@ class SampleReader:
         parts = parts_of(key, sample)
         if parts.unlabelled and "label" in self.fields:
             parts = replace(parts, label=UNLABELLED)
-        shapes = _parts_shapes(parts)
+        shapes = _text_shapes(self.fields) | _parts_shapes(parts)  # of texts there may be none
         if shapes != self._shapes:
             wanted, has = (
                 ", ".join(f"{name} {shape}" for name, shape in sorted(s.items())) or "no field"
@@ -118,7 +121,15 @@ class SampleReader:
             self._index(key, int(number), "objects")
         masks = {} if parts.mask is None else {"mask": _own(parts.mask)}
         arrays = {_field_name(name): array.copy() for name, array in parts.arrays.items()}
-        return Sample(key, _own(parts.image), label, parts.objects, masks, arrays, left_out=self._left_out(parts))
+        texts = {name.lower(): each for name, each in parts.texts.items()}
+        left_out = self._left_out(parts)
+        return Sample(key, _own(parts.image), label, parts.objects, masks, arrays, texts, left_out=left_out)
+
+    def _add(self, fields: dict[str, Field], field: str, name: str, each: Field) -> None:
+        if field in fields:
+            message = f"expected names that differ, found {name}, and another that would be named {field} too."
+            raise SourceError(Problem(self._where, "annotation", message), "Rename it.")
+        fields[field] = each
 
     def _left_out(self, parts: Parts) -> tuple[Problem, ...]:
         return tuple(Problem(f"{self._where}: {name}", "not-listed", "not stored.") for name in parts.ignored)
@@ -172,17 +183,22 @@ def _parts_shapes(parts: Parts) -> dict[str, str]:
         shapes["mask"] = _MASK
     objects = parts.objects or {}
     each = {name: _LISTS if name in LISTS else str(array.shape[1:]) for name, array in objects.items()}
+    shapes |= {name.lower(): _TEXTS for name in parts.texts}
     return shapes | {f"objects.{name}": shape for name, shape in each.items()}
 
 
+def _text_shapes(fields: Mapping[str, Field]) -> dict[str, str]:
+    return dict.fromkeys(of_kind(fields, TextField), _TEXTS)
+
+
 def _field_shapes(fields: Mapping[str, Field]) -> dict[str, str]:
-    shapes = {}
+    shapes = _text_shapes(fields)
     for name, each in fields.items():
         if isinstance(each, MaskField):
             shapes[name] = _MASK
         elif isinstance(each, ArrayField):
             shapes[name] = f"{each.spec.dtype} {each.spec.shape}"
-        elif isinstance(each, TableField):
+        elif isinstance(each, TableField) and name not in shapes:
             values = {value: _LISTS if spec.is_ragged else str(spec.shape) for value, spec in each.values.items()}
             shapes.update({f"{name}.{value}": shape for value, shape in values.items()})
     return shapes
@@ -270,9 +286,13 @@ def _from_mapping(image: Any, values: Mapping[str, Any], *, arrays: bool) -> Par
     unlabelled = "label" in values and values["label"] is None
     mask: Any = None
     fields: dict[str, NDArray[Any]] = {}
+    texts: dict[str, tuple[str, ...]] = {}
     ignored: list[str] = []
     for name, value in values.items():
         if name in taken or (name == "label" and unlabelled):
+            continue
+        if str(name).lower() in TEXT_NAMES and (found_texts := texts_of(value)) is not None:
+            texts[str(name)] = found_texts
             continue
         array = as_array(value)
         is_index = array is not None and array.ndim == 0 and array.dtype.kind in "iu"
@@ -290,7 +310,17 @@ def _from_mapping(image: Any, values: Mapping[str, Any], *, arrays: bool) -> Par
     if not arrays and source is None and label is None and not unlabelled:
         raise ValueError(f"expected a target with boxes, labels or keypoints, found {_names(values)}")
     objects = None if source is None else _objects(source)
-    return Parts(_image(image), label, unlabelled, objects, mask, fields, tuple(ignored))
+    return Parts(_image(image), label, unlabelled, objects, mask, fields, texts, tuple(ignored))
+
+
+def texts_of(value: object) -> tuple[str, ...] | None:
+    """A text, or a list of texts; none for None. None if it is something else."""
+    if isinstance(value, np.ndarray) and value.dtype.kind == "U":
+        value = value.reshape(-1).tolist()
+    if value is None or isinstance(value, str):
+        return () if value is None else (value,)
+    is_list = isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+    return tuple(value) if isinstance(value, list | tuple) and is_list else None
 
 
 def _is_mask(value: Any, array: NDArray[Any] | None) -> bool:

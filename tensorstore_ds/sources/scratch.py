@@ -23,7 +23,7 @@ class Scratch:
     def __init__(self) -> None:
         self._folder: Path | None = None  # made for the first file
 
-    def copy(self, stream: SupportsRead[bytes], nbytes: int, what: str) -> tuple[Path, int]:
+    def copy(self, stream: SupportsRead[bytes], nbytes: int, what: str, suffix: str = "") -> tuple[Path, int]:
         """A file with the next `nbytes` of a stream, or fewer; and how many there were, one more if there is more.
 
         Raises:
@@ -40,7 +40,7 @@ class Scratch:
         if nbytes > free:
             message = f"{nbytes:,} bytes are needed to decompress {what}, {free:,} are free."
             raise ConversionError(f"{self._folder}: {message} Make room, or set TMPDIR to a larger disk.")
-        path = self._folder / str(len(os.listdir(self._folder)))
+        path = self._folder / f"{len(os.listdir(self._folder))}{suffix}"
         remaining = nbytes
         with path.open("xb") as file:
             while remaining and (data := stream.read(min(_COPY, remaining))):

@@ -51,7 +51,9 @@ class SequenceSource(Source):
         for name, sequence in self._sequences.items():
             if not isinstance(sequence, Indexable):
                 message = f"expected __len__ and __getitem__, found {type(sequence).__name__}."
-                raise OptionError(f"{name}: {message} Pass a list, or a data set of the map style.")
+                raise OptionError(
+                    f"{name}: {message} Pass a list or a data set of the map style, or append the samples to a Writer."
+                )
         names = split_names(self._sequences)
         self._sequences = {names[name]: sequence for name, sequence in self._sequences.items() if len(sequence)}
         if not self._sequences:

@@ -6,29 +6,39 @@ import os
 import re
 import tarfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
-from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.format.kinds import TextField
 from tensorstore_ds.format.kinds.label import UNLABELLED
-from tensorstore_ds.regular_files import FILE_LIMIT, check_machine, open_file, os_errors, read_head
-from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.regular_files import FILE_LIMIT, check_machine, is_file, open_file, os_errors, read_head
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions, no_column
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
-from tensorstore_ds.sources.json_files import MemberError, kind, parse_object
+from tensorstore_ds.sources.json_files import MemberError, kind, parse_object, read_object
 from tensorstore_ds.sources.row_table import Label, RowObjects, RowTable, label_of, row_objects
+from tensorstore_ds.sources.samples import TEXT_NAMES, texts_of
 from tensorstore_ds.sources.splits import numbered_splits
 
 JSON_LIMIT = 64 << 20  # bytes
-_LABEL_LIMIT = 1 << 12
+#: Members that are read, beside images, and the most bytes that they may have.
+_READ = {".cls": 1 << 12, ".json": JSON_LIMIT, ".txt": JSON_LIMIT}
+#: The field of what .txt says.
+_CAPTIONS = "captions"
+#: Beside the archives: JSON with the names of classes and keypoints. With the suffix .json, Hugging Face's
+#: `load_dataset` could take it for the data.
+NAMES_FILE = "FIELDS"
 _HEADER_LIMIT = 1 << 20  # of what a header says that follows it, such as a long name
 _END_LIMIT = 16 << 20  # zeros behind the last member
+_MEMBERS = 1 << 12  # names in JSON that are remembered
 _PROBED = 64
 _OPEN = 16
 _PREAD = getattr(os, "pread", None)  # which Windows has not; each process reads one member at a time
 _SHAPES = re.compile(rb'"shapes"\s*:')  # labelme's, which may be in tar files as well
+_WORDS = re.compile(rb"[^-+.\deE\s]")  # which YOLO's labels have not
 _ADVICE = "Write the archive again, or download it again."
 
 
@@ -49,7 +59,10 @@ class WebDatasetSource(Source):
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
         self._archives: list[Path] = []
+        self._names = (path if path.is_dir() else path.parent) / NAMES_FILE
         self._table = RowTable()
+        self._texts: dict[str, None] = {}  # names of fields
+        self._members: dict[str, None] = {}  # names in JSON, for `column`
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -64,6 +77,8 @@ class WebDatasetSource(Source):
         self._archives = _archives(self.path)
         if not self._archives:
             raise SourceError(Problem(str(self.path), "empty-source", "expected .tar files, found none."))
+        if is_file(self._names):
+            self._table.give(read_object(self._names, NAMES_FILE, JSON_LIMIT), NAMES_FILE)
         splits, notes = numbered_splits([self._where(i) for i in range(len(self._archives))])
         problems: list[Problem] = []
         unread: Counter[str] = Counter()
@@ -77,7 +92,7 @@ class WebDatasetSource(Source):
         if not rows:
             missing = Problem(str(self.path), "empty-source", "expected images in the archives, found none.")
             raise SourceError(problems or missing)
-        fields = self._table.fields(self.options, str(self.path))
+        fields = self._table.fields(self.options, str(self.path)) | {name: TextField() for name in self._texts}
         references = {split: PackedStrings(self._keyed(each)) for split, each in rows.items()}
         left_out = tuple(
             Problem(f"{self.path}: *{suffix}", "not-listed", f"not stored: {count:,} members.")
@@ -89,22 +104,46 @@ class WebDatasetSource(Source):
         key, number, rest = str(reference).split("\0", 2)
         archive, where = self._archives[int(number)], f"{self._where(int(number))}: {key}"
         label, *places = rest.split("\0")
-        image, described = (_place(text) for text in places)
+        image, described, caption = (_place(text) for text in places)
         data = _pread(archive, *image, where)
-        objects = None
-        if described[1] and self._table.has_objects:
-            objects = _Described(_pread(archive, *described, where), where).objects
+        objects, texts = None, dict[str, list[str]]()
+        if caption[1] >= 0:
+            try:
+                texts[_CAPTIONS] = [_text(_pread(archive, *caption, where), ".txt")]
+            except MemberError as error:
+                raise SourceError(Problem(where, "annotation", f"{error}. Correct the member.")) from error
+        if described[1] and (self._table.has_objects or self._texts):
+            about = _Described(_pread(archive, *described, where), where)
+            objects = about.objects
+            for name, found in about.texts().items():
+                texts[name] = list(dict.fromkeys([*texts.get(name, ()), *found])) if name in texts else list(found)
         index: int | None = None
         if self._table.has_labels:
             known = label_of(label or None, "label")
             index = UNLABELLED if known is None else self._table.labels.index(known, where)
-        return Sample(key, data, index, self._table.arrays(objects, where))
+        return Sample(key, data, index, self._table.arrays(objects, where), texts=texts)
+
+    def column(self, name: str) -> Callable[[str, Reference], str]:
+        """As of any source: a member of each sample's JSON."""
+        if name not in self._members:
+            raise no_column(self, name, self._members)
+
+        def value(split: str, reference: Reference) -> str:
+            key, number, _, _, described, _ = str(reference).split("\0")
+            where, place = f"{self._where(int(number))}: {key}", _place(described)
+            data = _pread(self._archives[int(number)], *place, where) if place[1] else b"{}"
+            found = parse_object(data, where).get(name)
+            if isinstance(found, dict | list):
+                raise OptionError(f"`split_by`: {where}: expected a number or a text as {name}, found {kind(found)}.")
+            return "" if found is None else str(found)
+
+        return value
 
     def files(self, reference: Reference) -> tuple[str, ...]:
         return ()
 
     def common_files(self) -> tuple[Path, ...]:
-        return tuple(self._archives)
+        return (*self._archives, *([self._names] if is_file(self._names) else []))
 
     def _where(self, number: int) -> str:
         archive = self._archives[number]
@@ -129,10 +168,12 @@ class WebDatasetSource(Source):
             label, name = self._label(entry, file), None
             if ".json" in entry.places:
                 described = _Described(_read_at(file, *entry.places[".json"]), here)
+                self._members.update(dict.fromkeys(list(described.members)[: _MEMBERS - len(self._members)]))
                 label, name = described.agreed(label)
                 if described.objects is not None:
                     self._table.note(described.objects)
                     described.note_names(self._table)
+                self._texts.update(dict.fromkeys(described.texts()))
             if label is not None:
                 self._table.has_labels = True
                 self._table.labels.note(label, name)
@@ -142,25 +183,24 @@ class WebDatasetSource(Source):
         except SourceError as error:
             problems += error.problems
             return None
-        places = (entry.places["image"], entry.places.get(".json", (0, 0)))
+        if ".txt" in entry.places:
+            self._texts[_CAPTIONS] = None
+        places = (entry.places["image"], entry.places.get(".json", (0, 0)), entry.places.get(".txt", (0, -1)))
         return "\0".join(["" if label is None else str(label), *(f"{start} {nbytes}" for start, nbytes in places)])
 
     def _label(self, entry: _Entry, file: BinaryIO) -> Label | None:
         if ".cls" not in entry.places:
             return None
-        try:
-            return label_of(_read_at(file, *entry.places[".cls"]).decode("utf-8-sig"), ".cls")
-        except UnicodeDecodeError as error:
-            raise MemberError("expected .cls in UTF-8, found other bytes") from error
+        return label_of(_text(_read_at(file, *entry.places[".cls"]), ".cls"), ".cls")
 
 
 class _Described:
     """What the JSON of a sample says of it."""
 
     def __init__(self, data: bytes, where: str) -> None:
-        self._members = parse_object(data, where)
-        nested = self._members.get("objects")
-        self._values: dict[str, Any] = nested if isinstance(nested, dict) else self._members
+        self.members = parse_object(data, where)
+        nested = self.members.get("objects")
+        self._values: dict[str, Any] = nested if isinstance(nested, dict) else self.members
         self._texts = self._values.get("classes")
         self.objects: RowObjects | None = None
         if self._values.get("boxes") is None and self._values.get("keypoints") is None:
@@ -170,9 +210,14 @@ class _Described:
         except MemberError as error:
             raise SourceError(Problem(where, "annotation", f"{error}. Correct the member.")) from error
 
+    def texts(self) -> dict[str, tuple[str, ...]]:
+        """Those of each field that is named after what it says."""
+        named = ((_CAPTIONS if name == "caption" else name, self.members.get(name)) for name in sorted(TEXT_NAMES))
+        return {name: texts for name, value in named if value is not None and (texts := texts_of(value)) is not None}
+
     def agreed(self, label: Label | None) -> tuple[Label | None, str | None]:
         """The label of the sample, where .cls says `label`, and its name."""
-        members = ((name, self._members.get(name)) for name in ("label", "class"))
+        members = ((name, self.members.get(name)) for name in ("label", "class"))
         labels = {label, *(label_of(value, name) for name, value in members)} - {None}
         numbers = [each for each in labels if isinstance(each, int)]
         texts = [each for each in labels if isinstance(each, str)]
@@ -216,7 +261,7 @@ def _archives(path: Path, *, quick: bool = False) -> list[Path]:
 
 
 def _is_labelled(archive: Path) -> bool:
-    """Whether an image and a .cls or .json file of the same name are among the first members."""
+    """Whether an image and a .cls or .json file, or a text, of the same name are among the first members."""
     if read_head(archive, 512)[257:262] != b"ustar":
         return False
     images, labels = set(), set()
@@ -225,15 +270,15 @@ def _is_labelled(archive: Path) -> bool:
             key, suffix = _key_of(info.name)
             if suffix in IMAGE_SUFFIXES:
                 images.add(key)
-            elif suffix == ".cls" or (suffix == ".json" and info.isreg() and not _is_labelme(file, info)):
+            elif suffix == ".cls":
                 labels.add(key)
+            elif info.isreg() and suffix in (".json", ".txt"):
+                data = _read_at(file, info.offset_data, min(info.size, 1 << 16))
+                if not _SHAPES.search(data) if suffix == ".json" else _WORDS.search(data):
+                    labels.add(key)
             if number >= _PROBED or images & labels:
                 break
     return bool(images & labels)
-
-
-def _is_labelme(file: BinaryIO, info: tarfile.TarInfo) -> bool:
-    return bool(_SHAPES.search(_read_at(file, info.offset_data, min(info.size, 1 << 16))))
 
 
 def _key_of(name: str) -> tuple[str, str]:
@@ -252,7 +297,7 @@ def _entries(file: BinaryIO, where: str, unread: Counter[str]) -> dict[str, _Ent
         if info.isdir() or not key:  # a hidden name, such as those that macOS adds
             continue
         is_image = suffix in IMAGE_SUFFIXES
-        if not is_image and suffix not in (".cls", ".json"):
+        if not is_image and suffix not in _READ:
             unread["." + suffix.rpartition(".")[2] if suffix else ""] += 1
             continue
         entry = entries.setdefault(key, _Entry())
@@ -267,12 +312,16 @@ def _entries(file: BinaryIO, where: str, unread: Counter[str]) -> dict[str, _Ent
         else:
             entry.image = name if is_image else entry.image
             entry.places["image" if is_image else suffix] = info.offset_data, info.size
+    lonely = [key for key, each in entries.items() if each.places.keys() == {".txt"} and not each.problems]
+    for key in lonely:  # such as a README
+        del entries[key]
+        unread[".txt"] += 1
     return entries
 
 
 def _problem(info: tarfile.TarInfo, name: str, suffix: str, where: str) -> Problem | None:
     """What is wrong with a member that is to be read."""
-    limit = {".cls": _LABEL_LIMIT, ".json": JSON_LIMIT}.get(suffix, FILE_LIMIT)
+    limit = _READ.get(suffix, FILE_LIMIT)
     if name.startswith("/") or "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
         return Problem(where, "unsafe-path", "expected a plain relative name of a member. Write the archive again.")
     if problem := encoding_problem(name):
@@ -354,6 +403,13 @@ def _members(file: BinaryIO, where: str) -> Iterator[tarfile.TarInfo]:
 def _read_at(file: BinaryIO, start: int, nbytes: int) -> bytes:
     file.seek(start)
     return file.read(nbytes)
+
+
+def _text(data: bytes, suffix: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise MemberError(f"expected {suffix} in UTF-8, found other bytes") from error
 
 
 def _place(text: str) -> tuple[int, int]:

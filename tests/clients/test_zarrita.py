@@ -44,7 +44,7 @@ def expected(path: Path, split: str, row: int) -> dict[str, Any]:
     sample: dict[str, Any] = {}
     for name, field in own.fields.items():
         value = own[name][row]
-        if field.kind == "key":
+        if field.kind in ("key", "text"):
             sample[name] = value
         elif field.kind == "label":
             classes = own.fields[name].classes
@@ -71,6 +71,9 @@ def expected(path: Path, split: str, row: int) -> dict[str, Any]:
         ("encoded-smart", "train", 1),
         ("raw-sizes", "train", 1),
         ("zarr-raw-sizes", "train", 0),
+        ("captions", "train", 0),
+        ("captions", "train", 1),
+        ("captions", "train", 2),
     ],
 )
 def test_the_example_prints_a_row(name: str, split: str, row: int, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import random
 import re
 import shutil
 from collections import Counter
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from faults.harness import Action, Fault, Result, Server
+from faults.harness import EXTENT, Action, Fault, Result, Server, step_of
 
 
 def snapshot(path: Path) -> dict[str, str]:
@@ -39,13 +40,28 @@ def differences(found: dict[str, str], expected: dict[str, str]) -> str:
     return ", ".join(sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)))
 
 
+def unexpected(result: Result, fault: Fault) -> Iterator[str]:
+    """What is wrong with how a command ended."""
+    if result.outcome not in ("done", "refused", "killed", "interrupted"):
+        yield f"{result.outcome}: {result.last_line}"
+    if fault.action is Action.SIGNAL and result.fired and result.code != 128 + fault.error:
+        yield f"expected exit status {128 + fault.error}, found {result.code}: {result.last_line}"
+
+
 @dataclass(frozen=True)
 class Case:
-    """A command of server.py that makes a store: ``OUT`` in its words is where, `source` is what it reads."""
+    """A command of server.py that makes a store: ``OUT`` in its words is where, `source` is what it reads.
+
+    Without `makes_store`, it makes a folder of other files, in the same one step. What does not go on from what it
+    finished (`goes_on`) leaves nothing of it. What has notes (`has_notes`) names what it could not remove.
+    """
 
     name: str
     source: Path
     words: tuple[str, ...]
+    makes_store: bool = True
+    goes_on: bool = True
+    has_notes: bool = True
 
     def argv(self, out: Path) -> list[str]:
         """The command for a store at `out`."""
@@ -82,6 +98,12 @@ class Sweep:
             raise AssertionError(f"{self.name}: {len(self.failures)} failures in {self.trials} trials\n{shown}")
 
 
+def some(sweep: Sweep, number: int) -> list[int]:
+    """So many of the operations, drawn by the name of the sweep; all in the full run."""
+    number = sweep.operations if EXTENT == "full" else min(sweep.operations, number // step_of(1))
+    return sorted(random.Random(sweep.name).sample(range(1, sweep.operations + 1), max(1, number)))
+
+
 class Bench:
     """A server, a folder to work in, and the undisturbed stores to compare with."""
 
@@ -89,7 +111,8 @@ class Bench:
         self.server = server
         self.folder = folder
         self._references: dict[str, dict[str, str]] = {}
-        self._known: dict[str, list[str]] = {}  # digest of a state of the disk -> what is wrong after the command
+        self.known: dict[str, list[str]] = {}  # digest of a state of the disk -> what is wrong after the command
+        self._read: dict[Path, dict[str, str]] = {}  # stores that commands read, as they were before the first one
 
     def fresh(self) -> Path:
         """The folder of a trial, empty."""
@@ -102,7 +125,7 @@ class Bench:
         """The files of the store that a command makes undisturbed; it is verified once."""
         if case.name not in self._references:
             out = self.folder / f"{case.name}.tsds"
-            for argv in (case.argv(out), ["tsds", "verify", str(out)]):
+            for argv in (case.argv(out), ["tsds", "verify", str(out)])[: 1 + case.makes_store]:
                 result = self.server.run(argv)
                 assert result.outcome == "done", result
             self._references[case.name] = snapshot(out)
@@ -119,17 +142,28 @@ class Bench:
     def trial(self, case: Case, fault: Fault, at: int, sweep: Sweep, prefix: Path | None = None) -> None:
         """One fault, and the same command again."""
         folder = self.fresh()
+        next(self.source_changed(case.source), None)
         out = folder / "out.tsds"
         result = self.server.run(case.argv(out), fault, at, prefix or folder)
         sweep.trials += 1
         sweep.outcomes[result.outcome if result.fired else f"{result.outcome}, not met"] += 1
-        found = [*self._after_fault(case, out, result), *self.again(case, out, sweep)]
+        found = [
+            *self._after_fault(case, out, result, fault),
+            *self.again(case, out, sweep),
+            *self.source_changed(case.source),
+        ]
         sweep.failures += [f"operation {at}, {result.what}: {text}" for text in found]
 
-    def _after_fault(self, case: Case, out: Path, result: Result) -> Iterator[str]:
+    def source_changed(self, source: Path | None) -> Iterator[str]:
+        """Of a store that was read: what is not as it was when it was first asked for."""
+        if source is not None and source.suffix == ".tsds":
+            found = snapshot(source)
+            if bad := differences(found, self._read.setdefault(source, found)):
+                yield f"the store that is read was changed: {bad}"
+
+    def _after_fault(self, case: Case, out: Path, result: Result, fault: Fault) -> Iterator[str]:
         there = os.path.lexists(out)
-        if result.outcome not in ("done", "refused", "killed"):
-            yield f"{result.outcome}: {result.last_line}"
+        yield from unexpected(result, fault)
         if there and (bad := differences(snapshot(out), self.reference(case))):
             yield f"OUT is not whole: {bad}"
         if result.outcome == "done":
@@ -137,6 +171,15 @@ class Bench:
                 yield "success was told, but there is no OUT"
             if not result.fired and sorted(path.name for path in out.parent.iterdir()) != [out.name]:
                 yield "something is left beside OUT"
+        left = {path.relative_to(out.parent).parts for path in out.parent.rglob("*")}
+        left = {"/".join(parts) for parts in left if parts[0] != out.name}
+        work = f"{out.name}.partial"
+        if result.outcome == "done" and left and case.has_notes and str(out.with_name(work)) not in result.text:
+            yield f"success was told, and this is left: {', '.join(sorted(left))}"
+        is_once = fault.action in (Action.FAIL_ONCE, Action.SIGNAL) and not result.what.startswith(("unlink", "rmdir"))
+        must_remove = result.outcome in ("refused", "interrupted") and is_once and not case.goes_on
+        if must_remove and not left <= {work, f"{work}/tsds.lock"}:
+            yield f"{result.outcome}, and this is left: {', '.join(sorted(left))}"
         unsynced_name = result.what.endswith(" .") and "whole" in result.text  # the folder of OUT, synced at the end
         opened = re.search(r" \./out\.tsds(/|$)", result.what)  # what is read of OUT itself, after it has appeared
         if result.outcome == "refused" and there and not unsynced_name and not opened:
@@ -148,16 +191,17 @@ class Bench:
         It is not run twice on the same files: what it does follows from them.
         """
         state = hashlib.sha256(f"{case.name} {sorted(snapshot(out.parent).items())}".encode()).hexdigest()
-        if state not in self._known:
+        if state not in self.known:
             sweep.reruns += 1
-            self._known[state] = list(self._run_again(case, out, sweep))
-        return self._known[state]
+            self.known[state] = list(self._run_again(case, out, sweep))
+        return self.known[state]
 
     def _run_again(self, case: Case, out: Path, sweep: Sweep) -> Iterator[str]:
         there = os.path.lexists(out)
         result = self.server.run(case.argv(out))
         sweep.resumed += "used again" in result.text
-        is_known = result.outcome == "refused" and "exists already" in result.text
+        says = ("exists already", "expected a new folder, found something there")
+        is_known = result.outcome == "refused" and any(text in result.text for text in says)
         if there and not (is_known or (result.outcome == "done" and "here already" in result.text)):
             yield f"again, with OUT there: {result.outcome}: {result.last_line}"
         if not there and result.outcome != "done":

@@ -1,45 +1,64 @@
-"""The conversions that are put to the test: small, but with all that a conversion can have to do.
+"""The commands that are put to the test, on data that are small, but have all that a conversion can have to do.
 
 Several shards of several blocks, two splits, a sample to be skipped in the middle, fixed fields and tables.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from faults.bench import Case
+from faults.replacing import Replacing
 
 _OBJECT = "<object><name>{}</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>7</xmax><ymax>8</ymax></bndbox></object>"
 
 
 def make_sources(root: Path) -> None:
-    """Folders of images of one size (`folders`) and of many (`photos`), and a Pascal VOC data set (`voc`)."""
+    """Folders of images of one size (`folders`) and of many (`photos`), and a Pascal VOC data set (`voc`).
+
+    `more` is to be appended to a store of `folders`: samples of a new class and of a new split, and one that is known.
+    """
     for name, varied in (("folders", False), ("photos", True)):
         for split, per_class in (("train", 4), ("test", 1)):
             for label in ("ant", "bee"):
                 for i in range(per_class):
                     _image(root / name / split / label / f"{i}.png", size=(8 + i * varied, 8))
         (root / name / "train" / "ant" / "1.png").write_bytes(b"\x89PNG\r\n\x1a\nrubbish")
-    for split, names in (("train", "abcde"), ("test", "fg")):
-        listed = root / "voc" / "ImageSets" / "Main" / f"{split}.txt"
-        listed.parent.mkdir(parents=True, exist_ok=True)
+    for name in ("train/ant/4", "train/ant/5", "train/cow/0", "train/cow/1", "train/cow/2", "val/bee/0", "val/bee/1"):
+        _image(root / "more" / f"{name}.png", size=(8, 8))
+    shutil.copy(root / "folders" / "train" / "bee" / "0.png", _folder(root / "more" / "train" / "bee"))
+    _voc(root / "voc", {"train": "abcde", "test": "fg"}, ("cat", "dog", "cat"))
+    (root / "voc" / "Annotations" / "b.xml").write_text("<annotation>")
+    (root / "names.txt").write_text("cat = animal\ndog =\n")
+    _voc(root / "voc-more", {"train": "ahijk"}, ("cat", "eel"))
+
+
+def _voc(root: Path, splits: Mapping[str, str], classes: Sequence[str]) -> None:
+    """A data set of Pascal VOC with an image for each letter of its splits."""
+    for split, names in splits.items():
+        listed = _folder(root / "ImageSets" / "Main") / f"{split}.txt"
         listed.write_text("\n".join(names))
         for i, stem in enumerate(names):
-            _image(root / "voc" / "JPEGImages" / f"{stem}.jpg", size=(12, 9 + i))
-            objects = "".join(_OBJECT.format(name) for name in ("cat", "dog", "cat")[: i % 3])
-            annotation = root / "voc" / "Annotations" / f"{stem}.xml"
-            annotation.parent.mkdir(exist_ok=True)
+            _image(root / "JPEGImages" / f"{stem}.jpg", size=(12, 9 + i))
+            objects = "".join(_OBJECT.format(name) for name in classes[: i % 3])
+            annotation = _folder(root / "Annotations") / f"{stem}.xml"
             annotation.write_text(f"<annotation><filename>{stem}.jpg</filename>{objects}</annotation>")
-    (root / "voc" / "Annotations" / "b.xml").write_text("<annotation>")
 
 
 def _image(path: Path, *, size: tuple[int, int]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(list(path.as_posix()[-12:].encode()))
-    Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)).save(path)
+    Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)).save(_folder(path.parent) / path.name)
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def conversion(name: str, root: Path, workers: int) -> Case:
@@ -69,4 +88,59 @@ def repacking(layout: str, root: Path) -> Case:
 def copying(name: str, root: Path) -> Case:
     """``pull``, ``copy``, ``pack`` or ``unpack`` of a store of several shards."""
     path = root / ("packed.zip" if name == "unpack" else "raw-zarr.tsds")
-    return Case(name, path, ("tsds", name, str(path), "OUT"))
+    return Case(name, path, ("tsds", name, str(path), "OUT"), has_notes=False)
+
+
+#: Commands that make a store of stores: the store that is read, and the words behind OUT.
+_EDITS = {
+    "filter": ("raw-zarr", ("--where", "label == 'bee'")),
+    "split": ("voc-jpeg-zarr", ("train=0.5,val=0.5",)),
+    "sample": ("raw-memmap", ("--per-class", "1")),
+    "relabel": ("voc-jpeg-zarr", ("--class-map", "NAMES")),
+    "merge": ("raw-zarr", ()),
+}
+EDITS = tuple(_EDITS)
+
+
+def editing(name: str, root: Path) -> Case:
+    """A command that makes a store of the rows of one, or of that and a copy of it."""
+    store, words = _EDITS[name]
+    path = root / f"{store}.tsds"
+    stores = (str(path), str(root / "copy-warm.tsds"))[: 1 + (name == "merge")]
+    words = tuple(word.replace("NAMES", str(root / "names.txt")) for word in words)
+    return Case(name, path, ("tsds", name, *stores, "OUT", *words), goes_on=False)
+
+
+#: Formats, and the store that is exported to each.
+_EXPORTS = {
+    **dict.fromkeys(("folders", "npy", "webdataset", "parquet", "huggingface"), "raw-zarr"),
+    **dict.fromkeys(("voc", "coco", "yolo"), "voc-jpeg-zarr"),
+}
+EXPORTS = tuple(_EXPORTS)
+
+
+def exporting(name: str, root: Path) -> Case:
+    """`tsds export` to a format."""
+    path = root / f"{_EXPORTS[name]}.tsds"
+    return Case(
+        f"export to {name}", path, ("tsds", "export", str(path), "OUT", "--to", name), makes_store=False, goes_on=False
+    )
+
+
+REPLACING = ("append", "append to jpeg", "annotate", "check", "card", "card again")
+
+
+def replacing(name: str, root: Path) -> Replacing:
+    """A command that changes a store, or files that are there already."""
+    raw, voc = root / "raw-zarr.tsds", root / "voc-jpeg-zarr.tsds"
+    check = ("tsds", "check", str(raw), "--out", "OUT", "--min-class", "0", "--no-near")  # with no findings: status 0
+    alone = ("--workers", "0")
+    card = Replacing("card", None, ("tsds", "card", str(raw), "OUT"), source=raw)
+    return {
+        "append": Replacing("append", raw, ("tsds", "append", "OUT", str(root / "more"), *alone)),
+        "append to jpeg": Replacing("append to jpeg", voc, ("tsds", "append", "OUT", str(root / "voc-more"), *alone)),
+        "annotate": Replacing("annotate", raw, ("tsds", "annotate", "OUT", "--citation", "Us, 2026")),
+        "check": Replacing("check", raw / "zarr.json", check, source=raw),
+        "card": card,
+        "card again": dataclasses.replace(card, name="card again", before=root / "old-card"),
+    }[name]

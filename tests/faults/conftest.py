@@ -14,7 +14,18 @@ from typing import Any
 import pytest
 
 from faults.bench import Bench, Sweep
-from faults.cases import conversion, copying, make_sources, repacking
+from faults.cases import (
+    EDITS,
+    EXPORTS,
+    REPLACING,
+    conversion,
+    copying,
+    editing,
+    exporting,
+    make_sources,
+    repacking,
+    replacing,
+)
 from faults.harness import Server, compile_shim
 
 
@@ -49,7 +60,14 @@ def bench(root: Path, shim: Path) -> Iterator[Bench]:
         server.warm(copying("pack", root).argv(root / "packed.zip"))
         for name in ("pull", "copy", "unpack"):
             server.warm(copying(name, root).argv(root / f"{name}-warm.tsds"))
-        server.warm(["tsds", "annotate", str(root / "pull-warm.tsds"), "--license", "CC0-1.0"])
+        server.warm(["tsds", "card", str(root / "voc-jpeg-zarr.tsds"), str(root / "old-card")])
+        cases = [*(editing(name, root) for name in EDITS), *(exporting(name, root) for name in EXPORTS)]
+        for case in cases:
+            server.warm(case.argv(root / f"{case.name}-warm"))
+        for name in REPLACING:
+            (folder := root / f"{name}-warm").mkdir()
+            changing = replacing(name, root)
+            server.warm(changing.argv(changing.lay_out(folder)))
         yield Bench(server, root)
 
 

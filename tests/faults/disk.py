@@ -149,6 +149,19 @@ class Disk:
             del data[change.offset :]
 
 
+def laid_out(folder: Path) -> Iterator[Change]:
+    """The changes that make what is in a folder, all of it synced."""
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        yield Change("mkdir" if path.is_dir() else "create", name)
+        if path.is_file():
+            yield Change("write", name, data=path.read_bytes())
+            yield Change("sync", name)
+    for path in (*folder.rglob("*"), folder):
+        if path.is_dir():
+            yield Change("sync", path.relative_to(folder).as_posix())
+
+
 def lay_out(found: dict[str, bytes | None], folder: Path) -> None:
     """Make files and folders of what was found."""
     for name, data in found.items():

@@ -27,8 +27,9 @@
 /* Classes of operations; a sweep counts some of them. */
 enum { DATA = 1, CREATE = 2, SYNC = 4, NAME = 8, READ = 16, LOOK = 32, LOCK = 64 };
 /* What happens at the n-th: nothing, one error, errors from there on, SIGKILL for all processes or for the one that
-   does it, half of a write and then SIGKILL; SHORT lets every write take half of what it is given. */
-enum { PASS, FAIL_ONCE, FAIL_FROM, KILL_ALL, KILL_ONE, TEAR, SHORT };
+   does it, half of a write and then SIGKILL; SHORT lets every write take half of what it is given; SIGNAL sends all
+   processes the signal whose number `error` is, and the operation is done. */
+enum { PASS, FAIL_ONCE, FAIL_FROM, KILL_ALL, KILL_ONE, TEAR, SHORT, SIGNAL };
 /* What an operation is to do. */
 enum { GO, FAIL, HALF, HALF_AND_DIE };
 
@@ -113,6 +114,10 @@ static int decide(int class, const char *operation, const char *path) {
   if (!__sync_fetch_and_add(&control->fired, 1))
     snprintf(control->what, sizeof control->what, "%s .%s", operation, path + strlen(control->prefix));
   if (control->action == KILL_ALL || control->action == KILL_ONE) die(control->action == KILL_ALL);
+  if (control->action == SIGNAL) {
+    kill(0, control->error);
+    return GO;
+  }
   if (control->action == TEAR) {
     if (class == DATA) return HALF_AND_DIE;
     die(1);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -33,12 +34,15 @@ class Class(IntFlag):
 class Action(IntEnum):
     """What happens at the n-th operation, as in faultfs.c."""
 
-    PASS, FAIL_ONCE, FAIL_FROM, KILL_ALL, KILL_ONE, TEAR, SHORT = range(7)
+    PASS, FAIL_ONCE, FAIL_FROM, KILL_ALL, KILL_ONE, TEAR, SHORT, SIGNAL = range(8)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One kind of fault; `counted` says which operations are numbered, `failing` which fail of those."""
+    """One kind of fault; `counted` says which operations are numbered, `failing` which fail of those.
+
+    `error` is the number of the error, or of the signal.
+    """
 
     action: Action = Action.PASS
     counted: Class = Class.CHANGES
@@ -54,6 +58,8 @@ FAULTS = {
     "EIO": Fault(Action.FAIL_ONCE, error=errno.EIO),
     "EIO from there on": Fault(Action.FAIL_FROM, error=errno.EIO),
     "ENOSPC from there on": Fault(Action.FAIL_FROM, error=errno.ENOSPC, failing=Class.GROWTH),
+    "SIGINT": Fault(Action.SIGNAL, error=signal.SIGINT),
+    "SIGTERM": Fault(Action.SIGNAL, error=signal.SIGTERM),
     "EIO when reading": Fault(Action.FAIL_ONCE, Class.READS, errno.EIO),
     "EMFILE when reading": Fault(Action.FAIL_ONCE, Class.READS, errno.EMFILE),
     "ENOMEM when reading": Fault(Action.FAIL_ONCE, Class.READS, errno.ENOMEM),
@@ -81,8 +87,12 @@ class Result:
 
     @property
     def outcome(self) -> str:
-        """``done``, ``refused`` (one line, status 1), ``killed``; anything else should not be."""
-        lines = [line for line in self.text.splitlines() if line.strip()]
+        """How it ended, where that is allowed.
+
+        ``done``, ``refused`` (one line besides notes, status 1), ``interrupted`` (one line, 130 or 143) or ``killed``;
+        anything else should not be.
+        """
+        lines = [line for line in self.text.splitlines() if line.strip() and not line.startswith("note: ")]
         if self.hung:
             return "hung"
         if "Traceback" in self.text or "Exception ignored" in self.text:
@@ -91,8 +101,10 @@ class Result:
             return "done"
         if self.code < 0:
             return "killed"
-        one = self.code == 1 and len(lines) == 1 and lines[0].startswith("tsds: ")
-        return "refused" if one else f"status {self.code}, {len(lines)} lines"
+        expected = {1: "refused", 128 + signal.SIGINT: "interrupted", 128 + signal.SIGTERM: "interrupted"}
+        if self.code in expected and len(lines) == 1 and lines[0].startswith("tsds: "):
+            return expected[self.code]
+        return f"status {self.code}, {len(lines)} lines"
 
     @property
     def last_line(self) -> str:

@@ -60,7 +60,8 @@ def write_samples(argv: Sequence[str]) -> None:
                 writer.append(split, image=path, label=label, key=f"{label}/{name}")
     except TsdsError as error:
         sys.exit(f"tsds: {error}")
-    if writer.summary is not None and writer.summary.resumed:
+    print(*writer.summary.notes, sep="\n")
+    if writer.summary.resumed:
         print(f"{writer.summary.resumed} shards are used again")
 
 
@@ -73,9 +74,10 @@ def convert_by_tasks(argv: Sequence[str]) -> None:
     try:
         tsds.plan(source, out, tsds.ConvertOptions(shard_nbytes=1000, on_error="skip", workers=0), tasks=2)
         there = [tsds.convert_task(out, task).there for task in (1, 0, 0)]
-        tsds.commit(out)
+        summary = tsds.commit(out)
     except TsdsError as error:
         sys.exit(f"tsds: {error}")
+    print(*summary.notes, sep="\n")
     if any(there[:2]):
         print("shards are used again")
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
-from faults.bench import Bench, Sweep, snapshot
-from faults.cases import conversion, copying, repacking
+from faults.bench import Bench, Case, Sweep, some
+from faults.cases import EDITS, EXPORTS, REPLACING, conversion, copying, editing, exporting, repacking, replacing
 from faults.checkpoints import value_of
 from faults.disk import read_log
 from faults.harness import FAULTS, Action, Class, Fault, Result, Server, step_of
+from faults.replacing import Trials
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -47,6 +48,7 @@ PARAMETERS = "name, fault, part, parts, step"
         *numbered(ALL, ("ENOSPC from there on",), step=2),
         *numbered(ALL, ("half a write, SIGKILL",), parts=1),
         *numbered(ALL, ("EIO from there on",), step=7, parts=1),
+        *numbered(ALL, ("SIGINT", "SIGTERM"), step=11, parts=1),
         *numbered(("writer",), ("SIGKILL", "EIO"), parts=2),
         *numbered(("writer",), ("ENOSPC from there on", "half a write, SIGKILL"), step=3, parts=1),
         *numbered(("tasks",), ("SIGKILL", "EIO"), step=2, parts=2),
@@ -67,7 +69,8 @@ def test_changes(
 
 
 @pytest.mark.parametrize(
-    PARAMETERS, numbered(ALL, ("SIGKILL", "SIGKILL of one process", "EIO", "ENOSPC from there on"), step=8, parts=1)
+    PARAMETERS,
+    numbered(ALL, ("SIGKILL", "SIGKILL of one process", "EIO", "ENOSPC from there on", "SIGTERM"), step=8, parts=1),
 )
 def test_changes_with_two_workers(
     bench: Bench, root: Path, sweep: Sweep, name: str, fault: str, part: int, parts: int, step: int
@@ -172,37 +175,53 @@ def test_copies(
     sweep.check()
 
 
-@pytest.mark.parametrize("fault", ["SIGKILL", "half a write, SIGKILL", "EIO", "ENOSPC from there on"])
-def test_annotate(bench: Bench, root: Path, sweep: Sweep, fault: str) -> None:
-    """The store is as before or has the new text, and every command reads it; the same command again ends well."""
-    name, kind = "annotate", FAULTS[fault]
+CHANGING = ("SIGKILL", "EIO", "ENOSPC from there on", "half a write, SIGKILL", "SIGINT", "SIGTERM")
+
+
+@pytest.mark.parametrize("fault", CHANGING)
+@pytest.mark.parametrize("name", EDITS)
+def test_edits(bench: Bench, root: Path, sweep: Sweep, name: str, fault: str) -> None:
     sweep.name = f"{name}, {fault}"
-    words = ("tsds", name, "OUT", "--citation", "Us, 2026")
+    case = editing(name, root)
+    sweep.operations = bench.count(case, FAULTS[fault])
+    for at in some(sweep, 8):
+        bench.trial(case, FAULTS[fault], at, sweep)
+    sweep.check()
 
-    def annotated(fault: Fault | None, at: int) -> tuple[Result, Path]:
-        out = bench.fresh() / "out.tsds"
-        shutil.copytree(root / "raw-zarr.tsds", out)
-        return bench.server.run([str(out) if word == "OUT" else word for word in words], fault, at, out), out
 
-    old = snapshot(root / "raw-zarr.tsds")
-    result, out = annotated(dataclasses.replace(kind, action=Action.PASS), 0)
-    assert result.outcome == "done"
-    new, sweep.operations = snapshot(out), result.count
-    for at in range(1, sweep.operations + 1):
-        result, out = annotated(kind, at)
-        sweep.trials += 1
-        sweep.outcomes[result.outcome] += 1
-        found = {file: digest for file, digest in snapshot(out).items() if not file.endswith(".partial")}
-        wrong = [] if found in (old, new) else ["neither the old store nor the new one"]
-        if result.outcome not in ("done", "refused", "killed"):
-            wrong.append(f"{result.outcome}: {result.last_line}")
-        if result.outcome == "done" and found != new:
-            wrong.append("success was told, but the text is not there")
-        again = bench.server.run([str(out) if word == "OUT" else word for word in words])
-        if again.outcome != "done" or snapshot(out) != new:
-            wrong.append(f"again: {again.outcome}, {again.last_line}")
-        sweep.failures += [f"operation {at}, {result.what}: {text}" for text in wrong]
-    assert sweep.trials
+@pytest.mark.parametrize("fault", CHANGING)
+@pytest.mark.parametrize("name", EXPORTS)
+def test_exports(bench: Bench, root: Path, sweep: Sweep, name: str, fault: str) -> None:
+    sweep.name = f"export to {name}, {fault}"
+    case = exporting(name, root)
+    sweep.operations = bench.count(case, FAULTS[fault])
+    for at in some(sweep, 6):
+        bench.trial(case, FAULTS[fault], at, sweep)
+    sweep.check()
+
+
+@pytest.mark.parametrize("case_of", [editing, exporting], ids=["edits", "exports"])
+def test_reading_a_store(bench: Bench, root: Path, sweep: Sweep, case_of: Callable[[str, Path], Case]) -> None:
+    """A failing disk under the store that is read: one line, and no half of a result."""
+    sweep.name = f"{case_of.__name__}, EIO in the store that is read"
+    fault = FAULTS["EIO when reading"]
+    for name in EDITS if case_of is editing else EXPORTS:
+        case = case_of(name, root)
+        sweep.operations = bench.count(case, fault, case.source)
+        for at in some(sweep, 4):
+            bench.trial(case, fault, at, sweep, case.source)
+    assert sweep.outcomes["refused"]
+    sweep.check()
+
+
+@pytest.mark.parametrize("fault", [*CHANGING, "EIO from there on", "EIO when reading"])
+@pytest.mark.parametrize("name", REPLACING)
+def test_what_is_there_already(bench: Bench, root: Path, sweep: Sweep, name: str, fault: str) -> None:
+    sweep.name = f"{name}, {fault}"
+    trials = Trials(bench, replacing(name, root), FAULTS[fault])
+    sweep.operations = trials.operations
+    for at in some(sweep, 15):
+        trials.trial(at, sweep)
     sweep.check()
 
 
@@ -248,7 +267,7 @@ def test_the_shim_does_what_it_is_told(bench: Bench, action: Action, code: int, 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
-CHECKPOINT_FAULTS = [name for name in FAULTS if not name.endswith(("one process", "when reading"))]
+CHECKPOINT_FAULTS = [name for name in FAULTS if not name.endswith(("one process", "when reading", "INT", "TERM"))]
 
 
 @pytest.mark.parametrize("fault", CHECKPOINT_FAULTS, ids=lambda name: f"checkpoint, {name}")

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from faults.bench import Bench, Case, Sweep, differences, snapshot
-from faults.cases import conversion, repacking
+import tensorstore_ds
+from faults.bench import Bench, Case, Sweep, differences, snapshot, some
+from faults.cases import EDITS, conversion, editing, repacking, replacing
 from faults.checkpoints import value_of
-from faults.disk import MODELS, Change, Disk, lay_out, read_log
-from faults.harness import EXTENT, Server, step_of
+from faults.disk import MODELS, Change, Disk, laid_out, lay_out, read_log
+from faults.harness import EXTENT, Fault, Server, step_of
+from faults.replacing import Trials
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -23,6 +25,8 @@ PARTS = 4
 
 
 def case_of(name: str, root: Path, workers: int = 0) -> Case:
+    if name in EDITS:
+        return editing(name, root)
     return repacking(name.rpartition(" ")[2], root) if name.startswith("repack") else conversion(name, root, workers)
 
 
@@ -81,8 +85,46 @@ def as_found(found: dict[str, bytes | None]) -> dict[str, str]:
     return {name: hashlib.sha256(data or b"a folder").hexdigest() for name, data in inside.items()}
 
 
+@pytest.mark.parametrize("name", ["append", "append to jpeg"])
+def test_a_store_that_grows(bench: Bench, root: Path, sweep: Sweep, name: str) -> None:
+    """The store is the old one or the new one, and the same command ends the work."""
+    sweep.name = f"{name}, power loss"
+    case = replacing(name, root)
+    trials = Trials(bench, case, Fault())
+    log = bench.folder / "changes.log"
+    log.unlink(missing_ok=True)
+    folder = bench.fresh()
+    out = case.lay_out(folder)
+    disk = Disk()
+    for change in laid_out(folder):
+        disk.apply(change)
+    roots = [(out / "zarr.json").read_bytes()]
+    assert bench.server.run(case.argv(out), prefix=folder, log=log).outcome == "done"
+    roots.append((out / "zarr.json").read_bytes())
+    changes = read_log(log, folder)
+    sweep.operations = len(changes)
+    taken = set(some(sweep, 12))
+    for number, change in enumerate(changes, 1):
+        disk.apply(change)
+        last = change.operation == "rename" and change.other == "out.tsds/zarr.json"  # the step that decides
+        if number not in taken and not last:
+            continue
+        for model in MODELS if last else ("strict", MODELS[1 + number % 3]):
+            found = disk.after_power_loss(model)
+            out = bench.fresh() / "out.tsds"
+            lay_out(found, out.parent)
+            sweep.trials += 1
+            is_new = roots.index((out / "zarr.json").read_bytes())
+            sweep.outcomes["the new store" if is_new else "the old store"] += 1
+            wrong = [str(each) for each in tensorstore_ds.verify(out) if each.reason != "unlisted-file"]
+            wrong += trials.again(out, sweep)
+            sweep.failures += [f"{model}, after {number} {change.operation} {change.path}: {text}" for text in wrong]
+    assert len(sweep.outcomes) == 2
+    sweep.check()
+
+
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *EDITS])
 def test_nothing_unsynced_is_renamed(bench: Bench, root: Path, name: str, workers: int) -> None:
     """What becomes a shard, a store or a journal's entry is on disk before it gets its name, and then the name is."""
     changes = record(bench, case_of(name, root, workers))

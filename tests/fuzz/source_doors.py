@@ -21,10 +21,11 @@ from PIL import Image
 import tensorstore_ds as tsds
 from fuzz.door import Door
 from fuzz.mutations import NAMES, TABLE_TOKENS, mutate_bytes, mutate_json, mutate_table, mutate_text, mutate_xml
+from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.errors import SourceError
-from tensorstore_ds.format.kinds import MaskField
+from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size, own_pixel_limit
@@ -62,9 +63,10 @@ class SourceFile(Door):
 
     def enter(self, data: bytes) -> None:
         self._file.write_bytes(data)
-        for each in FORMATS.values():
-            each.load().detect(self._path)
-        scan_and_read(self._path, self._format)
+        with decompressing():
+            for each in FORMATS.values():
+                each.load().detect(self._path)
+            scan_and_read(self._path, self._format)
 
 
 def scan_and_read(path: Path, format: str) -> None:
@@ -291,6 +293,14 @@ _TAR_TOKENS = (
 )
 
 
+_NAMED = {
+    "label": LabelField(classes=("cat", "dog")).dump(),
+    "objects": ObjectsField.of(
+        "boxes", "labels", "keypoints", classes=("cat", "dog"), keypoints=("l_eye", "r_eye"), flip_pairs=((0, 1),)
+    ).dump(),
+}
+
+
 def webdataset(folder: Path) -> Door:
     """An archive of samples, in each of the formats of tar, and with names that are too long for a header."""
     goods = []
@@ -305,6 +315,18 @@ def webdataset(folder: Path) -> Door:
                 archive.addfile(info, io.BytesIO(data))
         goods.append(buffer.getvalue())
     return SourceFile(folder, "webdataset", "train-000000.tar", mutate_tar, *goods)
+
+
+def webdataset_fields(folder: Path) -> Door:
+    """The names beside a good archive."""
+    described = json.dumps({"boxes": [[1, 2, 3, 4]], "labels": [1], "keypoints": [[[1, 2], [None, None]]]}).encode()
+    (folder / "set").mkdir()
+    with tarfile.open(folder / "set/train-000000.tar", "w") as archive:
+        for name, data in {"a.png": _png(), "a.cls": b"0", "a.json": described}.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return SourceFile(folder, "webdataset", "set/FIELDS", mutate_json, json.dumps(_NAMED).encode())
 
 
 def mutate_tar(random: Random, data: bytes) -> bytes:
@@ -326,11 +348,24 @@ def parquet(folder: Path) -> Door:
     columns = {
         "image": pa.array([{"bytes": _png(), "path": f"{i}.png"} for i in range(3)]),
         "label": pa.array([0, 1, None]),
-        "objects": pa.array([{"bbox": [[1.0, 2.0, 3.0, 4.0]], "category": [i % 2]} for i in range(3)]),
+        "objects": pa.array(
+            [
+                {
+                    "bbox": [[1.0, 2.0, 3.0, 4.0]],
+                    "category": [i % 2],
+                    "keypoints": [[[1.0, 2.0], [3.0, 4.0]]],
+                    "visibility": [[1, 2]],
+                    "polygons": [[[[1.0, 2.0], [3.0, 2.0], [3.0, 4.0]]]],
+                    "rle": [[1, 2, 2397]],
+                }
+                for i in range(3)
+            ]
+        ),
         "n": pa.array([1.5, 2.5, 3.5]),
     }
     label = {"names": ["cat", "dog"], "_type": "ClassLabel"}
     metadata = {"huggingface": json.dumps({"info": {"features": {"image": {"_type": "Image"}, "label": label}}})}
+    metadata["tsds"] = json.dumps({"objects": _NAMED["objects"]})
     goods = []
     for compression in ("none", "zstd"):
         buffer = io.BytesIO()

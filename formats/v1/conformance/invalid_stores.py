@@ -412,6 +412,8 @@ def manifest_cases() -> list[Case]:
              manifest=lambda m: m["fields"]["mask"].update(classes=[f"c{i}" for i in range(257)])),
         Case("manifest--key", "open", "Keys of 16 bits.", keys_store(b"a.png"),
              manifest=lambda m: m["fields"]["key"]["values"]["bytes"].update(dtype="uint16")),
+        Case("manifest--text", "open", "Texts that are not lists of bytes.", captions(),
+             manifest=lambda m: m["fields"]["captions"]["values"]["text"].update(dtype="uint16")),
         Case("manifest--size", "open", "Original sizes of three numbers.", sizes_store(),
              manifest=lambda m: m["fields"]["size"].update(shape=[3])),
         Case("manifest--image-dimensions", "open", "Images of two dimensions.", minimal(),
@@ -537,7 +539,7 @@ def map_cases() -> list[Case]:
         Case("offsets--negative", "map", "An offset is negative.", objects_store((0, -1, 2, 3))),
         Case("offsets--start", "map", "The offsets begin at 1.", objects_store((1, 2, 2, 3))),
         Case("offsets--beyond", "map", "The offsets end beyond the table.", objects_store((0, 2, 2, 4))),
-        Case("offsets--ragged", "map", "The offsets of a ragged value fall.", captions((0, 5, 3, 13))),
+        Case("offsets--ragged", "map", "The offsets of a ragged value fall.", captions((0, 5, 3, 14))),
         Case("offsets--short", "map", "The offsets end before the table does.", objects_store((0, 2, 2, 2))),
     ]
 
@@ -640,6 +642,9 @@ def value_cases() -> list[Case]:
         Case("key-text--utf-8", "verify", "A key is not UTF-8.", keys_store(b"a.png", b"b\xff.png")),
         Case("key-text--cut", "verify", "A character begins in one key and ends in the next.",
              keys_store(b"a\xc3", b"\xa9b")),
+        Case("text--utf-8", "verify", "A text is not UTF-8.", captions(data=b"a catdwa k\xf3\xf3ty")),
+        Case("text--cut", "verify", "A character begins in one text and ends in the next.",
+             captions((0, 11, 11, 14), data=b"a catdwa k\xc3\xb3ty")),
         Case("image-shape--height", "verify", "An image file is not as high as is said.",
              encoded_jpeg(shapes=((8, 16, 1), (9, 8, 1), (8, 16, 1)))),
         Case("image-shape--channels", "verify", "A gray image file is said to have three channels.",

@@ -306,15 +306,14 @@ def named_channels() -> Store:
     return Store(fields, {"train": [Shard(2, {"image": pair, "depth": depth})]})
 
 
-def captions(ends: Sequence[int] = (0, 5, 5, 13)) -> Store:
-    """Any number of texts a sample: a table whose one value is ragged, of a kind that 1.0 does not know."""
-    text = np.frombuffer(b"a catdwa koty", np.uint8)
+def captions(ends: Sequence[int] = (0, 5, 5, 14), data: bytes = "a catdwa kóty".encode()) -> Store:
+    """Any number of texts a sample: two, of which one is empty; none; and one."""
     arrays = {
         "captions/offsets": np.array([0, 2, 2, 3]),
         "captions/text/offsets": np.array(ends),
-        "captions/text/items": text,
+        "captions/text/items": np.frombuffer(data, np.uint8),
     }
-    fields = {"captions": {"kind": "captions", "values": {"text": {**BYTES["bytes"], "ragged": True}}}}
+    fields = {"captions": {"kind": "text", "values": {"text": {**BYTES["bytes"], "ragged": True}}}}
     return Store(fields, {"train": [Shard(3, arrays)]})
 
 

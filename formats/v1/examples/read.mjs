@@ -21,6 +21,8 @@ const sample = {};
 for (const [name, field] of Object.entries(manifest.fields)) {
   if (field.kind === "key") {
     sample[name] = new TextDecoder().decode((await tableRow(name, "bytes")).data);
+  } else if (field.kind === "text") {
+    sample[name] = await texts(name);
   } else if (field.kind === "label") {
     const label = Number((await fixedRow(name)).data[0]);
     sample[name] = { label, class: field.classes[label] ?? null }; // -1: the sample has no label
@@ -61,6 +63,19 @@ async function tableRow(path, value) {
   const [start, stop] = Array.from(ends, Number); // less than 2^53
   if (start === stop) return { data: new Uint8Array(), shape: [0] };
   return zarr.get(await open(value), [zarr.slice(start, stop)]);
+}
+
+/** The texts of the row: lists of bytes, between the offsets of each. */
+async function texts(path) {
+  const open = (name) => zarr.open(zarr.root(store).resolve(`${shard}/${path}/${name}`), { kind: "array" });
+  const { data: ends } = await zarr.get(await open("offsets"), [zarr.slice(row, row + 2)]);
+  const [first, last] = Array.from(ends, Number);
+  if (first === last) return [];
+  const { data: places } = await zarr.get(await open("text/offsets"), [zarr.slice(first, last + 1)]);
+  const [begin, ...stops] = Array.from(places, Number);
+  if (begin === stops.at(-1)) return stops.map(() => "");
+  const { data } = await zarr.get(await open("text/items"), [zarr.slice(begin, stops.at(-1))]);
+  return stops.map((stop, i) => new TextDecoder().decode(data.slice((i ? stops[i - 1] : begin) - begin, stop - begin)));
 }
 
 function sha256(data) {

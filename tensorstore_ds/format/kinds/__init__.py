@@ -10,6 +10,7 @@ from tensorstore_ds.format.kinds.key import KeyField
 from tensorstore_ds.format.kinds.label import LabelField
 from tensorstore_ds.format.kinds.mask import MaskField
 from tensorstore_ds.format.kinds.objects import OBJECT_VALUES, ObjectsField
+from tensorstore_ds.format.kinds.text import TextField
 
 __all__ = [
     "KINDS",
@@ -23,10 +24,12 @@ __all__ = [
     "RaggedImageField",
     "RawImageField",
     "SizeField",
+    "TextField",
     "UnknownField",
 ]
 
 #: By name in the manifest.
 KINDS: Mapping[str, type[Field]] = {
-    kind.kind: kind for kind in (ImageField, LabelField, ObjectsField, SizeField, KeyField, MaskField, ArrayField)
+    kind.kind: kind
+    for kind in (ImageField, LabelField, ObjectsField, SizeField, KeyField, MaskField, TextField, ArrayField)
 }

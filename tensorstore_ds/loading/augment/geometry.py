@@ -40,6 +40,7 @@ from tensorstore_ds.loading.augment.pixels import (
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.loading.outlines import FRAME
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.seeding import Bits, uniforms
@@ -411,8 +412,8 @@ def place_objects(
     origin, zooms, least, most = on_device(torch.from_numpy(pairs), device)[:, sample][:, :, None].unbind(
         0
     )  # (M, 1, 2)
-    if "keypoints" in moved:
-        moved["keypoints"] = (moved["keypoints"] - origin) * zooms
+    for name in moved.keys() & {"keypoints", FRAME}:
+        moved[name] = (moved[name] - origin) * zooms
     result = PackedObjects(objects.offsets, moved)
     if "boxes" in moved:
         corners = ((moved["boxes"].view(-1, 2, 2) - origin) * zooms).clamp(least, most)
@@ -439,6 +440,10 @@ def mirror_objects(
         order = on_device(_flipped_order(x.shape[1], flip_pairs), device)
         mirrored = torch.stack([width[:, None] - x, y], 2)[:, order]
         values["keypoints"] = torch.where(flipped[..., None], mirrored, values["keypoints"])
+    if FRAME in values:
+        x, y = values[FRAME].unbind(2)
+        mirrored = torch.stack([width[:, None] - x, y], 2)
+        values[FRAME] = torch.where(flipped[..., None], mirrored, values[FRAME])
     return PackedObjects(objects.offsets, values)
 
 

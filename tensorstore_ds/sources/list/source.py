@@ -1,11 +1,13 @@
-"""Lists in text or CSV files, a line for each image: formats/sources/list.md."""
+"""Lists in text or CSV files, a line for each image or for each object: formats/sources/list.md."""
 
 from __future__ import annotations
 
 import re
 from array import array
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,16 @@ from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import entries, is_dir, is_file, os_errors
-from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.base import (
+    IMAGE_SUFFIXES,
+    Contents,
+    Objects,
+    Reference,
+    Sample,
+    Source,
+    SourceOptions,
+    no_column,
+)
 from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
 from tensorstore_ds.sources.labelling import is_labelled
 from tensorstore_ds.sources.list.table import (
@@ -23,6 +34,8 @@ from tensorstore_ds.sources.list.table import (
     Columns,
     RowError,
     Table,
+    column_name,
+    join_rows,
     names_images,
     open_table,
     read_columns,
@@ -37,7 +50,7 @@ _NUMBER = re.compile(rf"{UNLABELLED}|[0-9]{{1,18}}")
 
 
 class ListSource(Source):
-    """A reference is a row as `Columns.pack` makes it: the workers need no list."""
+    """A reference is a row as `Columns.pack` makes it, or several as `join_rows` does: the workers need no list."""
 
     name: ClassVar[str] = "list"
 
@@ -47,6 +60,7 @@ class ListSource(Source):
         self._columns = Columns(1)
         self._notes: list[str] = []
         self._labels: dict[str, int] = {}  # the text in the list -> class index
+        self._has_objects = False  # whether rows are objects, of which an image may have several
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -72,19 +86,42 @@ class ListSource(Source):
         for split in find_unions(paths):
             keep &= ~rows.in_split(split)
             left_out.append(Problem(split, "split-union", "not stored: it is the union of other lists."))
-        for row, problem in rows.repeated(keep):
+        firsts = rows.firsts(keep)
+        repeated = np.flatnonzero(keep & (firsts != np.arange(len(firsts))))
+        self._has_objects = bool(self._columns.numbers) and len(repeated) > 0
+        for row, problem in rows.unusable(firsts, keep, repeated, self._columns.label is not None, self._has_objects):
             keep[row] = False
             problems.append(problem)
+        if self._has_objects:
+            self._notes.append("images have several rows: each row is an object, and its label that of the object.")
         if not keep.any():
             nothing = Problem(str(self.path), "empty-source", "expected lines that name images, found none.")
             raise SourceError(problems or nothing)
-        return self._contents(rows, keep, problems, left_out + self._not_listed(rows))
+        return self._contents(rows, keep, firsts, problems, left_out + self._not_listed(rows))
 
     def read(self, split: str, reference: Reference) -> Sample:
-        path, label, numbers = unpack(str(reference))
-        objects = self._object(numbers) if numbers else None
-        index = self._labels.get(label, UNLABELLED) if self._columns.label is not None else None
+        path, rows = unpack(str(reference), len(self._columns.numbers))
+        objects = self._objects(rows) if self._columns.numbers else None
+        index = None
+        if self._columns.label is not None and not self._has_objects:
+            index = self._labels.get(rows[0][0], UNLABELLED)
         return Sample(path, f"{self.images}/{path}", index, objects)
+
+    def column(self, name: str) -> Callable[[str, Reference], str]:
+        """As of any source; reads the lists once more."""
+        tables = [table for table, _ in self.tables()]
+        places = [i for i, each in enumerate(tables[0].header) if column_name(each) == column_name(name)]
+        if len(places) != 1:
+            raise no_column(self, name, tables[0].header)
+        numbers = {"": 0}
+        values: dict[int, int] = {}  # by the hash of the path, a third of the path's memory
+        for table in tables:
+            for _, cells in table.rows():
+                with suppress(RowError):  # which the scan has named
+                    path = self._columns.pack(cells).partition("\0")[0]
+                    values.setdefault(hash(path), numbers.setdefault(cells[places[0]], len(numbers)))
+        texts = list(numbers)
+        return lambda split, reference: texts[values.get(hash(self.key(split, reference)), 0)]
 
     def tables(self) -> list[tuple[Table, str]]:
         """The lists, each with the name of its split."""
@@ -138,17 +175,31 @@ class ListSource(Source):
         unnamed = np.flatnonzero(~np.isin([hash(path) for path in images], rows.hashes))
         return [Problem(images[int(i)], "not-listed", "no line of the list names this image.") for i in unnamed]
 
-    def _contents(self, rows: _Rows, keep: NDArray[np.bool_], problems: list[Problem], left: list[Problem]) -> Contents:
+    def _contents(
+        self,
+        rows: _Rows,
+        keep: NDArray[np.bool_],
+        firsts: NDArray[np.int64],
+        problems: list[Problem],
+        left: list[Problem],
+    ) -> Contents:
         fields: dict[str, Field] = {}
-        classes = np.zeros(len(rows.labels), np.int64)  # from the order of occurrence to the class index
+        names: tuple[str, ...] = ()
         if self._columns.label is not None:
-            fields["label"] = LabelField(classes=self._class_names([text for text in rows.labels if text]))
-            classes[:] = [self._labels.get(text, UNLABELLED) for text in rows.labels]
+            names = self._class_names([text for text in rows.labels if text])
+            if not self._has_objects:
+                fields["label"] = LabelField(classes=names)
         if self._columns.numbers:
-            fields["objects"] = self._objects_field()
-        selected = {split: rows.of_split(split, keep) for split in rows.splits}
-        splits = {split: packed for split, (packed, _) in selected.items() if packed}
-        labels = {split: classes[selected[split][1]] for split in splits} if "label" in fields else None
+            fields["objects"] = self._objects_field(names if self._has_objects else ())
+        if self._has_objects:
+            joined = {split: rows.joined(split, keep, firsts) for split in rows.splits}
+            splits, labels = {split: packed for split, packed in joined.items() if packed}, None
+        else:
+            # from the order of occurrence to the class index
+            classes = np.array([self._labels.get(text, UNLABELLED) for text in rows.labels], np.int64)
+            selected = {split: rows.of_split(split, keep) for split in rows.splits}
+            splits = {split: packed for split, (packed, _) in selected.items() if packed}
+            labels = {split: classes[selected[split][1]] for split in splits} if "label" in fields else None
         return Contents(fields, splits, labels, tuple(problems), tuple(left), tuple(self._notes))
 
     def _class_names(self, texts: list[str]) -> tuple[str, ...]:
@@ -165,21 +216,24 @@ class ListSource(Source):
         self._labels = {name: i for i, name in enumerate(classes)}
         return classes
 
-    def _objects_field(self) -> Field:
+    def _objects_field(self, classes: tuple[str, ...]) -> Field:
         names = tuple(name for name, _, _ in self._columns.keypoints)
-        values = ["boxes"] * bool(self._columns.box) + ["keypoints"] * bool(names)
+        values = ["boxes"] * bool(self._columns.box) + ["labels"] * bool(classes) + ["keypoints"] * bool(names)
         wanted = self.options.keypoints
         pairs = wanted.flip_pairs if wanted is not None else flip_pairs(names)
-        return ObjectsField.of(*values, keypoints=names, flip_pairs=pairs if names else ())
+        return ObjectsField.of(*values, classes=classes, keypoints=names, flip_pairs=pairs if names else ())
 
-    def _object(self, cells: list[str]) -> Objects:
-        """The one object of a line; none where all its cells are empty."""
-        numbers = [[float(text or "nan") for text in cells]] if any(cells) else []
-        values = np.array(numbers, np.float64).reshape(len(numbers), len(cells))
+    def _objects(self, rows: list[list[str]]) -> Objects:
+        """The objects of rows: label, and cells of box and keypoints; there is none where all these are empty."""
+        rows = [row for row in rows if any(row[1:])]
         n, k = len(self._columns.box), len(self._columns.keypoints)
-        objects = {"boxes": values[:, :n]} if n else {}
+        numbers = [[float(text or "nan") for text in cells] for _, *cells in rows]
+        values = np.array(numbers, np.float64).reshape(len(rows), n + 2 * k)
+        objects: dict[str, Any] = {"boxes": values[:, :n]} if n else {}
         if k:
             objects["keypoints"] = values[:, n:].reshape(len(values), k, 2)
+        if self._has_objects and self._columns.label is not None:
+            objects["labels"] = np.array([self._labels[label] for label, *_ in rows], np.int64)
         return objects
 
 
@@ -224,19 +278,50 @@ class _Rows:
         rows = self.packed if chosen.all() else PackedStrings(self.packed[int(i)] for i in np.flatnonzero(chosen))
         return rows, np.asarray(self._label, np.int64)[chosen]
 
-    def repeated(self, keep: NDArray[np.bool_]) -> list[tuple[int, Problem]]:
-        """The rows, of those kept, whose path an earlier one has, each with its problem `duplicate-key`."""
+    def joined(self, split: str, keep: NDArray[np.bool_], firsts: NDArray[np.int64]) -> PackedStrings:
+        """The rows of a split, those of one image together, in the order of the first of each."""
+        chosen = np.flatnonzero(keep & self.in_split(split))
+        chosen = chosen[np.argsort(firsts[chosen], kind="stable")]
+        images = np.split(chosen, np.flatnonzero(np.diff(firsts[chosen])) + 1) if len(chosen) else []
+        return PackedStrings(join_rows(self.packed[row] for row in image.tolist()) for image in images)
+
+    def firsts(self, keep: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """For each row the first one of those kept that has the same path: (rows,) int64."""
+        firsts = np.arange(len(self.packed))
         rows = np.flatnonzero(keep)
-        hashes = self.hashes[rows]
-        order = np.argsort(hashes, kind="stable")
-        same = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
-        repeated: list[tuple[int, Problem]] = []
-        for first, second in sorted((int(rows[order[i]]), int(rows[order[i + 1]])) for i in same):
-            path = unpack(self.packed[second])[0]
-            if path == unpack(self.packed[first])[0]:  # and not only its hash
-                message = f"expected each image once, found {path} in {self._place(first)} already."
-                repeated.append((second, Problem(self._place(second), "duplicate-key", message)))
-        return repeated
+        order = rows[np.argsort(self.hashes[rows], kind="stable")]
+        same = np.flatnonzero(self.hashes[order][1:] == self.hashes[order][:-1])
+        for before, row in zip(order[same].tolist(), order[same + 1].tolist(), strict=True):
+            if self._path(before) == self._path(row):  # and not only its hash
+                firsts[row] = firsts[before]
+        return firsts
+
+    def unusable(
+        self,
+        firsts: NDArray[np.int64],
+        keep: NDArray[np.bool_],
+        repeated: NDArray[np.int64],
+        has_labels: bool,
+        has_objects: bool,
+    ) -> Iterator[tuple[int, Problem]]:
+        """Rows that cannot be used, and why: repeated ones; or those of objects, if they do not go with the others."""
+        for row in repeated.tolist():
+            first = int(firsts[row])
+            if not has_objects:
+                message = f"expected each image once, found {self._path(row)} in {self._place(first)} already."
+                yield row, Problem(self._place(row), "duplicate-key", message)
+            elif self._split[row] != self._split[first]:
+                message = f"expected {self._path(row)} in one split, found it in that of {self._place(first)}, too."
+                yield row, Problem(self._place(row), "duplicate-key", message)
+        if has_objects and has_labels:
+            unlabelled = [self.labels[text] for text in ("", str(UNLABELLED)) if text in self.labels]
+            for row in np.flatnonzero(keep & np.isin(np.asarray(self._label), unlabelled)).tolist():
+                if any(self.packed[row].split("\0")[2:]):
+                    message = "expected a label for the object, found none."
+                    yield row, Problem(self._place(row), "list-line", message)
+
+    def _path(self, row: int) -> str:
+        return self.packed[row].partition("\0")[0]
 
     def _place(self, row: int) -> str:
         return f"{list(self._lists)[self._list[row]]}:{self._line[row]}"

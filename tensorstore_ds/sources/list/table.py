@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -206,14 +206,24 @@ def _is_number(text: str) -> bool:
     return "_" not in text  # which float() would take
 
 
-def unpack(row: str) -> tuple[str, str, list[str]]:
-    """Path, label, and the cells of box and keypoints in the order of `Columns.numbers`.
+def join_rows(rows: Iterable[str]) -> str:
+    """Several rows of one image as one string, for `unpack`."""
+    first, *others = rows
+    return _MARK.join([first, *(row.partition(_MARK)[2] for row in others)])
 
-    >>> unpack(Columns(4, 0, 1, keypoints=(("nose", 2, 3),)).pack(["a.png", "cat", "1", "2.5"]))
-    ('a.png', 'cat', ['1', '2.5'])
+
+def unpack(row: str, numbers: int) -> tuple[str, list[list[str]]]:
+    """Path; and for each row its label, and the cells of box and keypoints in the order of `Columns.numbers`.
+
+    >>> columns = Columns(4, 0, 1, keypoints=(("nose", 2, 3),))
+    >>> unpack(join_rows([columns.pack(["a.png", "cat", "1", "2.5"]), columns.pack(["a.png", "dog", "3", "4"])]), 2)
+    ('a.png', [['cat', '1', '2.5'], ['dog', '3', '4']])
+
+    Args:
+        numbers: cells of box and keypoints.
     """
-    path, label, *numbers = row.split(_MARK)
-    return path, label, numbers
+    path, *cells = row.split(_MARK)
+    return path, [cells[i : i + 1 + numbers] for i in range(0, len(cells), 1 + numbers)]
 
 
 def _clean_path(text: str) -> str:
@@ -223,7 +233,8 @@ def _clean_path(text: str) -> str:
     if not parts:
         raise RowError("expected the path of an image, found none.")
     if ".." in parts or _FOREIGN.match(path):
-        raise RowError(f"expected a path below the folder of the images, found {text}.", "unsafe-path")
+        message = f"expected a path below the folder of the images, which `images` names, found {text}."
+        raise RowError(message, "unsafe-path")
     return "/".join(parts)
 
 

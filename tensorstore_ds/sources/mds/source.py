@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import os
 import re
 import zlib
@@ -14,10 +15,12 @@ from typing import Any, BinaryIO, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.errors import FormatError, Problem, SourceError
+from tensorstore_ds.format.chunks import decompress_chunk
 from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.schema import NAME, ArraySpec
+from tensorstore_ds.machine import check_fits
 from tensorstore_ds.regular_files import open_file, os_errors, read_head, unreadable
 from tensorstore_ds.sources.arrays.numpy_files import IMAGE_NAMES, LABEL_NAMES
 from tensorstore_ds.sources.arrays.source import bad_file, bad_shape
@@ -35,7 +38,7 @@ _IS_MDS = re.compile(rb'"format"\s*:\s*"mds"')
 _HEAD = 1 << 16
 _ROWS = 1 << 14  # whose labels are looked up at once
 _TAKEN = frozenset({"image", "key", "label", "objects", "size"})
-_TOOLS = {"zstd": "zstd -d", "lz4": "lz4 -d", "snappy": "the package python-snappy", "br": "brotli -d"}
+_TOOLS = {"lz4": "lz4 -d", "snappy": "the package python-snappy", "br": "brotli -d"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +51,27 @@ class _File:
     rows: int
 
 
-def _gunzip(stream: BinaryIO) -> BinaryIO:
+def _gunzip(stream: BinaryIO, nbytes: int) -> BinaryIO:
     return cast("BinaryIO", gzip.GzipFile(fileobj=stream))
 
 
-def _bunzip(stream: BinaryIO) -> BinaryIO:
+def _bunzip(stream: BinaryIO, nbytes: int) -> BinaryIO:
     return cast("BinaryIO", bz2.BZ2File(stream))
 
 
-#: What the standard library decompresses, and the most bytes that one byte can become.
+def _unzstd(stream: BinaryIO, nbytes: int) -> BinaryIO:
+    """One frame, which says its size, as MosaicML's writer makes it; in memory, as a shard has some 64 MB there."""
+    check_fits("a shard", nbytes + os.fstat(stream.fileno()).st_size)
+    out = np.empty(nbytes, np.uint8)
+    decompress_chunk(stream.read(), out)
+    return io.BytesIO(out.data)
+
+
+#: How compressed shards of so many bytes are read, and the most bytes that one byte can become.
 _OPENERS = {
     "gz": (_gunzip, 1032),
     "bz2": (_bunzip, 45_000_000),
+    "zstd": (_unzstd, 32_768),
 }
 
 
@@ -188,7 +200,7 @@ class MdsSource(Source):
         path, place = _place(folder, data, where)
         algorithm = (shard.compression or "").partition(":")[0]
         if algorithm not in _OPENERS:
-            message = f"expected an uncompressed shard, or one of gz or bz2, found {algorithm[:40] or 'no name'}."
+            message = f"expected an uncompressed shard, or one of gz, bz2 or zstd, found {algorithm[:40] or 'no name'}."
             tool = _TOOLS.get(algorithm, "the program that compressed it")
             advice = f"Decompress the shards with {tool} beside these; {INDEX} can stay as it is."
             raise SourceError(Problem(place, "array-file", message), advice)
@@ -196,10 +208,11 @@ class MdsSource(Source):
         opener, ratio = _OPENERS[algorithm]
         expected, found, made = shard.raw_data.nbytes, 0, path
         try:
-            with open_file(path, place) as raw, opener(raw) as stream:
+            with open_file(path, place) as raw:
                 if expected <= os.fstat(raw.fileno()).st_size * ratio:  # else it is not believed
-                    made, found = self._scratch.copy(stream, expected, "a shard")
-        except (EOFError, zlib.error) as error:
+                    with opener(raw, expected) as stream:
+                        made, found = self._scratch.copy(stream, expected, "a shard")
+        except (EOFError, FormatError, ValueError, zlib.error) as error:
             raise bad_file(place, f"cannot be decompressed: {error}.") from error
         except OSError as error:
             if error.errno is None:  # what gzip and bz2 raise for other bytes

@@ -54,7 +54,10 @@ def _base(root: Path) -> str | None:
         return None
     if len(names) > 1:
         message = f"expected one Pascal VOC data set, found {', '.join(names)}."
-        raise SourceError(Problem(str(root), "several-datasets", message), f"Convert one: {root / names[0]}.")
+        raise SourceError(
+            Problem(str(root), "several-datasets", message),
+            f"Convert one, {root / names[0]}, or several by their own folders.",
+        )
     return f"{names[0]}/"
 
 

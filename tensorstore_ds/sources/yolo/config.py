@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ _LISTS_OF_NAMES = (
     "data.names",
     "predefined_classes.txt",
 )
+#: Splits, and their keys in Darknet's ``obj.data``.
+_DARKNET = {"train": "train", "val": "valid", "test": "test"}
 _CORRECT = "Correct the file."
 
 
@@ -36,9 +38,9 @@ class Config:
     """What is known of a data set besides its images and labels."""
 
     file: str = ""  #: that says so, relative to the source; none where there is none
+    names: Mapping[int, str] | None = None  #: of the classes; None where they are numbers
     path: str = ""  #: the folder that the paths of splits begin at, as written
     splits: Mapping[str, Sequence[str]] = field(default_factory=dict)  #: folders or lists of each, as written
-    names: Mapping[int, str] | None = None  #: of the classes; None where they are numbers
     keypoints: Keypoints | None = None
     dimensions: int = 0  #: of each keypoint: 2 for x y, 3 for x y and visibility
 
@@ -70,8 +72,7 @@ def find_config(root: Path) -> str | None:
 def read_config(root: Path, where: str | None) -> Config:
     """What the file `where` says, or a list of names where there is no file."""
     if where is None:
-        file, names = _listed_names(root)
-        return Config(file, names=names)
+        return _darknet(root) or Config(*_listed_names(root))
     data = _load(root / where, where)
     names = _names(data.get("names"), where)
     if names is None:
@@ -83,7 +84,7 @@ def read_config(root: Path, where: str | None) -> Config:
     if not isinstance(path, str):
         raise _bad(f"{where}: path", "expected a folder", path)
     named = {name: paths for name, paths in splits.items() if paths}
-    return Config(where, path, named, names, keypoints, dimensions)
+    return Config(where, names, path, named, keypoints, dimensions)
 
 
 def _load(path: Path, where: str) -> Mapping[str, Any]:
@@ -155,9 +156,29 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _listed_names(root: Path) -> tuple[str, dict[int, str] | None]:
+def _darknet(root: Path) -> Config | None:
+    """What the one ``obj.data`` of a folder says: lists of images, and the list of names."""
+    files = [file for file in glance(root) if file.lower().endswith(".data")]
+    files = [file for file in files if {"train", "names"} <= _assigned(read_head(root / file, _YAML_LIMIT)).keys()]
+    if len(files) != 1:
+        return None
+    (file,) = files
+    values = _assigned(read_file(root / file, file, _YAML_LIMIT))
+    splits = {name: [values[key]] for name, key in _DARKNET.items() if values.get(key)}
+    config = Config(file, splits=splits)
+    listed = _listed_names(root, [*candidates(values["names"], config.folder), *_LISTS_OF_NAMES])
+    return replace(config, names=listed[1])
+
+
+def _assigned(data: bytes) -> dict[str, str]:
+    """The values of lines ``key = value``, by their keys."""
+    lines = (line.partition("=") for line in data.decode("utf-8-sig", "surrogateescape").splitlines())
+    return {key.strip(): value.strip() for key, equals, value in lines if equals}
+
+
+def _listed_names(root: Path, files: Sequence[str] = _LISTS_OF_NAMES) -> tuple[str, dict[int, str] | None]:
     """``classes.txt`` or the like, if there is one, and its names, a line each: the first is class 0."""
-    file = next((file for file in _LISTS_OF_NAMES if is_file(root / file)), "")
+    file = next((file for file in files if is_file(root / file)), "")
     if not file:
         return "", None
     try:
@@ -193,3 +214,22 @@ def _keypoints(data: Mapping[str, Any], where: str) -> tuple[Keypoints | None, i
     if sorted(partners) != list(range(count)) or any(partners[partner] != i for i, partner in enumerate(partners)):
         raise _bad(f"{where}: flip_idx", f"expected {count} numbers that name each other in pairs", str(flip))
     return Keypoints(names, tuple((i, partner) for i, partner in enumerate(partners) if i < partner)), dimensions
+
+
+def candidates(path: str, folder: str) -> Iterator[str]:
+    """What a path in a file of `folder` may mean, relative to the root; ``""`` is the root itself."""
+    parts = _normal(path)
+    if folder:
+        yield "/".join(_normal(f"{folder}{path}"))
+    yield from ("/".join(parts[i:]) for i in range(max(len(parts), 1)))
+
+
+def _normal(path: str) -> list[str]:
+    """The folders on a path without ``.``, ``..``, a drive or a slash at its beginning."""
+    parts: list[str] = []
+    for part in path.replace("\\", "/").split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", ".") and not (not parts and part.endswith(":")):
+            parts.append(part)
+    return parts

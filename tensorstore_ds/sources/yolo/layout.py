@@ -4,7 +4,7 @@ none that was read from a file is opened."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -16,7 +16,7 @@ from tensorstore_ds.regular_files import TEXT_LIMIT, is_file, read_file, read_he
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
 from tensorstore_ds.sources.splits import find_unions, folder_splits
-from tensorstore_ds.sources.yolo.config import Config
+from tensorstore_ds.sources.yolo.config import Config, candidates
 from tensorstore_ds.sources.yolo.labels import looks_like_labels
 
 _PROBED = 16  # label files that are looked at
@@ -72,25 +72,6 @@ class Files:
         return range(0)
 
 
-def candidates(path: str, folder: str) -> Iterator[str]:
-    """What a path in a file of `folder` may mean, relative to the root; ``""`` is the root itself."""
-    parts = _normal(path)
-    if folder:
-        yield "/".join(_normal(f"{folder}{path}"))
-    yield from ("/".join(parts[i:]) for i in range(max(len(parts), 1)))
-
-
-def _normal(path: str) -> list[str]:
-    """The folders on a path without ``.``, ``..``, a drive or a slash at its beginning."""
-    parts: list[str] = []
-    for part in path.replace("\\", "/").split("/"):
-        if part == "..":
-            del parts[-1:]
-        elif part not in ("", ".") and not (not parts and part.endswith(":")):
-            parts.append(part)
-    return parts
-
-
 def _find(paths: Sequence[str], path: str) -> int:
     i = bisect_left(paths, path)
     return i if i < len(paths) and paths[i] == path else -1
@@ -126,7 +107,7 @@ def find_splits(root: Path, files: Files, config: Config) -> Splits:
             splits.left_out.append(Problem(name, "empty-split", message))
     if not splits.rows:
         return _folder_splits(str(root), files, splits)
-    _drop_repeated(splits)
+    _drop_repeated(splits, named)
     stored = np.zeros(len(files.images), np.bool_)
     stored[np.concatenate([*splits.rows.values()])] = True
     for row in np.flatnonzero(~stored):
@@ -134,8 +115,11 @@ def find_splits(root: Path, files: Files, config: Config) -> Splits:
     return splits
 
 
-def _drop_repeated(splits: Splits) -> None:
-    """Leave out the splits that hold nothing of their own: unions, and those equal to one before."""
+def _drop_repeated(splits: Splits, named: Mapping[str, Sequence[str]]) -> None:
+    """Leave out the splits that hold nothing of their own: unions, and one of two that are equal.
+
+    That is the later one, unless the path of both has its name: `val` where both are ``images/test``.
+    """
     for name, parts in find_unions(splits.rows).items():
         message = f"not stored twice: it is the union of {', '.join(parts)}."
         splits.left_out.append(Problem(name, "split-union", message))
@@ -145,9 +129,11 @@ def _drop_repeated(splits: Splits) -> None:
         rows = np.sort(splits.rows[name])
         twin = next((other for other in names[:i] if np.array_equal(np.sort(splits.rows.get(other, ())), rows)), None)
         if twin is not None:
-            message = f"not stored twice: it has the same images as {twin}."
-            splits.left_out.append(Problem(name, "split-union", message))
-            del splits.rows[name]
+            words = {word for path in named[name] for word in path.replace("\\", "/").split("/")}
+            gone, kept = (twin, name) if name in words and twin not in words else (name, twin)
+            message = f"not stored twice: it has the same images as {kept}."
+            splits.left_out.append(Problem(gone, "split-union", message))
+            del splits.rows[gone]
 
 
 def _rows(root: Path, files: Files, config: Config, path: str, splits: Splits) -> NDArray[np.int64]:

@@ -1,0 +1,153 @@
+"""Masks of objects, drawn where the image of a batch has come to lie: after crops, resizing and mirroring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tensorstore_ds.format.kinds import ObjectsField
+from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.imaging.outlines import fill_polygons, mask_of_runs
+from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.options import refusal
+from tensorstore_ds.reading.store import Split
+
+#: Values of objects: their row in the split and their number there; and the corners of the stored image, which
+#: transforms move as they move keypoints. What lies between follows from these two: all that moves images is straight.
+OUTLINE, FRAME = "outline", "frame"
+
+#: Of a batch, collated as ``packed`` or ``list``.
+Objects = PackedObjects | Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]]
+
+
+def with_frames(objects: PackedObjects, rows: NDArray[np.int64], sizes: NDArray[Any]) -> PackedObjects:
+    """Objects of samples of these rows (B,), whose stored images have these (height, width) (B, 2), with both values.
+
+    >>> packed = PackedObjects(torch.tensor([0, 2]), {"labels": torch.tensor([4, 5])})
+    >>> found = with_frames(packed, np.array([7]), np.array([[30, 40]]))[0]
+    >>> found["outline"].tolist(), found["frame"][1].tolist()
+    ([[7, 0], [7, 1]], [[0.0, 0.0], [40.0, 30.0]])
+    """
+    sample = objects.image_index
+    number = torch.arange(objects.total) - objects.offsets[sample]
+    outline = torch.stack([torch.from_numpy(np.asarray(rows, np.int64))[sample], number], 1)
+    frame = torch.zeros((objects.total, 2, 2), dtype=torch.float32)
+    frame[:, 1] = torch.from_numpy(sizes[:, ::-1].astype(np.float32))[sample]
+    return PackedObjects(objects.offsets, {**objects.values, OUTLINE: outline, FRAME: frame})
+
+
+def draw_instance_masks(split: Split, objects: Objects, size: tuple[int, int]) -> list[Tensor]:
+    """For each sample of a batch the masks (m, H, W) bool of its objects, on the device of the objects.
+
+    Polygons are drawn as pycocotools draws them, in pixels of the batch's image; runs, which are masks already, move as
+    masks do, to the nearest pixel. An object with neither has an empty mask. They are drawn on the CPU.
+
+    >>> dataset = tsds.StoreDataset("coco.tsds", "train", outlines=True)                     # doctest: +SKIP
+    >>> for batch in tsds.DataLoader(dataset, batch_size=4, collate="packed"):               # doctest: +SKIP
+    ...     masks = tsds.draw_instance_masks(dataset.split, batch["objects"], batch["image"].shape[-2:])
+
+    Args:
+        split: that the batch is from: the data set's `split`.
+        objects: of the batch, after all transforms: ``packed``, or ``list``, such as those of one sample.
+        size: (height, width) of its images.
+
+    Raises:
+        OptionError: the objects have no outlines, or are collated otherwise; pycocotools is not installed.
+        SourceError: runs are those of an image of another size; polygons have edges of many million pixels.
+    """
+    masks = [[mask for mask, _, _ in _drawn(split, each, size)] for each in _samples(objects)]
+    stacked = (np.stack(each) if each else np.zeros((0, *size), np.bool_) for each in masks)
+    return [torch.from_numpy(each).to(_device(objects)) for each in stacked]
+
+
+def draw_class_masks(
+    split: Split,
+    objects: Objects,
+    size: tuple[int, int],
+    *,
+    background: int = 0,
+    first: int = 1,
+    ignored: int = 255,
+) -> Tensor:
+    """The class of each pixel (B, H, W) int64, from the masks of `draw_instance_masks`.
+
+    Where objects overlap, the one with fewer pixels is seen. Crowds (`iscrowd`) are `ignored` where nothing else is.
+
+    Args:
+        split, objects, size: as of `draw_instance_masks`.
+        background: of pixels without an object, those beside the image among them.
+        first: of class 0; the others follow. 0 if the classes have a background of their own.
+        ignored: of crowds, the `ignore_index` of a loss.
+
+    Raises:
+        OptionError, SourceError: as `draw_instance_masks`.
+    """
+    samples = _samples(objects)
+    classes: NDArray[np.int64] = np.full((len(samples), *size), background, np.int64)
+    for sample, pixels in zip(samples, classes, strict=True):
+        drawn = sorted(_drawn(split, sample, size), key=lambda each: (not each[2], -int(each[0].sum())))
+        for mask, label, is_crowd in drawn:
+            pixels[mask] = ignored if is_crowd else first + label
+    return torch.from_numpy(classes).to(_device(objects))
+
+
+def _samples(objects: Objects) -> list[Mapping[str, Tensor]]:
+    """The objects of each sample."""
+    if isinstance(objects, Mapping):
+        values = {name: value for name, value in objects.items() if name != "offsets"}
+        if "offsets" not in objects:
+            raise refusal("objects", 'those of a batch with `collate="packed"` or "list"', ", ".join(objects))
+        objects = PackedObjects(objects["offsets"], values)
+    samples = list(objects)
+    for each in samples:
+        if not {OUTLINE, FRAME} <= each.keys():
+            raise refusal("outlines", "objects of a StoreDataset(outlines=True)", ", ".join(each) or "none")
+    return samples
+
+
+def _device(objects: Objects) -> torch.device | None:
+    if isinstance(objects, PackedObjects):
+        return objects.offsets.device
+    first = objects["offsets"] if isinstance(objects, Mapping) else objects[0][FRAME] if objects else None
+    return None if first is None else first.device
+
+
+def _drawn(
+    split: Split, objects: Mapping[str, Tensor], size: tuple[int, int]
+) -> Iterator[tuple[NDArray[np.bool_], int, bool]]:
+    """The mask (H, W), the label in the store, and whether it is a crowd, of each object of a sample."""
+    if not isinstance(split, Split):
+        raise refusal("split", "that of the data set, `dataset.split`", f"a {type(split).__name__}")
+    if not len(objects[OUTLINE]):
+        return
+    row = int(objects[OUTLINE][0, 0])
+    values: Mapping[str, Any] = split[next(iter(of_kind(split.fields, ObjectsField)))][row]
+    height, width = split.image_shapes[row, :2].tolist()
+    frames = objects[FRAME].cpu().numpy().astype(np.float64)
+    for i, (corner, opposite) in zip(objects[OUTLINE][:, 1].tolist(), frames, strict=True):
+        scale = (opposite - corner) / (width, height)  # of x negative in a mirrored image
+        mask: NDArray[np.bool_] = np.zeros(size, np.bool_)
+        if "rle" in values and len(values["rle"][i]):
+            mask |= _placed(mask_of_runs(values["rle"][i], (height, width), "rle"), corner, scale, size)
+        if "polygons" in values and len(values["polygons"][i]):
+            mask |= fill_polygons(values["polygons"][i] * scale + corner, size)
+        label, is_crowd = (values[each][i] if each in values else 0 for each in ("labels", "iscrowd"))
+        yield mask, int(label), bool(is_crowd)
+
+
+def _placed(
+    mask: NDArray[np.bool_], corner: NDArray[np.float64], scale: NDArray[np.float64], size: tuple[int, int]
+) -> NDArray[np.bool_]:
+    """A mask as it is seen in an image of (height, width): of each pixel what lies at its center."""
+    inside, places = [], []
+    for axis, (stop, length) in enumerate(zip(size, mask.shape, strict=True)):
+        place = np.floor((np.arange(stop) + 0.5 - corner[1 - axis]) / scale[1 - axis])
+        inside.append((place >= 0) & (place < length))
+        places.append(place.clip(0, length - 1).astype(np.int64))
+    placed: NDArray[np.bool_] = mask[np.ix_(*places)] & inside[0][:, None] & inside[1]
+    return placed

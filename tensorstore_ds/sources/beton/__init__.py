@@ -1,0 +1,1 @@
+"""FFCV's .beton files: formats/sources/beton.md."""

@@ -1,0 +1,143 @@
+"""Boxes in any format that the program panlabel reads, by way of COCO's JSON: formats/sources/panlabel.md."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
+
+import msgspec
+
+from tensorstore_ds.errors import OptionError, Problem, SourceError, one_line
+from tensorstore_ds.regular_files import FILE_LIMIT, is_dir, read_file
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.coco import CocoSource
+from tensorstore_ds.sources.files import walk_files
+from tensorstore_ds.sources.images import ImageIndex
+from tensorstore_ds.sources.paths import inside
+from tensorstore_ds.sources.scratch import Scratch
+
+_SECONDS = 3600
+_KNOWN = re.compile(r"possible values: ([^\]]+)\]")
+
+
+class _Json(msgspec.Struct):
+    """COCO's JSON, of which only the names of images are looked at."""
+
+    images: list[dict[str, Any]]
+    annotations: msgspec.Raw
+    categories: msgspec.Raw
+
+
+class _Issue(msgspec.Struct):
+    severity: str
+    message: str
+
+
+class _Report(msgspec.Struct):
+    issues: list[_Issue] = []
+
+
+class PanlabelSource(Source):
+    """What panlabel makes of a source, read as COCO; the scan runs the program, and finds the images by their names."""
+
+    name: ClassVar[str] = "panlabel"
+    is_scanned_again: ClassVar[bool] = True
+
+    def __init__(self, path: Path, options: SourceOptions) -> None:
+        super().__init__(path, options)
+        root = path if is_dir(path) else path.parent
+        self.images = options.images or root
+        self._scratch = Scratch()
+        self._coco: CocoSource | None = None
+
+    def scan(self) -> Contents:
+        """Run panlabel, and scan what it wrote.
+
+        Raises:
+            SourceError: as of COCO, or it cannot read the source.
+            OptionError: it is not installed, or does not know the format.
+        """
+        with TemporaryDirectory(prefix="tsds-") as folder:
+            written = Path(folder) / "panlabel.json"
+            report = self._run(written)
+            images = ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
+            data = self._named(read_file(written, str(self.path), FILE_LIMIT), images)
+        json, _ = self._scratch.copy(io.BytesIO(data), len(data), "the annotations", ".json")
+        self._coco = CocoSource(json, replace(self.options, images=self.images, via=None))
+        contents = self._coco.scan()
+        lost = dict.fromkeys(one_line(issue.message) for issue in report.issues if issue.severity == "warning")
+        left_out = tuple(Problem(str(self.path), "not-listed", f"not stored, says panlabel: {each}.") for each in lost)
+        return replace(contents, left_out=(*contents.left_out, *left_out))
+
+    def read(self, split: str, reference: Reference) -> Sample:
+        assert self._coco is not None  # noqa: S101  # it was scanned
+        return self._coco.read(split, reference)
+
+    def common_files(self) -> tuple[Path, ...]:
+        """All but images may hold annotations."""
+        if not is_dir(self.path):
+            return (self.path,)
+        return tuple(path for path in _files(self.path) if path.suffix.lower() not in IMAGE_SUFFIXES)
+
+    def _run(self, out: Path) -> _Report:
+        # Values are checked as those of COCO are. An absolute path is no flag.
+        options = ["--allow-lossy", "--no-validate", "--output-format", "json"]
+        words = ["--from", self.options.via or "auto", "--to", "coco", "--input", str(self.path.absolute())]
+        command = [_program(), "convert", *words, "--output", str(out), *options]
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False, env={}
+            )
+        except subprocess.TimeoutExpired as error:
+            message = f"panlabel was not done after {_SECONDS // 60} minutes."
+            raise SourceError(Problem(str(self.path), "annotation", message), "Run it on its own.") from error
+        if done.returncode == 0:
+            return msgspec.json.decode(done.stdout, type=_Report)
+        said = done.stderr.decode(errors="replace")
+        if done.returncode == 2 and (known := _KNOWN.search(said)):
+            raise OptionError(f"`via`: expected one of {known[1]}, found {self.options.via!r}.")
+        said = one_line(said.strip().removeprefix("Error: ").replace("\n", " "))[:400].rstrip(".")
+        advice = "Name the file of the annotations, or correct it."
+        if self.options.via in (None, "auto"):
+            advice = "Name the format with `via`, or the file of the annotations."
+        raise SourceError(Problem(str(self.path), "annotation", f"panlabel cannot read it: {said}."), advice)
+
+    def _named(self, data: bytes, images: ImageIndex) -> bytes:
+        """COCO's JSON with the paths of images as they lie in the folder, where only one has such a name."""
+        try:
+            file = msgspec.json.decode(data, type=_Json)
+        except msgspec.MsgspecError as error:
+            message = f"expected COCO's JSON of panlabel, found another one: {one_line(str(error))[:200]}."
+            raise SourceError(Problem(str(self.path), "annotation", message)) from error
+        for image in file.images:
+            name = image.get("file_name")
+            path = inside(name) if isinstance(name, str) else None
+            if isinstance(name, str) and (path is None or images.row(path) < 0):
+                try:
+                    image["file_name"] = images.paths[images.find(name, name, [""])]
+                except SourceError:
+                    continue  # which the scan says with the name as it is
+        return msgspec.json.encode(file)
+
+
+def _files(root: Path) -> Iterator[Path]:
+    return (path for path in sorted(root.rglob("*")) if path.is_file())
+
+
+def _program() -> str:
+    """The path of the program."""
+    try:
+        from panlabel import find_panlabel_bin
+    except ModuleNotFoundError:
+        raise OptionError("panlabel is not installed: pip install 'tensorstore-ds[formats]'") from None
+    find: Callable[[], str] = find_panlabel_bin
+    try:
+        return find()
+    except FileNotFoundError as error:
+        raise OptionError(f"{error} Install it with pip install 'tensorstore-ds[formats]'.") from error

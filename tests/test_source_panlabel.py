@@ -1,0 +1,112 @@
+"""Boxes that are read by way of the program panlabel."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorstore_ds as tsds
+from labelling_files import write
+from small_stores import tsds as command
+from stores import png_bytes
+
+IMAGE = png_bytes(np.arange(48 * 64 * 3, dtype=np.uint8).reshape(48, 64, 3))
+CAT = {"label": "cat", "coordinates": {"x": 20, "y": 20, "width": 10, "height": 12}}
+CREATE_ML = json.dumps([{"image": "a.png", "annotations": [CAT]}])
+SHAPE = {"name": "rect", "x": 15, "y": 14, "width": 10, "height": 12}
+REGION = {"shape_attributes": SHAPE, "region_attributes": {"label": "cat"}}
+VIA = json.dumps({"a.png9": {"filename": "a.png", "size": 9, "regions": [REGION], "file_attributes": {}}})
+OPEN_IMAGES = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax\na.png,x,cat,1,0.25,0.5,0.25,0.5\n"
+
+
+@pytest.fixture
+def panlabel() -> None:
+    pytest.importorskip("panlabel")
+
+
+def convert(source: Path, via: str, **options: Any) -> tsds.Store:
+    out = source.parent / "o.tsds"
+    tsds.convert(source, out, tsds.ConvertOptions(workers=0, via=via, **options))
+    assert tsds.verify(out) == []
+    return tsds.open(out)
+
+
+@pytest.mark.parametrize(
+    ("via", "files", "path", "box"),
+    [
+        ("create-ml", {"a.png": IMAGE, "x.json": CREATE_ML}, "x.json", [15, 14, 25, 26]),
+        ("via", {"images/a.png": IMAGE, "x.json": VIA}, "x.json", [15, 14, 25, 26]),
+        ("openimages", {"a.png": IMAGE, "x.csv": OPEN_IMAGES}, "x.csv", [16, 12, 32, 24]),
+        ("auto", {"a.png": IMAGE, "x.json": CREATE_ML}, "x.json", [15, 14, 25, 26]),
+    ],
+)
+def test_files_of_annotations(
+    via: str, files: dict[str, Any], path: str, box: list[int], tmp_path: Path, panlabel: None
+) -> None:
+    split = convert(write(tmp_path / "src", files) / path, via)["train"]
+    assert split["objects"][0]["boxes"].tolist() == [box]
+    assert split.fields["objects"].classes == ("cat",)
+    assert split["key"][:] == [next(name for name in files if name.endswith(".png"))]
+    assert split.image_shapes[0].tolist() == [48, 64, 3]
+
+
+def test_a_folder_whose_images_lie_elsewhere(tmp_path: Path, panlabel: None) -> None:
+    """And what panlabel says that it loses is reported."""
+    line = "Car 0.00 0 -1.58 10.0 12.0 30.0 40.0 1.65 1.67 3.64 -0.65 1.71 46.70 -1.59\n"
+    files = {"label_2/000001.txt": line, "image_2/000001.png": IMAGE, "image_3/000002.png": IMAGE}
+    store = convert(write(tmp_path / "src", files), "kitti")
+    assert store["train"]["key"][:] == ["image_2/000001.png"]
+    assert store["train"]["objects"][0]["boxes"].tolist() == [[10, 12, 30, 40]]
+    said = [json.loads(line) for line in (store.path / "skipped.jsonl").read_text().splitlines()]
+    assert any("says panlabel" in each["message"] for each in said)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_by_command_and_shared_out(workers: int, tmp_path: Path, panlabel: None) -> None:
+    source = write(tmp_path / "src", {"a.png": IMAGE, "x.json": CREATE_ML}) / "x.json"
+    done = command("convert", source, tmp_path / "o.tsds", "--via", "create-ml", "--workers", workers)
+    assert done.exit_code == 0, done.output
+    planned = tmp_path / "p.tsds"
+    assert command("plan", source, planned, "--via", "create-ml").exit_code == 0
+    assert command("convert", planned, "--task", "0/1").exit_code == 0
+    assert command("commit", planned).exit_code == 0
+    assert tsds.compare_stores(planned, tmp_path / "o.tsds").is_empty
+
+
+def test_a_box_without_an_area_is_named_as_any(tmp_path: Path, panlabel: None) -> None:
+    bad = CREATE_ML.replace('"width": 10', '"width": 0')
+    with pytest.raises(tsds.SourceError) as caught:
+        convert(write(tmp_path / "src", {"a.png": IMAGE, "x.json": bad}) / "x.json", "create-ml")
+    assert caught.value.reason == "box-empty"
+
+
+@pytest.mark.parametrize(
+    ("text", "via", "message"),
+    [
+        ("[{", "create-ml", "panlabel cannot read it: .* Name the file of the annotations, or correct it"),
+        ("nothing", "auto", "panlabel cannot read it: .* Name the format with `via`"),
+        (CREATE_ML.replace("a.png", "gone.png"), "create-ml", r"panlabel cannot read it: .*gone\.png"),
+    ],
+)
+def test_what_is_refused(text: str, via: str, message: str, tmp_path: Path, panlabel: None) -> None:
+    source = write(tmp_path / "src", {"a.png": IMAGE, "-x.json": text}) / "-x.json"
+    with pytest.raises(tsds.SourceError, match=message) as caught:
+        convert(source, via)
+    assert "\n" not in str(caught.value)
+    assert caught.value.reason == "annotation"
+
+
+def test_options_that_do_not_go_together(tmp_path: Path, panlabel: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write(tmp_path / "src", {"a.png": IMAGE, "x.json": CREATE_ML}) / "x.json"
+    with pytest.raises(tsds.OptionError, match=r"`via`: expected one of auto, .*kitti.*, found 'nothing'"):
+        convert(source, "nothing")
+    with pytest.raises(tsds.OptionError, match="`via`: expected no other format beside it, found coco"):
+        convert(source, "kitti", format="coco")
+    monkeypatch.setitem(sys.modules, "panlabel", None)
+    with pytest.raises(tsds.OptionError, match=r"panlabel is not installed: pip install 'tensorstore-ds\[formats\]'"):
+        convert(source, "kitti")
