@@ -30,9 +30,9 @@ print("ready", file=sys.stderr, flush=True)
 main()
 """
 
-#: What stderr has where the signal came elsewhere: the line that says "ready" is the sixth.
+#: What stderr has where the signal came before the command: the line that says "ready" is the sixth.
 #: Python also loses a stream that is being reconfigured, and can then say nothing.
-ELSEWHERE = ("Exception ignored in", 'File "<string>", line 6, in <module>\nKeyboardInterrupt', "lost sys.stderr")
+ELSEWHERE = ('File "<string>", line 6, in <module>\nKeyboardInterrupt', "lost sys.stderr")
 
 SHARED = Path("/dev/shm")  # noqa: S108
 
@@ -86,8 +86,7 @@ def unused(before: set[Path]) -> list[Path]:
 def interrupted(words: Sequence[object], module: str, moment: float, number: int = signal.SIGINT) -> tuple[int, str]:
     """Exit status and stderr of a command that was interrupted; nothing of it is left.
 
-    Again, a little later, where it was not the command that got the signal: Python did, in a callback of its own, in
-    which no exception can be raised, or this test's script, before the command began.
+    Again, a little later, where this test's script got the signal, before the command began.
     """
     for attempt in range(5):
         status, error = _interrupted(words, module, moment + 0.005 * attempt, number)
@@ -110,6 +109,35 @@ def _interrupted(words: Sequence[object], module: str, moment: float, number: in
     assert not left
     assert "Traceback" not in out + err or any(text in err for text in ELSEWHERE), err
     return run.returncode, err
+
+
+#: The signal comes where no exception can be raised: Python says so, and goes on.
+FINALIZER = """
+import os, sys, time
+from tsds_cli.messages import interrupted, terminable
+
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), int(sys.argv[1]))
+        for _ in range(1000):
+            pass
+
+try:
+    with terminable():
+        Last()
+        time.sleep(60)
+except KeyboardInterrupt:
+    failure = interrupted()
+    failure.show()
+    sys.exit(failure.exit_code)
+"""
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=NAMES)
+def test_a_signal_that_python_cannot_raise_comes_once_more(number: int) -> None:
+    command = [sys.executable, "-c", FINALIZER, str(int(number))]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (run.returncode, run.stderr) == (128 + number, "tsds: interrupted\n")
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=NAMES)
