@@ -14,9 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import tensorstore_ds
 from tensorstore_ds import ConvertOptions
+from tsds_cli.main import cli
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc")
 
@@ -138,6 +140,17 @@ def test_a_signal_that_python_cannot_raise_comes_once_more(number: int) -> None:
     command = [sys.executable, "-c", FINALIZER, str(int(number))]
     run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (run.returncode, run.stderr) == (128 + number, "tsds: interrupted\n")
+
+
+def test_a_signal_that_python_made_another_error_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python 3.11 does where the signal comes while a class is being made."""
+
+    def diagnose(*args: object, **others: object) -> None:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr("tensorstore_ds.diagnose", diagnose)
+    result = CliRunner().invoke(cli, ["doctor", "photos.tsds"])
+    assert (result.exit_code, result.stderr) == (130, "tsds: interrupted\n")
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=NAMES)

@@ -95,8 +95,8 @@ def failure_of(error: BaseException, command: click.Command | None = None) -> Fa
     """What to tell the user of a command about an exception; None for one that no user can cause: a defect."""
     from tensorstore_ds import TrainingStopped, TsdsError
 
-    if isinstance(error, KeyboardInterrupt):
-        return interrupted()
+    if isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):
+        return interrupted()  # Python 3.11 makes another error of it where a class is being made
     if isinstance(error, TsdsError):
         return Failure(spelled(str(error), command), 128 + error.signal if isinstance(error, TrainingStopped) else 1)
     if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "torchvision"):
