@@ -121,15 +121,18 @@ def test_filter_takes_the_findings(planted: Path, tmp_path: Path) -> None:
 
 def test_an_image_that_cannot_be_decoded(tmp_path: Path) -> None:
     root = folders(tmp_path / "s", **{f"train_cat_{i}": photo(i) for i in range(4)})
-    tsds.convert(root, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, encoding="source"))
-    place = next((tmp_path / "s.tsds/train/00000/image/bytes").rglob("0"))
+    place = root / "train/cat/1.png"
     data = bytearray(place.read_bytes())
-    at = data.index(b"IDAT", data.index(b"IDAT") + 1)
+    at = data.index(b"IDAT")
     data[at + 40 : at + 60] = bytes(20)
     place.write_bytes(data)
+    tsds.convert(root, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, encoding="source", check="headers"))
     found = tsds.check_store(tmp_path / "s.tsds", tsds.CheckOptions(min_class=0))
     assert [(sample.key, "damaged" in message) for sample, message in found.unreadable] == [("train/cat/1.png", True)]
     assert found.drop == {"train": (1,)}
+    tsds.filter_store(tmp_path / "s.tsds", tmp_path / "clean.tsds", drop=found.drop)
+    clean = tsds.check_store(tmp_path / "clean.tsds", tsds.CheckOptions(min_class=0))
+    assert (clean.unreadable, len(tsds.open(tmp_path / "clean.tsds")["train"])) == ((), 3)
 
 
 def test_boxes_and_classes(tmp_path: Path) -> None:

@@ -354,6 +354,12 @@ def test_a_damaged_store(tmp_path: Path) -> None:
     data.write_bytes(damaged)
     with pytest.raises(tsds.FormatError, match="no store is made of a damaged one"):
         tsds.filter_store(whole.path, tmp_path / "b.tsds", "age > 3")
+    with pytest.raises(tsds.FormatError, match="the chunks do not agree with their checksums"):
+        tsds.compare_stores(whole.path, whole.path)
+    with pytest.raises(tsds.FormatError, match="the chunks do not agree with their checksums"):
+        tsds.check_store(whole.path)
+    with pytest.raises(tsds.FormatError, match="nothing was exported"):
+        tsds.export(whole.path, tmp_path / "out", "folders")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tsds"]
 
 

@@ -18,13 +18,14 @@ from tensorstore_ds.checking.looks import look
 from tensorstore_ds.checking.options import CheckOptions
 from tensorstore_ds.checking.search import Found, components, mirrored_pairs, near_pairs
 from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
-from tensorstore_ds.editing.rows import opened_for_editing
+from tensorstore_ds.editing.rows import opened_for_editing, reading_progress
 from tensorstore_ds.errors import ConversionError, OptionError
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.options import of_class
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Split, Store
+from tensorstore_ds.reading.verification import require_whole
 
 _BLOCK = 8192  # pairs, and objects, that are judged at a time: 32 MB of thumbnails, some times
 _PICKED = ("test", "val", "valid", "validation")  # splits whose copies stay, first
@@ -55,6 +56,7 @@ def check_store(
     opened = opened_for_editing(store, notify)
     if not of_kind(opened.manifest.fields, ImageField):
         raise OptionError(f"{opened.path}: expected a field of images, found none.")
+    require_whole(opened, "Copy the store again.", reading_progress(notify))
     with tempfile.TemporaryFile(prefix="tsds-") as file:
         try:
             seen = _look(opened, file, notify)

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
-from tensorstore_ds.editing.rows import opened_for_editing
+from tensorstore_ds.editing.rows import opened_for_editing, reading_progress
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.stored_images import decode_stored
+from tensorstore_ds.reading.verification import require_whole
 
 #: What says which samples belong together.
 By = Literal["key", "row"]
@@ -110,6 +111,8 @@ def compare_stores(
         raise OptionError(f"`by`: expected key or row, found {by!r}.")
     notify = progress or in_notebook()
     one, other = opened_for_editing(first, notify), opened_for_editing(second, notify)
+    for store in (one, other):
+        require_whole(store, "Copy the store again.", reading_progress(notify))
     found = StoreDifference(one.sha256 == other.sha256, list(_fields(one, other)))
     total, done = sum(len(one[name]) for name in one), 0
     for name in dict.fromkeys((*one, *other)):

@@ -20,7 +20,7 @@ from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.durable import copied, sync, write_all
 from tensorstore_ds.editing.behind import Behind
-from tensorstore_ds.errors import FormatError, OptionError, one_line
+from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE, array_paths, shard_arrays
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
@@ -29,7 +29,7 @@ from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.statistics import Statistics, Summary as StatisticsSummary, join_summaries
 from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Split, Store, open as open_store
-from tensorstore_ds.reading.verification import find_damage
+from tensorstore_ds.reading.verification import require_whole
 from tensorstore_ds.version import __version__
 
 #: Runs of rows: (n, 2) first row, and the one behind the last.
@@ -88,9 +88,7 @@ def write_store(
     if not total:
         raise OptionError(f"{out}: expected rows for the new store, found none. Nothing was written.")
     for store in stores.values():
-        problems = find_damage(store.path, lambda done, size: notify(Progress("checksum", done, size)))
-        if problems:
-            raise FormatError(problems, "Copy the store again; no store is made of a damaged one.")
+        require_whole(store, "Copy the store again; no store is made of a damaged one.", reading_progress(notify))
     first = next(iter(stores.values()))
     done = 0
 
@@ -533,10 +531,15 @@ def _pooled(pieces: Sequence[Piece]) -> dict[str, Any] | None:
     return {"mean": mean.tolist(), "std": np.sqrt(variance.clip(0)).tolist(), "scale": found[0][3]}
 
 
+def reading_progress(notify: OnProgress) -> Callable[[int, int], None]:
+    """What a store is read with, which tells of the bytes."""
+    return lambda done, total: notify(Progress("checksum", done, total))
+
+
 def opened_for_editing(path: str | os.PathLike[str], notify: OnProgress) -> Store:
     """A store on this disk: of one by URL, all is fetched first."""
     store = open_store(path)
     if store.is_remote:
-        store.fetch(lambda done, total: notify(Progress("checksum", done, total)))
+        store.fetch(reading_progress(notify))
         store = open_store(store.path)
     return store

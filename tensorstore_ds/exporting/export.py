@@ -19,6 +19,7 @@ from tensorstore_ds.format.kinds import ImageField, KeyField, SizeField
 from tensorstore_ds.options import meant
 from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.reading.store import open as open_store
+from tensorstore_ds.reading.verification import require_whole
 from tensorstore_ds.regular_files import tidied
 
 #: Module and class of each format.
@@ -71,7 +72,8 @@ def export(
 
     Images are the files that the store keeps, or PNG files with its pixels. Names are those of the keys, without their
     folders; where such a name is taken, or could lead somewhere else, the number of the row is in its place. Boxes,
-    keypoints and polygons are in pixels of the image that is written.
+    keypoints and polygons are in pixels of the image that is written. The store is checked first, its data by the
+    checksums of their chunks.
 
     Args:
         store: path or URL of the store.
@@ -108,6 +110,7 @@ def export(
         done += samples
         notify(done, total)
 
+    require_whole(opened, "Copy the store again; nothing was exported.")
     module, kind = FORMATS[to]
     made: type[Exporter] = getattr(importlib.import_module(f"tensorstore_ds.exporting.{module}"), kind)
     with closing(work):

@@ -102,6 +102,12 @@ def find_damage(path: Path, progress: Callable[[int, int], None]) -> list[Proble
     return damaged or [*_check_groups(files), *_check_values(Store(files))]
 
 
+def require_whole(store: Store, advice: str, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
+    """Raise `FormatError` for what `find_damage` finds; chunks of a store by URL are checked when they are fetched."""
+    if not store.is_remote and (problems := find_damage(store.path, progress)):
+        raise FormatError(problems, advice)
+
+
 def listed_files(files: StoreFiles) -> tuple[dict[str, File], list[Problem]]:
     """Every file but the root's ``zarr.json``, by path; and what is wrong with the lists, or with what lies there."""
     manifest = files.manifest
