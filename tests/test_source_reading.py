@@ -64,7 +64,7 @@ def test_what_a_list_names_and_is_no_file_is_left_out(tmp_path: Path, kind: str)
         tsds.convert(tmp_path / "l.csv", tmp_path / "o.tsds", ConvertOptions(workers=0))
     assert caught.value.reason == "unreadable-file"
     found = "cannot be read: No such device or address" if kind == "a socket" else f"expected a file, found {kind}"
-    assert str(caught.value) == f'bad.png: {found}. Correct it, or leave such samples out with `on_error="skip"`.'
+    assert str(caught.value) == f'bad.png: {found}. With `on_error="skip"` such samples are left out.'
     assert tsds.convert(tmp_path / "l.csv", tmp_path / "o.tsds", SKIP).skipped == {"unreadable-file": 1}
     estimate = tsds.estimate(tmp_path / "l.csv", SKIP)
     assert [p.reason for p in estimate.problems] == ["unreadable-file"]

@@ -40,7 +40,7 @@ OWN_FIELDS = ("image", "size", "key")
 #: An image is not of the shape that the first one had; never skipped, because it may be most of them.
 SHAPES_DIFFER = "shapes-differ"
 #: What to do about a sample that is bad.
-SKIP = 'Correct it, or leave such samples out with `on_error="skip"`.'
+SKIP = 'With `on_error="skip"` such samples are left out.'
 _NO_PIXELS = np.empty((0, 0, 0), np.uint8)
 
 

@@ -392,13 +392,13 @@ def _places(
         if is_other and not memoryview(each.caption):
             others += 1
         elif owner is None:
-            message = f"expected the id of an image, found {each.image_id}. Add the image, or remove this."
+            message = f"expected the id of an image, found {each.image_id!r}. Add the image, or remove this."
             found.problems.append(Problem(where, "no-image", message))
         elif is_other:
             begin, end = _extent(raw, start)
             texts.extend((begin, end, owner))
         elif each.bbox is None or each.category_id not in found.names:
-            what, got = ("a box", "none") if each.bbox is None else ("the id of a category", str(each.category_id))
+            what, got = ("a box", "none") if each.bbox is None else ("the id of a category", repr(each.category_id))
             reason = "annotation" if each.bbox is None else "unknown-class"
             problem = Problem(found.paths[owner], reason, f"{where}: expected {what}, found {got}.")
             found.bad.setdefault(owner, []).append(problem)
