@@ -168,8 +168,8 @@ def read_lines(path: Path, what: str) -> list[str]:
     except UnicodeDecodeError as error:
         raise OptionError(f"{path}: expected a {what} in UTF-8, found other bytes. Save it as UTF-8.") from error
     except SourceError as error:
-        advice = "Name a text file with a name per line."
-        raise OptionError(f"{path}: the {what} cannot be used: {error.problems[0].message} {advice}") from error
+        found = error.problems[0].message
+        raise OptionError(f"{path}: the {what} cannot be used: {found} Name a text file.") from error
 
 
 def read_head(path: Path, nbytes: int) -> bytes:

@@ -91,7 +91,7 @@ def test_annotations_and_arrays_that_are_no_files_are_refused(
 def test_class_and_keypoint_lists_are_files(tmp_path: Path, kind: str, read: Callable[[Path], Any]) -> None:
     special(tmp_path / "names.txt", kind)
     with pytest.raises(
-        OptionError, match=r"names\.txt: the (class|keypoint) list cannot be used: (expected a|cannot).* per line\."
+        OptionError, match=r"names\.txt: the (class|keypoint) list cannot be used: (expected a|cannot).* text file\."
     ):
         read(tmp_path / "names.txt")
 
