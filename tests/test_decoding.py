@@ -16,6 +16,7 @@ from stores import png_bytes, store_of
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.imaging.jpeg import encode_jpeg, find_restarts
 from tensorstore_ds.loading import decoding
+from tensorstore_ds.seeding import fold
 
 SIZES = [(90, 131), (211, 160), (64, 64), (33, 200), (1, 1), (1, 40), (50, 3), (256, 300), (1, 3000)]
 CROP = tsds.RandomResizedCrop((40, 56), scale=(0.05, 1.0), seed=3)
@@ -97,6 +98,34 @@ def test_resize_and_center_crop_are_torchvisions(stored):
         difference = (got.int() - want.int()).abs()
         is_scaled = min(image.shape[1:]) >= 192  # else it may begin 1/32 of a pixel beside its place
         assert difference.float().mean() < 2.5 if is_scaled else difference.max() <= 3
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "with markers", "without markers"])
+@pytest.mark.parametrize(("short", "crop"), [(256, 224), (240, 224), (128, 112)])
+def test_the_part_of_an_image_that_a_decoder_makes_of_just_the_size(tmp_path, kind, short, crop):
+    """Resized to 1/2, 1/4 or 1/8 exactly, and not all of it is seen: common sizes, and validation's usual plan."""
+    sizes = [(2 * short, 2 * short), (2 * short, 3 * short), (4 * short, 4 * short), (3 * short, 2 * short)]
+    sizes += [(8 * short, 8 * short)] if short == 128 else [(500, 375)]
+    rng = np.random.default_rng(short)
+    (tmp_path / "in").mkdir()
+    for i, (height, width) in enumerate(sizes):
+        photograph = Image.fromarray(rng.integers(0, 255, (8, 8, 3), np.uint8)).resize((width, height), Image.BICUBIC)
+        photograph.save(tmp_path / f"in/{i}.jpg", quality=92, restart_marker_blocks=2 * (kind == "with markers"))
+    encoding = "jpeg" if kind == "jpeg" else "source"
+    tsds.convert(tmp_path / "in", tmp_path / "s.tsds", tsds.ConvertOptions(encoding=encoding, workers=0))
+    table = tsds.open(tmp_path / "s.tsds")["train"].table("image")
+    files = [table["bytes"][start:stop].tobytes() for start, stop in itertools.pairwise(table.offsets.tolist())]
+    resized = [TF.resize(upright(file), [short], antialias=True) for file in files]
+    center = tsds.Compose([tsds.Resize(short), tsds.CenterCrop(crop)])
+    anywhere = tsds.Compose([tsds.Resize(short), tsds.RandomCrop(crop, seed=1)])
+    for row, image in enumerate(resized):
+        got = tsds.StoreDataset(tmp_path / "s.tsds", decode=center)[row]["image"]
+        assert (got.int() - TF.center_crop(image, [crop, crop]).int()).abs().float().mean() < 1
+        keys = anywhere.transforms[1].keys(fold(0, 1, np.array([row], np.uint64)).view(np.int64), 0)
+        corner = anywhere.transforms[1].make_params(keys, image.shape[-2:])
+        top, left = int(corner["top"]), int(corner["left"])
+        got = tsds.StoreDataset(tmp_path / "s.tsds", decode=anywhere)[row]["image"]
+        assert (got.int() - image[:, top : top + crop, left : left + crop].int()).abs().float().mean() < 1
 
 
 @pytest.mark.parametrize(

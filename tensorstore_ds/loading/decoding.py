@@ -288,7 +288,7 @@ def lay(canvas: NDArray[Any], pixels: Pixels, window: Window, fill: float) -> No
     whole_pixels = all(n.is_integer() for n in (*corner, *extent))
     y, x = (round(n) for n in corner)
     if whole_pixels and window.resized == extent:
-        y, x = y + window.first[0], x + window.first[1]
+        y, x = (n + a - b for n, a, b in zip((y, x), window.first, window.anchor, strict=True))
         target[...] = array[y : y + height, x : x + width]
     elif whole_pixels and window.is_whole:
         _resize(target, array[y : y + int(extent[0]), x : x + int(extent[1])])
