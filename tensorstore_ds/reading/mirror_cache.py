@@ -9,6 +9,7 @@
       DIGEST/lock           locked by those who have it open; its time is that of the last use
       DIGEST/marks/...      which chunks of a file are there
       DIGEST/store.tsds/    its files; it has a zarr.json, and is a store, when all is there
+      DIGEST/lost           somebody has found that files of it are missing since
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from tensorstore_ds.reading.mirror_file import keep, unwritable
 
 #: The folder of a store's files, in that of its mirror.
 STORE = "store.tsds"
+_LOST = "lost"
 #: A lock that another process has for itself is asked for again, so often and after so many seconds.
 _LOCK_ATTEMPTS, _LOCK_PAUSE = 600, 0.05
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -93,12 +95,20 @@ class Mirrored:
         """Where it is kept what is there of a data file; see `MirroredFile`."""
         return self.folder / "marks" / name
 
-    def is_whole(self, name: str) -> bool:
-        """Whether all of a data file is there."""
-        marks = self.marks(name)
-        if marks.with_name(f"{marks.name}.whole").exists():
-            return True
-        return not marks.with_name(f"{marks.name}.have").exists() and (self.folder / STORE / name).exists()
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the store is there, as far as is known."""
+        return _is_whole(self.folder)
+
+    def note_lost(self) -> None:
+        """Note that files of a store that was whole are missing: when it is opened again, they are fetched."""
+        with contextlib.suppress(OSError):
+            (self.folder / _LOST).touch()
+
+    def note_whole(self) -> None:
+        """Forget that files were missing."""
+        with contextlib.suppress(OSError):
+            (self.folder / _LOST).unlink()
 
 
 class Cache:
@@ -187,7 +197,7 @@ class Cache:
                 path=folder / STORE,
                 nbytes=nbytes if isinstance(nbytes, int) else 0,
                 nbytes_there=_nbytes_on_disk(folder / STORE),
-                is_whole=(folder / STORE / "zarr.json").exists(),
+                is_whole=_is_whole(folder),
                 is_open=_is_locked(folder / "lock"),
                 last_used=(folder / "lock").stat().st_mtime,
             )
@@ -249,6 +259,10 @@ def _limit() -> int | None:
     if limit is None:
         raise OptionError(f"TSDS_CACHE_LIMIT: expected a number of bytes, such as 200GB, found {text[:40]!r}.")
     return limit
+
+
+def _is_whole(folder: Path) -> bool:
+    return (folder / STORE / "zarr.json").exists() and not (folder / _LOST).exists()
 
 
 def _json(value: dict[str, object]) -> bytes:
