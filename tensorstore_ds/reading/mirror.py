@@ -161,23 +161,24 @@ class Mirror(StoreFiles):
     def _is_whole(self, split: str, index: int) -> bool:
         """Whether all data files of a shard are there."""
         directory, data = shard_path(split, index), self._data_files(split, index)
-        if not all((self.folder / directory / path).exists() for path in data):
+        try:
+            found = {path: os.lstat(self.folder / directory / path) for path in data}
+        except OSError:
             return False
         listing = self.listing(split, index)
-        for path in data:
-            name, size = f"{directory}/{path}", listing[path].size
-            file = self.folder / name
+        for path, status in found.items():
+            size = listing[path].size
             is_small = size <= SMALL_NBYTES
-            if not (_has_size(file, size) if is_small else is_whole(file, self._mirrored.marks(name), size)):
+            marks = self._mirrored.marks(f"{directory}/{path}")
+            if not (status.st_size == size if is_small else is_whole(status, marks, size)):
                 return False
         return True
 
     def _fetch_listing(self, split: str, index: int) -> dict[str, File]:
         name, shard = f"{shard_path(split, index)}/zarr.json", self.manifest.splits[split].shards[index]
-        path = self.folder / name
-        if path.exists():
-            files = parse_listing(path.read_bytes(), name, shard)
-        else:
+        try:
+            files = parse_listing((self.folder / name).read_bytes(), name, shard)
+        except (FileNotFoundError, FormatError):  # not fetched; or cut by somebody since
             data, _ = self.server.read_all(name, MANIFEST_MAX_NBYTES)
             files = self._own(name, lambda: parse_listing(data, name, shard))
             self._keep(name, data)

@@ -11,6 +11,7 @@ checksum before it is believed. So a file that was lost, emptied, cut or overwri
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import io
@@ -160,8 +161,6 @@ class MirroredFile:
 
     def _open(self) -> None:
         """Make the file and its marks, and read its end."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._marks.parent.mkdir(parents=True, exist_ok=True)
         descriptor = _made(self.path)
         try:
             status = os.fstat(descriptor)
@@ -344,7 +343,8 @@ class MirroredFile:
             if self.is_whole or self._damage is not None or not self._have.all():
                 return
             with self.open() as file:
-                sync(self.path)
+                with contextlib.suppress(FileNotFoundError):  # it is removed: no matter then
+                    sync(self.path)
                 found = _note_whole(file, self.path, self._marks, self._file)
             if found != self._file.sha256:
                 if self._check_chunks() or not self._have.all():
@@ -421,7 +421,8 @@ def keep(path: Path, data: bytes | memoryview, temporary: Path) -> None:
 def unwritable(path: Path, error: OSError) -> OutputError:
     """What to raise when the mirror cannot be written."""
     reason = error.strerror or str(error)
-    advice = "Make room with tsds cache clear, or choose another folder: `cache_dir`, or TSDS_CACHE_DIR."
+    room = "Make room with tsds cache clear, or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Choose"
+    advice = f"{room} another folder: `cache_dir`, or TSDS_CACHE_DIR."
     return OutputError(f"{path}: expected to keep what was fetched, found: {reason}. {advice}")
 
 
@@ -430,10 +431,9 @@ def whole_path(marks: Path) -> Path:
     return marks.with_name(f"{marks.name}.whole")
 
 
-def is_whole(path: Path, marks: Path, nbytes: int) -> bool:
-    """Whether the file that is at `path` now was whole, and has not been changed since."""
+def is_whole(status: os.stat_result, marks: Path, nbytes: int) -> bool:
+    """Whether a file was noted as whole, and has not been changed since."""
     try:
-        status = os.lstat(path)
         return status.st_size == nbytes and whole_path(marks).read_text("utf-8") == _version(status)
     except (OSError, ValueError):
         return False
@@ -447,12 +447,12 @@ def was_whole(root: Path, name: str, marks: Path, file: File) -> tuple[int, int]
     path, noted = root / name, whole_path(marks)
     if not noted.exists():
         return None
-    if is_whole(path, marks, file.size):
-        return _inode(os.lstat(path))
-    if path.is_file() and path.stat().st_size == file.size:
-        with open_file(root, name) as opened:
-            if _note_whole(opened, path, marks, file) == file.sha256:
-                return _inode(os.fstat(opened.fileno()))
+    with contextlib.suppress(FormatError), open_file(root, name) as opened:
+        status = os.fstat(opened.fileno())
+        if is_whole(status, marks, file.size):
+            return _inode(status)
+        if status.st_size == file.size and _note_whole(opened, path, marks, file) == file.sha256:
+            return _inode(status)
     noted.unlink(missing_ok=True)
     return None
 
@@ -479,6 +479,7 @@ def _made(path: Path) -> int:
     """A descriptor of a file that exists from now on; raises `OutputError`."""
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, flags | getattr(os, "O_BINARY", 0), 0o644)
     except OSError as error:
         raise unwritable(path, error) from error
