@@ -13,7 +13,8 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -22,10 +23,20 @@ from tensorstore_ds.errors import FormatError, Problem, RemoteError
 from tensorstore_ds.format.arrays import ArrayGeometry, shard_files
 from tensorstore_ds.format.manifest import File, shard_path
 from tensorstore_ds.format.root import parse_listing, parse_root
-from tensorstore_ds.reading.checks import check_listing
+from tensorstore_ds.reading.checks import check_listing, check_sizes
 from tensorstore_ds.reading.columns import Part
 from tensorstore_ds.reading.mirror_cache import STORE, Cache, Mirrored
-from tensorstore_ds.reading.mirror_file import REQUEST_NBYTES, SMALL_NBYTES, MirroredArray, MirroredFile, keep, pool
+from tensorstore_ds.reading.mirror_file import (
+    REQUEST_NBYTES,
+    SMALL_NBYTES,
+    MirroredArray,
+    MirroredFile,
+    is_whole,
+    keep,
+    pool,
+    was_whole,
+    whole_path,
+)
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, StoreFiles, open_file
 from tensorstore_ds.reading.zarr_part import ZarrPart
 from tensorstore_ds.remote.server import Server
@@ -102,9 +113,10 @@ class Mirror(StoreFiles):
             self._fetch_small(name, file)
         else:
             mirrored = self._file(name, geometry, file)
+        open_data = functools.partial(open_file, self.folder, name) if mirrored is None else mirrored.open
         if geometry.layout == "zarr":
-            return ZarrPart(name, geometry, functools.partial(open_file, self.folder, name), mirrored)
-        with open_file(self.folder, name) as opened:
+            return ZarrPart(name, geometry, open_data, mirrored)
+        with open_data() as opened:
             mapped = np.memmap(opened, geometry.spec.dtype, "r", shape=geometry.shape).view(np.ndarray)
         return mapped if mirrored is None else MirroredArray(mirrored, mapped)
 
@@ -139,20 +151,34 @@ class Mirror(StoreFiles):
         """See whether all data files are whole; then what is missing is little, and it is fetched, too."""
         for name, entry in self.manifest.splits.items():
             for i in range(len(entry.shards)):
-                directory = shard_path(name, i)
-                if not all(self._mirrored.is_whole(f"{directory}/{path}") for path in self._data_files(name, i)):
+                if not self._is_whole(name, i):
                     return
         with contextlib.suppress(RemoteError):  # fetched when it is asked for
             self._fetch_metadata()
 
     # ---
 
+    def _is_whole(self, split: str, index: int) -> bool:
+        """Whether all data files of a shard are there."""
+        directory, data = shard_path(split, index), self._data_files(split, index)
+        try:
+            found = {path: os.lstat(self.folder / directory / path) for path in data}
+        except OSError:
+            return False
+        listing = self.listing(split, index)
+        for path, status in found.items():
+            size = listing[path].size
+            is_small = size <= SMALL_NBYTES
+            marks = self._mirrored.marks(f"{directory}/{path}")
+            if not (status.st_size == size if is_small else is_whole(status, marks, size)):
+                return False
+        return True
+
     def _fetch_listing(self, split: str, index: int) -> dict[str, File]:
         name, shard = f"{shard_path(split, index)}/zarr.json", self.manifest.splits[split].shards[index]
-        path = self.folder / name
-        if path.exists():
-            files = parse_listing(path.read_bytes(), name, shard)
-        else:
+        try:
+            files = parse_listing((self.folder / name).read_bytes(), name, shard)
+        except (FileNotFoundError, FormatError):  # not fetched; or cut by somebody since
             data, _ = self.server.read_all(name, MANIFEST_MAX_NBYTES)
             files = self._own(name, lambda: parse_listing(data, name, shard))
             self._keep(name, data)
@@ -174,7 +200,7 @@ class Mirror(StoreFiles):
         """Fetch a file whole, and compare its SHA-256."""
         path = self.folder / name
         with self._lock_of(name):
-            if path.exists() and path.stat().st_size == file.size:
+            if _has_size(path, file.size):
                 return
             for attempt in range(2):
                 data = bytearray()
@@ -209,6 +235,7 @@ class Mirror(StoreFiles):
         for _ in pool("requests").map(lambda each: self._fetch_small(*each), wanted):
             pass
         self._keep("zarr.json", self._root)
+        self._mirrored.note_whole()
 
     def _file(self, name: str, geometry: ArrayGeometry, file: File) -> MirroredFile:
         with self._lock_of(name):
@@ -227,6 +254,42 @@ class Mirror(StoreFiles):
     def _lock_of(self, name: str) -> threading.Lock:
         with self._lock:
             return self._locks.setdefault(name, threading.Lock())
+
+
+class _Arrived(StoreFiles):
+    """The files of a store by URL that are all here: an ordinary store, of which a cleaner may remove files."""
+
+    def __init__(self, mirrored: Mirrored, sha256: str) -> None:
+        super().__init__(mirrored.folder / STORE, sha256)
+        self.held = self._mirrored = mirrored
+
+    def open(self, name: str) -> IO[bytes]:
+        try:
+            return super().open(name)
+        except FormatError as error:
+            raise self._lost(error.problems) from error
+
+    def listing(self, split: str, index: int) -> dict[str, File]:
+        files = super().listing(split, index)
+        listed = {f"{shard_path(split, index)}/{path}": file for path, file in files.items()}
+        problems = check_sizes(self, {name: file.size for name, file in listed.items()})
+        for name, file in listed.items():
+            marks = self._mirrored.marks(name)
+            if not problems and whole_path(marks).exists() and was_whole(self.path, name, marks, file) is None:
+                problems.append(Problem(name, "checksum", "it was changed after it was fetched."))
+        if problems:
+            raise self._lost(problems)
+        return files
+
+    def _lost(self, problems: Sequence[Problem]) -> FormatError:
+        self._mirrored.note_lost()
+        return FormatError(problems, "Open the store again: what is missing is fetched again.")
+
+
+def _has_size(path: Path, nbytes: int) -> bool:
+    with contextlib.suppress(OSError):
+        return path.stat().st_size == nbytes
+    return False
 
 
 def open_url(url: str, sha256: str | None, cache: Cache) -> StoreFiles:
@@ -262,11 +325,9 @@ def open_url(url: str, sha256: str | None, cache: Cache) -> StoreFiles:
         message = f"expected the store {sha256}, found the store {found}."
         raise FormatError(Problem("zarr.json", "checksum", message))
     mirrored = cache.use(found, server.url, root, manifest.nbytes)
-    if not (mirrored.folder / STORE / "zarr.json").exists():
+    if not mirrored.is_whole:
         return Mirror(server, mirrored, root, etag)
-    files = StoreFiles(mirrored.folder / STORE, found)
-    files.held = mirrored
-    return files
+    return _Arrived(mirrored, found)
 
 
 _mirrors: weakref.WeakSet[Mirror] = weakref.WeakSet()

@@ -9,6 +9,8 @@
       DIGEST/lock           locked by those who have it open; its time is that of the last use
       DIGEST/marks/...      which chunks of a file are there
       DIGEST/store.tsds/    its files; it has a zarr.json, and is a store, when all is there
+      DIGEST/lost           somebody has found that files of it are missing since
+      removed-RANDOM/       what was a DIGEST/, and is being removed: renamed under its lock
 """
 
 from __future__ import annotations
@@ -35,8 +37,14 @@ from tensorstore_ds.reading.mirror_file import keep, unwritable
 
 #: The folder of a store's files, in that of its mirror.
 STORE = "store.tsds"
+_LOST = "lost"
 #: A lock that another process has for itself is asked for again, so often and after so many seconds.
 _LOCK_ATTEMPTS, _LOCK_PAUSE = 600, 0.05
+#: A folder that vanishes again and again is being removed; after so many times, it cannot be made.
+_FOLDER_ATTEMPTS = 40
+_REMOVED = re.compile(r"removed-[0-9a-f]{16}")
+#: URLs that are noted of a store, at most.
+_URLS = 100
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -53,6 +61,7 @@ class CachedStore:
         is_whole: whether all is there.
         is_open: whether a process has it open.
         last_used: when it was opened last, in seconds since 1970.
+        urls: all that it was opened from, the last one last.
     """
 
     url: str
@@ -63,6 +72,7 @@ class CachedStore:
     is_whole: bool
     is_open: bool
     last_used: float
+    urls: tuple[str, ...] = ()
 
 
 class Mirrored:
@@ -71,18 +81,21 @@ class Mirrored:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.temporary = folder / "temporary"
-        path = folder / "lock"
+        path, vanished = folder / "lock", 0
         for _ in range(_LOCK_ATTEMPTS):
             try:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
-                if lock(descriptor, shared=True) and os.path.samestat(os.fstat(descriptor), path.stat()):
-                    os.utime(path)
+                descriptor = _opened(path)
+                if _has_locked(descriptor, path, shared=True):
+                    with contextlib.suppress(OSError):
+                        os.utime(path)
                     weakref.finalize(self, os.close, descriptor)
                     return
                 os.close(descriptor)
-            except FileNotFoundError:
-                pass  # it is being removed
+            except FileNotFoundError as error:  # it was removed just now, or no folder can be made there
+                vanished += 1
+                if vanished == _FOLDER_ATTEMPTS:
+                    raise unwritable(folder, error) from error
             except OSError as error:
                 raise unwritable(folder, error) from error
             time.sleep(_LOCK_PAUSE)
@@ -93,12 +106,20 @@ class Mirrored:
         """Where it is kept what is there of a data file; see `MirroredFile`."""
         return self.folder / "marks" / name
 
-    def is_whole(self, name: str) -> bool:
-        """Whether all of a data file is there."""
-        marks = self.marks(name)
-        if marks.with_name(f"{marks.name}.whole").exists():
-            return True
-        return not marks.with_name(f"{marks.name}.have").exists() and (self.folder / STORE / name).exists()
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the store is there, as far as is known."""
+        return _is_whole(self.folder)
+
+    def note_lost(self) -> None:
+        """Note that files of a store that was whole are missing: when it is opened again, they are fetched."""
+        with contextlib.suppress(OSError):
+            (self.folder / _LOST).touch()
+
+    def note_whole(self) -> None:
+        """Forget that files were missing."""
+        with contextlib.suppress(OSError):
+            (self.folder / _LOST).unlink()
 
 
 class Cache:
@@ -130,7 +151,9 @@ class Cache:
     def use(self, sha256: str, url: str, root: bytes, nbytes: int) -> Mirrored:
         """The place of a store that is opened, after others have made room for it; raises `OutputError`."""
         mirrored = Mirrored(self.folder / sha256)
-        origin = {"url": url, "nbytes": nbytes}
+        urls = _urls(_read_json(mirrored.folder / "origin.json"))
+        urls = [*(each for each in urls if each != url), url][-_URLS:]
+        origin: dict[str, object] = {"url": url, "nbytes": nbytes, "urls": urls}
         for path, data in (
             (mirrored.folder / "zarr.json", root),
             (mirrored.folder / "origin.json", _json(origin)),
@@ -155,42 +178,72 @@ class Cache:
                 taken -= store.nbytes_there
 
     def evict(self, sha256: str) -> bool:
-        """Remove a store; False if a process has it open."""
-        folder = self.folder / sha256
-        with open(folder / "lock", "ab") as file:
-            if not lock(file.fileno()):
-                return False
-            # What says that it is there goes first: a process that is killed here leaves files that nobody trusts.
-            for name in ("zarr.json", f"{STORE}/zarr.json", "marks"):
-                path = folder / name
-                if path.is_dir():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink(missing_ok=True)
-            if os.name == "nt":
-                file.close()
-            shutil.rmtree(folder)
+        """Remove a store; False if a process has it open.
+
+        It is renamed while it is locked, and then removed: what a process opens meanwhile is a folder of its own.
+
+        Raises:
+            OutputError: it cannot be removed.
+        """
+        folder, removed = self.folder / sha256, self.folder / f"removed-{os.urandom(8).hex()}"
+        try:
+            descriptor = _opened(folder / "lock")
+            try:
+                if not _has_locked(descriptor, folder / "lock", shared=False):
+                    return False
+                if os.name != "nt":
+                    folder.rename(removed)
+            finally:
+                os.close(descriptor)
+            if os.name == "nt":  # nothing can be renamed there while one of its files is open
+                try:
+                    folder.rename(removed)
+                except PermissionError:
+                    return False
+        except FileNotFoundError:
+            return True  # another process was quicker
+        except OSError as error:
+            raise _unremovable(folder, error) from error
+        self._forget_urls(sha256)
+        self._sweep()
         return True
+
+    def _entries(self) -> list[Path]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return sorted(self.folder.iterdir())
+        return []
+
+    def _sweep(self) -> None:
+        """Remove what was renamed away, by this process or by one that was killed."""
+        for path in self._entries():
+            if _REMOVED.fullmatch(path.name):
+                _remove_tree(path)
+
+    def _forget_urls(self, sha256: str) -> None:
+        for path in (self.folder / "urls").glob("*.json"):
+            if _read_json(path).get("sha256") == sha256:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def stores(self) -> Iterator[CachedStore]:
         """All that are kept."""
-        if not self.folder.is_dir():
-            return
-        for folder in sorted(self.folder.iterdir()):
-            if not _DIGEST.fullmatch(folder.name) or not (folder / "lock").is_file():
+        for folder in self._entries():
+            if not _DIGEST.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
                 continue
             origin = _read_json(folder / "origin.json")
             nbytes = origin.get("nbytes")
-            yield CachedStore(
-                url=str(origin.get("url", "?")),
-                sha256=folder.name,
-                path=folder / STORE,
-                nbytes=nbytes if isinstance(nbytes, int) else 0,
-                nbytes_there=_nbytes_on_disk(folder / STORE),
-                is_whole=(folder / STORE / "zarr.json").exists(),
-                is_open=_is_locked(folder / "lock"),
-                last_used=(folder / "lock").stat().st_mtime,
-            )
+            with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
+                yield CachedStore(
+                    url=str(origin.get("url", "?")),
+                    sha256=folder.name,
+                    path=folder / STORE,
+                    nbytes=nbytes if isinstance(nbytes, int) else 0,
+                    nbytes_there=_nbytes_on_disk(folder / STORE),
+                    is_whole=_is_whole(folder),
+                    is_open=_is_locked(folder / "lock"),
+                    last_used=_last_used(folder),
+                    urls=tuple(_urls(origin)),
+                )
 
     def _url_path(self, url: str) -> Path:
         return self.folder / "urls" / f"{hashlib.sha256(url.encode()).hexdigest()}.json"
@@ -210,8 +263,10 @@ def clear_cache(
 ) -> tuple[list[CachedStore], list[CachedStore]]:
     """Remove stores by URL from this disk; those that a process has open stay.
 
+    Only what this library has made in the folder is removed.
+
     Args:
-        store: the URL, or the digest or its beginning, of the one to be removed; None for all.
+        store: a URL that it was opened from, or the digest or its beginning, of the one to be removed; None for all.
         cache_dir: as of `open`.
 
     Returns:
@@ -219,18 +274,31 @@ def clear_cache(
 
     Raises:
         OptionError: no such store is kept.
+        OutputError: files cannot be removed.
     """
     cache = Cache(cache_dir)
-    stores = cached_stores(cache_dir)
-    if store is not None:
-        from tensorstore_ds.remote.location import is_url
-
-        wanted = words.place(store) if is_url(store) else store.lower()
-        stores = [each for each in stores if each.url == wanted or (wanted and each.sha256.startswith(wanted))]
-        if not stores:
-            raise OptionError(f"{wanted}: expected a store that is kept in {cache.folder}, found none. See tsds cache.")
+    stores = find_cached(store, cache_dir=cache_dir)
     removed = [each for each in stores if cache.evict(each.sha256)]
     return removed, [each for each in stores if each not in removed]
+
+
+def find_cached(store: str | None, *, cache_dir: str | os.PathLike[str] | None = None) -> list[CachedStore]:
+    """The stores that `clear_cache` would remove; raises `OptionError` as it does."""
+    cache, stores = Cache(cache_dir), cached_stores(cache_dir)
+    if store is None:
+        return stores
+    from tensorstore_ds.remote.location import is_url
+
+    if is_url(store):
+        wanted = words.place(store)
+        last = cache.last_digest(wanted)
+        stores = [each for each in stores if wanted in each.urls or last == each.sha256]
+    else:
+        wanted = store.lower()
+        stores = [each for each in stores if wanted and each.sha256.startswith(wanted)]
+    if not stores:
+        raise OptionError(f"{wanted}: expected a store that is kept in {cache.folder}, found none. See tsds cache.")
+    return stores
 
 
 def _usual_folder() -> Path:
@@ -249,6 +317,10 @@ def _limit() -> int | None:
     if limit is None:
         raise OptionError(f"TSDS_CACHE_LIMIT: expected a number of bytes, such as 200GB, found {text[:40]!r}.")
     return limit
+
+
+def _is_whole(folder: Path) -> bool:
+    return (folder / STORE / "zarr.json").exists() and not (folder / _LOST).exists()
 
 
 def _json(value: dict[str, object]) -> bytes:
@@ -273,7 +345,52 @@ def _nbytes_on_disk(folder: Path) -> int:
     return total
 
 
+def _urls(origin: dict[str, object]) -> list[str]:
+    urls = origin.get("urls", [origin.get("url")])
+    return [url for url in urls if isinstance(url, str)] if isinstance(urls, list) else []
+
+
+def _last_used(folder: Path) -> float:
+    try:
+        return (folder / "lock").stat().st_mtime
+    except FileNotFoundError:  # a cleaner has taken it
+        return folder.stat().st_mtime
+
+
+def _has_locked(descriptor: int, path: Path, *, shared: bool) -> bool:
+    """Lock an open file; False if another process has it, or if it is not the one at `path` any more."""
+    try:
+        return lock(descriptor, shared=shared) and os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def _is_locked(path: Path) -> bool:
-    with contextlib.suppress(OSError), open(path, "ab") as file:
-        return not lock(file.fileno())
+    with contextlib.suppress(OSError):
+        descriptor = _opened(path, make=False)
+        try:
+            return not lock(descriptor)
+        finally:
+            os.close(descriptor)
     return False
+
+
+def _opened(path: Path, *, make: bool = True) -> int:
+    flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+    return os.open(path, flags | (os.O_CREAT if make else 0), 0o600)
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove a folder that others may be removing at the same time; raises `OutputError`."""
+    while path.exists():
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            pass  # something in it, by somebody else
+        except OSError as error:
+            raise _unremovable(path, error) from error
+
+
+def _unremovable(path: Path, error: OSError) -> OutputError:
+    what = f"expected to remove it, found: {error.strerror or error}"
+    return OutputError(f"{path}: {what}. Check who may write to this folder.")

@@ -3,28 +3,37 @@
 The file has its whole length at once, with holes where nothing was fetched. Which chunks are there is kept beside it,
 a byte for each, in a map that all processes share: it is set after the chunk was compared with its checksum and
 written. A hole would read as zeros, so nothing is read that has no such byte.
+
+These marks are of one file, by its device and inode, and of one start of the system. If the file was made just now,
+had another length, was copied here, or if its end is not the one that was fetched, each chunk is compared with its
+checksum before it is believed. So a file that was lost, emptied, cut or overwritten is fetched again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
+import io
 import mmap
 import os
+import struct
 import threading
 import weakref
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.durable import sync, write_at
 from tensorstore_ds.errors import FormatError, OutputError, Problem
-from tensorstore_ds.format.arrays import CRC_NBYTES, ArrayGeometry
+from tensorstore_ds.format.arrays import ArrayGeometry
 from tensorstore_ds.format.manifest import File
 from tensorstore_ds.machine import read_system_file
+from tensorstore_ds.reading.store_files import open_file
 from tensorstore_ds.reading.zarr_part import read_index
 from tensorstore_ds.remote.server import Server
 
@@ -36,6 +45,9 @@ REQUEST_NBYTES = 8 * 1024**2
 SMALL_NBYTES = 4 * 1024**2
 _REQUESTS = 16
 _BOOT = 36  # characters of the system's boot id
+_OWNER = struct.Struct(f"<{_BOOT}sQ")  # of what the marks are: the start of the system, and the file's device
+_CRC = struct.Struct("<I")  # of the end of the file
+_HEADER = _OWNER.size + _CRC.size  # bytes before the marks
 
 
 class Home(Protocol):
@@ -62,7 +74,8 @@ class MirroredFile:
         home: the mirror.
         name: of the file, relative to the store.
         file: as it is listed.
-        marks: where it is kept what is there: this path with ``.have`` or, when it is whole, ``.whole`` added.
+        marks: where it is kept what is there: this path with the inode and ``.marks`` or, when it is whole, ``.whole``
+            added.
 
     Raises:
         FormatError: its end, which has the checksums and the index, is damaged on the server.
@@ -73,13 +86,16 @@ class MirroredFile:
     def __init__(self, home: Home, name: str, geometry: ArrayGeometry, file: File, marks: Path) -> None:
         self.path = home.folder / name
         self._home, self._name, self._geometry, self._file = home, name, geometry, file
-        self._have_path, self._whole_path = (marks.with_name(f"{marks.name}.{end}") for end in ("have", "whole"))
+        self._marks = marks
         self._etag: str | None = None
         self._damage: FormatError | None = None
         self.after_fork()
-        self.is_whole = self._whole_path.exists() and self.path.is_file() and self.path.stat().st_size == file.size
-        if not self.is_whole:
+        inode = was_whole(home.folder, name, marks, file)
+        self.is_whole = inode is not None
+        if inode is None:
             self._open()
+        else:
+            self._inode = inode
         _files.add(self)
 
     def after_fork(self) -> None:
@@ -87,6 +103,7 @@ class MirroredFile:
         self._lock = threading.Lock()
         self._coming: dict[int, Future[None]] = {}  # by chunk
         self._is_ending = False
+        self._ending = threading.Lock()
 
     def fetch(self, chunks: NDArray[np.int64]) -> None:
         """See that these chunks are there: those that are not are fetched together.
@@ -118,41 +135,83 @@ class MirroredFile:
 
     def fetch_all(self) -> None:
         """See that all of it is there, and has its SHA-256; raises as `fetch`."""
-        if self.is_whole:
-            return
-        self.fetch(np.arange(self._geometry.chunks))
-        self._end()
-        if self._damage is not None:
-            raise self._damage
+        for _ in range(2):  # chunks that the disk has lost meanwhile are fetched once more
+            if self.is_whole:
+                return
+            self.fetch(np.arange(self._geometry.chunks))
+            self._end()
+            if self._damage is not None:
+                raise self._damage
+        if not self.is_whole:
+            what = "expected the bytes that were written, found others twice"
+            raise OutputError(f"{self.path}: {what}. Check this disk, or choose another folder: `cache_dir`.")
+
+    def open(self) -> IO[bytes]:
+        """Open the file for reading; raises `OutputError` if another one has taken its place."""
+        try:
+            file = open_file(self._home.folder, self._name)
+        except FormatError as error:
+            raise self._lost() from error
+        if _inode(os.fstat(file.fileno())) != self._inode:
+            file.close()
+            raise self._lost()
+        return file
 
     # --- what is there
 
     def _open(self) -> None:
         """Make the file and its marks, and read its end."""
-        chunks = self._geometry.chunks
-        for path in (self.path, self._have_path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(_with_length(self.path, self._file.size))
-        marks = _with_length(self._have_path, _BOOT + chunks + 1, allocated=True)
+        descriptor = _made(self.path)
         try:
-            shared = mmap.mmap(marks, _BOOT + chunks + 1)
+            status = os.fstat(descriptor)
+            self._inode = _inode(status)
+            shared = self._shared_marks(status.st_ino)
+            self._have = np.frombuffer(shared, np.uint8, offset=_HEADER)
+            if status.st_size != self._file.size:
+                self._have[:] = 0  # first, for all processes: what the file gains now are holes
+                os.ftruncate(descriptor, self._file.size)
+        except OSError as error:
+            raise unwritable(self.path, error) from error
         finally:
-            os.close(marks)
-        self._have = np.frombuffer(shared, np.uint8, offset=_BOOT)
-        boot = boot_id()
-        is_of_this_boot = shared[:_BOOT] == boot
-        if not is_of_this_boot:
-            self._have[-1] = 0  # whatever was written before the power went may not have reached the disk
-        if not self._have[-1]:
-            self._fetch_end()
+            os.close(descriptor)
+        owner = _OWNER.pack(boot_id(), status.st_dev)
+        has_end = bool(self._have[-1]) and shared[_OWNER.size : _HEADER] == _CRC.pack(_crc(self._tail()))
+        is_trusted = has_end and shared[: _OWNER.size] == owner
+        if not is_trusted:
+            shared[: _OWNER.size] = bytes(_OWNER.size)
+        if not has_end:
+            shared[_OWNER.size : _HEADER] = _CRC.pack(self._fetch_end())
+            self._have[-1] = 1
         self._read_end()
-        if not is_of_this_boot:
+        if not is_trusted:
             self._check_chunks()
-            shared[:_BOOT] = boot
+            shared[: _OWNER.size] = owner
         if self._have.all():
             self._end_later()
 
-    def _fetch_end(self) -> None:
+    def _shared_marks(self, inode: int) -> mmap.mmap:
+        """The marks of the file with this inode, and what they belong to."""
+        nbytes = _HEADER + self._geometry.chunks + 1
+        self._have_path = self._marks.with_name(f"{self._marks.name}.{inode:x}.marks")
+        descriptor = _made(self._have_path)
+        try:
+            if os.fstat(descriptor).st_size < nbytes:
+                # Written through a map: where the disk is full, that would end the process.
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(descriptor, 0, nbytes)
+                else:
+                    os.ftruncate(descriptor, nbytes)
+            return mmap.mmap(descriptor, nbytes)
+        finally:
+            os.close(descriptor)
+
+    def _tail(self) -> bytes:
+        with self.open() as file:
+            file.seek(-self._geometry.tail_nbytes, os.SEEK_END)
+            return file.read()
+
+    def _fetch_end(self) -> int:
+        """Fetch the checksums and the index; their CRC."""
         size = self._file.size
         data, found = self._home.server.read(self._name, size - self._geometry.tail_nbytes, size)
         if found.nbytes != size:
@@ -161,16 +220,15 @@ class MirroredFile:
         self._etag = found.etag
         self._home.check_root()
         self._write(data, size - len(data))
-        self._have[-1] = 1
+        return _crc(data)
 
     def _read_end(self) -> None:
         """Where chunks lie, and their checksums."""
         geometry = self._geometry
         try:
-            with self.path.open("rb") as file:
+            with self.open() as file:
                 entries = read_index(file, self._name, geometry).astype(np.int64)
-                file.seek(-geometry.tail_nbytes, os.SEEK_END)
-                self._crcs = np.frombuffer(file.read(geometry.chunks * CRC_NBYTES), "<u4")
+            self._crcs = np.frombuffer(self._tail(), "<u4", geometry.chunks)
             self._edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(entries[:, 1])])
             if (self._edges[:-1] != entries[:, 0]).any() or self._edges[-1] != self._file.size - geometry.tail_nbytes:
                 message = "expected chunks back to back from byte 0 to their checksums, found others."
@@ -179,13 +237,24 @@ class MirroredFile:
             self._have[-1] = 0  # fetched again next time
             raise
 
-    def _check_chunks(self) -> None:
-        """Forget chunks that are marked, but did not reach the disk before the machine was started again."""
-        with self.path.open("rb") as file:
-            for chunk in np.flatnonzero(self._have[:-1]).tolist():
-                file.seek(self._edges[chunk])
-                if not self._is_sound(chunk, memoryview(file.read(self._edges[chunk + 1] - self._edges[chunk]))):
-                    self._have[chunk] = 0
+    def _check_chunks(self) -> bool:
+        """Mark just those chunks that agree with their checksums; whether one was marked that does not."""
+        end, at, was_lost = int(self._edges[-1]), 0, False
+        with self.open() as opened:
+            file: io.RawIOBase = opened.raw  # type: ignore[attr-defined]  # whose position may be set behind its back
+            while at < end:
+                first = int(self._edges.searchsorted(at, "right")) - 1
+                chunk = int(self._edges.searchsorted(min(_data_from(file, at), end), "right")) - 1
+                was_lost |= bool(self._have[first:chunk].any())
+                self._have[first:chunk] = 0  # nothing was ever written there
+                if chunk == self._geometry.chunks:
+                    break
+                start, at = int(self._edges[chunk]), int(self._edges[chunk + 1])
+                file.seek(start)
+                is_sound = self._is_sound(chunk, memoryview(file.read(at - start) or b""))
+                was_lost |= bool(self._have[chunk]) and not is_sound
+                self._have[chunk] = is_sound
+        return was_lost
 
     # --- fetching
 
@@ -241,15 +310,21 @@ class MirroredFile:
         return data
 
     def _is_sound(self, chunk: int, data: memoryview) -> bool:
-        import google_crc32c  # here, because reading a local store never needs it
-
-        return int(google_crc32c.value(bytes(data))) == int(self._crcs[chunk])
+        return _crc(data) == int(self._crcs[chunk])
 
     def _write(self, data: memoryview, offset: int) -> None:
         try:
             write_at(self.path, data, offset)
+            if _inode(os.lstat(self.path)) != self._inode:
+                raise self._lost()
+        except FileNotFoundError as error:
+            raise self._lost() from error
         except OSError as error:
             raise unwritable(self.path, error) from error
+
+    def _lost(self) -> OutputError:
+        what = "expected the file that was opened here, found it removed or replaced"
+        return OutputError(f"{self.path}: {what}. Open the store again: it is fetched again.")
 
     # --- the end
 
@@ -263,20 +338,24 @@ class MirroredFile:
 
     def _end(self) -> None:
         """All is there: compare it with what is listed."""
-        if self.is_whole or self._damage is not None:
-            return
-        with self.path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found == self._file.sha256:
-            sync(self.path)
-            self._whole_path.touch()
+        with self._ending:
+            self._is_ending = False
+            if self.is_whole or self._damage is not None or not self._have.all():
+                return
+            with self.open() as file:
+                with contextlib.suppress(FileNotFoundError):  # it is removed: no matter then
+                    sync(self.path)
+                found = _note_whole(file, self.path, self._marks, self._file)
+            if found != self._file.sha256:
+                if self._check_chunks() or not self._have.all():
+                    return  # the disk has lost something, which is no fault of the server: it is fetched again
+                self._have[:] = 0
+                message = f"expected SHA-256 {self._file.sha256[:12]}..., {self._url} has {found[:12]}...."
+                self._damage = FormatError(Problem(self._name, "checksum", message), self._advice)
+                return
             self._have_path.unlink(missing_ok=True)  # others may have been quicker
             self.is_whole = True
-            self._home.file_is_whole()
-            return
-        self._have[:] = 0
-        message = f"expected SHA-256 {self._file.sha256[:12]}..., {self._url} has {found[:12]}...."
-        self._damage = FormatError(Problem(self._name, "checksum", message), self._advice)
+        self._home.file_is_whole()
 
     @property
     def _url(self) -> str:
@@ -342,8 +421,52 @@ def keep(path: Path, data: bytes | memoryview, temporary: Path) -> None:
 def unwritable(path: Path, error: OSError) -> OutputError:
     """What to raise when the mirror cannot be written."""
     reason = error.strerror or str(error)
-    advice = "Make room with tsds cache clear, or choose another folder: `cache_dir`, or TSDS_CACHE_DIR."
+    room = "Make room with tsds cache clear, or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Choose"
+    advice = f"{room} another folder: `cache_dir`, or TSDS_CACHE_DIR."
     return OutputError(f"{path}: expected to keep what was fetched, found: {reason}. {advice}")
+
+
+def whole_path(marks: Path) -> Path:
+    """Where it is noted that a file is whole, and which one it was."""
+    return marks.with_name(f"{marks.name}.whole")
+
+
+def is_whole(status: os.stat_result, marks: Path, nbytes: int) -> bool:
+    """Whether a file was noted as whole, and has not been changed since."""
+    try:
+        return status.st_size == nbytes and whole_path(marks).read_text("utf-8") == _version(status)
+    except (OSError, ValueError):
+        return False
+
+
+def was_whole(root: Path, name: str, marks: Path, file: File) -> tuple[int, int] | None:
+    """Device and inode of a file that was noted as whole; None if it is not.
+
+    One that was copied or written to since then is compared with its SHA-256 first, for seconds if it is large.
+    """
+    path, noted = root / name, whole_path(marks)
+    if not noted.exists():
+        return None
+    with contextlib.suppress(FormatError), open_file(root, name) as opened:
+        status = os.fstat(opened.fileno())
+        if is_whole(status, marks, file.size):
+            return _inode(status)
+        if status.st_size == file.size and _note_whole(opened, path, marks, file) == file.sha256:
+            return _inode(status)
+    noted.unlink(missing_ok=True)
+    return None
+
+
+def _note_whole(opened: IO[bytes], path: Path, marks: Path, file: File) -> str:
+    """The SHA-256 of an open file, which is noted as whole if this is the one that is listed."""
+    opened.seek(0)
+    found = hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]  # a file of the system
+    if found == file.sha256:
+        try:
+            whole_path(marks).write_text(_version(os.fstat(opened.fileno())), "utf-8")
+        except OSError as error:
+            raise unwritable(path, error) from error
+    return found
 
 
 def boot_id() -> bytes:
@@ -352,22 +475,41 @@ def boot_id() -> bytes:
     return text.encode().ljust(_BOOT)[:_BOOT]
 
 
-def _with_length(path: Path, nbytes: int, *, allocated: bool = False) -> int:
-    """A descriptor of a file that exists from now on, with at least so many bytes; raises `OutputError`.
-
-    Room is `allocated` for what is written through a map: where the disk is full, that would end the process.
-    """
+def _made(path: Path) -> int:
+    """A descriptor of a file that exists from now on; raises `OutputError`."""
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
     try:
-        descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o644)
-        if os.fstat(descriptor).st_size < nbytes:
-            if allocated and hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(descriptor, 0, nbytes)
-            else:
-                os.ftruncate(descriptor, nbytes)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, flags | getattr(os, "O_BINARY", 0), 0o644)
     except OSError as error:
         raise unwritable(path, error) from error
-    return descriptor
+
+
+def _inode(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _version(status: os.stat_result) -> str:
+    """What changes whenever a file is replaced or written to."""
+    return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+
+
+def _crc(data: bytes | memoryview) -> int:
+    import google_crc32c  # here, because reading a local store never needs it
+
+    return int(google_crc32c.value(bytes(data)))
+
+
+def _data_from(file: io.RawIOBase, offset: int) -> int:
+    """Where the next bytes are that were written, at `offset` or behind it; the file's position changes."""
+    if not hasattr(os, "SEEK_DATA"):
+        return offset
+    try:
+        return os.lseek(file.fileno(), offset, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # none
+            return os.lseek(file.fileno(), 0, os.SEEK_END)
+        return offset
 
 
 # --- threads ------------------------------------------------------------------------------------------------------

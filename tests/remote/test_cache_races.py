@@ -1,0 +1,161 @@
+"""Many processes that open stores with a limit, evict them, clear the folder, or remove it: no wrong byte, no crash."""
+
+from __future__ import annotations
+
+import gc
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorstore_ds as tsds
+from remote.servers_mirror import FaultyServer, faulty_server
+from stores import detections, store_of
+from tensorstore_ds.reading import mirror_cache
+
+ROWS = 30
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("stores")
+    for seed in range(3):
+        store_of(root / f"{seed}.tsds", detections(ROWS, seed=seed, shape=(64, 64, 3)), ["a", "b"])
+    return root
+
+
+@pytest.fixture
+def server(stores: Path) -> Iterator[FaultyServer]:
+    with faulty_server(stores) as server:
+        yield server
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TSDS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("TSDS_CACHE_LIMIT", raising=False)
+    return tmp_path / "cache"
+
+
+def kept(url: str) -> tsds.Store:
+    store = tsds.open(url)
+    store["train"]["image"][0]
+    return store
+
+
+def test_a_store_that_is_opened_while_it_is_evicted_is_fetched_anew(
+    server: FaultyServer, stores: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{server.url}/0.tsds"
+    kept(url)
+    gc.collect()
+    opened: list[tsds.Store] = []
+    real = shutil.rmtree
+
+    def slow(path: Any, *arguments: Any) -> None:
+        opened.append(tsds.open(url))
+        opened[0]["train"]["image"][0]
+        real(path, *arguments)
+
+    monkeypatch.setattr(mirror_cache.shutil, "rmtree", slow)
+    tsds.clear_cache()
+    monkeypatch.undo()
+    monkeypatch.setenv("TSDS_CACHE_DIR", str(cache))
+    assert [each.is_open for each in tsds.cached_stores()] == [True]
+    expected = tsds.open(stores / "0.tsds")["train"].column("image").take(range(ROWS))
+    assert np.array_equal(opened[0]["train"].column("image").take(range(ROWS)), expected)
+    assert [path.name for path in cache.iterdir() if path.name.startswith("removed-")] == []
+
+
+def test_two_evictors(server: FaultyServer, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept(f"{server.url}/0.tsds")
+    gc.collect()
+    real, inside = shutil.rmtree, []
+
+    def twice(path: Any, *arguments: Any) -> None:
+        if not inside:
+            inside.append(tsds.clear_cache())
+        real(path, *arguments)
+
+    monkeypatch.setattr(mirror_cache.shutil, "rmtree", twice)
+    assert len(tsds.clear_cache()[0]) == 1
+    assert inside == [([], [])]
+    assert tsds.cached_stores() == []
+
+
+def test_what_a_killed_evictor_left_is_removed(server: FaultyServer, cache: Path) -> None:
+    kept(f"{server.url}/0.tsds")
+    (cache / "removed-0123456789abcdef" / "store.tsds").mkdir(parents=True)
+    gc.collect()
+    tsds.clear_cache()
+    assert sorted(path.name for path in cache.iterdir()) == ["urls"]
+
+
+def test_a_folder_that_is_not_ours_is_left(server: FaultyServer, cache: Path) -> None:
+    kept(f"{server.url}/0.tsds")
+    gc.collect()
+    for name in ("mine", "urls.txt", "removed-things"):
+        (cache / name).mkdir()
+    (cache / ("a" * 64)).symlink_to(cache / "mine")
+    tsds.clear_cache()
+    assert {path.name for path in cache.iterdir()} == {"mine", "urls.txt", "removed-things", "urls", "a" * 64}
+
+
+_WORKER = """
+import gc, json, random, shutil, sys, time
+import numpy as np
+import tensorstore_ds as tsds
+from tensorstore_ds.reading import mirror
+mirror.SMALL_NBYTES = 0
+role, seed, stores, server, rounds = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5])
+cache, rng, failures = sys.argv[6], random.Random(seed), []
+local = [tsds.open(f"{stores}/{i}.tsds")["train"].column("image").take(range(30)) for i in range(3)]
+for _ in range(rounds):
+    try:
+        if role == "clear":
+            tsds.clear_cache()
+            time.sleep(rng.random() * 0.05)
+        elif role == "remove":
+            shutil.rmtree(cache, ignore_errors=True)
+            time.sleep(rng.random() * 0.2)
+        else:
+            i = rng.randrange(3)
+            store = tsds.open(f"{server}/{i}.tsds", cache_limit=rng.choice([1, 300_000]))
+            rows = [rng.randrange(30) for _ in range(4)]
+            if not np.array_equal(store["train"].column("image").take(rows), local[i][rows]):
+                failures.append("WRONG")
+            del store
+            gc.collect()
+    except tsds.TsdsError as error:
+        failures.append(f"error {error}")
+    except BaseException as error:
+        import traceback
+        failures.append(f"CRASH {error!r} {traceback.format_exc()[-600:]}")
+print(json.dumps(failures))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remover", ["", "remove"])
+def test_ranks_and_evictors_at_once(server: FaultyServer, stores: Path, cache: Path, remover: str) -> None:
+    roles = ["read"] * 4 + ["clear"] * 2 + ([remover] if remover else [])
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _WORKER, role, str(seed), str(stores), server.url, "40", str(cache)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for seed, role in enumerate(roles)
+    ]
+    found = [failure for process in processes for failure in json.loads(process.communicate()[0].splitlines()[-1])]
+    if remover:  # who has a store open finds its files gone, and is told
+        assert all("\n" not in each for each in found)
+        found = [each for each in found if not each.startswith("error")]
+    assert found == []

@@ -1,0 +1,202 @@
+"""Files of the cache that are lost, cut, overwritten or copied: what is read afterwards is right, or an error."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorstore_ds as tsds
+from remote.servers_mirror import FaultyServer, faulty_server
+from stores import contents, detections, store_of
+from tensorstore_ds.reading import mirror
+
+ROWS = 200
+SIZE = 64 * 64 * 3
+DATA = "store.tsds/train/00000/image/c/0/0/0/0"
+LAYOUTS = ("memmap", "zarr")
+#: Rows of several chunks, but not of all.
+SOME = np.array([0, 1, 100])
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("stores")
+    for layout in LAYOUTS:
+        store_of(root / f"{layout}.tsds", detections(ROWS, shape=(64, 64, 3)), ["a", "b"], layout=layout)
+    return root
+
+
+@pytest.fixture
+def server(stores: Path) -> Iterator[FaultyServer]:
+    with faulty_server(stores) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where stores are kept; and all data files are fetched in chunks, as large ones are."""
+    monkeypatch.setenv("TSDS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("TSDS_CACHE_LIMIT", raising=False)
+    monkeypatch.setattr(mirror, "SMALL_NBYTES", 0)
+    return tmp_path / "cache"
+
+
+@pytest.fixture(params=LAYOUTS)
+def layout(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def images(place: Path | str, rows: object = SOME) -> np.ndarray:
+    return tsds.open(place)["train"].column("image").take(rows)
+
+
+def kept(cache: Path) -> Path:
+    """The folder of the one store that is kept."""
+    (folder,) = [path for path in cache.iterdir() if len(path.name) == 64]
+    return folder
+
+
+def cut(nbytes: int) -> Callable[[Path], None]:
+    return lambda folder: os.truncate(folder / DATA, min(nbytes, (folder / DATA).stat().st_size))
+
+
+def emptied_and_stretched(folder: Path) -> None:
+    size = (folder / DATA).stat().st_size
+    os.truncate(folder / DATA, 0)
+    os.truncate(folder / DATA, size)
+
+
+def made_again_by_another(folder: Path) -> None:
+    """Another file with the same name and size, all zeros."""
+    size = (folder / DATA).stat().st_size
+    (folder / "zeros").write_bytes(bytes(size))
+    (folder / "zeros").replace(folder / DATA)
+
+
+def without_marks(folder: Path) -> None:
+    for path in (folder / "marks").rglob("*"):
+        if path.is_file():
+            path.unlink()
+
+
+def longer(folder: Path) -> None:
+    with (folder / DATA).open("ab") as file:
+        file.write(bytes(1000))
+
+
+DAMAGE: dict[str, Callable[[Path], None]] = {
+    "removed": lambda folder: (folder / DATA).unlink(),
+    "emptied": cut(0),
+    "cut in the middle": cut(300_000),
+    "cut in its end": lambda folder: os.truncate(folder / DATA, (folder / DATA).stat().st_size - 3),
+    "emptied and stretched": emptied_and_stretched,
+    "made again": made_again_by_another,
+    "longer": longer,
+    "without marks": without_marks,
+    "without its folder": lambda folder: shutil.rmtree(folder / "store.tsds"),
+    "without root": lambda folder: (folder / "zarr.json").unlink(),
+    "without lock": lambda folder: (folder / "lock").unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("how_much", ["some", "one file", "all"])
+def test_what_is_lost_is_fetched_again(
+    server: FaultyServer, stores: Path, cache: Path, layout: str, damage: str, how_much: str
+) -> None:
+    url, local = f"{server.url}/{layout}.tsds", stores / f"{layout}.tsds"
+    store = tsds.open(url)
+    column = store["train"].column("image")
+    column.take(SOME if how_much == "some" else range(ROWS))
+    if how_much == "all":
+        store.fetch()
+    elif how_much == "one file":
+        column.fetch(np.array([0]), np.array([ROWS]))
+        store["train"]._files.open("train/00000/image/c/0/0/0/0").close()  # type: ignore[attr-defined]
+    del store, column
+    gc.collect()
+    DAMAGE[damage](kept(cache))
+    for _ in range(3):
+        try:
+            assert np.array_equal(images(url), images(local))
+        except tsds.FormatError as error:  # it was a store like any other, and is not one now
+            assert how_much == "all"
+            assert "Open the store again" in str(error)
+            assert np.array_equal(images(url), images(local))
+    store = tsds.open(url)
+    store.fetch()
+    assert tsds.verify(url) == []
+    assert contents(store.path) == contents(local)
+    assert np.array_equal(images(url, range(ROWS)), images(local, range(ROWS)))
+
+
+@pytest.mark.parametrize("damage", ["removed", "emptied and stretched", "made again", "cut in its end"])
+def test_one_process_has_it_open_and_another_opens_it(
+    server: FaultyServer, stores: Path, cache: Path, layout: str, damage: str
+) -> None:
+    url, local = f"{server.url}/{layout}.tsds", stores / f"{layout}.tsds"
+    first = tsds.open(url)["train"].column("image")
+    first.take(SOME)
+    DAMAGE[damage](kept(cache))
+    second = tsds.open(url)["train"].column("image")
+    expected = images(local, range(ROWS))
+    for rows in (SOME, np.arange(ROWS)):
+        assert np.array_equal(second.take(rows), expected[rows])
+        try:
+            found = first.take(rows)
+        except tsds.OutputError as error:
+            assert "Open the store again" in str(error)
+        else:
+            assert np.array_equal(found, expected[rows])
+    assert np.array_equal(images(url, range(ROWS)), expected)
+
+
+@pytest.mark.parametrize("copy", ["whole", "some"])
+def test_a_copied_cache_is_checked_and_not_fetched_again(
+    server: FaultyServer, stores: Path, cache: Path, layout: str, copy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, local = f"{server.url}/{layout}.tsds", stores / f"{layout}.tsds"
+    images(url, SOME if copy == "some" else range(ROWS))
+    other = cache.with_name("copied")
+    shutil.copytree(cache, other)  # as cp and rsync do, holes become zeros
+    monkeypatch.setenv("TSDS_CACHE_DIR", str(other))
+    before = len(server.of("image/c"))
+    assert np.array_equal(images(url), images(local))
+    found = [(each.start, each.stop) for each in server.of("image/c")[before:]]
+    end = (local / "train/00000/image/c/0/0/0/0").stat().st_size
+    assert [stop for _, stop in found] in ([], [end])  # at most the checksums
+    with (kept(other) / DATA).open("r+b") as file:
+        file.write(bytes(1000))
+    shutil.copytree(other, cache.with_name("copied again"))
+    monkeypatch.setenv("TSDS_CACHE_DIR", str(cache.with_name("copied again")))
+    assert np.array_equal(images(url), images(local))
+
+
+def test_bytes_that_the_disk_has_lost_are_no_fault_of_the_server(
+    server: FaultyServer, stores: Path, cache: Path
+) -> None:
+    url = f"{server.url}/memmap.tsds"
+    store = tsds.open(url)
+    store["train"].column("image").take(SOME)
+    with (kept(cache) / DATA).open("r+b") as file:
+        file.write(bytes(1000))
+    store.fetch()
+    assert tsds.verify(store.path) == []
+
+
+@pytest.mark.parametrize("seconds", [0, 2**33])
+def test_times_of_files_tell_nothing(server: FaultyServer, stores: Path, cache: Path, seconds: int) -> None:
+    """A clock that jumps."""
+    url = f"{server.url}/memmap.tsds"
+    images(url)
+    before = len(server.of("image/c"))
+    for path in (path for path in cache.rglob("*") if path.is_file()):
+        os.utime(path, (seconds, seconds))
+    assert np.array_equal(images(url), images(stores / "memmap.tsds"))
+    assert len(server.of("image/c")) == before
