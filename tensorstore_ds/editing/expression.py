@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.errors import OptionError
+from tensorstore_ds.editing.numbers import calculate, compare, negative
+from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.kinds import KeyField, LabelField, ObjectsField, SizeField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.options import meant
@@ -56,11 +57,11 @@ class Condition:
     """
 
     def __init__(self, text: str) -> None:
-        self._text = text
+        self._text = text.strip()
         if len(text) > _LONGEST:
             raise self._wrong(f"at most {_LONGEST} characters", str(len(text)))
         try:
-            self._tree = ast.parse(text.strip(), mode="eval").body
+            self._tree = ast.parse(self._text, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             found = error.msg if isinstance(error, SyntaxError) else str(error)
             raise self._wrong(
@@ -71,11 +72,11 @@ class Condition:
         """The rows of a split that meet it, in order; raises `OptionError` if it names what is no column."""
         known, met = columns(split), []
         for start in range(0, len(split), _ROWS):
-            read = partial(self._column, known, start, min(start + _ROWS, len(split)))
-            found = self._evaluate(self._tree, read, 0)
+            stop = min(start + _ROWS, len(split))
+            found = self._evaluate(self._tree, partial(self._column, known, start, stop), 0)
             if not isinstance(found, np.ndarray) or found.dtype != np.bool_:
-                raise self._wrong("a condition, which is true or false", ast.unparse(self._tree)[:80])
-            met.append(start + np.flatnonzero(found))
+                raise self._wrong("a condition, which is true or false", self._shown(self._tree))
+            met.append(start + np.flatnonzero(np.broadcast_to(found, stop - start)))
         return np.concatenate([np.empty(0, np.int64), *met])
 
     def unknown_texts(self, fields: Mapping[str, Field]) -> list[str]:
@@ -105,20 +106,22 @@ class Condition:
             return [part(each) for each in node.elts]
         if isinstance(node, ast.BoolOp):
             joined = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-            return joined.reduce([self._truth(each, part(each)) for each in node.values])
+            return np.asarray(reduce(joined, [self._truth(each, part(each)) for each in node.values]))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return ~self._truth(node.operand, part(node.operand))
+            return np.asarray(~self._truth(node.operand, part(node.operand)))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return -self._number(node.operand, part(node.operand))
+            return negative(self._number(node.operand, part(node.operand)))
         if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
             left, right = (self._number(each, part(each)) for each in (node.left, node.right))
-            with np.errstate(all="ignore"):
-                return _ARITHMETIC[type(node.op)](np.asarray(left, np.float64), np.asarray(right, np.float64))
+            try:
+                return calculate(_ARITHMETIC[type(node.op)], left, right)
+            except OverflowError as error:
+                raise self._wrong("numbers that are less than 1.8e308", self._shown(node)) from error
         if isinstance(node, ast.Compare):
             sides = [(each, part(each)) for each in (node.left, *node.comparators)]
             found = [self._compare(op, *a, *b) for op, a, b in zip(node.ops, sides, sides[1:], strict=False)]
-            return np.logical_and.reduce(found)
-        raise self._wrong("columns, numbers, texts, comparisons, and, or, not, in", ast.unparse(node)[:80])
+            return np.asarray(reduce(np.logical_and, found))
+        raise self._wrong("columns, numbers, texts, comparisons, and, or, not, in", self._shown(node))
 
     def _compare(self, op: ast.cmpop, left_node: ast.expr, left: Any, right_node: ast.expr, right: Any) -> Any:
         if isinstance(op, ast.In | ast.NotIn):
@@ -126,30 +129,39 @@ class Condition:
             return ~found if isinstance(op, ast.NotIn) else found
         kinds = {_kind(left), _kind(right)}
         if type(op) not in _COMPARE or len(kinds) > 1 or not kinds <= {"number", "text"}:
-            shown = f"{ast.unparse(left_node)[:40]} and {ast.unparse(right_node)[:40]}"
+            shown = f"{self._shown(left_node, 40)} and {self._shown(right_node, 40)}"
             if kinds == {"number", "text"}:
                 shown += ". Texts, as names of classes, are in quotes; numbers are not."
             raise self._wrong("two numbers or two texts to compare", shown)
-        return np.asarray(_COMPARE[type(op)](np.asarray(left), np.asarray(right)), np.bool_)
+        if kinds == {"number"}:
+            return compare(_COMPARE[type(op)], left, right)
+        return np.asarray(_COMPARE[type(op)](np.asarray(left, object), np.asarray(right, object)), np.bool_)
 
     def _contains(self, left_node: ast.expr, left: Any, right_node: ast.expr, right: Any) -> NDArray[np.bool_]:
         if isinstance(right, list) and all(not isinstance(each, np.ndarray | list) for each in right):
             if isinstance(left, np.ndarray) and left.ndim == 1 and {_kind(each) for each in right} <= {_kind(left)}:
-                return np.isin(left, right) if _kind(left) == "number" else _each(left, lambda text: text in right)
+                if _kind(left) == "text":
+                    return _each(left, lambda text: text in right)
+                matches = (compare(operator.eq, left, each) for each in right)
+                return reduce(np.logical_or, matches, np.zeros(len(left), np.bool_))
         elif isinstance(left, str) and isinstance(right, np.ndarray) and _kind(right) in ("text", "names"):
             return _each(right, lambda value: left in value)
-        shown = f"{ast.unparse(left_node)[:40]} in {ast.unparse(right_node)[:40]}"
+        shown = f"{self._shown(left_node, 40)} in {self._shown(right_node, 40)}"
         raise self._wrong("a column in a list of values, a text in key, or a text in classes", shown)
 
     def _truth(self, node: ast.expr, value: Any) -> NDArray[np.bool_]:
         if isinstance(value, np.ndarray) and value.dtype == np.bool_:
             return value
-        raise self._wrong("conditions beside and, or, not", ast.unparse(node)[:80])
+        raise self._wrong("conditions beside and, or, not", self._shown(node))
 
     def _number(self, node: ast.expr, value: Any) -> Any:
         if _kind(value) != "number":
-            raise self._wrong("a number", ast.unparse(node)[:80])
+            raise self._wrong("a number", self._shown(node))
         return value
+
+    def _shown(self, node: ast.expr, longest: int = 80) -> str:
+        """The part of the condition, as it was written."""
+        return one_line((ast.get_source_segment(self._text, node) or "")[:longest])
 
     def _wrong(self, expected: str, found: str) -> OptionError:
         return OptionError(f"`where`: expected {expected}, found {found}")
@@ -220,8 +232,8 @@ def _each(values: Values, test: Callable[[Any], bool]) -> NDArray[np.bool_]:
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, np.ndarray) and value.dtype == object:
-        return "names" if len(value) and isinstance(value[0], set) else "text"
+    if isinstance(value, np.ndarray) and value.dtype == object:  # of one row or more
+        return "names" if isinstance(value[0], set) else "text" if isinstance(value[0], str) else "number"
     if isinstance(value, str):
         return "text"
     return "number" if isinstance(value, int | float) or (isinstance(value, np.ndarray) and value.ndim <= 1) else "list"
