@@ -206,7 +206,7 @@ class _WholeShard:
     def copy(self, path: str, file: BinaryIO, copying: Behind, syncing: Behind) -> None:
         """Copy one of its files, and sync it behind; stops where `copying` does."""
         unsynced = 0
-        with self.store.open_file(f"{shard_path(self.split, self.index)}/{path}") as source:
+        with self.store.open_file(f"{self.store.manifest.shard_path(self.split, self.index)}/{path}") as source:
             for nbytes in copied(source, file):
                 if copying.is_stopped:
                     return
