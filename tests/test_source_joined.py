@@ -119,10 +119,6 @@ def test_sources_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     dots = write(tmp_path / "dots", {"f.xml": "<dataset><images><image file='f.png'><box top='1' left='1' width='8' "
                                              "height='8'/></image></images></dataset>"})  # fmt: skip
     Image.new("RGB", (12, 12)).save(dots / "f.png")
-    points = write(tmp_path / "points", {"f.pts": "version: 1\nn_points: 2\n{\n1 2\n3 4\n}\n"})
-    Image.new("RGB", (12, 12)).save(points / "f.png")
-    with pytest.raises(SourceError, match=r"points: expected objects with boxes, as others have them.*MixedDataset\."):
-        convert(tmp_path / "out.tsds", boxes, points)
     with pytest.raises(OptionError, match="expected two sources or more, found 1"):
         tsds.Sources(boxes)
     with pytest.raises(OptionError, match="`images` is the folder of one source"):

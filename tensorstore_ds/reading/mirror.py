@@ -115,7 +115,9 @@ class Mirror(StoreFiles):
         for name, entry in self.manifest.splits.items():
             for i, shard in enumerate(entry.shards):
                 for path, geometry in self._data_files(name, i).items():
-                    self._fetch_data(f"{self.manifest.shard_path(name, i)}/{path}", geometry, self.listing(name, i)[path])
+                    self._fetch_data(
+                        f"{self.manifest.shard_path(name, i)}/{path}", geometry, self.listing(name, i)[path]
+                    )
                 done += shard.nbytes
                 if progress is not None:
                     progress(done, total)
@@ -206,7 +208,11 @@ class Mirror(StoreFiles):
             for i in range(len(entry.shards)):
                 data = self._data_files(name, i)
                 listing = self.listing(name, i)
-                wanted += [(f"{self.manifest.shard_path(name, i)}/{path}", f) for path, f in listing.items() if path not in data]
+                wanted += [
+                    (f"{self.manifest.shard_path(name, i)}/{path}", f)
+                    for path, f in listing.items()
+                    if path not in data
+                ]
         for _ in pool("requests").map(lambda each: self._fetch_small(*each), wanted):
             pass
         self._keep("zarr.json", self._root)

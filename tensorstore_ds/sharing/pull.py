@@ -194,7 +194,10 @@ class _Pull:
     def _read_lists(self, kept: Path | None) -> dict[str, bytes]:
         """The shards' lists by name, as the whole store has them; those that were read before are in `kept`."""
         lists: dict[str, bytes] = {}
-        shards = {f"{self._selection.manifest.shard_path(split, i)}/zarr.json": shard for split, i, shard in self._selection.shards()}
+        shards = {
+            f"{self._selection.manifest.shard_path(split, i)}/zarr.json": shard
+            for split, i, shard in self._selection.shards()
+        }
 
         def read(name: str) -> None:
             file = kept / name.replace("/", ".") if kept else None

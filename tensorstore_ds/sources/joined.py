@@ -92,6 +92,7 @@ class JoinedSource(Source):
         self._prefixes = [f"{name}/" if is_unique else f"{i}-{name}/" for i, name in enumerate(names)]
         if len(sources) == 1:
             self._prefixes = [""]
+        self._prefixes = [options.key_prefix + prefix for prefix in self._prefixes]
         self._parts: list[_Part] = []
         self._fields: Mapping[str, Field] = {}
         self._arrays: Mapping[str, NDArray[Any]] = {}  # what stands for an unknown value of each
@@ -141,7 +142,7 @@ class JoinedSource(Source):
         except SourceError as error:
             raise SourceError([_within(part.prefix, each) for each in error.problems], error.advice) from error
         sample.key = key
-        for name, field in of_kind(self._fields, LabelField).items():
+        for name in of_kind(self._fields, LabelField):
             label, numbers = sample.arrays.get(name, sample.label if name == "label" else None), part.numbers.get(name)
             known = UNLABELLED if label is None or label < 0 or numbers is None else int(numbers[label])
             if name == "label" and name not in sample.arrays:
