@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
@@ -151,8 +152,12 @@ class _Growing:
     changes: Mapping[str, Any]
 
     def run(self) -> GrowthSummary:
-        path, source = tidied(self.store), tidied(self.source)
+        """As `append` and `update`."""
+        path, source, began = tidied(self.store), tidied(self.source), time.monotonic()
         _check_order(path, source)
+        return replace(self._run(path, source), seconds=time.monotonic() - began)
+
+    def _run(self, path: Path, source: Path) -> GrowthSummary:
         with locked(path), one_line_for_failures(path, goes_on=False), decompressing():
             opened = open_store(path)
             if opened.manifest.chunk_size != CHUNK_SIZE:

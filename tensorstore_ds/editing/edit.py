@@ -261,7 +261,8 @@ def _repeated(stores: Sequence[Store], joined: JoinedFields) -> dict[str, bool]:
     repeated: dict[str, bool] = {}
     for i, store in enumerate(stores):
         keys = next(iter(of_kind(store.manifest.fields, KeyField)), None)
-        for name, row in ((name, row) for name in store for row in range(len(store[name])) if keys is not None):
+        every = [(name, row) for name in store for row in range(len(store[name]))]
+        for name, row in every if keys is not None else ():
             key = f"{name}/{store[name][keys or ''][row]}"
             if key in places:
                 first, split, place = places[key]
