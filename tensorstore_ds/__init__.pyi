@@ -31,7 +31,7 @@ from .conversion.writer import Writer as Writer
 from .diagnosis.diagnosis import diagnose as diagnose
 from .diagnosis.options import DiagnoseOptions as DiagnoseOptions
 from .diagnosis.results import Diagnosis as Diagnosis, Verdict as Verdict
-from .editing.append import append as append
+from .editing.append import GrowthSummary as GrowthSummary, append as append, update as update
 from .editing.compare import (
     Differing as Differing,
     SplitDifference as SplitDifference,

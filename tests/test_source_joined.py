@@ -92,7 +92,7 @@ def test_images_without_objects_or_labels_are_told(tmp_path: Path) -> None:
     split = tsds.open(tmp_path / "out.tsds")["train"]
     assert split["label"][:].tolist() == [0, 0, 0, -1]
     assert np.diff(split["objects"].offsets).tolist() == [0, 0, 0, 1]
-    assert [note.split(":")[0] for note in summary.notes[:2]] == ["boxes has no labels", "plain has no objects"]
+    assert [note.split(":")[0] for note in summary.notes[:2]] == ["adds objects to the 3 samples of plain", "adds label to the 1 sample of boxes"]
 
 
 def test_problems_say_which_source(tmp_path: Path) -> None:
@@ -103,13 +103,22 @@ def test_problems_say_which_source(tmp_path: Path) -> None:
     assert len(convert(tmp_path / "out.tsds", good, bad, on_error="skip")["train"]) == 5
 
 
+def test_objects_without_labels_get_the_class_unknown(tmp_path: Path) -> None:
+    boxes = voc(tmp_path / "boxes", "a")
+    dots = write(tmp_path / "dots", {"f.xml": "<dataset><images><image file='f.png'><box top='1' left='1' width='8' "
+                                             "height='8'/></image></images></dataset>"})  # fmt: skip
+    Image.new("RGB", (12, 12)).save(dots / "f.png")
+    store = convert(tmp_path / "out.tsds", boxes, dots)
+    assert store.manifest.fields["objects"].classes == ("cat", "unknown")
+    assert [store["train"]["objects"][row]["labels"].tolist() for row in range(2)] == [[0], [1]]
+    assert tsds.verify(tmp_path / "out.tsds") == []
+
+
 def test_sources_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     boxes = voc(tmp_path / "boxes", "a")
     dots = write(tmp_path / "dots", {"f.xml": "<dataset><images><image file='f.png'><box top='1' left='1' width='8' "
                                              "height='8'/></image></images></dataset>"})  # fmt: skip
     Image.new("RGB", (12, 12)).save(dots / "f.png")
-    with pytest.raises(SourceError, match=r"dots: expected objects with classes, as another source has them.*alone\."):
-        convert(tmp_path / "out.tsds", boxes, dots)
     with pytest.raises(OptionError, match="expected two sources or more, found 1"):
         tsds.Sources(boxes)
     with pytest.raises(OptionError, match="`images` is the folder of one source"):

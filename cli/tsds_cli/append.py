@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 import tensorstore_ds
-from tensorstore_ds import ConvertOptions
-from tsds_cli.editing import made
-from tsds_cli.options import F, json_option, option_of, path_argument
-
-#: The options that may differ from those of the store.
-_OPTIONS = ("format", "images", "split", "class_map", "on_error", "workers")
-
-
-def _conversion_options(command: F) -> F:
-    for name in reversed(_OPTIONS):
-        command = option_of(ConvertOptions, name)(command)
-    return command
+from tsds_cli.growing import dry_run_option, from_source, grown
+from tsds_cli.options import json_option, path_argument
 
 
 @click.command()
 @path_argument("store")
 @path_argument("source", "SRC")
-@_conversion_options
+@from_source("format", "images", "classes", "keypoints", "key_prefix", "size", "fit", "color", "split", "class_map")
+@click.option("--update", is_flag=True, help="Take samples from SRC whose keys the STORE has, where they differ.")
+@click.option(
+    "--compare/--no-compare",
+    default=True,
+    show_default=True,
+    help="Compare samples of SRC whose keys the STORE has. Without that, they are left out whatever their content is, "
+    "which takes less time.",
+)
+@dry_run_option
 @json_option
-def append(store: Path, source: Path, as_json: bool, **given: Any) -> None:
+@click.pass_context
+def append(ctx: click.Context, store: Path, source: Path, as_json: bool, **given: Any) -> None:
     """Convert the data set SRC, and append its samples to a STORE.
 
-    Samples that the store has already are left out: SRC may be the folder that it was made of, which has grown. Images
-    are stored as those of the store are. New shards are written, and after them the manifest, in one step: whoever has
-    the store open goes on with what it was.
+    Samples that the store has already are left out: SRC may be the folder that it was made of, which has grown. A
+    sample with the key of another one is an error, unless --update or --key-prefix is given. Fields, flags, keypoints
+    and classes that one side lacks are added. Images are stored as those of the store are. New shards are written, and
+    after them the manifest, in one step: whoever has the store open goes on with what it was.
 
     \b
     Examples:
       tsds append photos.tsds photos
       tsds append photos.tsds more/photos --on-error skip
+      tsds append photos.tsds june --key-prefix june/
     """
-    changes = {name: value for name, value in given.items() if value is not None}
-    if "class_map" in changes:
-        changes["class_map"] = tensorstore_ds.read_class_map(changes["class_map"])
-    run = partial(tensorstore_ds.append, store, source, **changes)
-    made(store, as_json, run, again="the same command goes on, unless all was done")
+    grown(ctx, tensorstore_ds.append, store, source, as_json, given)

@@ -13,11 +13,14 @@ from tsds_cli.messages import interrupted, not_made
 from tsds_cli.progress import ProgressBar
 
 
-def made(out: Path, as_json: bool, run: Callable[..., Any], *, again: str = "") -> None:
+def made(
+    out: Path, as_json: bool, run: Callable[..., Any], *, again: str = "", told: Callable[[], None] = lambda: None
+) -> None:
     """Run a function of the library with a progress bar, and say what it has made.
 
     Args:
         again: what to say when it was interrupted, if not that `out` was not made.
+        told: prints more of what was done.
     """
     try:
         with ProgressBar() as bar:
@@ -33,4 +36,5 @@ def made(out: Path, as_json: bool, run: Callable[..., Any], *, again: str = "") 
     width = max(map(len, summary.rows))
     for name, rows in summary.rows.items():
         text.echo(f"  {name:<{width}}  {rows:,}")
+    told()
     text.echo(f"next: {text.program()} info {shlex.quote(str(out))}")

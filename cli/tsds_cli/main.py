@@ -22,6 +22,7 @@ COMMANDS = {
     "repack": "Write the store SRC again as OUT, in another layout or encoding.",
     "export": "Write the samples of a STORE as files in the new folder OUT.",
     "append": "Convert the data set SRC, and append its samples to a STORE.",
+    "update": "Take what has changed in the data set SRC into a STORE.",
     "filter": "Write the samples of a STORE that meet a condition as the store OUT.",
     "split": "Divide the samples of a STORE anew, as the store OUT.",
     "sample": "Write some samples of each class of a STORE as the store OUT.",

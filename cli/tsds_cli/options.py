@@ -25,7 +25,7 @@ _FLAGS = {
     "prefetch_factor": "--prefetch",
 }
 #: Options that are files on the command line, with the function of the library that reads them.
-_READERS = {"classes": "read_classes", "keypoints": "read_keypoints", "class_map": "read_class_map"}
+READERS = {"classes": "read_classes", "keypoints": "read_keypoints", "class_map": "read_class_map"}
 
 #: What stands for the values of texts in the help.
 _TEXTS = {"license": "SPDX", "citation": "TEXT|@FILE"}
@@ -44,9 +44,9 @@ def options_of(cls: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., A
         @functools.wraps(command)
         def run(**values: Any) -> Any:
             chosen = {name: values.pop(name) for name in names}
-            for name in chosen.keys() & _READERS.keys():
+            for name in chosen.keys() & READERS.keys():
                 if chosen[name] is not None:
-                    chosen[name] = getattr(tensorstore_ds, _READERS[name])(chosen[name])
+                    chosen[name] = getattr(tensorstore_ds, READERS[name])(chosen[name])
             if chosen.get("citation") is not None:
                 chosen["citation"] = text_or_file(chosen["citation"])
             return command(options=cls(**chosen), **values)
@@ -89,7 +89,7 @@ def _flag(name: str) -> str:
 def _type(declared: Option) -> tuple[Any, str | None]:
     """The click type of an option, and what stands for its value in the help."""
     origin = get_origin(declared.type)
-    if declared.name in _READERS:
+    if declared.name in READERS:
         return click.Path(path_type=Path), "FILE"
     if declared.unit == "bytes":
         return nbytes, "BYTES"

@@ -242,13 +242,15 @@ def _encode_mask(
 
     What that leaves free is ignored, or 0 where nothing is.
     """
-    key, source = f"{sample.key} ({name})", sample.masks[name]
+    key, source = f"{sample.key} ({name})", sample.masks.get(name)
+    if source is None:  # of several sources, this one has no masks
+        source = np.full(size, field.ignored or 0, field.spec.dtype)
     try:
         if isinstance(source, str | Path):
             source = read_file(source, key)
         mask = decode_mask(source, max_pixels=max_pixels, key=key)
     except SourceError as error:
-        raise with_path(error, sample.key, sample.masks[name]) from error
+        raise with_path(error, sample.key, sample.masks.get(name)) from error
     if mask.shape != size:
         of_mask, of_image = ("x".join(map(str, each)) for each in (mask.shape, size))
         message = f"the mask is {of_mask} (height x width), the image is {of_image} as it is shown."

@@ -85,7 +85,7 @@ def open_any(source: AnySource, options: ConvertOptions) -> Source:
 def as_wanted(sources: Sequence[Source], options: ConvertOptions) -> Source:
     """The source, or several as one, with the class names and of the objects that the options want."""
     source = sources[0]
-    if len(sources) > 1 or options.class_map:
+    if len(sources) > 1 or options.class_map or options.key_prefix:
         source = JoinedSource(sources, options, options.class_map or {})
     return CropSource(source, options) if options.objects == "crops" else source
 

@@ -215,7 +215,7 @@ class Workspace:
     def finish(self, split: str, index: int, finished: FinishedShard) -> None:
         """Note that a shard is whole, and of this run."""
         entry = {
-            "shard": asdict(finished.shard),
+            "shard": finished.shard.dump(),
             "fields": {name: field.dump() for name, field in finished.fields.items()},
             "statistics": finished.statistics.sums,
             **{name: [asdict(each) for each in getattr(finished, name)] for name in ("skipped", "left_out")},

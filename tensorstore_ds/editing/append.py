@@ -1,205 +1,438 @@
-"""Append samples to a store: new shards, and after them the manifest that lists them, in one step."""
+"""Append samples to a store, and update those that it has, from a source that has changed."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tensorstore_ds import words
 from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.convert import check_apart, convert_source
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import open_any
-from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook, now, one_line_for_failures
+from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook, one_line_for_failures
 from tensorstore_ds.conversion.work_folder import WorkFolder
-from tensorstore_ds.durable import lock, partial_of, replacing, sync
-from tensorstore_ds.editing.edit import Numbers, merged_fields
-from tensorstore_ds.editing.rows import Piece, pixels_of, write_shard
+from tensorstore_ds.durable import lock
+from tensorstore_ds.editing.compare import NAMED, differing_fields
+from tensorstore_ds.editing.edit import joined_stores
+from tensorstore_ds.editing.in_place import Changes, InPlace, Place, remove_leftovers
 from tensorstore_ds.errors import ConversionError, OptionError, one_line
-from tensorstore_ds.format.arrays import GROUP, dump_json
+from tensorstore_ds.format.arrays import CHUNK_SIZE
+from tensorstore_ds.format.joining import JoinedFields
 from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, RaggedImageField, RawImageField
-from tensorstore_ds.format.kinds.base import Field, of_kind
-from tensorstore_ds.format.manifest import File, Manifest, Shard, SplitEntry, dump, shard_path
-from tensorstore_ds.format.root import change_root
-from tensorstore_ds.format.statistics import Statistics, join_summaries
+from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.options import declarations, with_changes
 from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.regular_files import tidied
-from tensorstore_ds.sources.base import Contents, Source
-from tensorstore_ds.version import __version__
+from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
 
-#: A split of a store.
-_Split = tuple[Store, str]
 #: Options that a store's own tell nothing of, or that were for the samples of before.
 _NOT_TAKEN_OVER = ("layout", "split", "split_by", "class_map", "encoding", "color")
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthSummary(Summary):
+    """What `append` or `update` did; `rows` and `nbytes` are those of the store then.
+
+    Attributes:
+        added: keys of the samples that were appended.
+        updated: keys of the samples of which something was taken from the source.
+        updated_fields: in how many samples each field was.
+        already_there: keys of the samples that the store has, with the same content.
+        not_compared: keys of the samples that the store has, which `append` did not compare.
+        not_added: keys of the source's samples that the store lacks, and that `update` did not add.
+        only_in_store: how many samples of the store the source lacks. They are kept.
+    """
+
+    added: tuple[str, ...] = ()
+    updated: tuple[str, ...] = ()
+    updated_fields: Mapping[str, int] = field(default_factory=dict)
+    already_there: tuple[str, ...] = ()
+    not_compared: tuple[str, ...] = ()
+    not_added: tuple[str, ...] = ()
+    only_in_store: int = 0
 
 
 def append(
     store: str | os.PathLike[str],
     source: str | os.PathLike[str],
     *,
+    update: bool = False,
+    compare: bool = True,
+    dry_run: bool = False,
     progress: OnProgress | None = None,
     **changes: Any,
-) -> Summary:
+) -> GrowthSummary:
     """Convert a source, and append its samples to a store as new shards. No file of a shard is changed.
 
     >>> tsds.append("photos.tsds", "photos-of-june")                                       # doctest: +SKIP
 
-    Samples whose keys the store has already are left out: the folder that it was made of may have grown. Classes are
-    matched by name, and those that are new come after the others. The manifest is replaced last, in one step: whoever
-    has the store open sees it as it was, and goes on; whoever opens it then sees all. Its digest is another one then.
-    Interrupted, it leaves the store as it was, and the same call goes on from the shards that were converted.
+    A sample whose key the store has is compared: it is left out if its content is the same, and an error if it is
+    not. So the source may be the folder that the store was made of, which has grown. Fields, values of objects,
+    classes and keypoints are united: what one side lacks is unknown there, and classes that are new come after the
+    others. If the store gets a field or a value, all of its shards are written anew.
+
+    The manifest is replaced last, in one step: whoever has the store open sees it as it was, and goes on; whoever
+    opens it then sees all. This changes the digest. Interrupted, it leaves the store as it was, and the same call goes
+    on from the shards that were converted.
 
     Args:
         store: path of a store, a folder.
         source: a folder or file, as for `convert`.
+        update: take samples from the source whose keys the store has, and whose content differs, as `update` does.
+        compare: False leaves out the samples whose keys the store has, whatever their content is. They are not
+            converted then, which takes less time.
+        dry_run: change nothing, and return what would be done. The samples are converted nevertheless.
         progress: as of `convert`.
-        changes: options of `ConvertOptions`, by name; the others are those that the store was converted with.
+        changes: options of `ConvertOptions`, by name, such as `key_prefix`, which gives the samples other keys; the
+            others are those that the store was converted with.
 
     Returns:
-        What the store holds then, and what was skipped of the source.
+        What was done, and what the store holds then.
 
     Raises:
-        OptionError: no sample is new, or the fields or images are not those of the store.
+        OptionError: a sample has the key of another one in the store, or the fields or images cannot be united.
         SourceError: as of `convert`.
         FormatError: the store is damaged.
-        ConversionError: the disk is full, or another process appends to the store now.
+        ConversionError: the disk is full, or another process changes the store now.
     """
-    notify, path = progress or in_notebook(), tidied(store)
-    with locked(path), one_line_for_failures(path, goes_on=False), decompressing():
-        opened = open_store(path)
-        _remove_leftovers(path, opened.manifest)
-        options = with_changes(_options(opened), changes)
-        for name in ("class_map", "split"):
-            if opened.manifest.conversion_options.get(name) and not getattr(options, name):
-                notify(Progress("copy", 0, 0, 0, f"the store was made with `{name}`, and new samples are not."))
-        check_apart(tidied(source), path)
-        found = _NewSamples(open_any(source, options), _keys(opened))
-        image = opened.manifest.fields["image"]
-        like = image if isinstance(image, RaggedImageField) else None
-        work = WorkFolder(path.with_name(f"{path.name}.append"))
-        with closing(work):
-            try:
-                work.open(os.urandom(8).hex())
-                work.remove_all_but({"new.partial"})
-                converted = convert_source(found, work.path / "new", options, notify, like=like)
-                summary = _append(opened, open_store(work.path / "new"), converted, one_line(found.path.name), notify)
+    if update and not compare:
+        raise OptionError("`update` compares the samples: leave out `compare`.")
+    return _Growing(store, source, True, update, compare, dry_run, progress or in_notebook(), changes).run()
+
+
+def update(
+    store: str | os.PathLike[str],
+    source: str | os.PathLike[str],
+    *,
+    dry_run: bool = False,
+    progress: OnProgress | None = None,
+    **changes: Any,
+) -> GrowthSummary:
+    """Take what has changed in a source into a store: annotations and images of the samples that have the same keys.
+
+    >>> tsds.update("photos.tsds", "photos")                                                # doctest: +SKIP
+
+    The samples of the source are converted as those of the store were, and compared with the stored bytes. Fields and
+    values of objects that the source lacks are kept, and so are samples that it lacks. Samples that the store lacks
+    are counted, and not added: `append` with `update` does both.
+
+    Shards with changed samples are written anew, in which the files of fields that did not change are copied. The
+    manifest is replaced last, in one step. Whoever has the store open goes on with what it was: shards that were
+    replaced stay until the next `append` or `update`.
+
+    Args:
+        store, source, dry_run, progress, changes: as of `append`.
+
+    Returns, raises:
+        As of `append`.
+    """
+    return _Growing(store, source, False, True, True, dry_run, progress or in_notebook(), changes).run()
+
+
+@dataclass
+class _Growing:
+    """One call of `append` or `update`."""
+
+    store: str | os.PathLike[str]
+    source: str | os.PathLike[str]
+    adds: bool
+    updates: bool
+    compares: bool
+    dry_run: bool
+    notify: OnProgress
+    changes: Mapping[str, Any]
+
+    def run(self) -> GrowthSummary:
+        """As `append` and `update`."""
+        path, source, began = tidied(self.store), tidied(self.source), time.monotonic()
+        _check_order(path, source)
+        return replace(self._run(path, source), seconds=time.monotonic() - began)
+
+    def _run(self, path: Path, source: Path) -> GrowthSummary:
+        with locked(path), one_line_for_failures(path, goes_on=False), decompressing():
+            opened = open_store(path)
+            if opened.manifest.chunk_size != CHUNK_SIZE:
+                raise OptionError(f"{path}: expected chunks of {CHUNK_SIZE} bytes, found others. Repack the store.")
+            if not self.dry_run:
+                remove_leftovers(path, opened.manifest)
+            options = with_changes(_options(opened), self.changes)
+            for name in ("class_map", "split"):
+                if opened.manifest.conversion_options.get(name) and not getattr(options, name):
+                    self._note(f"the store was made with `{name}`, and new samples are not.")
+            check_apart(source, path)
+            known = _Known(opened)
+            chosen = _Chosen(open_any(source, options), known, adds=self.adds, compares=self.compares)
+            if not chosen.count:
+                return self._summary(opened, chosen, _Found())
+            image = opened.manifest.fields["image"]
+            like = image if isinstance(image, RaggedImageField) else None
+            work = WorkFolder(path.with_name(f"{path.name}.append"))
+            with closing(work):
                 try:
-                    work.remove()
-                except OSError as error:
-                    note = f"{work.path}: this work folder could not be removed ({error.strerror}). Remove it."
-                    notify(Progress("copy", 0, 0, 0, note))
-                    summary = replace(summary, notes=(*summary.notes, note))
-                return summary
-            except BaseException:
-                is_begun = (work.path / "new.partial").exists()  # finished shards, from which the same call goes on
-                if work.is_in_place() and not is_begun:
-                    with suppress(OSError):  # what stopped the call is said; the next one removes this folder
+                    work.open(os.urandom(8).hex())
+                    work.remove_all_but({"new.partial"})
+                    converted = convert_source(chosen, work.path / "new", options, self.notify, like=like)
+                    new = open_store(work.path / "new")
+                    summary = self._change(opened, new, converted, chosen, known, one_line(chosen.path.name))
+                    try:
                         work.remove()
-                raise
+                    except OSError as error:
+                        note = f"{work.path}: this work folder could not be removed ({error.strerror}). Remove it."
+                        self._note(note)
+                        summary = replace(summary, notes=(*summary.notes, note))
+                    return summary
+                except BaseException:
+                    is_begun = (work.path / "new.partial").exists()  # finished shards, from which the same call goes on
+                    if work.is_in_place() and not is_begun:
+                        with suppress(OSError):  # what stopped the call is said; the next one removes this folder
+                            work.remove()
+                    raise
 
-
-def _append(store: Store, new: Store, converted: Summary, source: str, notify: OnProgress) -> Summary:
-    """Write the samples of a store, converted just now, as shards of another one, and then the manifest."""
-    manifest = store.manifest
-    fields, numbers = merged_fields([store, new], source)
-    total, done = sum(len(new[name]) for name in new), 0
-    entries, files, made = dict(manifest.splits), dict(manifest.files), list[Path]()
-    before = (store.path / "zarr.json").read_bytes()
-
-    def advance(rows: int) -> None:
-        nonlocal done
-        done += rows
-        notify(Progress("copy", done, total))
-
-    try:
-        for name in new:
-            first = len(entries[name].shards) if name in entries else 0
-            files |= _split_folder(store.path, name, manifest, made)
-            shards = _write_shards(store, (new, name), first, fields, numbers[1], made, advance)
-            entries[name] = _joined(store, (new, name), entries.get(name), shards, fields, numbers[1])
-            sync(store.path / name)
+    def _change(
+        self, store: Store, new: Store, converted: Summary, chosen: _Chosen, known: _Known, source: str
+    ) -> GrowthSummary:
+        """Compare samples of a store, converted just now, with those of the other, and change that."""
+        joined = _joined(store, new, source)
+        found = _found(store, new, joined, known)
+        if found.differing and not self.updates:
+            raise _taken(source, found)
+        for each in converted.notes:
+            found.notes[each] = None
+        reshapes = joined.fields.keys() - store.manifest.fields.keys() or any(
+            field.arrays != store.manifest.fields[name].arrays for name, field in joined.fields.items()
+        )
+        if found.changes.is_empty and not (self.updates and reshapes):
+            return self._summary(store, chosen, found, converted)
+        for note in joined.notes:
+            self._note(note)
+            found.notes[note] = None
+        if self.dry_run:
+            return self._summary(store, chosen, found, converted)
         step = {
-            "command": "append",
+            "command": "append" if self.adds else "update",
             "source": source,
-            "tool_version": __version__,
-            "created": now().isoformat(timespec="seconds"),
-            "rows": dict(converted.rows),
+            "rows": {name: len(rows) for name, rows in found.changes.added.items()},
+            **({"updated": found.counts()} if self.updates else {}),
         }
-        grown = replace(manifest, fields=fields, splits=entries, files=files)
-        changed = change_root(before, partial(_change, grown, step))
-        with replacing(store.path / "zarr.json") as file:
-            file.write(changed)
-    except BaseException:
-        with suppress(OSError):  # what cannot be removed now is removed by the next call
-            if (store.path / "zarr.json").read_bytes() == before:  # else what was made belongs to the store
-                for folder in made:
-                    shutil.rmtree(folder, ignore_errors=True)
-        raise
-    rows = {name: entry.rows for name, entry in entries.items()}
-    return replace(converted, path=store.path, rows=rows, nbytes=grown.nbytes)
+        manifest = InPlace(store, new, joined, found.changes, self.notify).run(step)
+        replaced = sum(
+            shard.nbytes
+            for name, split in store.manifest.splits.items()
+            for shard, number in zip(split.shards, split.numbers, strict=True)
+            if number in manifest.splits[name].replaced
+        )
+        if replaced:
+            note = f"the shards that were replaced ({words.size(replaced)}) stay for readers that have the store open. "
+            note += "The next append or update removes them."
+            self._note(note)
+            found.notes[note] = None
+        rows = {name: entry.rows for name, entry in manifest.splits.items()}
+        return replace(self._summary(store, chosen, found, converted), rows=rows, nbytes=manifest.nbytes)
+
+    def _summary(self, store: Store, chosen: _Chosen, found: _Found, converted: Summary | None = None) -> GrowthSummary:
+        rows = {name: len(store[name]) for name in store}
+        base = Summary(store.path, rows, store.nbytes, 0) if converted is None else converted
+        base = replace(base, path=store.path, rows=rows, nbytes=store.nbytes)
+        own = {each.name: getattr(base, each.name) for each in fields(Summary)}
+        not_compared = () if self.compares else tuple(chosen.known)
+        return GrowthSummary(
+            **{**own, "notes": tuple(found.notes)},
+            added=tuple(found.added),
+            updated=tuple(found.differing),
+            updated_fields=found.counts(),
+            already_there=tuple(found.same),
+            not_compared=not_compared,
+            not_added=() if self.adds else tuple(chosen.new),
+            only_in_store=sum(rows.values()) - len(chosen.known),
+        )
+
+    def _note(self, text: str) -> None:
+        self.notify(Progress("copy", 0, 0, 0, text))
 
 
-def _change(grown: Manifest, step: Mapping[str, Any], data: dict[str, Any]) -> None:
-    """Change a manifest, as JSON has it, into one that has grown; members that this version does not know stay."""
-    dumped = dump(grown)
-    for name in ("fields", "splits", "files"):
-        data[name] = dumped[name]
-    provenance = data.setdefault("provenance", {})
-    steps = provenance.get("edited")
-    provenance["edited"] = [*(steps if isinstance(steps, list) else []), dict(step)]
+@dataclass
+class _Found:
+    """What the comparison of a source with a store has found.
+
+    Attributes:
+        added: keys that are new.
+        same: keys of samples that are equal.
+        differing: by the key of a sample that is not, its fields that differ.
+        notes: for the user, each once.
+    """
+
+    changes: Changes = field(default_factory=Changes)
+    added: list[str] = field(default_factory=list)
+    same: list[str] = field(default_factory=list)
+    differing: dict[str, list[str]] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
+
+    def counts(self) -> dict[str, int]:
+        """In how many samples each field differs."""
+        names = [name for each in self.differing.values() for name in each]
+        return {name: names.count(name) for name in dict.fromkeys(names)}
 
 
-def _write_shards(
-    store: Store,
-    added: _Split,
-    first: int,
-    fields: Mapping[str, Field],
-    numbers: Numbers,
-    made: list[Path],
-    advance: Any,
-) -> list[Shard]:
-    """A shard for each of the new ones; `made` receives its folder before anything is in it."""
-    (new, name), shards, start = added, [], 0
-    for i, entry in enumerate(new.manifest.splits[name].shards):
-        piece = Piece(new, name, np.arange(start, start + entry.rows), numbers)
-        folder = store.path / shard_path(name, first + i)
-        made.append(folder)
-        shards.append(write_shard(folder, [piece], fields, store, Statistics(), advance, fields))
-        start += entry.rows
-    return shards
+class _Known:
+    """The samples of a store by their keys."""
+
+    def __init__(self, store: Store) -> None:
+        name = next(iter(of_kind(store.manifest.fields, KeyField)), None)
+        if name is None:
+            raise OptionError(f"{store.path}: expected samples with keys, found none. Convert the source anew.")
+        self._rows = {split: {str(store[split][name][i]): i for i in range(len(store[split]))} for split in store}
+
+    def place(self, split: str, key: str) -> Place | None:
+        """Where a sample is: in this split, or in another one."""
+        for name in (split, *self._rows):
+            row = self._rows.get(name, {}).get(key)
+            if row is not None:
+                return name, row
+        return None
 
 
-def _joined(
-    store: Store,
-    added: _Split,
-    before: SplitEntry | None,
-    shards: Sequence[Shard],
-    fields: Mapping[str, Field],
-    numbers: Numbers,
-) -> SplitEntry:
-    """A split with shards more, and with the statistics of all of its samples."""
-    new, name = added
-    statistics = dict(new.manifest.splits[name].statistics)
-    for counts, field in (("class_counts", "label"), ("object_counts", "objects")):
-        if counts in statistics and field in numbers:
-            moved = np.zeros(len(getattr(fields[field], "classes", ())), np.int64)
-            np.add.at(moved, numbers[field], statistics[counts])
-            statistics[counts] = moved.tolist()
-    if before is None:
-        return SplitEntry(tuple(shards), statistics)
-    old, more = store[name], new[name]
-    joined = join_summaries((before.statistics, len(old), pixels_of(old)), (statistics, len(more), pixels_of(more)))
-    return SplitEntry((*before.shards, *shards), joined)
+class _Chosen(Source):
+    """The samples of a source that are converted.
+
+    Attributes:
+        new, known: keys of all of its samples, by whether the store has them.
+        count: of those that are chosen.
+    """
+
+    def __init__(self, source: Source, known: _Known, *, adds: bool, compares: bool) -> None:
+        super().__init__(source.path, source.options)
+        self.name = source.name  # type: ignore[misc]  # of the format that it has
+        self.images = source.images
+        self.has_parts = source.has_parts
+        self._source = source
+        self.new, self.known = list[str](), list[str]()
+        self.count = 0
+        self._contents = self._chosen(source.scan(), known, adds, compares)
+
+    def _chosen(self, contents: Contents, known: _Known, adds: bool, compares: bool) -> Contents:
+        splits, labels = {}, {}
+        for name, listed in contents.splits.items():
+            rows = []
+            for i, each in enumerate(listed):
+                key = self._source.key(name, each)
+                is_known = known.place(name, key) is not None
+                (self.known if is_known else self.new).append(key)
+                if compares if is_known else adds:
+                    rows.append(i)
+            if rows:
+                splits[name] = [listed[i] for i in rows]
+            if rows and contents.labels is not None:
+                labels[name] = contents.labels[name][rows]
+            self.count += len(rows)
+        return replace(contents, splits=splits, labels=labels if contents.labels else None)
+
+    def scan(self) -> Contents:
+        """What was chosen."""
+        return self._contents
+
+    def read(self, split: str, reference: Reference) -> Sample:
+        """As of the source."""
+        return self._source.read(split, reference)
+
+    def key(self, split: str, reference: Reference) -> str:
+        """As of the source."""
+        return self._source.key(split, reference)
+
+    def whole(self, split: str, reference: Reference) -> str:
+        """As of the source."""
+        return self._source.whole(split, reference)
+
+    def column(self, name: str) -> Callable[[str, Reference], str]:
+        """As of the source."""
+        return self._source.column(name)
+
+    def files(self, reference: Reference) -> tuple[str, ...]:
+        """As of the source."""
+        return self._source.files(reference)
+
+    def common_files(self) -> tuple[Path, ...]:
+        """As of the source."""
+        return self._source.common_files()
+
+
+def _found(store: Store, new: Store, joined: JoinedFields, known: _Known) -> _Found:
+    """Compare the samples of a store, converted just now, with those of another one that have the same keys."""
+    found = _Found()
+    key_field = next(iter(of_kind(new.manifest.fields, KeyField)))
+    for name in new:
+        split, added = new[name], list[int]()
+        for row in range(len(split)):
+            key = str(split[key_field][row])
+            place = known.place(name, key)
+            if place is None:
+                added.append(row)
+                found.added.append(key)
+                continue
+            own = (store[place[0]], place[1], joined.numbers[0])
+            differing = differing_fields(own, (split, row, joined.numbers[1]))
+            if not differing:
+                found.same.append(key)
+                continue
+            found.differing[key] = differing
+            for each in differing:
+                found.changes.replaced.setdefault(place[0], {}).setdefault(each, {})[place[1]] = (name, row)
+        if added:
+            found.changes.added[name] = np.array(added, np.int64)
+    return found
+
+
+def _taken(source: str, found: _Found) -> OptionError:
+    """The error where samples have the keys of others."""
+    named = [f"{key} ({', '.join(differing)})" for key, differing in list(found.differing.items())[:NAMED]]
+    count = len(found.differing)
+    more = f" and {count - NAMED:,} more" if count > NAMED else ""
+    return OptionError(
+        f"{source}: expected new keys, or the samples that the store has, found {count:,} with the key of another "
+        f"sample: {', '.join(named)}{more}. Pass `update` to put them in the place of those, or `key_prefix` to append "
+        "all samples under other keys."
+    )
+
+
+def _joined(store: Store, new: Store, source: str) -> JoinedFields:
+    try:
+        return joined_stores([store, new], [store.name, source])
+    except OptionError as error:
+        one, other = (each.manifest.fields["image"] for each in (store, new))
+        if (
+            not isinstance(one, RawImageField)
+            or not isinstance(other, RawImageField | RaggedImageField)
+            or one == other
+        ):
+            raise
+        height, width, channels = one.spec.shape
+        color = {1: "gray", 3: "rgb", 4: "rgba"}.get(channels)
+        found = other.describe() if isinstance(other, RawImageField) else "images of several sizes"
+        advice = f"Pass `size=({height}, {width})`" + (f' and `color="{color}"`' if color else "")
+        message = f"expected images of {height}x{width} (height x width) as in {store.name}, found {found}."
+        raise OptionError(f"{source}: {message} {advice}.") from error
+
+
+def _check_order(path: Path, source: Path) -> None:
+    """Raise an error where the arguments are in the other order, or both are stores."""
+    is_store, is_other = ((each / "zarr.json").is_file() for each in (path, source))
+    if is_other and not is_store:
+        message = (
+            f"expected the store first and the source second, found them in the other order ({source} is a store)."
+        )
+        raise OptionError(f"{path}: {message} Swap them.")
+    if is_other:
+        raise OptionError(
+            f"{source}: expected a data set to convert, found a store. Put stores together with tsds merge."
+        )
 
 
 def _options(store: Store) -> ConvertOptions:
@@ -223,104 +456,6 @@ def _options(store: Store) -> ConvertOptions:
         shape = column.spec.shape if isinstance(column, Column) else shape
         recorded["color"] = {1: "gray", 3: "rgb", 4: "rgba"}.get(shape[2] if len(shape) == 3 else 0, "auto")
     return ConvertOptions(**{**recorded, "layout": store.layout})
-
-
-class _NewSamples(Source):
-    """The samples of a source whose keys are not known yet."""
-
-    def __init__(self, source: Source, known: frozenset[str]) -> None:
-        super().__init__(source.path, source.options)
-        self.name = source.name
-        self.images = source.images
-        self.has_parts = source.has_parts
-        self._source, self._known = source, known
-
-    def scan(self) -> Contents:
-        """Scan the source; raises `OptionError` if it has no sample that is new."""
-        contents = self._source.scan()
-        splits, labels, known = {}, {}, 0
-        for name, listed in contents.splits.items():
-            rows = [i for i, each in enumerate(listed) if self._source.key(name, each) not in self._known]
-            known += len(listed) - len(rows)
-            if rows:
-                splits[name] = [listed[i] for i in rows]
-            if rows and contents.labels is not None:
-                labels[name] = contents.labels[name][rows]
-        if not splits:
-            raise OptionError(f"{self.path}: expected samples that are new, found {known:,} that the store has.")
-        note = f"{known:,} samples have keys that are in the store already: they are left out."
-        notes = (*contents.notes, *([note] if known else []))
-        self._known = frozenset()  # workers need it no more
-        return replace(contents, splits=splits, labels=labels if contents.labels else None, notes=notes)
-
-    def read(self, split: str, reference: Any) -> Any:
-        """As of the source."""
-        return self._source.read(split, reference)
-
-    def key(self, split: str, reference: Any) -> str:
-        """As of the source."""
-        return self._source.key(split, reference)
-
-    def whole(self, split: str, reference: Any) -> str:
-        """As of the source."""
-        return self._source.whole(split, reference)
-
-    def column(self, name: str) -> Callable[[str, Any], str]:
-        """As of the source."""
-        return self._source.column(name)
-
-    def files(self, reference: Any) -> tuple[str, ...]:
-        """As of the source."""
-        return self._source.files(reference)
-
-    def common_files(self) -> tuple[Path, ...]:
-        """As of the source."""
-        return self._source.common_files()
-
-
-def _keys(store: Store) -> frozenset[str]:
-    name = next(iter(of_kind(store.manifest.fields, KeyField)), None)
-    if name is None:
-        return frozenset()
-    return frozenset(str(store[split][name][row]) for split in store for row in range(len(store[split])))
-
-
-def _split_folder(path: Path, name: str, manifest: Manifest, made: list[Path]) -> dict[str, File]:
-    """The metadata of a split's folder, which is made if it is new; `made` receives it then."""
-    listed = f"{name}/zarr.json"
-    if listed in manifest.files:
-        return {}
-    folder = path / name
-    if os.path.lexists(folder):
-        raise ConversionError(f"{folder}: expected no such name, found something that is not of the store. Remove it.")
-    made.append(folder)
-    folder.mkdir()
-    data = dump_json(GROUP)
-    with replacing(folder / "zarr.json") as file:
-        file.write(data)
-    return {listed: File(len(data), hashlib.sha256(data).hexdigest())}
-
-
-def _remove_leftovers(path: Path, manifest: Manifest) -> None:
-    """Remove what an interrupted call has left: shards behind the last one of a split, and splits without metadata."""
-    partial_of(path / "zarr.json").unlink(missing_ok=True)
-    for folder in [path / entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]:
-        split = manifest.splits.get(folder.name)
-        first = 0 if split is None else len(split.shards)
-        entries = list(os.scandir(folder))
-        shards = [entry.path for entry in entries if _is_unlisted(entry, first)]
-        others = {entry.name for entry in entries} - {Path(shard).name for shard in shards}
-        if split is None and others <= {"zarr.json", "zarr.json.partial"}:
-            shutil.rmtree(folder)
-        elif split is not None:
-            for shard in shards:
-                shutil.rmtree(shard)
-
-
-def _is_unlisted(entry: os.DirEntry[str], first: int) -> bool:
-    """Whether an entry of a split's folder is a shard from the number `first` on."""
-    number = entry.name.removesuffix(".partial")
-    return entry.is_dir(follow_symlinks=False) and number.isdecimal() and len(number) == 5 and int(number) >= first
 
 
 @contextmanager

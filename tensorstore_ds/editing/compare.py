@@ -14,7 +14,7 @@ from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
 from tensorstore_ds.editing.rows import opened_for_editing, reading_progress
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
-from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.stored_images import decode_stored
@@ -25,7 +25,7 @@ By = Literal["key", "row"]
 
 _ROWS = 256  # that are compared together
 #: Keys of samples that are named, of each difference.
-_NAMED = 5
+NAMED = 5
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Differing:
     def add(self, key: str) -> None:
         """One more."""
         self.count += 1
-        if len(self.keys) < _NAMED:
+        if len(self.keys) < NAMED:
             self.keys.append(key)
 
 
@@ -143,7 +143,7 @@ def _fields(one: Store, other: Store) -> Iterator[str]:
                     yield f"{name}.{value}: only in the {'first' if value in a.values else 'second'}"
         gone, new = set(a.classes) - set(b.classes), set(b.classes) - set(a.classes)
         if gone or new:
-            only = {"first": sorted(gone)[:_NAMED], "second": sorted(new)[:_NAMED]}
+            only = {"first": sorted(gone)[:NAMED], "second": sorted(new)[:NAMED]}
             parts = [f"only in the {which} {', '.join(some)}" for which, some in only.items() if some]
             yield f"{name}: classes {'; '.join(parts)}"
 
@@ -205,6 +205,44 @@ def _difference(name: str, one: Split, first: int, other: Split, second: int, ke
         if "labels" in a and field_a.classes and field_b.classes:
             a["labels"], b["labels"] = _named(a["labels"], field_a.classes), _named(b["labels"], field_b.classes)
     return "" if _same(a, b) else name
+
+
+#: A row of a split, and the new numbers of the split's classes, as `JoinedFields.numbers`.
+Row = tuple[Split, int, Mapping[str, NDArray[np.int64]]]
+
+
+def differing_fields(one: Row, other: Row) -> list[str]:
+    """The fields that two rows of stores of the same joined fields both have, and not with the same stored values.
+
+    Images are not decoded: encoders make the same bytes of the same pixels. Of objects, the values that both have are
+    compared, and keypoints and labels by their names.
+    """
+    (first, a, numbers), (second, b, others) = one, other
+    names = [name for name in first.fields if name in second.fields and not isinstance(first.fields[name], KeyField)]
+    return [
+        name
+        for name in names
+        if not _same(
+            _joined_value(first[name][a], first.fields[name], second.fields[name], numbers.get(name)),
+            _joined_value(second[name][b], second.fields[name], first.fields[name], others.get(name)),
+        )
+    ]
+
+
+def _joined_value(value: Any, field: Field, other: Field, numbers: NDArray[np.int64] | None) -> Any:
+    """A value of a row with the numbers of the joined classes, and of objects what the other side has as well."""
+    if isinstance(field, LabelField) and numbers is not None:
+        return np.where(value >= 0, numbers[value], value)
+    if not isinstance(field, ObjectsField) or not isinstance(other, ObjectsField):
+        return value
+    found = {name: each for name, each in value.items() if name in other.values}
+    if "labels" in found and numbers is not None:
+        found["labels"] = numbers[found["labels"]]
+    both = [i for i, name in enumerate(field.keypoints) if name in other.keypoints]
+    order = sorted(both, key=lambda i: field.keypoints[i])
+    for name in {"keypoints", "visibility"} & found.keys():
+        found[name] = found[name][:, order]
+    return found
 
 
 def _named(labels: NDArray[np.int64], classes: tuple[str, ...]) -> NDArray[Any]:

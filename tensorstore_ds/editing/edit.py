@@ -6,26 +6,25 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.conversion.groups import DUPLICATES, check_finds, key_group
 from tensorstore_ds.conversion.plan import in_order, share_rows
-from tensorstore_ds.conversion.result import OnProgress, Summary, in_notebook
+from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
+from tensorstore_ds.editing.compare import NAMED, differing_fields
 from tensorstore_ds.editing.expression import Condition
 from tensorstore_ds.editing.rows import Piece, opened_for_editing, write_store
 from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.joining import FieldsDifferError, JoinedFields, Side, join_fields
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
+from tensorstore_ds.format.kinds.base import ArrayField, of_kind
 from tensorstore_ds.options import meant
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.regular_files import tidied
 
 PathLike = str | os.PathLike[str]
-#: For each field with classes the new number of each class, (n,) int64.
-Numbers = dict[str, NDArray[np.int64]]
 
 
 def filter_store(
@@ -205,86 +204,89 @@ def relabel_store(
 def merge_stores(stores: Sequence[PathLike], out: PathLike, *, progress: OnProgress | None = None) -> Summary:
     """Write a store of the samples of several stores: splits of the same name one after the other.
 
-    Classes are matched by their names; those that only some stores have come after those of the first. Where stores
-    have keys in common, each key begins with the name of its store.
+    Fields and values of objects are united: what a store lacks is unknown in its samples. Classes and keypoints are
+    matched by their names; those that only some stores have come after those of the first. Where stores have keys in
+    common, each key begins with the name of its store, and a note says how many there are.
 
     Args:
-        stores: paths or URLs, at least two, whose fields are the same.
+        stores: paths or URLs, at least two.
         out, progress: as of `filter_store`.
 
     Raises:
-        OptionError: the stores have other fields, or images of other shapes: which, is said.
+        OptionError: fields of the same name cannot be one, such as images of other shapes.
         FormatError, StoreExistsError, ConversionError: as of `filter_store`.
     """
     notify = progress or in_notebook()
     if len(stores) < 2:
         raise OptionError(f"expected two stores or more to merge, found {len(stores)}.")
     opened, target = [opened_for_editing(store, notify) for store in stores], tidied(out)
-    fields, numbers = merged_fields(opened)
-    prefixes = _prefixes(opened)
+    joined = joined_stores(opened)
+    repeated = _repeated(opened, joined)
+    notes = (*joined.notes, *_note_of_repeated(repeated))
+    for note in notes:
+        notify(Progress("copy", 0, 0, 0, note))
+    prefixes = _prefixes(opened) if repeated else [""] * len(opened)
     pieces: dict[str, list[Piece]] = {}
-    for store, classes, prefix in zip(opened, numbers, prefixes, strict=True):
+    for store, classes, prefix in zip(opened, joined.numbers, prefixes, strict=True):
         for name in store:
             pieces.setdefault(name, []).append(Piece(store, name, np.arange(len(store[name])), classes, prefix))
     step = {"command": "merge", "stores": [store.path.name for store in opened]}
-    return write_store(target, in_order(pieces), fields, step, notify)
+    summary = write_store(target, in_order(pieces), joined.fields, step, notify)
+    return replace(summary, notes=(*notes, *summary.notes))
 
 
-def merged_fields(stores: Sequence[Store], where: str = "") -> tuple[dict[str, Field], list[Numbers]]:
-    """The fields of the merged store; and for each store the new numbers of the classes of its fields.
+def joined_stores(stores: Sequence[Store], names: Sequence[str] | None = None) -> JoinedFields:
+    """The fields of several stores as those of one.
 
     Args:
-        where: names the second store in errors, where its path says nothing to the user.
+        names: what to call each in errors and notes; None for their paths.
+
+    Raises:
+        OptionError: they cannot be those of one store.
     """
-    first = stores[0]
-    fields = dict(first.manifest.fields)
-    for store in stores[1:]:
-        for name in dict.fromkeys((*fields, *store.manifest.fields)):
-            one, other = fields.get(name), store.manifest.fields.get(name)
-            if one is None or other is None or _without_classes(one) != _without_classes(other):
-                shown = [("none" if each is None else each.describe()) for each in (one, other)]
-                message = (
-                    f"expected the same fields as in {first.path}, found another {name}: {shown[1]}, not {shown[0]}"
-                )
-                raise OptionError(
-                    f"{where or store.path}: {message}. Convert or repack one of them with the options of the other."
-                )
-            if isinstance(one, LabelField | ObjectsField) and isinstance(other, LabelField | ObjectsField):
-                fields[name] = replace(one, classes=tuple(dict.fromkeys((*one.classes, *other.classes))))
-    numbers = []
-    for store in stores:
-        own: dict[str, NDArray[np.int64]] = {}
-        for name, field in store.manifest.fields.items():
-            if isinstance(field, LabelField | ObjectsField) and field.classes:
-                places = {each: i for i, each in enumerate(fields[name].classes)}
-                own[name] = np.array([places[each] for each in field.classes], np.int64)
-        numbers.append(own)
-    return fields, numbers
+    names = [store.name for store in stores] if names is None else names
+    sides = [
+        Side(name, store.manifest.fields, sum(len(store[split]) for split in store))
+        for name, store in zip(names, stores, strict=True)
+    ]
+    try:
+        return join_fields(sides)
+    except FieldsDifferError as error:
+        raise OptionError(f"{names[error.side]}: {error.message} {error.advice}") from error
 
 
-def _without_classes(field: Field) -> dict[str, Any]:
-    """What must be the same of two fields that are put together: all but the classes, and limits of a writer."""
-    data = field.dump()
-    if isinstance(field, LabelField | ObjectsField):
-        data = {**data, "classes": []}
-    return {name: value for name, value in data.items() if name != "max_pixels"}
+def _repeated(stores: Sequence[Store], joined: JoinedFields) -> dict[str, bool]:
+    """The keys that samples of a split have in several stores, and whether all of these are equal."""
+    places: dict[str, tuple[int, str, int]] = {}
+    repeated: dict[str, bool] = {}
+    for i, store in enumerate(stores):
+        keys = next(iter(of_kind(store.manifest.fields, KeyField)), None)
+        every = [(name, row) for name in store for row in range(len(store[name]))]
+        for name, row in every if keys is not None else ():
+            key = f"{name}/{store[name][keys or ''][row]}"
+            if key in places:
+                first, split, place = places[key]
+                pair = store[name], row, joined.numbers[i]
+                known = stores[first][split], place, joined.numbers[first]
+                repeated[key] = repeated.get(key, True) and not differing_fields(known, pair)
+            else:
+                places[key] = i, name, row
+    return repeated
+
+
+def _note_of_repeated(repeated: Mapping[str, bool]) -> list[str]:
+    if not repeated:
+        return []
+    equal, first = sum(repeated.values()), ", ".join(list(repeated)[:NAMED])
+    return [
+        f"{len(repeated):,} key{'s are' if len(repeated) > 1 else ' is'} in several stores, such as {first}: "
+        f"{equal:,} of them with equal samples. All are stored, and keys begin with the name of their store. "
+        "tsds check finds copies."
+    ]
 
 
 def _prefixes(stores: Sequence[Store]) -> list[str]:
-    """What keys begin with: nothing, if no two stores have a key in common, else the names of the stores."""
-    seen = set[bytes]()
-    repeated = False
-    for store in stores:
-        keys = next(iter(of_kind(store.manifest.fields, KeyField)), None)
-        if keys is None:
-            return [""] * len(stores)
-        for name in store:
-            for row in range(len(store[name])):
-                key = f"{name}/{store[name][keys][row]}".encode()
-                repeated = repeated or key in seen
-                seen.add(key)
-    if not repeated:
-        return [""] * len(stores)
+    """What keys begin with: the names of the stores."""
     names = [store.path.name.split(".")[0] for store in stores]
     return [f"{i}-{name}/" if names.count(name) > 1 else f"{name}/" for i, name in enumerate(names)]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -22,6 +23,7 @@ from tensorstore_ds.durable import copied, sync, write_all
 from tensorstore_ds.editing.behind import Behind
 from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE, array_paths, shard_arrays
+from tensorstore_ds.format.joining import unknown_number, unknown_object
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
@@ -110,12 +112,12 @@ def write_store(
             shards, statistics = [], Statistics()
             known = _known_statistics(pieces, fields)
             uncounted = [each for each, field in fields.items() if known and isinstance(field, ImageField | MaskField)]
-            for index, group in enumerate(_shards(pieces, max(1, most))):
+            for index, group in enumerate(shards_of(pieces, max(1, most))):
                 folder = workspace.store / shard_path(name, index)
                 shards.append(write_shard(folder, group, fields, first, statistics, advance, uncounted))
                 sync(folder.parent)
             summary = {**statistics.summary(), **known}
-            if "channels" not in summary and (pooled := _pooled(pieces)) is not None:
+            if "channels" not in summary and (pooled := pooled_channels(pieces)) is not None:
                 summary["channels"] = pooled
             entries[name] = SplitEntry(tuple(shards), summary)
         before = first.manifest.provenance if len(stores) == 1 else {"tool": "tensorstore-ds"}
@@ -148,7 +150,7 @@ def _common(stores: Mapping[str, Store], name: str, workspace: Workspace) -> Any
     return next(iter(values)) if len(values) == 1 else None
 
 
-def _shards(pieces: Sequence[Piece], most: int) -> Iterator[list[Piece]]:
+def shards_of(pieces: Sequence[Piece], most: int) -> Iterator[list[Piece]]:
     """Pieces of at most so many rows together; a whole shard stays one, unless it is small."""
     group, room = list[Piece](), most
     for piece in pieces:
@@ -206,7 +208,7 @@ class _WholeShard:
     def copy(self, path: str, file: BinaryIO, copying: Behind, syncing: Behind) -> None:
         """Copy one of its files, and sync it behind; stops where `copying` does."""
         unsynced = 0
-        with self.store.open_file(f"{shard_path(self.split, self.index)}/{path}") as source:
+        with self.store.open_file(f"{self.store.manifest.shard_path(self.split, self.index)}/{path}") as source:
             for nbytes in copied(source, file):
                 if copying.is_stopped:
                     return
@@ -238,12 +240,15 @@ def write_shard(
     statistics: Statistics,
     advance: Callable[[int], None],
     uncounted: Collection[str] = (),
+    changed: Mapping[str, Sequence[Piece]] = MappingProxyType({}),
 ) -> Shard:
     """Write the rows of pieces as one shard, in a folder that is not there yet, and sync it.
 
-    Where they are all rows of a shard, the data files of fields in which nothing changes are copied as they are.
+    Where they are all rows of a shard, the data files of fields in which nothing changes are copied as they are. A
+    field, or a value of objects, that a piece's store lacks is unknown in its rows.
 
     Args:
+        changed: other pieces, of as many rows, that some fields are taken from.
         first: the store whose layout it has.
         statistics: receives the sums of its values.
         advance: called with the number of rows that were written.
@@ -251,7 +256,7 @@ def write_shard(
     """
     rows = sum(len(piece.rows) for piece in pieces)
     whole = _whole_shard(pieces, first.layout)
-    kept = [name for name in fields if whole and _stays(name, pieces[0])]
+    kept = [name for name in fields if whole and name not in changed and _stays(name, fields[name], pieces[0])]
     lengths = dict(whole.shard.lengths) if whole else {}
     copies = whole.data_files(kept) if whole else {}
     counted = [name for name, each in fields.items() if isinstance(each, ArrayField | ObjectsField)]
@@ -281,21 +286,43 @@ def write_shard(
             if whole:
                 copying.do(whole.copy, path, targets[path], copying, syncing)
         writer = _Writer({name: fields[name] for name in read}, files, hashing, syncing, count)
-        for piece in pieces:
-            for start in range(0, len(piece.rows), _ROWS):
-                part = piece.part(start, start + _ROWS)
-                writer.append(part)
-                advance(len(part.rows))
+        for name, own in changed.items():
+            for part in _parts(own):
+                writer.append(part, [name])
+        for part in _parts(pieces):
+            writer.append(part, [name for name in read if name not in changed])
+            advance(len(part.rows))
     lengths |= writer.lengths
     digests = {path: file.sha256 for path, file in files.items() if file.is_final}
     return complete_shard(folder, fields, rows, lengths, first.layout, CHUNK_SIZE, digests, copies)
 
 
-def _stays(name: str, piece: Piece) -> bool:
+def count_rows(pieces: Sequence[Piece], fields: Mapping[str, Field]) -> Statistics:
+    """The sums of the values of some fields in the rows of pieces; nothing is written."""
+    statistics = Statistics()
+
+    def count(name: str, call: Callable[..., None], *values: object) -> None:
+        call(statistics, name, *values)
+
+    with ExitStack() as stack:
+        hashing, syncing = (stack.enter_context(Behind()) for _ in range(2))
+        writer = _Writer(fields, {}, hashing, syncing, count)
+        for part in _parts(pieces):
+            writer.append(part, fields)
+    return statistics
+
+
+def _parts(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    for piece in pieces:
+        for start in range(0, len(piece.rows), _ROWS):
+            yield piece.part(start, start + _ROWS)
+
+
+def _stays(name: str, field: Field, piece: Piece) -> bool:
     """Whether the values of a field are written as they are."""
-    numbers = piece.classes.get(name)
+    numbers, own = piece.classes.get(name), piece.store.manifest.fields.get(name)
     is_same = numbers is None or np.array_equal(numbers, np.arange(len(numbers)))
-    return is_same and not (name == "key" and piece.prefix)
+    return is_same and own is not None and own.arrays == field.arrays and not (name == "key" and piece.prefix)
 
 
 def _known_statistics(pieces: Sequence[Piece], fields: Mapping[str, Field]) -> dict[str, Any]:
@@ -374,15 +401,18 @@ class _Writer:
         for group in self.lengths:
             self._write(f"{group}/offsets", bytes(8))
 
-    def append(self, piece: Piece) -> None:
-        """All fields of the rows of a piece."""
+    def append(self, piece: Piece, names: Iterable[str]) -> None:
+        """Some fields of the rows of a piece."""
         self._piece = piece
         self._split = piece.store[piece.split]
         self._runs = runs_of(piece.rows)
-        for name, each in self._fields.items():
-            self._field(name, each)
+        for name in names:
+            self._field(name, self._fields[name])
 
     def _field(self, name: str, each: Field) -> None:
+        if name not in self._split.fields:
+            self._unknown(name, each)
+            return
         column, numbers = self._split[name], self._piece.classes.get(name)
         if isinstance(each, ArrayField) and isinstance(column, Column):
             self._fixed(name, each, column, numbers)
@@ -393,6 +423,22 @@ class _Writer:
                 self._prefixed(name, column)
             else:
                 self._table(name, column, self._runs)
+
+    def _unknown(self, name: str, each: Field) -> None:
+        """A field that the piece's store lacks: for each row what stands for unknown."""
+        rows = len(self._piece.rows)
+        if isinstance(each, ArrayField):
+            step = max(1, COPY_NBYTES // max(1, each.spec.row_nbytes))
+            for start in range(0, rows, step):
+                shape = min(step, rows - start), *each.spec.shape
+                values = np.full(shape, unknown_number(each), each.spec.dtype)
+                self._write(name, values)
+                self._count(name, each.add_statistics, values)
+            return
+        none = np.zeros(rows, np.int64)
+        self._offsets(name, none)
+        if isinstance(each, ObjectsField):
+            self._count(name, each.add_statistics, none, {"labels": np.empty(0, np.int64)} if each.classes else {})
 
     def _fixed(self, name: str, each: ArrayField, column: Column, numbers: NDArray[np.int64] | None) -> None:
         for values in _pieces(column, self._runs):
@@ -407,7 +453,11 @@ class _Writer:
         """Objects whose class is gone are left out."""
         lengths = np.diff(column.offsets)[self._piece.rows]
         values = value_runs(column, self._runs)
-        labels = np.concatenate([np.empty(0, np.int64), *_pieces(column["labels"], values)]) if each.classes else None
+        labels: NDArray[np.int64] | None = None
+        if "labels" in column.values:
+            labels = np.concatenate([np.empty(0, np.int64), *_pieces(column["labels"], values)])
+        elif "labels" in each.values:
+            labels = unknown_object(each, "labels", int(lengths.sum()))
         if numbers is not None and labels is not None:
             labels = numbers[labels]
             if (labels < 0).any():
@@ -416,15 +466,40 @@ class _Writer:
                 lengths, labels = np.bincount(rows, minlength=len(lengths)), labels[keep]
                 values = runs_of(rows_of(values)[keep])
         self._offsets(name, lengths)
-        for value, part in column.values.items():
+        for value, spec in each.values.items():
             if value == "labels" and labels is not None:
                 self._write(f"{name}/labels", labels)
+            elif value in ("keypoints", "visibility"):
+                self._keypoints(name, value, each, column, values)
+            elif value in column.values:
+                self._column(f"{name}/{value}", column.values[value], values)
+            elif value in column.lists:
+                self._table(f"{name}/{value}", column.lists[value], values)
+            elif spec.is_ragged:
+                self._offsets(f"{name}/{value}", np.zeros(int(lengths.sum()), np.int64))
             else:
-                self._column(f"{name}/{value}", part, values)
-        for value, lists in column.lists.items():
-            self._table(f"{name}/{value}", lists, values)
+                self._write(f"{name}/{value}", unknown_object(each, value, int(lengths.sum())))
         self._per_row(name, column)
         self._count(name, each.add_statistics, lengths, {} if labels is None else {"labels": labels})
+
+    def _keypoints(self, name: str, value: str, each: ObjectsField, column: RaggedColumn, runs: Runs) -> None:
+        """Keypoints or their visibility, at the places that their names have."""
+        own = self._split.fields[name]
+        known = own.keypoints if isinstance(own, ObjectsField) else ()
+        if value in column.values and known == each.keypoints:
+            self._column(f"{name}/{value}", column.values[value], runs)
+            return
+        places = [each.keypoints.index(keypoint) for keypoint in known]
+        rows = rows_of(runs)
+        step = max(1, COPY_NBYTES // max(1, each.values[value].row_nbytes))
+        for start in range(0, len(rows), step):
+            some = rows[start : start + step]
+            filled = unknown_object(each, value, len(some))
+            if value in column.values:
+                filled[:, places] = column.values[value].take(some)
+            elif value == "visibility" and "keypoints" in column.values:  # seen, for all that is known
+                filled[:, places] = 2 * ~np.isnan(column.values["keypoints"].take(some)).any(axis=2)
+            self._write(f"{name}/{value}", filled)
 
     def _table(self, name: str, column: RaggedColumn, runs: Runs) -> None:
         rows = rows_of(runs)
@@ -507,7 +582,7 @@ def _pieces(column: Column, runs: Runs) -> Iterator[NDArray[Any]]:
             yield column[start : min(start + step, last)]
 
 
-def _pooled(pieces: Sequence[Piece]) -> dict[str, Any] | None:
+def pooled_channels(pieces: Sequence[Piece]) -> dict[str, Any] | None:
     """Mean and standard deviation of the channels of image files, which are not decoded: those of where they are from.
 
     Each split counts as often as it has rows here. None where a split does not say, or they do not fit together.

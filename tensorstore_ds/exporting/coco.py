@@ -67,10 +67,11 @@ class CocoExporter(Exporter):
         self.leave_out(values, *known)
         for i, (x1, y1, x2, y2) in enumerate(values["boxes"].tolist()):
             width, height = extent(x1, x2), extent(y1, y2)
+            area = float(values["area"][i]) if "area" in values else np.nan  # as it is also where it is not known
             each: dict[str, Any] = {
                 "category_id": int(values["labels"][i]) + 1 if "labels" in values else 1,
                 "bbox": [short(x1), short(y1), width, height],
-                "area": short(float(values["area"][i])) if "area" in values else width * height,
+                "area": width * height if np.isnan(area) else short(area),
                 "iscrowd": int(values["iscrowd"][i]) if "iscrowd" in values else 0,
             }
             if "rle" in values and len(values["rle"][i]):

@@ -41,25 +41,43 @@ class Shard:
         lengths: for each table, the number of its values in this shard (M); for each ragged value, that of its items.
         nbytes: of all its files.
         sha256: of its ``zarr.json``, which lists the others.
+        number: of its folder; None: its place among the shards of the split.
     """
 
     rows: int
     lengths: Mapping[str, int]
     nbytes: int
     sha256: str
+    number: int | None = None
+
+    def dump(self) -> dict[str, Any]:
+        """The shard as the manifest has it."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class SplitEntry:
-    """A split: its shards in row order, and the statistics of its samples (`statistics.py` reads them)."""
+    """A split.
+
+    Attributes:
+        shards: in row order.
+        statistics: of its samples; `statistics.py` reads them.
+        replaced: numbers of the shards that others took the place of. Readers that have the store open may use them.
+    """
 
     shards: tuple[Shard, ...]
     statistics: Mapping[str, Any] = field(default_factory=dict)
+    replaced: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
         """Samples in all shards."""
         return sum(shard.rows for shard in self.shards)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The number of each shard's folder."""
+        return [place if shard.number is None else shard.number for place, shard in enumerate(self.shards)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +110,27 @@ class Manifest:
         """All arrays of a shard, by path relative to it."""
         return shard_arrays(self.fields, shard.rows, shard.lengths, self.layout, self.chunk_size)
 
+    def shard_path(self, split: str, index: int) -> str:
+        """Directory of the shard at a place of a split, relative to the store."""
+        number = self.splits[split].shards[index].number
+        return shard_path(split, index if number is None else number)
 
-def shard_path(split: str, index: int) -> str:
+    def shard_at(self, path: str) -> tuple[str, int]:
+        """The split and the place of the shard in a directory; raises `KeyError` where there is none."""
+        split, _, number = path.partition("/")
+        numbers = self.splits[split].numbers
+        if not number.isdecimal() or int(number) not in numbers:
+            raise KeyError(path)
+        return split, numbers.index(int(number))
+
+
+def shard_path(split: str, number: int) -> str:
     """Directory of a shard, relative to the store.
 
     >>> shard_path("train", 3)
     'train/00003'
     """
-    return f"{split}/{index:05d}"
+    return f"{split}/{number:05d}"
 
 
 # --- dump -------------------------------------------------------------------------------------------------------
@@ -115,8 +146,9 @@ def dump(manifest: Manifest) -> dict[str, Any]:
         "splits": {
             name: {
                 "rows": split.rows,
-                "shards": [asdict(shard) for shard in split.shards],
+                "shards": [shard.dump() for shard in split.shards],
                 "statistics": dict(split.statistics),
+                **({"replaced": list(split.replaced)} if split.replaced else {}),
             }
             for name, split in manifest.splits.items()
         },

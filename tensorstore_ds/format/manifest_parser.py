@@ -113,7 +113,11 @@ class _Parser(ManifestValues):
             shards.append(self.shard(self.object_at(place, item), place))
             if shards[-1].lengths.keys() != tables:
                 self.wrong(f"{place}.lengths", f"expected {sorted(tables)}, found {sorted(shards[-1].lengths)}.")
-        entry_ = SplitEntry(tuple(shards), self.object_at(f"{where}.statistics", data.get("statistics", {})))
+        replaced = [self.integer(f"{where}.replaced", n) for n in self.list_at(where, data.get("replaced", []))]
+        statistics = self.object_at(f"{where}.statistics", data.get("statistics", {}))
+        entry_ = SplitEntry(tuple(shards), statistics, tuple(replaced))
+        if len({*entry_.numbers, *replaced}) != len(shards) + len(replaced):
+            self.wrong(f"{where}.shards", "expected numbers of shards that differ, found one twice.")
         if self.integer(f"{where}.rows", data.get("rows")) != entry_.rows:
             self.wrong(f"{where}.rows", f"expected the shards' sum {entry_.rows}, found {brief(data.get('rows'))}.")
         return entry_
@@ -125,6 +129,7 @@ class _Parser(ManifestValues):
             lengths={n: self.integer(f"{where}.lengths.{n}", v) for n, v in lengths.items()},
             nbytes=self.integer(f"{where}.nbytes", data.get("nbytes")),
             sha256=self.sha256(where, data),
+            number=self.integer(f"{where}.number", data["number"]) if "number" in data else None,
         )
 
     def sha256(self, where: str, data: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from typing import IO, NamedTuple
 
 from tensorstore_ds.errors import OptionError, ResidencyError
 from tensorstore_ds.format.arrays import array_paths
-from tensorstore_ds.format.manifest import File, shard_path
+from tensorstore_ds.format.manifest import File
 from tensorstore_ds.machine import memory_limit, memory_limits
 from tensorstore_ds.page_cache.system_calls import resident_nbytes
 from tensorstore_ds.reading.store import Store
@@ -212,7 +212,7 @@ def data_files(store: Store, split: str, name: str) -> list[DataFile]:
             geometry, path = arrays[array], f"{array}/{arrays[array].data_path}"
             if geometry.layout == "zarr" and geometry.rows:
                 listing = listing or store.listing(split, i)
-                files.append(DataFile(f"{shard_path(split, i)}/{path}", listing[path].size))
+                files.append(DataFile(f"{manifest.shard_path(split, i)}/{path}", listing[path].size))
             elif geometry.rows:
-                files.append(DataFile(f"{shard_path(split, i)}/{path}", geometry.file_nbytes[0]))
+                files.append(DataFile(f"{manifest.shard_path(split, i)}/{path}", geometry.file_nbytes[0]))
     return files

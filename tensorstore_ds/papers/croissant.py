@@ -9,7 +9,6 @@ from typing import Any
 
 from tensorstore_ds.format.kinds import KeyField, LabelField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_kind
-from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.papers.citing import license_url
 from tensorstore_ds.papers.facts import COUNTED, Facts, options_of
 from tensorstore_ds.reading.store_files import open_file
@@ -142,7 +141,7 @@ def _files(facts: Facts) -> list[dict[str, Any]]:
     shards = [(name, i) for name in store for i in range(len(store.manifest.splits[name].shards))]
     lists: list[dict[str, Any]] = []
     for split, number in shards:
-        path = f"{shard_path(split, number)}/"
+        path = f"{store.manifest.shard_path(split, number)}/"
         with open_file(store.path, f"{path}zarr.json") as file:
             lists.append(
                 _file(facts, f"{path}zarr.json", len(file.read()), store.manifest.splits[split].shards[number].sha256)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.arrays import GROUP, ZSTD_LEVEL, ArrayGeometry, shard_files
-from tensorstore_ds.format.manifest import CONVENTION, File, Manifest, shard_path
+from tensorstore_ds.format.manifest import CONVENTION, File, Manifest
 from tensorstore_ds.format.strict_json import load_object, same_json
 from tensorstore_ds.reading.store_files import StoreFiles
 
@@ -50,7 +50,7 @@ def check_data_files(files: StoreFiles) -> list[Problem]:
     arrays = [(n, f, path, f"{n}/{path}" if path else n) for n, f in manifest.fields.items() for path in f.arrays]
     for split, entry in manifest.splits.items():
         for i, shard in enumerate(entry.shards):
-            directory = shard_path(split, i)
+            directory = manifest.shard_path(split, i)
             for name, field, path, array in arrays:
                 rows = field.array_rows(name, path, shard.rows, shard.lengths)
                 if (array, rows) not in known:
@@ -64,13 +64,13 @@ def check_data_files(files: StoreFiles) -> list[Problem]:
 
 def check_shard(files: StoreFiles, split: str, index: int, listing: Mapping[str, File]) -> list[Problem]:
     """Whether a shard lists just the files that follow from the manifest, and has them in the size that is listed."""
-    listed = {f"{shard_path(split, index)}/{path}": file.size for path, file in listing.items()}
+    listed = {f"{files.manifest.shard_path(split, index)}/{path}": file.size for path, file in listing.items()}
     return check_listing(files.manifest, split, index, listing) or check_sizes(files, listed)
 
 
 def check_listing(manifest: Manifest, split: str, index: int, listing: Mapping[str, File]) -> list[Problem]:
     """Whether a shard lists just the files that follow from the manifest, in sizes that they can have."""
-    directory, shard = shard_path(split, index), manifest.splits[split].shards[index]
+    directory, shard = manifest.shard_path(split, index), manifest.splits[split].shards[index]
     expected = shard_files(manifest.fields, manifest.arrays(shard))
     problems = []
     for path in sorted(expected.keys() ^ listing.keys()):

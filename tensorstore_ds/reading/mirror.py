@@ -21,7 +21,7 @@ import numpy as np
 
 from tensorstore_ds.errors import FormatError, Problem, RemoteError
 from tensorstore_ds.format.arrays import ArrayGeometry, shard_files
-from tensorstore_ds.format.manifest import File, shard_path
+from tensorstore_ds.format.manifest import File
 from tensorstore_ds.format.root import parse_listing, parse_root
 from tensorstore_ds.reading.checks import check_listing, check_sizes
 from tensorstore_ds.reading.columns import Part
@@ -83,11 +83,12 @@ class Mirror(StoreFiles):
         if name in self.manifest.files:
             self._fetch_small(name, self.manifest.files[name])
         elif name == "/".join([*shard, "zarr.json"]):
-            self.listing(shard[0], int(shard[1]))
+            self.listing(*self.manifest.shard_at("/".join(shard)))
         else:
             path = name.removeprefix("/".join(shard) + "/")
-            listing = self.listing(shard[0], int(shard[1]))
-            geometry = self._data_files(shard[0], int(shard[1])).get(path)
+            split, index = self.manifest.shard_at("/".join(shard))
+            listing = self.listing(split, index)
+            geometry = self._data_files(split, index).get(path)
             if geometry is not None:
                 self._fetch_data(name, geometry, listing[path])
             else:
@@ -96,7 +97,7 @@ class Mirror(StoreFiles):
 
     def listing(self, split: str, index: int) -> dict[str, File]:
         """As of `StoreFiles`; what is listed is compared with the manifest, too."""
-        directory = shard_path(split, index)
+        directory = self.manifest.shard_path(split, index)
         with self._lock_of(directory):
             if directory not in self._listings:
                 self._listings[directory] = self._fetch_listing(split, index)
@@ -107,7 +108,7 @@ class Mirror(StoreFiles):
         if not geometry.rows:
             return np.empty(geometry.shape, geometry.spec.dtype)
         path = f"{array}/{geometry.data_path}"
-        name, file = f"{shard_path(split, index)}/{path}", self.listing(split, index)[path]
+        name, file = f"{self.manifest.shard_path(split, index)}/{path}", self.listing(split, index)[path]
         mirrored = None
         if file.size <= SMALL_NBYTES:
             self._fetch_small(name, file)
@@ -126,7 +127,9 @@ class Mirror(StoreFiles):
         for name, entry in self.manifest.splits.items():
             for i, shard in enumerate(entry.shards):
                 for path, geometry in self._data_files(name, i).items():
-                    self._fetch_data(f"{shard_path(name, i)}/{path}", geometry, self.listing(name, i)[path])
+                    self._fetch_data(
+                        f"{self.manifest.shard_path(name, i)}/{path}", geometry, self.listing(name, i)[path]
+                    )
                 done += shard.nbytes
                 if progress is not None:
                     progress(done, total)
@@ -160,7 +163,7 @@ class Mirror(StoreFiles):
 
     def _is_whole(self, split: str, index: int) -> bool:
         """Whether all data files of a shard are there."""
-        directory, data = shard_path(split, index), self._data_files(split, index)
+        directory, data = self.manifest.shard_path(split, index), self._data_files(split, index)
         try:
             found = {path: os.lstat(self.folder / directory / path) for path in data}
         except OSError:
@@ -175,7 +178,7 @@ class Mirror(StoreFiles):
         return True
 
     def _fetch_listing(self, split: str, index: int) -> dict[str, File]:
-        name, shard = f"{shard_path(split, index)}/zarr.json", self.manifest.splits[split].shards[index]
+        name, shard = f"{self.manifest.shard_path(split, index)}/zarr.json", self.manifest.splits[split].shards[index]
         try:
             files = parse_listing((self.folder / name).read_bytes(), name, shard)
         except (FileNotFoundError, FormatError):  # not fetched; or cut by somebody since
@@ -231,7 +234,11 @@ class Mirror(StoreFiles):
             for i in range(len(entry.shards)):
                 data = self._data_files(name, i)
                 listing = self.listing(name, i)
-                wanted += [(f"{shard_path(name, i)}/{path}", f) for path, f in listing.items() if path not in data]
+                wanted += [
+                    (f"{self.manifest.shard_path(name, i)}/{path}", f)
+                    for path, f in listing.items()
+                    if path not in data
+                ]
         for _ in pool("requests").map(lambda each: self._fetch_small(*each), wanted):
             pass
         self._keep("zarr.json", self._root)
@@ -271,7 +278,7 @@ class _Arrived(StoreFiles):
 
     def listing(self, split: str, index: int) -> dict[str, File]:
         files = super().listing(split, index)
-        listed = {f"{shard_path(split, index)}/{path}": file for path, file in files.items()}
+        listed = {f"{self.manifest.shard_path(split, index)}/{path}": file for path, file in files.items()}
         problems = check_sizes(self, {name: file.size for name, file in listed.items()})
         for name, file in listed.items():
             marks = self._mirrored.marks(name)

@@ -66,7 +66,7 @@ class PackedFiles(StoreFiles):
         for _ in range(_OPENINGS):
             archive = _open_archive(self.path)
             try:
-                self._check_identity()
+                self._check_identity(name)
                 identity = identity_of(os.fstat(archive.fileno()))
                 if identity == self._identity:
                     return _open_member(archive, name, self._member(name, identity))

@@ -21,7 +21,7 @@ from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.kinds import EncodedImageField, RawImageField
 from tensorstore_ds.format.kinds.base import Field, TableField, of_kind
-from tensorstore_ds.format.manifest import File, Manifest, shard_path
+from tensorstore_ds.format.manifest import File, Manifest
 from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.statistics import channel_moments, class_counts
 from tensorstore_ds.reading.checks import check_data_files, check_metadata, check_root_files, check_shard
@@ -363,7 +363,7 @@ class Split:
             if problems:
                 raise FormatError(problems)
             self._sizes[index] = {path: file.size for path, file in listing.items()}
-        directory = f"{shard_path(self.name, index)}/{path}"
+        directory = f"{self._files.manifest.shard_path(self.name, index)}/{path}"
         geometry = self._files.manifest.arrays(shard)[path]
         check_metadata(self._files, directory, geometry)
         if not geometry.rows:

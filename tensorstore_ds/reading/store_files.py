@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from tensorstore_ds.errors import FormatError, Problem
-from tensorstore_ds.format.manifest import File, Manifest, shard_path
+from tensorstore_ds.format.manifest import File, Manifest
 from tensorstore_ds.format.root import parse_listing, parse_root
 
 #: Refuse a root ``zarr.json`` larger than this before reading it.
@@ -49,7 +50,8 @@ class StoreFiles:
 
         Args:
             sha256: of the store that is meant.
-            root: the bytes of its root as they were, if it may have grown since: then it is read as it was.
+            root: the bytes of its root as they were, if it may have grown or been updated since: then it is read as
+                it was.
 
         Raises:
             FormatError: there is no store, or another one than `sha256`.
@@ -60,7 +62,7 @@ class StoreFiles:
         self.manifest, self.sha256 = parse_root(self.root)
         if root and self.sha256 != sha256:
             manifest, digest = parse_root(root)
-            if digest == sha256 and _begins_so(self.manifest, manifest):
+            if digest == sha256 and (_begins_so(self.manifest, manifest) or self._has_shards_of(manifest)):
                 self.root, self.manifest, self.sha256 = root, manifest, digest
         if sha256 is not None and self.sha256 != sha256.lower():
             message = f"expected the store {sha256}, found the store {self.sha256}."
@@ -74,7 +76,7 @@ class StoreFiles:
         """
         file = open_file(self.path, name)
         try:
-            self._check_identity()
+            self._check_identity(name)
         except BaseException:
             file.close()
             raise
@@ -114,12 +116,12 @@ class StoreFiles:
         Raises:
             FormatError: that is missing, or not as the manifest says.
         """
-        name = f"{shard_path(split, index)}/zarr.json"
+        name = f"{self.manifest.shard_path(split, index)}/zarr.json"
         with self.open(name) as file:
             data = file.read(MANIFEST_MAX_NBYTES + 1)
         return parse_listing(data, name, self.manifest.splits[split].shards[index])
 
-    def _check_identity(self) -> None:
+    def _check_identity(self, name: str) -> None:
         """Asked after a file was opened: what was not replaced then had not been before."""
         try:
             if self._identity_at_path() == self._identity:
@@ -130,12 +132,30 @@ class StoreFiles:
             if sha256 == self.sha256 or _begins_so(found, self.manifest):
                 self._identity = identity
                 return
+            # one of which some shards were replaced: this one is still there, and no file of a shard is ever changed
+            if self._has_shard(self.manifest, *self.manifest.shard_at("/".join(name.split("/")[:2]))):
+                return
+        except KeyError:
+            pass
         except (OSError, FormatError):
             pass  # gone or damaged: told below
         problem = Problem(
             str(self.path), "replaced", "the store that was opened here is gone, or another is in its place."
         )
         raise FormatError(problem, "Open it again.")
+
+    def _has_shard(self, manifest: Manifest, split: str, index: int) -> bool:
+        with open_file(self.path, f"{manifest.shard_path(split, index)}/zarr.json") as file:
+            data = file.read(MANIFEST_MAX_NBYTES + 1)
+        return hashlib.sha256(data).hexdigest() == manifest.splits[split].shards[index].sha256
+
+    def _has_shards_of(self, manifest: Manifest) -> bool:
+        """Whether all shards of a store are here still, though others may have taken their places."""
+        try:
+            every = [(name, i) for name, split in manifest.splits.items() for i in range(len(split.shards))]
+            return all(self._has_shard(manifest, *each) for each in every)
+        except FormatError:
+            return False
 
     def _identity_at_path(self) -> Identity:
         return identity_of(os.lstat(f"{self.path}/zarr.json"))
@@ -148,7 +168,9 @@ class StoreFiles:
 def _begins_so(grown: Manifest, manifest: Manifest) -> bool:
     """Whether a store has all shards of another one, the same files, before any others."""
     return (grown.layout, grown.chunk_size) == (manifest.layout, manifest.chunk_size) and all(
-        name in grown.splits and grown.splits[name].shards[: len(split.shards)] == split.shards
+        name in grown.splits
+        and grown.splits[name].shards[: len(split.shards)] == split.shards
+        and grown.splits[name].numbers[: len(split.shards)] == split.numbers
         for name, split in manifest.splits.items()
     )
 

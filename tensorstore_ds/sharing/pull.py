@@ -34,7 +34,7 @@ from tensorstore_ds.errors import (
     RemoteError,
     StoreExistsError,
 )
-from tensorstore_ds.format.manifest import File, shard_path
+from tensorstore_ds.format.manifest import File
 from tensorstore_ds.format.root import parse_listing, parse_root
 from tensorstore_ds.options import refusal
 from tensorstore_ds.progress import notebook_bytes
@@ -194,7 +194,10 @@ class _Pull:
     def _read_lists(self, kept: Path | None) -> dict[str, bytes]:
         """The shards' lists by name, as the whole store has them; those that were read before are in `kept`."""
         lists: dict[str, bytes] = {}
-        shards = {f"{shard_path(split, i)}/zarr.json": shard for split, i, shard in self._selection.shards()}
+        shards = {
+            f"{self._selection.manifest.shard_path(split, i)}/zarr.json": shard
+            for split, i, shard in self._selection.shards()
+        }
 
         def read(name: str) -> None:
             file = kept / name.replace("/", ".") if kept else None

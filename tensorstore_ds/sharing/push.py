@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, OptionError, Problem, RemoteError, StoreExistsError
-from tensorstore_ds.format.manifest import File, shard_path
+from tensorstore_ds.format.manifest import File
 from tensorstore_ds.progress import notebook_bytes
 from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES
@@ -92,7 +92,7 @@ def copy(src: str | os.PathLike[str], dst: str | os.PathLike[str], *, progress: 
 def content_of(origin: Origin) -> Content:
     """All files of a store, as its lists have them."""
     selection = Selection(origin.root(), None, None)
-    names = {f"{shard_path(split, i)}/zarr.json": shard for split, i, shard in selection.shards()}
+    names = {f"{selection.manifest.shard_path(split, i)}/zarr.json": shard for split, i, shard in selection.shards()}
     lists = {name: origin.read(name, min(MANIFEST_MAX_NBYTES, shard.nbytes)) for name, shard in names.items()}
     return selection.content(lists)
 

@@ -10,7 +10,7 @@ from typing import Any
 from tensorstore_ds.errors import FormatError, OptionError
 from tensorstore_ds.format.kinds import ImageField, LabelField, ObjectsField, SizeField
 from tensorstore_ds.format.kinds.base import Field
-from tensorstore_ds.format.manifest import File, Shard, SplitEntry, shard_path
+from tensorstore_ds.format.manifest import File, Shard, SplitEntry
 from tensorstore_ds.format.root import dump_listing, dump_root, parse_listing, parse_root
 from tensorstore_ds.options import meant
 from tensorstore_ds.reading.checks import check_listing, check_root_files
@@ -82,7 +82,7 @@ class Selection:
         for name, split in self.manifest.splits.items():
             shards = []
             for index, shard in enumerate(split.shards):
-                directory = shard_path(name, index)
+                directory = self.manifest.shard_path(name, index)
                 where = f"{directory}/zarr.json"
                 listing = parse_listing(lists[where], where, shard)
                 problems = check_listing(self.whole, name, index, listing)
@@ -93,7 +93,7 @@ class Selection:
                 own[where] = lists[where] if len(kept) == len(listing) else dump_listing(kept)
                 shards.append(self._shard(shard, own[where], kept))
             statistics = _statistics(split.statistics, self.whole.fields, self.fields)
-            splits[name] = SplitEntry(tuple(shards), statistics)
+            splits[name] = SplitEntry(tuple(shards), statistics)  # what was replaced is not copied
         files |= self.manifest.files
         if not self.is_part:
             return Content(self.sha256, files, own, self._root)
@@ -103,7 +103,7 @@ class Selection:
     def _shard(self, shard: Shard, listing: bytes, files: Mapping[str, File]) -> Shard:
         lengths = {name: n for name, n in shard.lengths.items() if name.split("/")[0] in self.fields}
         nbytes = len(listing) + sum(file.size for file in files.values())
-        return Shard(shard.rows, lengths, nbytes, hashlib.sha256(listing).hexdigest())
+        return replace(shard, lengths=lengths, nbytes=nbytes, sha256=hashlib.sha256(listing).hexdigest())
 
 
 def _chosen(what: str, wanted: Collection[str] | None, there: Mapping[str, Any]) -> dict[str, Any]:

@@ -188,10 +188,11 @@ class _Server(ThreadingHTTPServer):
             return store.manifest.files[name]
         match = _IN_SHARD.fullmatch(name)
         entry = store.manifest.splits.get(match[1]) if match else None
-        if not match or not entry or int(match[2]) >= len(entry.shards):
+        if not match or not entry or int(match[2]) not in entry.numbers:
             return None
-        split, index, path = match[1], int(match[2]), match[3]
-        if name != f"{shard_path(split, index)}/{path}":  # a zero too many
+        split, number, path = match[1], int(match[2]), match[3]
+        index = entry.numbers.index(number)
+        if name != f"{shard_path(split, number)}/{path}":  # a zero too many
             return None
         listing = self.listing(split, index)
         if path == "zarr.json":

@@ -59,6 +59,12 @@ class SourceOptions:
         recorded=False,
     )
 
+    key_prefix: str = option(
+        "What the keys of all samples begin with, such as ``june/``: samples of another data set may have the same.",
+        default="",
+        recorded=False,
+    )
+
     via: str | None = option(
         "Read boxes by way of the program panlabel (an extra), which knows 39 formats: the name of one, such as kitti, "
         "create-ml or openimages; or auto.",

@@ -12,15 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
-from tensorstore_ds.format.kinds import LabelField, ObjectsField, TextField
-from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.joining import (
+    FieldsDifferError,
+    JoinedFields,
+    Numbers,
+    Side,
+    join_fields,
+    unknown_number,
+    unknown_object,
+)
+from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField
+from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import is_file
-from tensorstore_ds.sources.base import FLAGS, LISTS, Contents, Objects, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.base import LISTS, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings
-
-#: Values of objects that a source need not have where another one has them.
-_ADDED = (*FLAGS, *LISTS, "keypoints", "visibility")
 
 
 class Sources:
@@ -52,14 +58,12 @@ class _Part:
         prefix: of its keys.
         numbers: for each of its fields with classes the new number of each class, -1 for those that are gone, (n,).
         keypoints: for each of its keypoints the new place.
-        has: the values of its objects; None: it has no objects.
         is_numbered: whether its references are numbers.
     """
 
     prefix: str
     numbers: Mapping[str, NDArray[np.int64]]
     keypoints: tuple[int, ...]
-    has: frozenset[str] | None
     is_numbered: bool
 
 
@@ -88,8 +92,10 @@ class JoinedSource(Source):
         self._prefixes = [f"{name}/" if is_unique else f"{i}-{name}/" for i, name in enumerate(names)]
         if len(sources) == 1:
             self._prefixes = [""]
+        self._prefixes = [options.key_prefix + prefix for prefix in self._prefixes]
         self._parts: list[_Part] = []
         self._fields: Mapping[str, Field] = {}
+        self._arrays: Mapping[str, NDArray[Any]] = {}  # what stands for an unknown value of each
 
     def scan(self) -> Contents:
         """Scan all of them, and put their classes together.
@@ -100,8 +106,15 @@ class JoinedSource(Source):
         """
         contents = [source.scan() for source in self._sources]
         notes = [note for each in contents for note in each.notes]
-        self._fields = self._joined_fields(contents, notes)
-        self._parts = [self._part(*each) for each in zip(self._prefixes, contents, strict=True)]
+        joined = self._joined(contents)
+        notes += joined.notes
+        self._fields = joined.fields
+        self._arrays = {
+            name: np.full(field.spec.shape, unknown_number(field), field.spec.dtype)
+            for name, field in self._fields.items()
+            if isinstance(field, ArrayField) and not isinstance(field, LabelField | MaskField)
+        }
+        self._parts = [self._part(*each) for each in zip(self._prefixes, contents, joined.numbers, strict=True)]
         splits: dict[str, PackedStrings] = {}
         labels: dict[str, list[NDArray[np.int64]]] = {}
         for i, each in enumerate(contents):
@@ -129,13 +142,18 @@ class JoinedSource(Source):
         except SourceError as error:
             raise SourceError([_within(part.prefix, each) for each in error.problems], error.advice) from error
         sample.key = key
-        if "label" in self._fields:
-            numbers = part.numbers.get("label")
-            known = sample.label is not None and sample.label >= 0 and numbers is not None
-            sample.label = int(numbers[sample.label]) if known and numbers is not None else UNLABELLED
-        field = self._fields.get("objects")
-        if isinstance(field, ObjectsField):
-            sample.objects = _fitted(sample.objects or {}, field, part)
+        for name in of_kind(self._fields, LabelField):
+            label, numbers = sample.arrays.get(name, sample.label if name == "label" else None), part.numbers.get(name)
+            known = UNLABELLED if label is None or label < 0 or numbers is None else int(numbers[label])
+            if name == "label" and name not in sample.arrays:
+                sample.label = known
+            else:
+                sample.arrays = {**sample.arrays, name: np.array(known)}
+        if missing := self._arrays.keys() - sample.arrays.keys():
+            sample.arrays = {**sample.arrays, **{name: self._arrays[name] for name in missing}}
+        objects = self._fields.get("objects")
+        if isinstance(objects, ObjectsField):
+            sample.objects = _fitted(sample.objects or {}, objects, part)
         return sample
 
     def key(self, split: str, reference: Reference) -> str:
@@ -178,103 +196,35 @@ class JoinedSource(Source):
         numbers = self._parts[i].numbers["label"]
         return np.where(labels >= 0, numbers[labels.clip(0)], UNLABELLED)
 
-    def _part(self, prefix: str, contents: Contents) -> _Part:
-        numbers: dict[str, NDArray[np.int64]] = {}
-        for name, field in contents.fields.items():
-            if isinstance(field, LabelField | ObjectsField) and field.classes:
-                places = {each: i for i, each in enumerate(_classes(self._fields[name]))}
-                new = (self._class_map.get(each, each) for each in field.classes)
-                numbers[name] = np.array([places.get(each, -1) for each in new], np.int64)
+    def _part(self, prefix: str, contents: Contents, numbers: Numbers) -> _Part:
         own, joined = contents.fields.get("objects"), self._fields.get("objects")
         keypoints = own.keypoints if isinstance(own, ObjectsField) else ()
         places = {each: i for i, each in enumerate(joined.keypoints)} if isinstance(joined, ObjectsField) else {}
         first = next((each[0] for each in contents.splits.values() if len(each)), "")
-        has = frozenset(own.values) if isinstance(own, ObjectsField) else None
-        return _Part(prefix, numbers, tuple(places[each] for each in keypoints), has, isinstance(first, int))
+        return _Part(prefix, numbers, tuple(places[each] for each in keypoints), isinstance(first, int))
 
-    def _joined_fields(self, contents: Sequence[Contents], notes: list[str]) -> dict[str, Field]:
-        known = {name for each in contents for field in each.fields.values() for name in _classes(field)}
+    def _joined(self, contents: Sequence[Contents]) -> JoinedFields:
+        known = [name for each in contents for field in each.fields.values() for name in field.classes]
         if unknown := [name for name in self._class_map if name not in known]:
             raise OptionError(f"`class_map`: expected classes of the source, found {unknown[0]!r}.")
-        names = dict.fromkeys(name for each in contents for name in each.fields)
-        fields: dict[str, Field] = {}
-        for name in names:
-            own = [each.fields.get(name) for each in contents]
-            first = next(field for field in own if field is not None)
-            classes = tuple(
-                dict.fromkeys(new for field in own for old in _classes(field) if (new := self._class_map.get(old, old)))
-            )
-            if isinstance(first, LabelField | ObjectsField) and first.classes and not classes:
+        sides = [
+            Side(source.path.name, each.fields, sum(map(len, each.splits.values())))
+            for source, each in zip(self._sources, contents, strict=True)
+        ]
+        try:
+            joined = join_fields(sides, self._class_map)
+        except FieldsDifferError as error:
+            problem = Problem(str(self._sources[error.side].path), "fields-differ", error.message)
+            raise SourceError(problem, error.advice) from error
+        for name, field in joined.fields.items():
+            has_classes = any(each.fields[name].classes for each in contents if name in each.fields)
+            if isinstance(field, LabelField | ObjectsField) and has_classes and not field.classes:
                 raise OptionError(f"`class_map`: expected classes that stay in {name}, found none.")
-            if isinstance(first, LabelField):
-                without = [source.path.name for field, source in zip(own, self._sources, strict=True) if field is None]
-                notes += [f"{each} has no labels: its samples are stored without one." for each in without]
-                fields[name] = replace(first, classes=classes)
-            elif isinstance(first, ObjectsField):
-                fields[name] = self._joined_objects(own, classes, notes)
-            elif isinstance(first, TextField):
-                fields[name] = first
-            else:
-                fields[name] = self._same(name, own)
-        return fields
-
-    def _joined_objects(self, own: Sequence[Field | None], classes: tuple[str, ...], notes: list[str]) -> ObjectsField:
-        """The objects of all sources: a value that only some have is empty, absent or 0 in the others."""
-        fields = [field for field in own if isinstance(field, ObjectsField)]
-        for field, source in zip(own, self._sources, strict=True):
-            if field is None:
-                notes.append(f"{source.path.name} has no objects: its images are stored as images without any.")
-            elif isinstance(field, ObjectsField) and bool(field.classes) != bool(classes):
-                message = "expected objects with classes, as another source has them, found objects without."
-                raise SourceError(Problem(str(source.path), "fields-differ", message), "Convert it alone.")
-        names = tuple(dict.fromkeys(name for field in fields for name in field.keypoints))
-        places = {name: i for i, name in enumerate(names)}
-        pairs, skeleton = (
-            tuple(
-                dict.fromkeys(
-                    (places[field.keypoints[a]], places[field.keypoints[b]])
-                    for field in fields
-                    for a, b in (field.flip_pairs if what == "pairs" else field.skeleton)
-                )
-            )
-            for what in ("pairs", "skeleton")
-        )
-        flat = [place for pair in pairs for place in pair]
-        if len(set(flat)) != len(flat):
-            message = "expected the same pairs of keypoints in all sources, found others."
-            raise SourceError(Problem(str(self.path), "fields-differ", message), "Name them with `keypoints`.")
-        values = list(dict.fromkeys(value for field in fields for value in field.values))
-        for value in [value for value in values if value not in _ADDED]:
-            without = [
-                source.path.name
-                for field, source in zip(own, self._sources, strict=True)
-                if isinstance(field, ObjectsField) and value not in field.values
-            ]
-            if without and value == "area":
-                values.remove(value)
-                notes.append(f"objects of {without[0]} have no area, so that of the others is not stored.")
-            elif without:
-                message = f"expected objects with {value}, as another source has them, found none."
-                raise SourceError(Problem(without[0], "fields-differ", message), "Convert it alone.")
-        return ObjectsField.of(*values, classes=classes, keypoints=names, flip_pairs=pairs, skeleton=skeleton)
-
-    def _same(self, name: str, own: Sequence[Field | None]) -> Field:
-        first = own[0]
-        for field, source in zip(own, self._sources, strict=True):
-            if first is None or field != first:
-                described = ["none" if each is None else each.describe() for each in (first, field)]
-                message = f"expected the same field {name} in all sources, found {described[1]}, not {described[0]}."
-                raise SourceError(Problem(str(source.path), "fields-differ", message), "Convert it alone.")
-        assert first is not None  # noqa: S101  # or it was refused
-        return first
+        return joined
 
 
 def _within(prefix: str, problem: Problem) -> Problem:
     return replace(problem, where=prefix + problem.where) if not problem.where.startswith("/") else problem
-
-
-def _classes(field: Field | None) -> tuple[str, ...]:
-    return field.classes if isinstance(field, LabelField | ObjectsField) else ()
 
 
 def _fitted(objects: Objects, field: ObjectsField, part: _Part) -> Objects:
@@ -298,8 +248,7 @@ def _fitted(objects: Objects, field: ObjectsField, part: _Part) -> Objects:
         elif value is None and name in LISTS:
             value = [np.empty((0, 2)) if name == "polygons" else np.empty(0, np.uint32)] * count
         elif value is None:
-            spec = field.values[name]
-            value = np.zeros((count, *spec.shape), spec.dtype)
+            value = unknown_object(field, name, count)
         values[name] = value
     if keep.all():
         return values

@@ -30,7 +30,7 @@ class Store:
         """Fields of a row, all if None; tables are dicts of arrays. `image/shape` names an array that is `per_row`."""
         for number, shard in enumerate(self.manifest["splits"][split]["shards"]):
             if 0 <= row < shard["rows"]:
-                shard, found = {**shard, "path": f"{split}/{number:05d}"}, {}
+                shard, found = {**shard, "path": f"{split}/{shard.get('number', number):05d}"}, {}
                 for path in fields or self.manifest["fields"]:
                     name, _, part = path.partition("/")
                     spec = self.manifest["fields"][name]["per_row"][part] if part else self.manifest["fields"][name]

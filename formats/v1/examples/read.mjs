@@ -15,7 +15,7 @@ let row = Number(number);
 let index = 0;
 while (index < shards.length && row >= shards[index].rows) row -= shards[index++].rows;
 if (index === shards.length || !Number.isInteger(row) || row < 0) throw new RangeError(`${split} has no row ${number}`);
-const shard = `${split}/${String(index).padStart(5, "0")}`;
+const shard = `${split}/${String(shards[index].number ?? index).padStart(5, "0")}`;
 
 const sample = {};
 for (const [name, field] of Object.entries(manifest.fields)) {

@@ -1,0 +1,76 @@
+"""What the commands have in common that change a store by a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+import tensorstore_ds
+from tensorstore_ds import ConvertOptions, GrowthSummary
+from tsds_cli import text
+from tsds_cli.editing import made
+from tsds_cli.options import READERS, F, option_of
+
+_NAMED = 3  # keys that are printed; --json prints all
+
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Change nothing, and print what would be done. SRC is converted nevertheless."
+)
+
+
+def from_source(*names: str) -> Callable[[F], F]:
+    """The options of a conversion that may differ from those of the store."""
+
+    def decorate(command: F) -> F:
+        for name in reversed((*names, "on_error", "workers")):
+            command = option_of(ConvertOptions, name)(command)
+        return command
+
+    return decorate
+
+
+def grown(
+    ctx: click.Context, change: Callable[..., GrowthSummary], store: Path, source: Path, as_json: bool, given: Any
+) -> None:
+    """Change a store, and print what was done."""
+    changes = {n: value for n, value in given.items() if ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE}
+    for name in READERS.keys() & changes.keys():
+        changes[name] = getattr(tensorstore_ds, READERS[name])(changes[name])
+    done: list[GrowthSummary] = []
+
+    def run(**progress: Any) -> GrowthSummary:
+        done.append(change(store, source, **changes, **progress))
+        return done[-1]
+
+    made(store, as_json, run, again="the same command goes on, unless all was done", told=lambda: _tell(done[-1]))
+
+
+def _tell(summary: GrowthSummary) -> None:
+    if summary.added:
+        text.echo(f"appended: {_named(summary.added)}")
+    if summary.updated:
+        fields = ", ".join(f"{name} of {count:,}" for name, count in summary.updated_fields.items())
+        text.echo(f"updated: {_named(summary.updated)} ({fields})")
+    if not summary.added and not summary.updated:
+        text.echo("nothing new")
+    for what, keys in (
+        ("already there", summary.already_there),
+        ("already there, not compared", summary.not_compared),
+        ("not added", summary.not_added),
+    ):
+        if keys:
+            text.echo(f"{what}: {_named(keys)}")
+    if summary.only_in_store:
+        text.echo(f"kept: {text.count(summary.only_in_store, 'sample')} that SRC lacks")
+    if summary.skipped:
+        reasons = ", ".join(f"{reason} {n:,}" for reason, n in summary.skipped.items())
+        text.echo(f"skipped: {sum(summary.skipped.values()):,} ({reasons})")
+
+
+def _named(keys: Sequence[str]) -> str:
+    some = ", ".join(keys[:_NAMED]) + (", ..." if len(keys) > _NAMED else "")
+    return f"{text.count(len(keys), 'sample')}: {some}"

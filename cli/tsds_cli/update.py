@@ -1,0 +1,35 @@
+"""``tsds update``: what has changed in a data set, in a store that was made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+import tensorstore_ds
+from tsds_cli.growing import dry_run_option, from_source, grown
+from tsds_cli.options import json_option, path_argument
+
+
+@click.command()
+@path_argument("store")
+@path_argument("source", "SRC")
+@from_source("format", "images", "classes", "keypoints", "key_prefix", "size", "fit", "color", "class_map")
+@dry_run_option
+@json_option
+@click.pass_context
+def update(ctx: click.Context, store: Path, source: Path, as_json: bool, **given: Any) -> None:
+    """Take what has changed in the data set SRC into a STORE.
+
+    Labels, boxes, keypoints, captions, masks and images of samples with the same keys are replaced where they differ.
+    Samples, fields and values that SRC lacks are kept. Samples that the store lacks are counted, and not added: see
+    tsds append --update. The manifest is replaced last, in one step: whoever has the store open goes on with what it
+    was.
+
+    \b
+    Examples:
+      tsds update voc.tsds voc
+      tsds update voc.tsds corrected/voc --dry-run
+    """
+    grown(ctx, tensorstore_ds.update, store, source, as_json, given)

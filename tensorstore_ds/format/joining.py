@@ -1,0 +1,271 @@
+"""The fields of several sources or stores as those of one: what one of them lacks is unknown there. No input or output.
+
+``formats/v1/spec.md`` section 6.6 says what stands for an unknown value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.format.kinds import (
+    EncodedImageField,
+    ImageField,
+    LabelField,
+    MaskField,
+    ObjectsField,
+    RaggedImageField,
+    TextField,
+)
+from tensorstore_ds.format.kinds.base import ArrayField, Field
+from tensorstore_ds.format.kinds.label import UNLABELLED
+from tensorstore_ds.format.kinds.objects import FLAGS
+from tensorstore_ds.format.schema import ArraySpec
+
+#: For each field with classes the new number of each class, (n,) int64; -1 for those that are gone.
+Numbers = dict[str, NDArray[np.int64]]
+#: The class of objects without labels, where others have labels.
+UNKNOWN_CLASS = "unknown"
+#: Values of objects that stand for nothing unknown: an object without one cannot be stored with others.
+_NEEDED = ("boxes",)
+_APART = "Keep two stores, and load them together with tsds.MixedDataset."
+
+
+class FieldsDifferError(Exception):
+    """Fields that cannot be those of one store.
+
+    Attributes:
+        side: the number of the side whose field differs from those before it.
+        message: what was expected of it, and found.
+        advice: what to do.
+    """
+
+    def __init__(self, side: int, message: str, advice: str) -> None:
+        super().__init__(message)
+        self.side, self.message, self.advice = side, message, advice
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of several sources or stores.
+
+    Attributes:
+        name: in notes.
+        fields: by name.
+        samples: how many it has.
+    """
+
+    name: str
+    fields: Mapping[str, Field]
+    samples: int
+
+
+@dataclass(frozen=True)
+class JoinedFields:
+    """The fields of all sides.
+
+    Attributes:
+        fields: by name. Classes and keypoints are those of the first side, and after them those that are new.
+        numbers: of each side the new numbers of its classes.
+        notes: what is unknown of some samples, and which classes and keypoints come to those of the first side.
+    """
+
+    fields: dict[str, Field]
+    numbers: list[Numbers]
+    notes: tuple[str, ...]
+
+
+def join_fields(sides: Sequence[Side], class_map: Mapping[str, str] | None = None) -> JoinedFields:
+    """Unite the fields, the values of objects, the classes and the keypoints of several sides.
+
+    Args:
+        class_map: new names of classes by old ones; a class whose new name is empty is gone.
+
+    Raises:
+        FieldsDifferError: fields of the same name cannot be one, or a field has no value that stands for unknown.
+    """
+    names = dict.fromkeys(name for side in sides for name in side.fields)
+    fields = {name: _joined(name, [side.fields.get(name) for side in sides], class_map or {}) for name in names}
+    numbers = [_numbers(side.fields, fields, class_map or {}) for side in sides]
+    return JoinedFields(fields, numbers, tuple(_notes(sides, fields, class_map or {})))
+
+
+def unknown_number(field: Field) -> int | float | None:
+    """What stands for an unknown value in a field of fixed shape; None where nothing does.
+
+    >>> unknown_number(LabelField(classes=("cat",)))
+    -1
+    """
+    if isinstance(field, LabelField):
+        return UNLABELLED
+    if isinstance(field, MaskField):
+        return field.ignored
+    return _unknown(field.spec) if type(field) is ArrayField else None
+
+
+def unknown_object(field: ObjectsField, value: str, count: int) -> NDArray[Any]:
+    """(count, ...) what stands for an unknown value of objects that is not ragged."""
+    spec = field.values[value]
+    if value == "labels":
+        unknown: int | float = field.classes.index(UNKNOWN_CLASS) if count else 0
+    elif value == "visibility" or value in FLAGS:
+        unknown = 0
+    else:
+        unknown = _unknown(spec)
+    return np.full((count, *spec.shape), unknown, spec.dtype)
+
+
+def _unknown(spec: ArraySpec) -> int | float:
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind == "f":
+        return float("nan")
+    return int(np.iinfo(dtype).max if dtype.kind == "u" else np.iinfo(dtype).min)
+
+
+def _joined(name: str, own: Sequence[Field | None], class_map: Mapping[str, str]) -> Field:
+    first = next(field for field in own if field is not None)
+    for side, field in enumerate(own):
+        if field is None:
+            _check_known(name, side, first)
+        elif _shape(field) != _shape(first):
+            message = f"expected {name} to be {first.describe()}, found {field.describe()}."
+            raise FieldsDifferError(side, message, _advice(first, field))
+    if isinstance(first, LabelField):
+        return replace(first, classes=_classes(own, class_map))
+    if isinstance(first, ObjectsField):
+        return _joined_objects(name, own, class_map)
+    if isinstance(first, MaskField) and first.ignored is None and None in own:
+        limit = int(np.iinfo(first.spec.dtype).max)
+        if len(first.classes) > limit:
+            message = f"expected {name}, which others have, found none, and all of its numbers are classes."
+            raise FieldsDifferError(own.index(None), message, _APART)
+        return replace(first, ignored=limit)
+    limits = [field.max_pixels for field in own if isinstance(field, EncodedImageField | RaggedImageField)]
+    return replace(first, max_pixels=max(limits)) if isinstance(first, EncodedImageField | RaggedImageField) else first
+
+
+def _check_known(name: str, side: int, field: Field) -> None:
+    """Whether something stands for a field that a side lacks."""
+    is_table = isinstance(field, TextField | ObjectsField) and not field.per_row
+    if not is_table and not isinstance(field, MaskField) and unknown_number(field) is None:
+        raise FieldsDifferError(side, f"expected {name} ({field.describe()}), found none.", _APART)
+
+
+def _shape(field: Field) -> dict[str, Any]:
+    """What must be the same of fields that become one."""
+    data = field.dump()
+    if isinstance(field, LabelField):
+        data["classes"] = []
+    if isinstance(field, ObjectsField):
+        known = {value: spec.dump() for value, spec in field.per_row.items()}
+        return {"kind": field.kind, "per_row": known}
+    return {name: value for name, value in data.items() if name != "max_pixels"}
+
+
+def _advice(first: Field, field: Field) -> str:
+    if isinstance(first, ImageField):
+        return "Store the images of both alike, by the options `encoding`, `size` and `color`."
+    if isinstance(first, MaskField) and isinstance(field, MaskField) and first.classes != field.classes:
+        return "Name the same classes for both, with `classes`."
+    return _APART
+
+
+def _classes(own: Sequence[Field | None], class_map: Mapping[str, str]) -> tuple[str, ...]:
+    every = (class_map.get(old, old) for field in own if field is not None for old in field.classes)
+    return tuple(dict.fromkeys(new for new in every if new))
+
+
+def _joined_objects(name: str, own: Sequence[Field | None], class_map: Mapping[str, str]) -> ObjectsField:
+    fields = {side: field for side, field in enumerate(own) if isinstance(field, ObjectsField)}
+    first = next(iter(fields.values()))
+    values: dict[str, ArraySpec] = {}
+    keypoints = tuple(dict.fromkeys(each for field in fields.values() for each in field.keypoints))
+    specs = ObjectsField.of("keypoints", "visibility", keypoints=keypoints).values
+    for side, field in fields.items():
+        for value, spec in field.values.items():
+            spec = replace(specs[value], layout=spec.layout) if value in specs else spec
+            if values.setdefault(value, spec) != spec:
+                message = f"expected {name}.{value} to be {values[value]}, found {spec}."
+                raise FieldsDifferError(side, message, _APART)
+    for side, field in fields.items():
+        if missing := [value for value in _NEEDED if value in values and value not in field.values]:
+            message = f"expected {name} with {missing[0]}, as others have them, found {name} without."
+            raise FieldsDifferError(side, message, _APART)
+    classes = _classes(own, class_map)
+    if "labels" in values and any("labels" not in field.values for field in fields.values()):
+        classes = tuple(dict.fromkeys((*classes, UNKNOWN_CLASS)))
+    places = {each: i for i, each in enumerate(keypoints)}
+    pairs, skeleton = (
+        tuple(
+            dict.fromkeys(
+                (places[field.keypoints[a]], places[field.keypoints[b]])
+                for field in fields.values()
+                for a, b in (field.flip_pairs if what == "pairs" else field.skeleton)
+            )
+        )
+        for what in ("pairs", "skeleton")
+    )
+    flat = [place for pair in pairs for place in pair]
+    if len(set(flat)) != len(flat):
+        message = f"expected the same pairs of keypoints in {name}, found others."
+        raise FieldsDifferError(max(fields), message, "Name them with `keypoints`.")
+    return ObjectsField(values, classes, keypoints, pairs, skeleton, per_row=first.per_row)
+
+
+def _numbers(own: Mapping[str, Field], joined: Mapping[str, Field], class_map: Mapping[str, str]) -> Numbers:
+    numbers = Numbers()
+    for name, field in own.items():
+        if isinstance(field, LabelField | ObjectsField) and field.classes:
+            places = {each: i for i, each in enumerate(joined[name].classes)}
+            new = (class_map.get(each, each) for each in field.classes)
+            numbers[name] = np.array([places.get(each, -1) for each in new], np.int64)
+    return numbers
+
+
+def _notes(sides: Sequence[Side], fields: Mapping[str, Field], class_map: Mapping[str, str]) -> Iterator[str]:
+    for side in sides:
+        to = f"the {side.samples:,} sample{'' if side.samples == 1 else 's'} of {side.name}"
+        for name, field in fields.items():
+            own = side.fields.get(name)
+            if own is None:
+                yield f"adds {name} to {to}: {_said(field)}."
+            elif isinstance(field, ObjectsField) and isinstance(own, ObjectsField):
+                for value in field.values:
+                    if value not in own.values:
+                        yield f"adds {name}.{value} to {to}: {_said_of_object(field, value)}."
+    first = sides[0]
+    for name, field in fields.items():
+        own = first.fields.get(name)
+        for what in ("classes", "keypoints"):
+            known = [class_map.get(each, each) for each in getattr(own, what, ())]
+            new = [each for each in getattr(field, what, ()) if each not in known]
+            if known and new and not isinstance(field, MaskField):
+                more = f" and {len(new) - _NAMED:,} more" if len(new) > _NAMED else ""
+                yield f"adds the {what} {', '.join(new[:_NAMED])}{more} to {name} of {first.name}."
+
+
+#: Classes that a note names.
+_NAMED = 5
+
+
+def _said(field: Field) -> str:
+    if isinstance(field, TextField):
+        return "unknown, stored as no texts"
+    if isinstance(field, ObjectsField):
+        return "their images are stored as images without any objects"
+    return f"unknown, stored as {unknown_number(field)}"
+
+
+def _said_of_object(field: ObjectsField, value: str) -> str:
+    spec = field.values[value]
+    if spec.is_ragged:
+        return "unknown, stored as empty"
+    if value == "visibility":
+        return "2 where a keypoint is known, else 0"
+    if value == "labels":
+        return f"unknown, stored as the class {UNKNOWN_CLASS}"
+    return f"unknown, stored as {0 if value in FLAGS else _unknown(spec)}"
