@@ -103,7 +103,7 @@ class TorchThreads:
         self._batches, self._batch_seconds = 0, STEP_SECONDS
         self._usual: float | None = None
         self._told = False
-        self._begin_window()
+        self._count, self._spent, self._computed = 0, 0.0, 0.0  # of a window: batches, seconds, seconds with a core
         self.due = False  #: Whether to call `measure` before the next step.
 
     def measure(self, step: Callable[[float], object]) -> str:
@@ -159,6 +159,4 @@ class TorchThreads:
         )
 
     def _begin_window(self) -> None:
-        self._count: int = 0  # batches of the window
-        self._spent: float = 0.0  # seconds
-        self._computed: float = 0.0  # of these with a core
+        self._count, self._spent, self._computed = 0, 0.0, 0.0  # batches, seconds, seconds with a core
