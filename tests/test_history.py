@@ -26,12 +26,13 @@ RECORD = EpochRecord(
     samples_per_second=4000.0,
     wait_share=0.01,
     device_memory=2**31,
+    core_share=0.75,
 )
 #: As `RECORD` is written.
 LINE = (
     '{"epoch": 1, "seconds": 2.5, "learning_rate": 0.001, "train": {"loss": 0.7}, '
     '"eval": {"loss": 0.6, "accuracy": 0.8}, "samples_per_second": 4000.0, "wait_share": 0.01, '
-    '"device_memory": 2147483648}'
+    '"device_memory": 2147483648, "core_share": 0.75}'
 )
 
 #: Begins a process in which the package that its second argument names cannot be imported.
@@ -57,6 +58,7 @@ records = st.builds(
     samples_per_second=st.floats(),
     wait_share=st.floats(),
     device_memory=st.none() | st.integers(0, 2**63),
+    core_share=st.none() | st.floats(0, 1),
 )
 
 
@@ -88,7 +90,11 @@ def test_records_survive_json(record: EpochRecord) -> None:
     line = dump_record(record)
     assert "\n" not in line
     found = parse_record(strict(line))
-    assert (found.epoch, found.device_memory) == (record.epoch, record.device_memory)
+    assert (found.epoch, found.device_memory, found.core_share) == (
+        record.epoch,
+        record.device_memory,
+        record.core_share,
+    )
     assert finite(found.train) == finite(record.train)
     assert (found.eval is None) == (record.eval is None)
     assert finite(found.eval or {}) == finite(record.eval or {})

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tensorstore_ds import Progress, TrainProgress
 
 _SECONDS = 0.1  # between two drawings
+_LINE_SECONDS = 30.0  # between two lines about a training run where there is no bar
 
 
 class ProgressBar:
@@ -31,6 +32,7 @@ class ProgressBar:
         self._bar: RichProgress | None = None
         self._label = ""
         self._next = 0.0
+        self._next_line = time.monotonic() + _LINE_SECONDS
 
     def __enter__(self) -> ProgressBar:
         return self
@@ -57,7 +59,10 @@ class ProgressBar:
         self.show(label, done, total, counted, lambda rate: f"{words.size(rate)}/s")
 
     def update_training(self, event: TrainProgress) -> None:
-        """Show where a training run is."""
+        """Show where a training run is; without a bar, in a line now and then."""
+        if not self._shown and time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + _LINE_SECONDS
+            text.echo(f"epoch {event.epoch}/{event.epochs} · {event}", err=True)
         self.show(f"Epoch {event.epoch}/{event.epochs}", event.batch, event.batches, str(event), wide=False)
 
     def show(

@@ -46,6 +46,7 @@ def train(store: str | Path, out: Path | None, resume: bool, options: TrainOptio
     from tensorstore_ds import Listeners, train as run
 
     def note(line: str) -> None:
+        bar.clear()
         if not as_json:
             text.echo(spelled(line))
 
@@ -73,6 +74,7 @@ def _show_epoch(record: EpochRecord) -> None:
         f"eval {_metrics(record.eval)}" if record.eval is not None else "",
         f"{record.samples_per_second:,.0f}/s",
         f"waited {record.wait_share:.1%}",
+        f"on a core {record.core_share:.0%}" if record.core_share is not None else "",
         words.duration(record.seconds),
         f"{words.size(record.device_memory)} of GPU memory" if record.device_memory is not None else "",
     ]

@@ -18,14 +18,13 @@ from tensorstore_ds.diagnosis.measure_machine import (
     measure_storage,
 )
 from tensorstore_ds.diagnosis.options import DiagnoseOptions
-from tensorstore_ds.diagnosis.results import Cores, Measured, ModelRun, Run, Settings
+from tensorstore_ds.diagnosis.results import Measured, ModelRun, Run, Settings
 from tensorstore_ds.errors import TsdsError
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.training.options import TrainOptions
-from tensorstore_ds.training.process import torch_settings
 
 #: Shares of the time for each measurement; the rest goes to starting up, and to batches that are waited for.
 STORAGE, FIRST_EPOCH, WARM, CORES, GATHERS, MODEL, LARGER = 0.04, 0.08, 0.1, 0.03, 0.02, 0.1, 0.05
@@ -98,7 +97,7 @@ class Examination:
             self._note("all samples from memory", f"{len(rows):,} of {len(dataset):,} were brought there")
         cores = measure_cores(self._options.cores, seconds=CORES * seconds)
         gathers = measure_gathers(seconds=GATHERS * seconds)
-        model, together, copies = self._model(cores), None, None
+        model, together, copies = self._model(), None, None
         if self._student is not None:
             self._progress("model and loader together")
             together = loading.median(self._in_turns([self._used], TOGETHER, self._student)[self._used])
@@ -197,7 +196,7 @@ class Examination:
 
     # --- the model
 
-    def _model(self, cores: Cores) -> ModelRun | None:
+    def _model(self) -> ModelRun | None:
         """The model alone, on a batch as large as there is time and memory for."""
         student, seconds = self._student, self._options.seconds
         if student is None:
@@ -217,10 +216,11 @@ class Examination:
             self._note(f"steps of {self.batch_size} samples", f"steps of {size} were measured instead, because {why}")
         self._step_batch = size
         model = self._alone(student, size, MODEL)
-        fewer = max(1, int(cores.measured))
-        if self._device.type == "cpu" and fewer < model.threads:  # more threads than cores wait for each other
-            with torch_settings("fp32", fewer):
-                model = replace(model, fewer_threads=fewer, fewer_rate=self._alone(student, size, LARGER).rate)
+        if self._device.type == "cpu" and model.threads > 1:  # more threads than cores wait for each other
+            seconds_of = training.threads_alone(student, self._rows, size, self._device, seconds=LARGER * seconds)
+            fewer = min((n for n in seconds_of if n < model.threads), key=seconds_of.__getitem__)
+            rates = {n: size / taken for n, taken in seconds_of.items()}
+            model = replace(model, rate=rates[model.threads], fewer_threads=fewer, fewer_rate=rates[fewer])
         larger = min(LARGER_TIMES * size, len(self._rows))
         if not why and larger >= 2 * size and larger / model.rate <= LARGER * seconds:
             try:

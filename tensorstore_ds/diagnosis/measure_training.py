@@ -23,6 +23,7 @@ from tensorstore_ds.training.data import image_shape, task_of
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.recipe import completed
+from tensorstore_ds.training.torch_threads import halves, time_threads
 
 #: A batch is tried so many times as large as the one before, until a step takes too long.
 GROWTH = 4
@@ -107,6 +108,15 @@ def model_alone(
     batch = student.batch(dataset, batch_size, device)
     step = _seconds_of(lambda number: student.whole_step(batch, batch_size, number), device, seconds=seconds)
     return ModelRun(student.name, batch_size, batch_size / step, threads=torch.get_num_threads())
+
+
+def threads_alone(
+    student: Student, dataset: StoreDataset, batch_size: int, device: torch.device, *, seconds: float
+) -> dict[int, float]:
+    """Seconds of a step on one batch, by the number of torch's threads: as many as now, a half of them, ..., 1."""
+    batch = student.batch(dataset, batch_size, device)
+    counts = halves(torch.get_num_threads())
+    return time_threads(lambda: student.whole_step(batch, batch_size, 0), counts, seconds=seconds)
 
 
 def _seconds_of(call: Callable[[int], object], device: torch.device, *, seconds: float) -> float:

@@ -10,8 +10,8 @@ from tensorstore_ds.words import duration, percent, rate, size
 #: The loader holds a model back where training is slower than the model alone by more than the first, and at least the
 #: second share of the time is spent waiting for batches.
 SLOWER, WAITING = 0.9, 0.05
-#: What is less than this many times quicker is not told from chance; fewer threads of torch's are measured only once.
-QUICKER, FEWER_QUICKER = 1.2, 1.5
+#: What is less than this many times quicker is not told from chance.
+QUICKER = 1.2
 #: Storage, or a transform, holds a loader back if it comes to less than this share of what it does without it.
 SLOWED = 0.7
 #: All of a store counts as being in memory from this share on: a kernel may take single pages back.
@@ -79,7 +79,7 @@ def storage_and_memory(m: Measured) -> Iterator[Verdict]:
 def model(m: Measured) -> Iterator[Verdict]:
     """Torch's threads wait for each other; or the model is the limit, and the loader is not the problem."""
     run, both = m.model, m.together
-    if run is not None and run.fewer_rate >= FEWER_QUICKER * run.rate:
+    if run is not None and run.fewer_rate >= QUICKER * run.rate:
         fewer = run.fewer_threads
         line = (
             f"Torch computes {rate(run.rate)} with {run.threads} threads, and {rate(run.fewer_rate)} with {fewer}: "

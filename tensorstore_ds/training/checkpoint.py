@@ -36,6 +36,8 @@ _STATE: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("epoch", "batch", "ranks"), (int,)),
     **dict.fromkeys(("seconds", "wait"), (int, float)),
 }
+#: What those of earlier versions lack.
+_LATER: Mapping[str, tuple[type, ...]] = {"torch_threads": (int,), "computed": (int, float)}
 #: Of a member's attributes in a zip archive.
 _FOLDER = 0x10
 
@@ -162,7 +164,8 @@ class LoadedState:
 def load_state(path: Path) -> LoadedState:
     """The state in a checkpoint; a `TrainingError` where there is none."""
     card, state = load(path)
-    wrong = [name for name, kinds in _STATE.items() if type(state.get(name)) not in kinds]
+    expected = {**_STATE, **{name: kinds for name, kinds in _LATER.items() if name in state}}
+    wrong = [name for name, kinds in expected.items() if type(state.get(name)) not in kinds]
     if wrong or not all(map(_is_plain, state["options"].values())):
         raise unusable(path, ValueError(f"no state of a run: {wrong[0] if wrong else 'options'}"))
     return LoadedState(path, card, state)

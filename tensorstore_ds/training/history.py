@@ -37,6 +37,8 @@ class EpochRecord:
     samples_per_second: float  #: Of training, over all ranks.
     wait_share: float  #: In [0, 1]: of its time, the share in which steps waited for data.
     device_memory: int | None = None  #: Bytes of a GPU's memory that were taken at most; None elsewhere.
+    #: In [0, 1]: of the time of steps, the share for which the training thread had a core; None unless on a CPU.
+    core_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,16 @@ class TrainProgress:
     wait_share: float  #: In [0, 1]: of the time, the share in which steps waited for data.
     seconds_left: float  #: Of training, to the end of the run.
     device_memory: int | None  #: Bytes of a GPU's memory that were taken at most; None elsewhere.
+    #: In [0, 1]: of the time of steps, the share for which the training thread had a core; None unless on a CPU.
+    core_share: float | None = None
 
     def __str__(self) -> str:
         metrics = " ".join(f"{name} {value:.3f}" for name, value in self.metrics.items())
         memory = "" if self.device_memory is None else f" · {words.size(self.device_memory)}"
+        core = "" if self.core_share is None else f" · on a core {self.core_share:.0%}"
         return (
             f"{self.batch:,}/{self.batches:,} · {metrics} · {self.samples_per_second:,.0f}/s"
-            f" · waited {self.wait_share:.0%}{memory} · {words.duration(self.seconds_left)} left"
+            f" · waited {self.wait_share:.0%}{core}{memory} · {words.duration(self.seconds_left)} left"
         )
 
 
@@ -71,7 +76,7 @@ def _in_notebook() -> Callable[[TrainProgress], None]:
 class Listeners:
     """Who is told how a run goes: functions of one argument, called on the first rank only."""
 
-    note: Callable[[str], None] = lambda _: None  #: A line, before the first epoch.
+    note: Callable[[str], None] = lambda _: None  #: A line: before the first epoch, and when torch's threads change.
     #: About twice a second. Left out, a notebook shows a bar.
     progress: Callable[[TrainProgress], None] = field(default_factory=_in_notebook)
     epoch: Callable[[EpochRecord], None] = lambda _: None  #: After each epoch.
@@ -89,8 +94,9 @@ def scalars(record: EpochRecord) -> dict[str, float]:
     named = {f"train/{name}": value for name, value in record.train.items()}
     named |= {f"eval/{name}": value for name, value in (record.eval or {}).items()}
     named |= {name: getattr(record, name) for name in _NUMBERS}
-    if record.device_memory is not None:
-        named["device_memory"] = record.device_memory
+    for name in ("device_memory", "core_share"):
+        if (value := getattr(record, name)) is not None:
+            named[name] = value
     return named
 
 
@@ -119,11 +125,13 @@ def parse_record(data: object) -> EpochRecord:
         raise OptionError(f"device_memory: expected bytes or null, found {_brief(memory)}")
     if missing := [name for name in _NUMBERS if name not in data]:
         raise OptionError(f"{missing[0]}: expected a number or null, found nothing")
+    core_share = _numbers("record", {"core_share": data.get("core_share")})["core_share"]
     return EpochRecord(
         epoch=epoch,
         train=_numbers("train", data.get("train")),
         eval=None if evaluated is None else _numbers("eval", evaluated),
         device_memory=memory,
+        core_share=None if math.isnan(core_share) else core_share,
         **_numbers("record", {name: data[name] for name in _NUMBERS}),
     )
 

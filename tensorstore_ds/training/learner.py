@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torchvision.transforms import v2
 
 from tensorstore_ds.errors import OptionError
+from tensorstore_ds.loading.collate import map_tensors
 from tensorstore_ds.training.options import Precision, TrainOptions, ViTOptions
 from tensorstore_ds.training.recipe import completed
 from tensorstore_ds.training.tasks import Batch, Classification, Sums, Task
@@ -90,6 +91,19 @@ class Learner:
             The loss and the task's sums, detached, not waited for.
         """
         images, targets = batch["image"], self.task.targets(batch)
+        loss, outputs, targets = self._gradients(images, targets, share=share, last=last)
+        with torch.no_grad():
+            return loss.detach(), self.task.sums(outputs.detach(), targets)
+
+    def rehearse(self, batch: Batch, share: float) -> None:
+        """Compute the gradients of a share of a batch, in (0, 1], and drop them, and all that were added up before."""
+        samples = max(1, round(share * len(batch["image"])))
+        parts = map_tensors((batch["image"], self.task.targets(batch)), lambda tensor: tensor[:samples])
+        self._gradients(*parts, share=1.0, last=True)
+        self.optimizer.zero_grad()
+
+    def _gradients(self, images: Tensor, targets: Any, *, share: float, last: bool) -> tuple[Tensor, Tensor, Any]:
+        """Add gradients to those that are there: the loss, the outputs, and the targets as they were blended."""
         if self._mix is not None:
             images, targets = self._mix(images, self._blendable(targets))
         with contextlib.nullcontext() if last or self._parallel is None else self._parallel.no_sync():
@@ -97,8 +111,7 @@ class Learner:
                 outputs = self._model(images)
             loss = self.task.loss(outputs, targets, label_smoothing=self.options.label_smoothing)
             torch.autograd.backward(self.scaler.scale(loss * share))
-        with torch.no_grad():
-            return loss.detach(), self.task.sums(outputs.detach(), targets)
+        return loss, outputs, targets
 
     def update(self) -> None:
         """Change the weights by the gradients, which are dropped."""

@@ -204,11 +204,11 @@ class TrainOptions:
         decides=False,
     )
     torch_threads: int | None = option(
-        "Number of threads that torch computes with on the CPU. They keep their cores busy while they wait: 1 is "
-        "faster where other processes need the cores.",
+        "Number of threads that torch computes with on the CPU. They wait for each other: if other processes use the "
+        "cores, fewer are faster. Results with another number differ in their last bits.",
         default=None,
         at_least=1,
-        shown="as torch decides",
+        shown="OMP_NUM_THREADS, else what is measured to be fastest, again when steps become slow",
         decides=False,
     )
     seed: int = option("Seed of weights, order and augmentation.", default=0, at_least=0, at_most=2**63 - 1)

@@ -84,6 +84,11 @@ class Reports:
         self.run, self.listeners, self._history = run, listeners, history
         self._looked = self._drawn = time.monotonic()
 
+    def note(self, line: str) -> None:
+        """Tell a line, if there is one."""
+        if line and self.run.ranks.first:
+            self.listeners.note(line)
+
     def progress(self) -> None:
         """Look at the loss twice a second, tell where the run is, and end it if the loss is no number."""
         run, position = self.run, self.run.position
@@ -111,6 +116,7 @@ class Reports:
                 metrics=metrics,
                 samples_per_second=rate * run.options.batch_size * run.ranks.size,
                 wait_share=position.wait_share,
+                core_share=position.core_share(run.ranks.device),
                 seconds_left=batches_left / rate,
                 device_memory=run.ranks.device_memory(),
             )
@@ -253,6 +259,7 @@ def _facts(run: Run) -> dict[str, Any]:
         "precision": run.learner.precision,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "ranks": run.ranks.size,
+        "torch_threads": run.threads.count,
         "residency": run.loader.residency,
         "train_samples": len(run.split),
         "eval_split": None if run.eval_split is None else run.eval_split.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -26,6 +27,7 @@ from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.process import Ranks, Stop, Tally
 from tensorstore_ds.training.recipe import completed
+from tensorstore_ds.training.torch_threads import TorchThreads
 
 
 @dataclass
@@ -37,6 +39,7 @@ class Position:
     start: int = 0  # samples of it that another number of ranks has done before
     seconds: float = 0.0  # spent on them
     wait: float = 0.0  # of these, spent on waiting for data
+    computed: float = 0.0  # of these, for which the training thread had a core
     tally: Tally = field(default_factory=Tally)  # their sums
 
     def copy(self) -> Position:
@@ -47,6 +50,11 @@ class Position:
     def wait_share(self) -> float:
         """Of the time, the share that was spent on waiting for data."""
         return self.wait / self.seconds if self.seconds else 0.0
+
+    def core_share(self, device: torch.device) -> float | None:
+        """Of the time of steps on a CPU, the share for which the training thread had a core; None on other devices."""
+        steps = self.seconds - self.wait
+        return min(1.0, self.computed / steps) if device.type == "cpu" and steps > 0 else None
 
 
 class Run:
@@ -93,6 +101,16 @@ class Run:
             self.vit, self.task, options, device=ranks.device, steps=steps, distributed=ranks.size > 1
         )
         self.position = Position()
+        on_cpu = ranks.device.type == "cpu" and ranks.size == 1 and not options.compile  # which compiles for a number
+        kept = None if self._loaded is None else self._loaded.state.get("torch_threads")
+        most = torch.get_num_threads()
+        #: The number of torch's threads.
+        self.threads = TorchThreads(
+            options.torch_threads or min(kept or most, most),
+            most,
+            measures=on_cpu and options.torch_threads is None and "OMP_NUM_THREADS" not in os.environ,
+            is_new=kept is None,
+        )
 
     @property
     def batches(self) -> int:
@@ -123,7 +141,9 @@ class Run:
         """Go on where `save` was called; raises whatever a state that is none makes torch stumble over."""
         self.learner.load_state_dict(state["learner"])
         ranks, start = state["ranks"], state.get("start", 0)
-        position = Position(state["epoch"], state["batch"], start, state["seconds"], state["wait"])
+        seconds, wait = state["seconds"], state["wait"]
+        computed = state.get("computed", seconds - wait)
+        position = Position(state["epoch"], state["batch"], start, seconds, wait, computed)
         batches, loader = self._batches(ranks, start), state["loader"]
         place = (position.epoch + 1, 0) if position.batch == batches else (position.epoch, position.batch)
         inside = (
@@ -131,7 +151,7 @@ class Run:
         )
         if not inside or self.learner.step < 0 or (loader["epoch"], loader["batch"]) != place:
             raise ValueError(f"batch {position.batch} of epoch {position.epoch}")
-        if not all(0 <= seconds < math.inf for seconds in (position.wait, position.seconds)):
+        if not all(0 <= spent < math.inf for spent in (wait, seconds, computed)):
             raise ValueError(f"{position.seconds} seconds")
         # The sums are of all ranks, and are added up over them again.
         sums = state["tally"] if self.ranks.first else {n: torch.zeros_like(v) for n, v in state["tally"].items()}
@@ -173,6 +193,7 @@ class Run:
             eval=None if evaluation is None else evaluation.metrics(self.task),
             samples_per_second=samples / position.seconds if position.seconds else 0.0,
             wait_share=position.wait_share,
+            core_share=position.core_share(self.ranks.device),
             device_memory=self.ranks.device_memory(),
         )
 
@@ -191,8 +212,9 @@ class Run:
     def save(self) -> None:
         """Write all that the run goes on with: the first rank does, with the sums of all."""
         position = self.position
-        state = {name: getattr(position, name) for name in ("epoch", "batch", "start", "seconds", "wait")}
+        state = {name: getattr(position, name) for name in ("epoch", "batch", "start", "seconds", "wait", "computed")}
         state |= {"tally": position.tally.over_ranks(self.ranks).sums, "ranks": self.ranks.size}
+        state["torch_threads"] = self.threads.count
         if self.ranks.first:
             loader = self.loader.state_dict()
             if position.batch < self.batches:  # it may have handed out batches of a step that was not finished

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 
 import torch
 
@@ -73,7 +74,7 @@ def train(
             run = Run(opened, given, group, user_path(out), resume=resume)
             given = run.options
             run.begin()
-            settings = torch_settings(run.learner.precision, given.torch_threads)
+            settings = torch_settings(run.learner.precision, run.threads.count)
             with settings, reporting(run, listeners or Listeners()) as reports:
                 run_epochs(run, stop, reports)
                 return reports.finish()
@@ -88,18 +89,21 @@ def train(
 
 def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
     """Train from where the run is to its end. Every rank goes through this loop; only the first one reports."""
-    options, learner, loader = run.options, run.learner, run.loader
+    options, learner, loader, threads = run.options, run.learner, run.loader, run.threads
     with run.interruptible(stop):
         while run.position.epoch < options.epochs:
             position = finished = run.position
-            began, waited = time.perf_counter() - position.seconds, loader.stats().wait - position.wait
+            began = _begun(run)
             for batch in loader if position.batch < run.batches else ():  # a checkpoint may be that of its last batch
                 place = position.start + position.batch
-                torch.manual_seed(torch_seeds(options.seed, position.epoch, place, run.ranks.rank)[0])
                 share, last = run.share_of_step(position.batch)
                 if position.batch % options.accumulate == 0:
                     finished = position.copy()
                 try:
+                    if threads.due and position.batch % options.accumulate == 0:
+                        reports.note(threads.measure(partial(learner.rehearse, batch)))
+                        began = _begun(run)  # that does not count
+                    torch.manual_seed(torch_seeds(options.seed, position.epoch, place, run.ranks.rank)[0])
                     loss, sums = learner.backward(batch, share=share, last=last)
                 except Interrupted:
                     run.position = finished
@@ -109,8 +113,10 @@ def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
                     learner.update()
                 position.tally.add(loss, len(batch["image"]), sums)
                 position.batch += 1
-                position.seconds = time.perf_counter() - began
-                position.wait = loader.stats().wait - waited
+                before = position.seconds - position.wait, position.computed
+                now = zip(_clocks(run), began, strict=True)
+                position.seconds, position.computed, position.wait = (clock - zero for clock, zero in now)
+                reports.note(threads.add(position.seconds - position.wait - before[0], position.computed - before[1]))
                 if last and position.batch < run.batches and (signal := run.ranks.any(stop.received)):
                     run.save()
                     raise run.stopped(signal)
@@ -119,6 +125,17 @@ def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
             evaluation = evaluate(run, stop)
             reports.epoch(run.record(evaluation), evaluation)
             run.position = Position(position.epoch + 1)
+
+
+def _clocks(run: Run) -> tuple[float, float, float]:
+    """Seconds: of the world, of the training thread on a core, and of waiting for data."""
+    return time.perf_counter(), time.thread_time(), run.loader.stats().wait
+
+
+def _begun(run: Run) -> list[float]:
+    """What the clocks showed when none of the position's time was spent."""
+    spent = run.position.seconds, run.position.computed, run.position.wait
+    return [clock - since for clock, since in zip(_clocks(run), spent, strict=True)]
 
 
 def evaluate(run: Run, stop: Stop) -> Tally | None:

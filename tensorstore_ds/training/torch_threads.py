@@ -1,0 +1,162 @@
+"""How many threads torch computes with on a CPU: measured, and measured again when steps become slow.
+
+Torch divides each operator among its threads, and waits for the last one. If other processes use the cores, one thread
+has to wait for a core, and all others wait for it: fewer threads are then several times faster.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from tensorstore_ds.words import duration, percent
+
+#: Another number of threads is chosen from this ratio on: less is not told from chance.
+QUICKER = 1.2
+#: Turns in which numbers of threads are compared, and the seconds for all of them in a training run.
+TURNS, SECONDS = 3, 2.0
+#: Batches before the first measurement; a batch is cut so that a step takes about this many seconds.
+FIRST_BATCHES, STEP_SECONDS = 2, 0.25
+#: A window of steps that is looked at: seconds and batches, at least.
+WINDOW_SECONDS, WINDOW_BATCHES = 5.0, 5
+#: Steps are slow from this multiple of the usual time on.
+SLOWER = 1.5
+#: The machine is busy if the training thread has a core for less than this share of its time.
+BUSY = 0.75
+#: Seconds from one measurement to the next: at least, and at most while there are fewer threads than at the beginning.
+PAUSE, LONGEST_PAUSE = 60.0, 600.0
+
+
+def time_threads(step: Callable[[], object], counts: Sequence[int], *, seconds: float) -> dict[int, float]:
+    """Seconds of a step by the number of torch's threads, the median over turns; the number is put back afterwards.
+
+    The numbers take turns, so that what else the machine does falls on all of them. There is one whole turn at least.
+    """
+    before, times = torch.get_num_threads(), {count: list[float]() for count in counts}
+    share, end = seconds / TURNS / len(counts), time.perf_counter() + seconds
+    try:
+        for turn in range(TURNS):
+            if turn and time.perf_counter() >= end:
+                break
+            for count in counts[:: -1 if turn % 2 else 1]:
+                torch.set_num_threads(count)
+                times[count].append(_seconds_of(step, share))
+    finally:
+        torch.set_num_threads(before)
+    return {count: statistics.median(each) for count, each in times.items()}
+
+
+def _seconds_of(step: Callable[[], object], seconds: float) -> float:
+    """The mean time of a step; the first one, which starts threads, does not count unless it takes all of the time."""
+    began = time.perf_counter()
+    step()
+    first = time.perf_counter() - began
+    if first >= seconds:
+        return first
+    began, steps = time.perf_counter(), 0
+    while not steps or time.perf_counter() - began < seconds - first:
+        step()
+        steps += 1
+    return (time.perf_counter() - began) / steps
+
+
+def quickest(times: dict[int, float], used: int) -> int:
+    """The number of threads to compute with: `used`, unless another one is `QUICKER`.
+
+    >>> quickest({2: 1.0, 1: 0.9}, 2), quickest({2: 1.0, 1: 0.3}, 2)
+    (2, 1)
+    """
+    best = min(times, key=times.__getitem__)
+    return best if times[used] >= QUICKER * times[best] else used
+
+
+def halves(count: int) -> list[int]:
+    """Numbers of threads to compare.
+
+    >>> halves(12)
+    [12, 6, 3, 1]
+    """
+    return [count, *halves(count // 2)] if count > 1 else [1]
+
+
+class TorchThreads:
+    """The number of torch's threads in a training run on a CPU.
+
+    `due` says that it is time to measure: after the first batches, when steps have become slower or the training thread
+    has no core for much of its time, and now and then while fewer threads compute than at the beginning.
+
+    Args:
+        count: threads to begin with.
+        most: threads to choose from.
+        measures: whether to measure at all.
+        is_new: whether to measure at the beginning. A run that goes on begins with the number of its checkpoint.
+    """
+
+    def __init__(self, count: int, most: int, *, measures: bool, is_new: bool = True) -> None:
+        self.count, self._most = count, most
+        self._measures = measures and most > 1
+        self._is_new, self._pause = is_new, PAUSE
+        self._measured = time.monotonic()
+        self._batches, self._batch_seconds = 0, STEP_SECONDS
+        self._usual: float | None = None
+        self._told = False
+        self._count, self._spent, self._computed = 0, 0.0, 0.0  # of a window: batches, seconds, seconds with a core
+        self.due = False  #: Whether to call `measure` before the next step.
+
+    def measure(self, step: Callable[[float], object]) -> str:
+        """Choose the number of threads: a line about it, or nothing if it stays.
+
+        Args:
+            step: one training step without an effect, on this share of a batch, in (0, 1].
+        """
+        share = min(1.0, STEP_SECONDS / self._batch_seconds)
+        times = time_threads(lambda: step(share), halves(self._most), seconds=SECONDS)
+        used, self.count = self.count, quickest(times, self.count)
+        torch.set_num_threads(self.count)
+        changed = self.count != used
+        self._pause = PAUSE if changed else min(LONGEST_PAUSE, 2 * self._pause)
+        self._measured, self._usual, self.due = time.monotonic(), None, False
+        self._begin_window()
+        if not changed:
+            return ""
+        threads = f"{self.count} thread{'s' if self.count > 1 else ''}"
+        gain = f"{times[used] / times[self.count]:.1f}x faster than with {used}"
+        return (
+            f"torch computes with {threads} from now on, {gain}: {duration(times[self.count])} instead of "
+            f"{duration(times[used])}. Choose a number with `torch_threads`"
+        )
+
+    def add(self, seconds: float, computed: float) -> str:
+        """Note a batch: the seconds of its step, and those for which the training thread had a core.
+
+        Returns:
+            A line about a machine that is busy, once; otherwise nothing.
+        """
+        self._batches += 1
+        self._batch_seconds = seconds
+        self._count, self._spent, self._computed = self._count + 1, self._spent + seconds, self._computed + computed
+        if self._is_new and self._batches >= FIRST_BATCHES:
+            self._is_new, self.due = False, self._measures
+        if self._count < WINDOW_BATCHES or self._spent < WINDOW_SECONDS:
+            return ""
+        mean, core_share = self._spent / self._count, self._computed / self._spent
+        self._begin_window()
+        slow = self._usual is not None and mean > SLOWER * self._usual
+        self._usual = mean if self._usual is None else min(self._usual, mean)
+        since = time.monotonic() - self._measured
+        wanted = slow or (core_share < BUSY and self.count > 1)
+        again = self.count < self._most and since >= LONGEST_PAUSE
+        self.due = self.due or (self._measures and ((wanted and since >= self._pause) or again))
+        if core_share >= BUSY or self._told or self.due:
+            return ""
+        self._told = True
+        return (
+            f"this machine is busy: training has a core for {percent(core_share)} of the time of its steps. "
+            "tsds doctor measures what it gets"
+        )
+
+    def _begin_window(self) -> None:
+        self._count, self._spent, self._computed = 0, 0.0, 0.0  # batches, seconds, seconds with a core

@@ -1,0 +1,137 @@
+"""The number of torch's threads: compared by steps whose time depends on it, and again when steps become slow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tensorstore_ds as tsds
+from stores import store_of
+from tensorstore_ds.training import torch_threads
+from tensorstore_ds.training.checkpoint import load
+from tensorstore_ds.training.torch_threads import TorchThreads, halves, quickest, time_threads
+
+
+@pytest.fixture(autouse=True)
+def threads_kept() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def step(seconds: Callable[[int], float]) -> Callable[..., None]:
+    """One that takes a time that depends on the number of torch's threads."""
+    return lambda *_: time.sleep(seconds(torch.get_num_threads()))
+
+
+def test_the_times_of_steps() -> None:
+    torch.set_num_threads(3)
+    times = time_threads(step(lambda n: 0.02 * n * n), halves(4), seconds=0.3)
+    assert list(times) == [4, 2, 1] and torch.get_num_threads() == 3
+    assert all(seconds >= 0.02 * n * n for n, seconds in times.items())
+    assert quickest(times, 4) == 1
+
+
+def test_the_number_stays_unless_another_one_is_clearly_quicker() -> None:
+    assert quickest({4: 1.0, 2: 0.95, 1: 0.9}, 4) == 4
+    assert quickest({4: 1.0, 2: 0.5, 1: 0.9}, 4) == 2
+    assert quickest({4: 0.5, 2: 1.0, 1: 2.0}, 1) == 4
+
+
+def test_when_a_run_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_threads, "SECONDS", 0.3)
+    monkeypatch.setattr(torch_threads, "PAUSE", 0.0)
+    threads = TorchThreads(2, 2, measures=True)
+    shares: list[float] = []
+    assert not threads.due
+    for _ in range(2):
+        assert threads.add(0.5, 0.5) == ""
+    assert threads.due
+
+    def crowded(share: float) -> None:
+        shares.append(share)
+        time.sleep(0.05 if torch.get_num_threads() == 2 else 0.001)
+
+    line = threads.measure(crowded)
+    assert threads.count == torch.get_num_threads() == 1 and not threads.due
+    assert line.startswith("torch computes with 1 thread from now on, ") and "`torch_threads`" in line
+    assert set(shares) == {0.5}  # a step of 0.25 s
+    for _ in range(20):
+        assert threads.add(1.0, 1.0) == ""
+    assert not threads.due
+    for _ in range(5):
+        threads.add(2.0, 2.0)
+    assert threads.due  # steps have become slow
+    assert threads.measure(step(lambda n: 0.01)) == "" and threads.count == 1
+
+
+def test_a_machine_that_is_busy_is_named_once() -> None:
+    threads = TorchThreads(1, 1, measures=True)
+    lines = [threads.add(1.0, 0.4) for _ in range(20)]
+    assert [line for line in lines if line] == [
+        "this machine is busy: training has a core for 40 % of the time of its steps. tsds doctor measures what it gets"
+    ]
+    assert not threads.due  # there are no others to choose from
+    calm = TorchThreads(4, 4, measures=False)
+    assert not any(calm.add(1.0, 0.99) for _ in range(20)) and not calm.due
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    samples = [{"image": rng.integers(0, 256, (12, 12, 1), np.uint8), "label": i % 3} for i in range(48)]
+    return store_of(tmp_path_factory.mktemp("d") / "s.tsds", samples, ["a", "b", "c"]).path
+
+
+@pytest.mark.parametrize("more", [{}, {"accumulate": 2, "dropout": 0.2, "mix": "mixup", "ema": 0.9}], ids=["", "all"])
+def test_measuring_changes_no_result(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, object]
+) -> None:
+    """A run that chose its threads has the bits of one that was given them."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(torch_threads, "SECONDS", 0.05)
+    measured = []
+    monkeypatch.setattr(
+        torch_threads, "time_threads", lambda *a, **k: measured.append(time_threads(*a, **k)) or {2: 1}
+    )  # it stays
+    weights = {}
+    for name, given in (("measured", None), ("given", 2)):
+        torch.set_num_threads(2)
+        options = tsds.TrainOptions(
+            model="seed",
+            epochs=1,
+            batch_size=8,
+            image_size=(12, 12),
+            patch_size=4,
+            width=16,
+            depth=1,
+            heads=2,
+            mlp_width=16,
+            torch_threads=given,
+            **more,  # type: ignore[arg-type]
+        )
+        tsds.train(store, options, out=tmp_path / name)
+        state = load(tmp_path / name / "last.pt")[1]
+        assert state["torch_threads"] == 2
+        weights[name] = state["learner"]["model"]
+    assert [sorted(times) for times in measured] == [[1, 2]]
+    assert all(torch.equal(value, weights["given"][key]) for key, value in weights["measured"].items())
+
+
+def test_a_run_goes_on_with_the_number_of_its_checkpoint(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = tsds.TrainOptions(model="seed", epochs=1, batch_size=8, depth=1, torch_threads=2)
+    tsds.train(store, options, out=tmp_path / "run")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    torch.set_num_threads(3)
+    seen: list[int] = []
+    listeners = tsds.Listeners(epoch=lambda _: seen.append(torch.get_num_threads()))
+    options = tsds.TrainOptions(model="seed", epochs=1, batch_size=8, depth=1)
+    tsds.train(store, options, out=tmp_path / "run", resume=True, listeners=listeners)
+    assert seen == [2] and torch.get_num_threads() == 3
