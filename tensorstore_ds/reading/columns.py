@@ -95,10 +95,14 @@ class Column:
         Raises:
             FormatError, RemoteError, OutputError: see `tensorstore_ds.open`.
         """
-        if not self._is_remote or not len(starts):
+        if not self._is_remote:
+            return
+        some = starts < stops  # a row of a table may be empty, and so may all of them
+        starts, stops = starts[some], stops[some]
+        if not len(starts):
             return
         first = self._starts.searchsorted(starts, "right") - 1
-        last = np.maximum(first, self._starts.searchsorted(stops, "left") - 1)
+        last = self._starts.searchsorted(stops, "left") - 1
 
         def fetch(shard: int) -> None:
             part, begin = self.part(shard), self._edges[shard]

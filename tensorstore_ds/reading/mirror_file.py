@@ -293,6 +293,7 @@ class MirroredFile:
                     part = self._read(start, stop)
                     if not self._is_sound(chunk, part):
                         self._home.check_root()
+                        self._have[-1] = 0  # or the checksums are wrong: fetched again next time
                         message = f"chunk {chunk} does not agree with its checksum, fetched twice from {self._url}."
                         raise FormatError(Problem(self._name, "checksum", message), self._advice)
                 self._write(part, start)

@@ -2,7 +2,8 @@
 
 Credentials are those that obstore and huggingface_hub find by themselves, in the environment or on the machine. They
 are never asked for here, never kept, and never part of a message. They are sent to the host of the URL alone: a
-redirect to another host does not take them along, and one from https to http is refused.
+redirect to another host does not take them along, and one from https to http is refused. A URL with a query is read by
+`signed_web`, since obstore would send the query along.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from tensorstore_ds import words
 from tensorstore_ds.errors import OptionError, RemoteError, StoreExistsError
+from tensorstore_ds.remote.signed_web import SignedWeb
 
 #: What a URL may begin with.
 SCHEMES = ("s3", "gs", "az", "https", "http", "hf", "file")
@@ -94,7 +96,8 @@ class Location:
         import obstore
 
         try:
-            meta = obstore.head(self._store, name)
+            store = self._store
+            meta = store.get(name, {"head": True}).meta if isinstance(store, SignedWeb) else obstore.head(store, name)
         except FileNotFoundError:
             return None
         except Exception as error:
@@ -103,10 +106,9 @@ class Location:
 
     def find_recorded(self, name: str) -> Found | None:
         """As `find`, with the SHA-256 that `write` has recorded, where the place keeps one."""
-        import obstore
 
         try:
-            result = obstore.get(self._store, name, options={"head": True})
+            result = _get(self._store, name, head=True)
             record = result.attributes.get(_RECORD)
         except FileNotFoundError:
             return None
@@ -125,11 +127,9 @@ class Location:
 
     def read_found(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
         """As `read`, and what the file is that they come from."""
-        import obstore
 
-        options: Any = {"range": (start, stop), **({"if_match": etag} if etag else {})}
         try:
-            result = obstore.get(self._store, name, options=options)
+            result = _get(self._store, name, range=(start, stop), **({"if_match": etag} if etag else {}))
             begin, end = result.range
             found = Found(result.meta["size"], result.meta["e_tag"])
             data = memoryview(result.bytes())
@@ -148,10 +148,9 @@ class Location:
         Raises:
             RemoteError: as of `read`; its reason is ``no-ranges`` if the server sends whole files alone.
         """
-        import obstore
 
         try:
-            result = obstore.get(self._store, name, options={"range": (start, stop)})
+            result = _get(self._store, name, range=(start, stop))
             if result.range != (start, stop):
                 raise self._wrong(name, start, stop, *result.range)
             yield from self._exactly(name, result, start, stop)
@@ -162,10 +161,9 @@ class Location:
 
     def whole(self, name: str, nbytes: int) -> Iterator[memoryview]:
         """A file of `nbytes` bytes as it arrives, from a server that does not answer ranges; raises `RemoteError`."""
-        import obstore
 
         try:
-            result = obstore.get(self._open(_WHOLE_TIMEOUT), name)
+            result = _get(self._open(_WHOLE_TIMEOUT), name)
             if result.meta["size"] != nbytes:
                 raise self._wrong(name, 0, nbytes, 0, result.meta["size"])
             yield from self._exactly(name, result, 0, nbytes)
@@ -193,10 +191,9 @@ class Location:
 
     def read_all(self, name: str, limit: int) -> tuple[bytes, str | None]:
         """A file of at most `limit` bytes, and its version; raises `RemoteError`."""
-        import obstore
 
         try:
-            result = obstore.get(self._store, name)
+            result = _get(self._store, name)
             if result.meta["size"] > limit:
                 raise RemoteError(f"{self.url}/{name}: expected at most {limit} bytes, found {result.meta['size']}.")
             return bytes(result.bytes()), result.meta["e_tag"]
@@ -285,7 +282,8 @@ class Location:
         if refused or number in ("401", "403"):
             return RemoteError(f"{where}: access is refused. Check the credentials, and what they allow.", "refused")
         if "BadScheme" in text:
-            return RemoteError(f"{where}: the server redirects from https to http, which is refused.", "refused")
+            what = "the server redirects to another protocol, such as from https to http, which is refused"
+            return RemoteError(f"{where}: {what}. Use the URL to which it redirects, if you trust it.", "refused")
         what = f"the server answers {status[0]}" if status else "the server cannot be reached, or does not answer"
         return RemoteError(f"{where}: {what}. Check the URL and the network, and try again.", "unreachable")
 
@@ -308,6 +306,14 @@ class _Parts:
         except BaseException as error:
             self.error = error
             raise
+
+
+def _get(store: Any, name: str, **options: Any) -> Any:
+    if isinstance(store, SignedWeb):
+        return store.get(name, options)
+    import obstore
+
+    return obstore.get(store, name, options=options)  # type: ignore[arg-type]
 
 
 def _open(url: str, timeout: str) -> Any:
@@ -349,7 +355,14 @@ def _without_user(url: str) -> tuple[str, dict[str, str]]:
 def _open_web(url: str, headers: Mapping[str, str], timeout: str) -> Any:
     from obstore import store
 
+    if urlsplit(url).query:
+        return SignedWeb(url, headers, (_seconds(WAIT["read_timeout"]), _seconds(timeout)), RETRY["max_retries"])
     options: Any = {**WAIT, "timeout": timeout, "allow_http": urlsplit(url).scheme.lower() == "http"}
     if headers:
         options["default_headers"] = dict(headers)
     return store.HTTPStore.from_url(url, client_options=options, retry_config=RETRY)  # type: ignore[arg-type]
+
+
+def _seconds(text: str) -> float:
+    """What a time such as ``10m`` is."""
+    return float(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]]

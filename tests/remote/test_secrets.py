@@ -107,7 +107,7 @@ def test_a_redirect_to_http_is_refused(web: str, store: tsds.Store, tmp_path: Pa
             tsds.pull(f"https://localhost:{server.server_port}/s.tsds", tmp_path / "p.tsds")
         server.shutdown()
         thread.join()
-    assert "redirects from https to http, which is refused" in str(caught.value)
+    assert "from https to http, which is refused. Use the URL to which it redirects" in str(caught.value)
 
 
 def trust(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,145 @@
+"""Files by a URL with a query, such as a signature: read with Python's own client.
+
+obstore's client tells the host to which it is redirected where it was before, with the query (the header Referer), and
+has no option against that. This one sends no such header, and what is secret goes to the host of the URL alone.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlsplit, urlunsplit
+
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_PAUSE = 0.2  # seconds before the second attempt, and twice as long before each further one
+_BUSY = (429, 500, 502, 503, 504)
+
+
+Span = tuple[int, int]
+
+
+@dataclass
+class Answer:
+    """What a server sends, in the form of obstore's `GetResult`.
+
+    Attributes:
+        range: [first, stop) of the bytes.
+        meta: ``size`` of the file and its ``e_tag``.
+        attributes: none.
+    """
+
+    range: Span
+    meta: Mapping[str, Any]
+    _response: http.client.HTTPResponse
+    _deadline: float
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    def stream(self, min_chunk_size: int) -> Iterator[bytes]:
+        """As it arrives, in pieces."""
+        missing = self.range[1] - self.range[0]
+        with self._response as response:
+            while piece := response.read1(min_chunk_size):
+                missing -= len(piece)
+                yield piece
+                if time.monotonic() > self._deadline:
+                    raise TimeoutError("the answer takes too long")
+        if missing:
+            raise OSError("the answer has another length than was announced")
+
+    def bytes(self) -> bytes:
+        """All of it."""
+        return b"".join(self.stream(1024**2))
+
+
+class SignedWeb:
+    """A folder by a URL of http or https with a query, which goes with each request.
+
+    Args:
+        url: without a user.
+        headers: for the host of the URL.
+        seconds: to wait for a server that is silent, and for a whole answer.
+        retries: after an answer that may pass.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], seconds: tuple[float, float], retries: int) -> None:
+        self._url, self._headers = urlsplit(url), headers
+        self._silence, self._seconds = seconds
+        self._retries = retries
+        self._opener = urllib.request.build_opener(_Redirects)
+
+    def get(self, name: str, options: Mapping[str, Any]) -> Answer:
+        """As `obstore.get`, with the options ``range``, ``if_match`` and ``head``."""
+        headers = {"accept-encoding": "identity"}
+        if "range" in options:
+            headers["range"] = f"bytes={options['range'][0]}-{options['range'][1] - 1}"
+        if "if_match" in options:
+            headers["if-match"] = options["if_match"]
+        path = f"{self._url.path.rstrip('/')}/{quote(name)}"
+        url = urlunsplit(self._url._replace(path=path, fragment=""))
+        request = urllib.request.Request(url, headers=headers, method="HEAD" if options.get("head") else "GET")  # noqa: S310
+        for header, value in self._headers.items():
+            request.add_unredirected_header(header, value)
+        deadline = time.monotonic() + self._seconds
+        response = self._retried(lambda: self._opener.open(request, timeout=self._silence))
+        length = response.headers.get("content-length", "")
+        if not length.isdecimal():
+            response.close()
+            raise OSError("an answer without its length")
+        size = int(length)
+        span = (0, size)
+        if "range" in options:
+            found = _RANGE.fullmatch(response.headers.get("content-range", ""))
+            if response.status != 206 or found is None:
+                response.close()
+                raise OSError("a non-partial answer")
+            span, size = (int(found[1]), int(found[2]) + 1), int(found[3])
+        return Answer(span, {"size": size, "e_tag": response.headers.get("etag")}, response, deadline)
+
+    def _retried(self, ask: Callable[[], Any]) -> Any:
+        for attempt in range(self._retries + 1):
+            try:
+                return ask()
+            except urllib.error.HTTPError as error:
+                error.close()
+                if error.code in _BUSY and attempt < self._retries:
+                    time.sleep(_PAUSE * 2**attempt)
+                    continue
+                raise _of_status(error.code) from None
+            except (OSError, http.client.HTTPException):
+                if attempt == self._retries:
+                    raise
+                time.sleep(_PAUSE * 2**attempt)
+        raise AssertionError
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, but from https to anything else; what is secret goes along on the same host alone."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        before, after = urlsplit(req.full_url), urlsplit(newurl)
+        if after.scheme not in ("https", before.scheme):
+            fp.close()
+            raise ValueError("BadScheme")
+        found = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if found is not None and (before.scheme, before.netloc) == (after.scheme, after.netloc):
+            found.unredirected_hdrs.update(req.unredirected_hdrs)
+        return found
+
+
+def _of_status(status: int) -> Exception:
+    """As obstore raises it."""
+    from obstore.exceptions import PreconditionError
+
+    if status in (404, 410):
+        return FileNotFoundError()
+    if status == 412:
+        return PreconditionError()
+    return OSError(f"{status} {http.client.responses.get(status, 'Unknown').title()}")

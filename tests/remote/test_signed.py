@@ -1,0 +1,113 @@
+"""A URL with a signature is read from the host that it names, and no other host learns the signature."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorstore_ds as tsds
+from remote.fault_proxy import Fault, Proxy, proxy_for
+from remote.servers_mirror import faulty_server
+from stores import contents
+from tensorstore_ds.reading import mirror
+
+SIGNATURE = "X-Amz-Signature=very-secret"
+
+
+@pytest.fixture
+def two(store: tsds.Store) -> Iterator[tuple[Proxy, Proxy]]:
+    """Two servers of the same stores, by different names."""
+    with faulty_server(store.path.parent) as server, proxy_for(server.url) as first, proxy_for(server.url) as second:
+        yield first, second
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TSDS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(mirror, "SMALL_NBYTES", 0)
+
+
+def elsewhere(first: Proxy, second: Proxy, store: tsds.Store) -> None:
+    """Let the first server redirect every file to the second, by another name."""
+    host = second.url.replace("127.0.0.1", "localhost")
+    for path in contents(store.path):
+        first.faults.append(Fault("redirect", f"/s.tsds/{path}?", target=f"{host}/s.tsds/{path}"))
+
+
+@pytest.mark.parametrize("user", ["", "me:pass-word@"])
+@pytest.mark.parametrize("how", ["open", "pull", "copy"])
+def test_a_redirect_tells_no_other_host(
+    two: tuple[Proxy, Proxy], store: tsds.Store, tmp_path: Path, how: str, user: str
+) -> None:
+    first, second = two
+    url = first.url.replace("http://", f"http://{user}") + f"/s.tsds?{SIGNATURE}"
+    elsewhere(first, second, store)
+    out = tmp_path / "out.tsds"
+    if how == "open":
+        found = tsds.open(url)["train"].column("image").take(range(9))
+        assert np.array_equal(found, store["train"].column("image").take(range(9)))
+    else:
+        getattr(tsds, how)(url, out)
+        assert contents(out) == contents(store.path)
+    assert second.requests
+    for secret in ("very-secret", "pass-word", "bWU6", "referer"):
+        assert secret not in str(second.requests).lower().replace("bwu6", "bWU6")
+    assert all(path.endswith(f"?{SIGNATURE}") for _, path, _ in first.requests)
+    if user:
+        assert {headers.get("authorization") for _, _, headers in first.requests} == {"Basic bWU6cGFzcy13b3Jk"}
+
+
+def test_a_redirect_on_the_same_host_takes_all_along(
+    two: tuple[Proxy, Proxy], store: tsds.Store, tmp_path: Path
+) -> None:
+    first, _ = two
+    target = f"{first.url}/s.tsds/zarr.json?{SIGNATURE}&again=1"
+    first.faults.append(Fault("redirect", "/s.tsds/zarr.json?", target=target, times=1))
+    tsds.pull(first.url.replace("http://", "http://me:pass-word@") + f"/s.tsds?{SIGNATURE}", tmp_path / "out.tsds")
+    assert [path for _, path, _ in first.requests[:2]] == [f"/s.tsds/zarr.json?{SIGNATURE}", target[len(first.url) :]]
+    assert {headers.get("authorization") for _, _, headers in first.requests} == {"Basic bWU6cGFzcy13b3Jk"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (Fault("status", "", status=403), "access is refused"),
+        (Fault("status", "", status=404), "not a store"),
+        (Fault("status", "", status=500), "the server answers 500"),
+        (Fault("cut", "", nbytes=5), "the server cannot be reached"),
+        (Fault("stall", "", nbytes=5), "the server cannot be reached"),
+        (Fault("redirect", "", target="ftp://localhost/x"), "redirect"),
+        (Fault("redirect", "", target="file:///etc/passwd"), "cannot be reached"),
+        (Fault("redirect", "", target="/s.tsds/zarr.json?loop"), "cannot be reached"),
+    ],
+)
+def test_what_fails_is_one_line(two: tuple[Proxy, Proxy], fault: Fault, says: str, impatient: None) -> None:
+    first, _ = two
+    first.faults.append(fault)
+    with pytest.raises((tsds.RemoteError, tsds.FormatError), match=says) as caught:
+        tsds.open(f"{first.url}/s.tsds?{SIGNATURE}")
+    assert "very-secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["status", "cut", "flip"])
+def test_a_fault_that_passes_is_not_noticed(two: tuple[Proxy, Proxy], store: tsds.Store, kind: str) -> None:
+    first, _ = two
+    column = tsds.open(f"{first.url}/s.tsds?{SIGNATURE}")["train"].column("image")
+    column.take([0])
+    first.faults.append(Fault(kind, "image/c/", times=1))
+    rows = range(len(column))
+    assert np.array_equal(column.take(rows), store["train"].column("image").take(rows))
+    assert first.next_fault("image/c/") is None
+
+
+def test_another_store_in_its_place_is_noticed(two: tuple[Proxy, Proxy], store: tsds.Store) -> None:
+    first, _ = two
+    opened = tsds.open(f"{first.url}/s.tsds?{SIGNATURE}")["train"].column("image")
+    opened.take([0])
+    first.faults.append(Fault("status", "image/c/", status=412))
+    with pytest.raises(tsds.RemoteError, match="Open the store again"):
+        opened.take([len(opened) // 3])
