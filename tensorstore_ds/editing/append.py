@@ -351,7 +351,7 @@ class _Chosen(Source):
 
     def __init__(self, source: Source, contents: Contents) -> None:
         super().__init__(source.path, source.options)
-        self.name = source.name  # type: ignore[misc]  # of the format that it has
+        self.name = source.name
         self.images = source.images
         self.has_parts = source.has_parts
         self._source, self._contents = source, contents

@@ -126,9 +126,9 @@ class InPlace:
                 shards.append(shard)
                 self._advance(shard.rows)
             first += shard.rows
-        if piece := self._added(name):
-            most = max(shard.rows for shard in piece.store.manifest.splits[name].shards)
-            for group in shards_of([piece], max(1, most)):
+        if added := self._added(name):
+            most = max(shard.rows for shard in added.store.manifest.splits[name].shards)
+            for group in shards_of([added], max(1, most)):
                 shards.append(self._write(name, len(shards), free, group, {}))
                 free += 1
         return SplitEntry(tuple(shards), self._statistics(name, before), tuple(gone))
@@ -175,8 +175,8 @@ class InPlace:
         if before.rows and (taken or self._reshaped):
             again = {n: f for n, f in counted.items() if n != image or n in taken}
             sums = Statistics()
-            for each, own in again.items():
-                sums.add(count_rows(list(self._pieces(name, each, 0, before.rows)), {each: own}))
+            for each in again:
+                sums.add(count_rows(list(self._pieces(name, each, 0, before.rows)), {each: again[each]}))
             channels = known.get("channels")
             if image in taken and image not in again:
                 channels = pooled_channels(list(self._pieces(name, image, 0, before.rows)))
