@@ -324,7 +324,7 @@ def test_put_together(tmp_path: Path) -> None:
 def test_stores_that_do_not_fit_together(tmp_path: Path) -> None:
     one = store(tmp_path / "a.tsds", 3)
     store_of(tmp_path / "b.tsds", [(np.zeros((9, 9, 3), np.uint8), 0)], CLASSES)
-    with pytest.raises(tsds.OptionError, match=r"b\.tsds: expected the same fields as in .*a\.tsds"):
+    with pytest.raises(tsds.OptionError, match=r"b\.tsds: expected image to be "):
         tsds.merge_stores([one.path, tmp_path / "b.tsds"], tmp_path / "c.tsds")
     with pytest.raises(tsds.OptionError, match="expected two stores or more"):
         tsds.merge_stores([one.path], tmp_path / "c.tsds")
@@ -415,7 +415,7 @@ def test_licenses_that_differ(tmp_path: Path) -> None:
     """Neither is noted, and that is told."""
     paths = [store(tmp_path / f"{name}.tsds", 3, license=name).path for name in ("MIT", "CC-BY-4.0")]
     notes = tsds.merge_stores(paths, tmp_path / "c.tsds").notes
-    assert len(notes) == 1 and "license (MIT; CC-BY-4.0)" in notes[0]
+    assert [note for note in notes if "license" in note] == [notes[-1]] and "license (MIT; CC-BY-4.0)" in notes[-1]
     assert tsds.open(tmp_path / "c.tsds").manifest.license is None
     tsds.merge_stores([paths[0], paths[0]], tmp_path / "d.tsds")
     assert tsds.open(tmp_path / "d.tsds").manifest.license == "MIT"
@@ -440,7 +440,8 @@ def test_the_commands(tmp_path: Path) -> None:
     for i, (words, count) in enumerate(runs):
         out = tmp_path / f"{i}.tsds"
         done = command(*(out if word == "OUT" else word for word in words))
-        assert (done.exit_code, done.stderr) == (0, ""), words
+        note = "30 keys are in several stores" if words[0] == "merge" else ""
+        assert done.exit_code == 0 and note in done.stderr and bool(done.stderr) == bool(note), words
         assert done.stdout.startswith(f"{out}  {count} samples, ")
         made = tsds.open(out)
         assert sum(len(made[name]) for name in made) == count

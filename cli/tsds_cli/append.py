@@ -27,7 +27,7 @@ from tsds_cli.options import json_option, path_argument
 @dry_run_option
 @json_option
 @click.pass_context
-def append(ctx: click.Context, store: Path, source: Path, as_json: bool, **given: Any) -> None:
+def append(ctx: click.Context, /, store: Path, source: Path, as_json: bool, **given: Any) -> None:
     """Convert the data set SRC, and append its samples to a STORE.
 
     Samples that the store has already are left out: SRC may be the folder that it was made of, which has grown. A

@@ -46,10 +46,15 @@ def grown(
         done.append(change(store, source, **changes, **progress))
         return done[-1]
 
-    made(store, as_json, run, again="the same command goes on, unless all was done", told=lambda: _tell(done[-1]))
+    def told() -> None:
+        _tell(done[-1], is_update=given.get("update", True))
+        if given["dry_run"]:
+            text.echo("dry run: nothing was changed")
+
+    made(store, as_json, run, again="the same command goes on, unless all was done", told=told)
 
 
-def _tell(summary: GrowthSummary) -> None:
+def _tell(summary: GrowthSummary, *, is_update: bool) -> None:
     if summary.added:
         text.echo(f"appended: {_named(summary.added)}")
     if summary.updated:
@@ -64,7 +69,7 @@ def _tell(summary: GrowthSummary) -> None:
     ):
         if keys:
             text.echo(f"{what}: {_named(keys)}")
-    if summary.only_in_store:
+    if summary.only_in_store and is_update:
         text.echo(f"kept: {text.count(summary.only_in_store, 'sample')} that SRC lacks")
     if summary.skipped:
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in summary.skipped.items())

@@ -146,12 +146,16 @@ def with_flags(message: str, parameters: Mapping[str, click.Parameter]) -> str:
     >>> flags = {"on_error": click.Option(["--on-error"]), "train": click.Option(["--train/--no-train"])}
     >>> with_flags('Pass `on_error="skip"` or `train=False`, `other`.', flags)
     'Pass --on-error skip or --no-train, `other`.'
+    >>> with_flags("Pass `size=(480, 640)`.", {"size": click.Option(["--size"])})
+    'Pass --size 480x640.'
     """
 
     def flag(match: re.Match[str]) -> str:
         parameter, value = parameters.get(match[1]), match[2] and match[2].strip('"')
         if parameter is None:
             return match[0]
+        if value and (pair := re.fullmatch(r"\((\d+), (\d+)\)", value)):  # a size
+            value = f"{pair[1]}x{pair[2]}"
         if isinstance(parameter, click.Argument):
             return parameter.human_readable_name
         if value == "False" and parameter.secondary_opts:

@@ -19,7 +19,7 @@ from tsds_cli.options import json_option, path_argument
 @dry_run_option
 @json_option
 @click.pass_context
-def update(ctx: click.Context, store: Path, source: Path, as_json: bool, **given: Any) -> None:
+def update(ctx: click.Context, /, store: Path, source: Path, as_json: bool, **given: Any) -> None:
     """Take what has changed in the data set SRC into a STORE.
 
     Labels, boxes, keypoints, captions, masks and images of samples with the same keys are replaced where they differ.

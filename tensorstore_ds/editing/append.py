@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
-
-import numpy as np
 
 from tensorstore_ds import words
 from tensorstore_ds.archives import decompressing
@@ -25,7 +25,7 @@ from tensorstore_ds.editing.edit import joined_stores
 from tensorstore_ds.editing.in_place import Changes, InPlace, Place, remove_leftovers
 from tensorstore_ds.errors import ConversionError, OptionError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE
-from tensorstore_ds.format.joining import JoinedFields
+from tensorstore_ds.format.joining import JoinedFields, Numbers
 from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, RaggedImageField, RawImageField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.options import declarations, with_changes
@@ -170,19 +170,23 @@ class _Growing:
                     self._note(f"the store was made with `{name}`, and new samples are not.")
             check_apart(source, path)
             known = _Known(opened)
-            chosen = _Chosen(open_any(source, options), known, adds=self.adds, compares=self.compares)
-            if not chosen.count:
-                return self._summary(opened, chosen, _Found())
+            listed = _Listed(open_any(source, options), known)
             image = opened.manifest.fields["image"]
             like = image if isinstance(image, RaggedImageField) else None
             work = WorkFolder(path.with_name(f"{path.name}.append"))
+            wanted = {"known": listed.known if self.compares else [], "new": listed.new if self.adds else []}
+            if not any(wanted.values()):
+                return self._summary(opened, listed, _Found())
             with closing(work):
                 try:
                     work.open(os.urandom(8).hex())
-                    work.remove_all_but({"new.partial"})
-                    converted = convert_source(chosen, work.path / "new", options, self.notify, like=like)
-                    new = open_store(work.path / "new")
-                    summary = self._change(opened, new, converted, chosen, known, one_line(chosen.path.name))
+                    work.remove_all_but({f"{name}.partial" for name in wanted})
+                    converted: dict[str, Summary] = {}
+                    for name in [name for name in wanted if wanted[name]]:
+                        own = options if name == "new" else replace(options, split=None, split_by=None)
+                        chosen = listed.chosen(wanted[name])
+                        converted[name] = convert_source(chosen, work.path / name, own, self.notify, like=like)
+                    summary = self._change(opened, converted, listed, known, one_line(listed.source.path.name))
                     try:
                         work.remove()
                     except OSError as error:
@@ -191,39 +195,42 @@ class _Growing:
                         summary = replace(summary, notes=(*summary.notes, note))
                     return summary
                 except BaseException:
-                    is_begun = (work.path / "new.partial").exists()  # finished shards, from which the same call goes on
+                    # finished shards, from which the same call goes on
+                    is_begun = any((work.path / f"{name}.partial").exists() for name in wanted)
                     if work.is_in_place() and not is_begun:
                         with suppress(OSError):  # what stopped the call is said; the next one removes this folder
                             work.remove()
                     raise
 
     def _change(
-        self, store: Store, new: Store, converted: Summary, chosen: _Chosen, known: _Known, source: str
+        self, store: Store, converted: Mapping[str, Summary], listed: _Listed, known: _Known, source: str
     ) -> GrowthSummary:
-        """Compare samples of a store, converted just now, with those of the other, and change that."""
-        joined = _joined(store, new, source)
-        found = _found(store, new, joined, known)
+        """Compare samples that were converted just now with those of a store, and change that."""
+        others = {name: open_store(each.path) for name, each in converted.items()}
+        joined = _joined([store, *others.values()], source)
+        numbers = dict(zip(others, joined.numbers[1:], strict=True))
+        sources = {name: (others[name], numbers[name]) for name in others}
+        found = _found((store, joined.numbers[0]), sources, known)
         if found.differing and not self.updates:
             raise _taken(source, found)
-        for each in converted.notes:
+        for each in [note for summary in converted.values() for note in summary.notes]:
             found.notes[each] = None
-        reshapes = joined.fields.keys() - store.manifest.fields.keys() or any(
-            field.arrays != store.manifest.fields[name].arrays for name, field in joined.fields.items()
-        )
+        own = store.manifest.fields
+        reshapes = any(name not in own or own[name].arrays != each.arrays for name, each in joined.fields.items())
         if found.changes.is_empty and not (self.updates and reshapes):
-            return self._summary(store, chosen, found, converted)
+            return self._summary(store, listed, found, converted)
         for note in joined.notes:
             self._note(note)
             found.notes[note] = None
         if self.dry_run:
-            return self._summary(store, chosen, found, converted)
+            return self._summary(store, listed, found, converted)
         step = {
             "command": "append" if self.adds else "update",
             "source": source,
             "rows": {name: len(rows) for name, rows in found.changes.added.items()},
             **({"updated": found.counts()} if self.updates else {}),
         }
-        manifest = InPlace(store, new, joined, found.changes, self.notify).run(step)
+        manifest = InPlace((store, joined.numbers[0]), sources, joined.fields, found.changes, self.notify).run(step)
         replaced = sum(
             shard.nbytes
             for name, split in store.manifest.splits.items()
@@ -236,23 +243,31 @@ class _Growing:
             self._note(note)
             found.notes[note] = None
         rows = {name: entry.rows for name, entry in manifest.splits.items()}
-        return replace(self._summary(store, chosen, found, converted), rows=rows, nbytes=manifest.nbytes)
+        return replace(self._summary(store, listed, found, converted), rows=rows, nbytes=manifest.nbytes)
 
-    def _summary(self, store: Store, chosen: _Chosen, found: _Found, converted: Summary | None = None) -> GrowthSummary:
+    def _summary(
+        self, store: Store, listed: _Listed, found: _Found, converted: Mapping[str, Summary] = MappingProxyType({})
+    ) -> GrowthSummary:
         rows = {name: len(store[name]) for name in store}
-        base = Summary(store.path, rows, store.nbytes, 0) if converted is None else converted
-        base = replace(base, path=store.path, rows=rows, nbytes=store.nbytes)
-        own = {each.name: getattr(base, each.name) for each in fields(Summary)}
-        not_compared = () if self.compares else tuple(chosen.known)
+        skipped = Counter[str]()
+        for each in converted.values():
+            skipped.update(each.skipped)
         return GrowthSummary(
-            **{**own, "notes": tuple(found.notes)},
+            store.path,
+            rows,
+            store.nbytes,
+            0,
+            dict(skipped),
+            tuple(dict.fromkeys(problem for each in converted.values() for problem in each.left_out)),
+            sum(each.resumed for each in converted.values()),
+            tuple(found.notes),
             added=tuple(found.added),
             updated=tuple(found.differing),
             updated_fields=found.counts(),
             already_there=tuple(found.same),
-            not_compared=not_compared,
-            not_added=() if self.adds else tuple(chosen.new),
-            only_in_store=sum(rows.values()) - len(chosen.known),
+            not_compared=() if self.compares else tuple(listed.keys(listed.known)),
+            not_added=() if self.adds else tuple(listed.keys(listed.new)),
+            only_in_store=sum(rows.values()) - len(listed.known),
         )
 
     def _note(self, text: str) -> None:
@@ -300,40 +315,46 @@ class _Known:
         return None
 
 
-class _Chosen(Source):
-    """The samples of a source that are converted.
+class _Listed:
+    """The samples of a source, each as its split and its place there.
 
     Attributes:
-        new, known: keys of all of its samples, by whether the store has them.
-        count: of those that are chosen.
+        new, known: by whether a store has their keys.
     """
 
-    def __init__(self, source: Source, known: _Known, *, adds: bool, compares: bool) -> None:
+    def __init__(self, source: Source, known: _Known) -> None:
+        self.source = source
+        self._contents = source.scan()
+        self.new, self.known = list[Place](), list[Place]()
+        for name, listed in self._contents.splits.items():
+            for i, each in enumerate(listed):
+                is_known = known.place(name, source.key(name, each)) is not None
+                (self.known if is_known else self.new).append((name, i))
+
+    def keys(self, places: Sequence[Place]) -> Iterator[str]:
+        """Of some samples."""
+        return (self.source.key(name, self._contents.splits[name][i]) for name, i in places)
+
+    def chosen(self, places: Sequence[Place]) -> Source:
+        """A source of some of the samples."""
+        contents, splits, labels = self._contents, {}, {}
+        for name, listed in contents.splits.items():
+            if rows := [i for split, i in places if split == name]:
+                splits[name] = [listed[i] for i in rows]
+                if contents.labels is not None:
+                    labels[name] = contents.labels[name][rows]
+        return _Chosen(self.source, replace(contents, splits=splits, labels=labels if contents.labels else None))
+
+
+class _Chosen(Source):
+    """Some samples of a source, which was scanned."""
+
+    def __init__(self, source: Source, contents: Contents) -> None:
         super().__init__(source.path, source.options)
-        self.name = source.name  # type: ignore[misc]  # of the format that it has
+        self.name = source.name
         self.images = source.images
         self.has_parts = source.has_parts
-        self._source = source
-        self.new, self.known = list[str](), list[str]()
-        self.count = 0
-        self._contents = self._chosen(source.scan(), known, adds, compares)
-
-    def _chosen(self, contents: Contents, known: _Known, adds: bool, compares: bool) -> Contents:
-        splits, labels = {}, {}
-        for name, listed in contents.splits.items():
-            rows = []
-            for i, each in enumerate(listed):
-                key = self._source.key(name, each)
-                is_known = known.place(name, key) is not None
-                (self.known if is_known else self.new).append(key)
-                if compares if is_known else adds:
-                    rows.append(i)
-            if rows:
-                splits[name] = [listed[i] for i in rows]
-            if rows and contents.labels is not None:
-                labels[name] = contents.labels[name][rows]
-            self.count += len(rows)
-        return replace(contents, splits=splits, labels=labels if contents.labels else None)
+        self._source, self._contents = source, contents
 
     def scan(self) -> Contents:
         """What was chosen."""
@@ -364,30 +385,30 @@ class _Chosen(Source):
         return self._source.common_files()
 
 
-def _found(store: Store, new: Store, joined: JoinedFields, known: _Known) -> _Found:
-    """Compare the samples of a store, converted just now, with those of another one that have the same keys."""
-    found = _Found()
-    key_field = next(iter(of_kind(new.manifest.fields, KeyField)))
-    for name in new:
-        split, added = new[name], list[int]()
-        for row in range(len(split)):
-            key = str(split[key_field][row])
-            place = known.place(name, key)
-            if place is None:
-                added.append(row)
-                found.added.append(key)
-                continue
-            own = (store[place[0]], place[1], joined.numbers[0])
-            differing = differing_fields(own, (split, row, joined.numbers[1]))
-            if not differing:
-                found.same.append(key)
-                continue
-            found.differing[key] = differing
-            for each in differing:
-                found.changes.replaced.setdefault(place[0], {}).setdefault(each, {})[place[1]] = (name, row)
-        if added:
-            found.changes.added[name] = np.array(added, np.int64)
+def _found(own: tuple[Store, Numbers], sources: Mapping[str, tuple[Store, Numbers]], known: _Known) -> _Found:
+    """What is new in a store of samples, and what differs in one of samples that another store has."""
+    found, (store, numbers) = _Found(), own
+    for name, key, row in _rows(sources["new"][0]) if "new" in sources else ():
+        found.added.append(key)
+        found.changes.added.setdefault(name, []).append(row)
+    for name, key, row in _rows(sources["known"][0]) if "known" in sources else ():
+        other, others = sources["known"]
+        place = known.place(name, key)
+        assert place is not None  # noqa: S101  # they were chosen by that
+        differing = differing_fields((store[place[0]], place[1], numbers), (other[name], row, others))
+        if not differing:
+            found.same.append(key)
+            continue
+        found.differing[key] = differing
+        for each in differing:
+            found.changes.replaced.setdefault(place[0], {}).setdefault(each, {})[place[1]] = (name, row)
     return found
+
+
+def _rows(store: Store) -> Iterator[tuple[str, str, int]]:
+    """Split, key and row of each sample."""
+    key = next(iter(of_kind(store.manifest.fields, KeyField)))
+    return ((name, str(store[name][key][row]), row) for name in store for row in range(len(store[name])))
 
 
 def _taken(source: str, found: _Found) -> OptionError:
@@ -402,11 +423,13 @@ def _taken(source: str, found: _Found) -> OptionError:
     )
 
 
-def _joined(store: Store, new: Store, source: str) -> JoinedFields:
+def _joined(stores: Sequence[Store], source: str) -> JoinedFields:
+    store = stores[0]
     try:
-        return joined_stores([store, new], [store.name, source])
+        return joined_stores(stores, [store.name, *[source] * (len(stores) - 1)])
     except OptionError as error:
-        one, other = (each.manifest.fields["image"] for each in (store, new))
+        one, *others = (each.manifest.fields["image"] for each in stores)
+        other = next((each for each in others if each != one), one)
         if (
             not isinstance(one, RawImageField)
             or not isinstance(other, RawImageField | RaggedImageField)

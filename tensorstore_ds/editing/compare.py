@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
 from tensorstore_ds.editing.rows import opened_for_editing, reading_progress
 from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.joining import unknown_number, unknown_object
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
-from tensorstore_ds.format.kinds.base import Field, of_kind
+from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.stored_images import decode_stored
@@ -212,37 +213,70 @@ Row = tuple[Split, int, Mapping[str, NDArray[np.int64]]]
 
 
 def differing_fields(one: Row, other: Row) -> list[str]:
-    """The fields that two rows of stores of the same joined fields both have, and not with the same stored values.
+    """The fields of the second of two rows of which the first has not the same stored values.
 
-    Images are not decoded: encoders make the same bytes of the same pixels. Of objects, the values that both have are
-    compared, and keypoints and labels by their names.
+    Both are of stores of the same joined fields: what the first lacks is unknown there, and what the second lacks is
+    not compared. Images are not decoded: encoders make the same bytes of the same pixels.
     """
     (first, a, numbers), (second, b, others) = one, other
-    names = [name for name in first.fields if name in second.fields and not isinstance(first.fields[name], KeyField)]
-    return [
-        name
-        for name in names
-        if not _same(
-            _joined_value(first[name][a], first.fields[name], second.fields[name], numbers.get(name)),
-            _joined_value(second[name][b], second.fields[name], first.fields[name], others.get(name)),
-        )
-    ]
-
-
-def _joined_value(value: Any, field: Field, other: Field, numbers: NDArray[np.int64] | None) -> Any:
-    """A value of a row with the numbers of the joined classes, and of objects what the other side has as well."""
-    if isinstance(field, LabelField) and numbers is not None:
-        return np.where(value >= 0, numbers[value], value)
-    if not isinstance(field, ObjectsField) or not isinstance(other, ObjectsField):
-        return value
-    found = {name: each for name, each in value.items() if name in other.values}
-    if "labels" in found and numbers is not None:
-        found["labels"] = numbers[found["labels"]]
-    both = [i for i, name in enumerate(field.keypoints) if name in other.keypoints]
-    order = sorted(both, key=lambda i: field.keypoints[i])
-    for name in {"keypoints", "visibility"} & found.keys():
-        found[name] = found[name][:, order]
+    found = []
+    for name, each in second.fields.items():
+        own, value = first.fields.get(name), second[name][b]
+        if isinstance(each, KeyField):
+            continue
+        if isinstance(each, ObjectsField):
+            known = first[name][a] if isinstance(own, ObjectsField) else {}
+            same = _same_objects((known, own, numbers.get(name)), (value, each, others.get(name)))
+        elif own is None:
+            same = _same(value, _unknown(each)) if isinstance(each, ArrayField) else not len(value)
+        else:
+            same = _same(_numbered(first[name][a], numbers.get(name)), _numbered(value, others.get(name)))
+        if not same:
+            found.append(name)
     return found
+
+
+#: The objects of a row, their field, and the new numbers of its classes.
+_Objects = tuple[Mapping[str, Any], Field | None, NDArray[np.int64] | None]
+
+
+def _same_objects(one: _Objects, other: _Objects) -> bool:
+    """Whether the values that the second has are those of the first, or unknown there."""
+    (known, own, numbers), (values, each, others) = one, other
+    count = len(next(iter(values.values())))
+    if not isinstance(each, ObjectsField) or len(next(iter(known.values()), ())) != count:
+        return False
+    for name, value in values.items():
+        value = _numbered(value, others) if name == "labels" else value
+        if name in ("keypoints", "visibility") and isinstance(own, ObjectsField):
+            places = {keypoint: i for i, keypoint in enumerate(own.keypoints)}
+            there = [i for i, keypoint in enumerate(each.keypoints) if keypoint in places]
+            from_ = [places[each.keypoints[i]] for i in there]
+            stored = unknown_object(each, name, count)
+            if name in known:
+                stored[:, there] = known[name][:, from_]
+            elif "keypoints" in known:
+                stored[:, there] = 2 * ~np.isnan(known["keypoints"][:, from_]).any(axis=2)
+        elif name in known:
+            stored = _numbered(known[name], numbers) if name == "labels" else known[name]
+        elif name == "labels":
+            stored = np.full(count, -1)
+        else:
+            is_list = each.values[name].is_ragged
+            stored = [value[i][:0] for i in range(count)] if is_list else unknown_object(each, name, count)
+        if not _same(stored, value):
+            return False
+    return True
+
+
+def _numbered(value: Any, numbers: NDArray[np.int64] | None) -> Any:
+    """Labels by the numbers of the joined classes."""
+    return value if numbers is None else np.where(np.asarray(value) >= 0, numbers[value], value)
+
+
+def _unknown(field: ArrayField) -> NDArray[Any]:
+    unknown = unknown_number(field)
+    return np.full(field.spec.shape, 0 if unknown is None else unknown, field.spec.dtype)
 
 
 def _named(labels: NDArray[np.int64], classes: tuple[str, ...]) -> NDArray[Any]:

@@ -24,9 +24,9 @@ from tensorstore_ds.durable import partial_of, replacing, sync
 from tensorstore_ds.editing.rows import Piece, count_rows, pixels_of, pooled_channels, shards_of, write_shard
 from tensorstore_ds.errors import ConversionError
 from tensorstore_ds.format.arrays import GROUP, dump_json
-from tensorstore_ds.format.joining import JoinedFields
+from tensorstore_ds.format.joining import Numbers
 from tensorstore_ds.format.kinds import ImageField, ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, of_kind
+from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.format.manifest import File, Manifest, Shard, SplitEntry, dump, shard_path
 from tensorstore_ds.format.root import change_root
 from tensorstore_ds.format.statistics import Statistics, join_summaries
@@ -42,34 +42,40 @@ class Changes:
     """What becomes of a store.
 
     Attributes:
-        added: for each split rows of the splits of another store that come to its end.
-        replaced: for each split and field, by row, where in that other store its value is taken from.
+        added: for each split rows of that split of the store of new samples, which come to its end.
+        replaced: for each split and field, by row, where in the store of known samples its value is taken from.
     """
 
-    added: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    added: dict[str, list[int]] = field(default_factory=dict)
     replaced: dict[str, dict[str, dict[int, Place]]] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing changes."""
-        return not any(map(len, self.added.values())) and not any(self.replaced.values())
+        return not self.added and not self.replaced
 
 
 class InPlace:
     """A store that is changed.
 
     Args:
-        store: it is locked.
-        new: a store of the samples that are added or taken over.
-        joined: the fields of both.
+        own: the store, which is locked, and the new numbers of its classes.
+        sources: the same of the store of ``new`` samples, and of that of ``known`` ones.
+        fields: of all of them.
     """
 
-    def __init__(self, store: Store, new: Store, joined: JoinedFields, changes: Changes, notify: OnProgress) -> None:
-        self._store, self._new, self._changes, self._notify = store, new, changes, notify
-        self._fields = joined.fields
-        self._numbers, self._new_numbers = joined.numbers
-        own = store.manifest.fields
-        self._reshaped = [n for n, f in joined.fields.items() if n not in own or own[n].arrays != f.arrays]
+    def __init__(
+        self,
+        own: tuple[Store, Numbers],
+        sources: Mapping[str, tuple[Store, Numbers]],
+        fields: Mapping[str, Field],
+        changes: Changes,
+        notify: OnProgress,
+    ) -> None:
+        (self._store, self._numbers), self._sources = own, sources
+        self._fields, self._changes, self._notify = fields, changes, notify
+        store, before = self._store, self._store.manifest.fields
+        self._reshaped = [n for n, f in fields.items() if n not in before or before[n].arrays != f.arrays]
         self._made: list[Path] = []
         self._done, self._total = 0, sum(map(len, changes.added.values())) + sum(len(store[name]) for name in store)
 
@@ -120,11 +126,9 @@ class InPlace:
                 shards.append(shard)
                 self._advance(shard.rows)
             first += shard.rows
-        added = self._changes.added.get(name, np.empty(0, np.int64))
-        if len(added):
-            piece = Piece(self._new, name, added, self._new_numbers)
-            most = max(shard.rows for shard in self._new.manifest.splits[name].shards)
-            for group in shards_of([piece], max(1, most)):
+        if added := self._added(name):
+            most = max(shard.rows for shard in added.store.manifest.splits[name].shards)
+            for group in shards_of([added], max(1, most)):
                 shards.append(self._write(name, len(shards), free, group, {}))
                 free += 1
         return SplitEntry(tuple(shards), self._statistics(name, before), tuple(gone))
@@ -156,43 +160,48 @@ class InPlace:
             if first < row:
                 yield Piece(self._store, name, np.arange(first, row), self._numbers)
             split, own = taken[row]
-            yield Piece(self._new, split, np.array([own]), self._new_numbers)
+            store, numbers = self._sources["known"]
+            yield Piece(store, split, np.array([own]), numbers)
             first = row + 1
         if first < last:
             yield Piece(self._store, name, np.arange(first, last), self._numbers)
 
     def _statistics(self, name: str, before: SplitEntry) -> dict[str, Any]:
         """Of all samples of a split; of images and masks that stay as they are, from those of before."""
-        added, taken = self._changes.added.get(name, np.empty(0, np.int64)), self._changes.replaced.get(name, {})
+        added, taken = self._added(name), self._changes.replaced.get(name, {})
         counted = {n: f for n, f in self._fields.items() if isinstance(f, ArrayField | ObjectsField)}
         image = next(iter(of_kind(self._fields, ImageField)), "")
         known = dict(before.statistics)
         if before.rows and (taken or self._reshaped):
             again = {n: f for n, f in counted.items() if n != image or n in taken}
             sums = Statistics()
-            for each, own in again.items():
-                sums.add(count_rows(list(self._pieces(name, each, 0, before.rows)), {each: own}))
+            for each in again:
+                sums.add(count_rows(list(self._pieces(name, each, 0, before.rows)), {each: again[each]}))
             channels = known.get("channels")
             if image in taken and image not in again:
                 channels = pooled_channels(list(self._pieces(name, image, 0, before.rows)))
             known = {**({"channels": channels} if channels else {}), **sums.summary()}
-        if len(added):
-            piece = Piece(self._new, name, added, self._new_numbers)
-            new = {**self._channels(name), **count_rows([piece], counted).summary()}
-            whole = self._new[name]
-            pixels = round(pixels_of(whole) * len(added) / max(1, len(whole)))
-            parts = (known, before.rows, pixels_of(self._store[name]) if before.rows else 0), (new, len(added), pixels)
-            known = join_summaries(*parts) if before.rows else new
+        if added:
+            split = added.store[name]
+            channels = split.statistics.get("channels")  # of image files, which are not decoded
+            new = {**({"channels": channels} if channels else {}), **count_rows([added], counted).summary()}
+            if before.rows:
+                own = self._store[name]
+                known = join_summaries((known, len(own), pixels_of(own)), (new, len(split), pixels_of(split)))
+            else:
+                known = new
         for counts, each in (("class_counts", "label"), ("object_counts", "objects")):
             if counts in known and each in self._fields:
                 missing = len(self._fields[each].classes) - len(known[counts])
                 known[counts] = [*known[counts], *[0] * missing]
         return known
 
-    def _channels(self, name: str) -> dict[str, Any]:
-        """Those of the new samples, where they are not counted: of image files, which are not decoded."""
-        statistics = self._new.manifest.splits[name].statistics
-        return {"channels": statistics["channels"]} if "channels" in statistics else {}
+    def _added(self, name: str) -> Piece | None:
+        """The rows that come to the end of a split."""
+        if not (rows := self._changes.added.get(name)):
+            return None
+        store, numbers = self._sources["new"]
+        return Piece(store, name, np.array(rows, np.int64), numbers)
 
     def _advance(self, rows: int) -> None:
         self._done += rows

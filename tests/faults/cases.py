@@ -23,6 +23,7 @@ def make_sources(root: Path) -> None:
     """Folders of images of one size (`folders`) and of many (`photos`), and a Pascal VOC data set (`voc`).
 
     `more` is to be appended to a store of `folders`: samples of a new class and of a new split, and one that is known.
+    `voc-changed` is `voc` with another annotation.
     """
     for name, varied in (("folders", False), ("photos", True)):
         for split, per_class in (("train", 4), ("test", 1)):
@@ -37,6 +38,11 @@ def make_sources(root: Path) -> None:
     (root / "voc" / "Annotations" / "b.xml").write_text("<annotation>")
     (root / "names.txt").write_text("cat = animal\ndog =\n")
     _voc(root / "voc-more", {"train": "ahijk"}, ("cat", "eel"))
+    for folder in ("Annotations", "JPEGImages", "ImageSets"):  # one sample is the same
+        shutil.copytree(root / "voc" / folder, root / "voc-changed" / folder)
+    shutil.copy(root / "voc" / "Annotations" / "a.xml", root / "voc-changed" / "Annotations" / "b.xml")
+    changed = root / "voc-changed" / "Annotations" / "c.xml"
+    changed.write_text(changed.read_text().replace("<xmin>1<", "<difficult>1</difficult><xmin>3<"))
 
 
 def _voc(root: Path, splits: Mapping[str, str], classes: Sequence[str]) -> None:
@@ -127,7 +133,7 @@ def exporting(name: str, root: Path) -> Case:
     )
 
 
-REPLACING = ("append", "append to jpeg", "annotate", "check", "card", "card again")
+REPLACING = ("append", "append to jpeg", "update", "annotate", "check", "card", "card again")
 
 
 def replacing(name: str, root: Path) -> Replacing:
@@ -139,6 +145,7 @@ def replacing(name: str, root: Path) -> Replacing:
     return {
         "append": Replacing("append", raw, ("tsds", "append", "OUT", str(root / "more"), *alone)),
         "append to jpeg": Replacing("append to jpeg", voc, ("tsds", "append", "OUT", str(root / "voc-more"), *alone)),
+        "update": Replacing("update", voc, ("tsds", "update", "OUT", str(root / "voc-changed"), *alone)),
         "annotate": Replacing("annotate", raw, ("tsds", "annotate", "OUT", "--citation", "Us, 2026")),
         "check": Replacing("check", raw / "zarr.json", check, source=raw),
         "card": card,

@@ -128,7 +128,7 @@ class Trials:
             yield f"failure was told, but all is new: {result.last_line}"
         left = sorted(name for name in found.keys() - stands.keys() if not _is_named(name, out, result.text))
         work = f"{out.name}.append"
-        if f"{work}/new.partial" in found or set(left) <= {work, f"{work}/tsds.lock"}:  # to go on from, or empty
+        if {f"{work}/new.partial", f"{work}/known.partial"} & found.keys() or set(left) <= {work, f"{work}/tsds.lock"}:  # to go on from, or empty
             left = [name for name in left if name.partition("/")[0] != work]
         is_removal = result.what.startswith(("unlink", "rmdir"))  # what could not be removed stays
         may_leave = result.outcome == "killed" or self._fault.action is Action.FAIL_FROM or is_removal
@@ -145,8 +145,7 @@ class Trials:
 
     def _run_again(self, out: Path) -> Iterator[str]:
         result = self._bench.server.run(self._case.argv(out))
-        is_over = result.outcome == "refused" and "expected samples that are new" in result.text
-        if result.outcome != "done" and not is_over:
+        if result.outcome != "done":
             yield f"again: {result.outcome}: {result.last_line}"
         if bad := differences(snapshot(out.parent), self._new):
             yield f"after it, this is not as after an undisturbed run: {bad}"

@@ -1,0 +1,310 @@
+"""A store that is updated from its source: compared with a conversion of the source, under readers and kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tensorstore_ds as tsds
+from small_stores import class_folders, tsds as command, voc
+from tensorstore_ds.errors import ConversionError, FormatError, OptionError
+from tensorstore_ds.format.manifest import shard_path
+
+BOXES = (("cat", 1, 2, 8, 9),)
+
+
+def converted(source: Path, out: Path, **options: Any) -> Path:
+    tsds.convert(source, out, tsds.ConvertOptions(**{"workers": 0, "shard_nbytes": 700, **options}))
+    return out
+
+
+def images(root: Path, *names: str, seed: int = 0) -> None:
+    for i, name in enumerate(names):
+        pixels = np.random.default_rng([seed, i]).integers(0, 256, (16, 16, 3), np.uint8)
+        Image.fromarray(pixels).save(root / name)
+
+
+def boxes_of(root: Path, *names: str) -> Path:
+    if root.exists():
+        for folder in ("Annotations", "JPEGImages"):
+            shutil.copytree(
+                voc(root.with_name("more"), *names, boxes=BOXES) / folder, root / folder, dirs_exist_ok=True
+            )
+            shutil.rmtree(root.with_name("more"))
+    else:
+        voc(root, *names, boxes=BOXES)
+    images(root / "JPEGImages", *(f"{name}.png" for name in names))
+    return root
+
+
+def edit(root: Path, name: str, old: str, new: str) -> None:
+    path = root / "Annotations" / f"{name}.xml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def values(store: tsds.Store) -> str:
+    return repr({name: [store[name][row] for row in range(len(store[name]))] for name in store})
+
+
+WAYS: list[dict[str, Any]] = [
+    {"size": (16, 16)},
+    {"size": (16, 16), "layout": "zarr"},
+    {"encoding": "jpeg"},
+    {"encoding": "source"},
+]
+
+
+@pytest.mark.parametrize("options", WAYS, ids=["raw", "zarr", "jpeg", "source"])
+def test_an_updated_store_is_that_of_the_changed_source(tmp_path: Path, options: dict[str, Any]) -> None:
+    root = boxes_of(tmp_path / "voc", *"abcdef")
+    path = converted(root, tmp_path / "s.tsds", **options)
+    edit(root, "b", "<xmin>1<", "<xmin>3<")
+    edit(root, "d", "<name>cat<", "<name>dog<")
+    images(root / "JPEGImages", "e.png", seed=7)
+    opened, before = tsds.open(path), values(tsds.open(path))
+    done = tsds.update(path, root, workers=0)
+    keys = [f"JPEGImages/{name}.png" for name in "abcdef"]
+    assert list(done.updated) == [keys[1], keys[3], keys[4]]
+    assert done.updated_fields == {"objects": 2, "image": 1}
+    assert list(done.already_there) == [keys[0], keys[2], keys[5]]
+    whole = tsds.open(converted(root, tmp_path / "whole.tsds", **options))
+    assert tsds.compare_stores(path, whole.path).is_empty
+    assert tsds.verify(path) == []
+    updated = tsds.open(path)
+    one, other = (each["train"].statistics for each in (updated, whole))
+    assert one["objects"] == other["objects"] and one["sizes"] == other["sizes"]
+    if "size" in options:
+        np.testing.assert_allclose(one["channels"]["mean"], other["channels"]["mean"], rtol=1e-12)
+    assert updated["train"].class_counts == whole["train"].class_counts
+    assert values(opened) == before  # whoever has it open reads what it was, also from shards not opened before
+    assert updated.manifest.provenance["edited"][-1]["updated"] == {"objects": 2, "image": 1}
+    assert tsds.update(path, root, workers=0).updated == ()
+    assert sorted(os.listdir(tmp_path)) == ["s.tsds", "voc", "whole.tsds"]
+
+
+def test_only_changed_shards_are_written(tmp_path: Path) -> None:
+    root = boxes_of(tmp_path / "voc", *"abcdef")
+    path = converted(root, tmp_path / "s.tsds", size=(16, 16))
+    before = tsds.open(path).manifest.splits["train"]
+    edit(root, "c", "<xmin>1<", "<xmin>3<")
+    tsds.update(path, root, workers=0)
+    after = tsds.open(path).manifest.splits["train"]
+    assert (before.numbers, after.numbers, after.replaced) == ([0, 1, 2, 3, 4, 5], [0, 1, 6, 3, 4, 5], (2,))
+    assert (path / shard_path("train", 2)).is_dir()  # for readers
+    edit(root, "a", "<xmin>1<", "<xmin>3<")
+    tsds.update(path, root, workers=0)
+    last = tsds.open(path).manifest.splits["train"]
+    assert (last.numbers, last.replaced) == ([7, 1, 6, 3, 4, 5], (0,))
+    assert not (path / shard_path("train", 2)).exists()
+    assert tsds.verify(path) == []
+
+
+def test_copies_of_an_updated_store_are_the_same(tmp_path: Path) -> None:
+    root = boxes_of(tmp_path / "voc", *"abc")
+    path = converted(root, tmp_path / "s.tsds", size=(16, 16))
+    edit(root, "a", "<xmin>1<", "<xmin>3<")
+    tsds.update(path, root, workers=0)
+    expected = values(tsds.open(path))
+    tsds.pack(path, tmp_path / "s.tsds.zip")
+    tsds.copy(path, tmp_path / "copy.tsds")
+    tsds.pull(str(path), tmp_path / "part.tsds", fields=["objects", "key"])
+    tsds.repack(path, tmp_path / "zarr.tsds", tsds.RepackOptions(layout="zarr"))
+    tsds.filter_store(path, tmp_path / "all.tsds", "width > 0")
+    for name in ("s.tsds.zip", "copy.tsds", "zarr.tsds", "all.tsds"):
+        assert values(tsds.open(tmp_path / name)) == expected, name
+        assert tsds.verify(tmp_path / name) == [], name
+    assert tsds.verify(tmp_path / "part.tsds") == []
+    reader = Path(__file__).parents[1] / "formats/v1/examples/minimal_reader.py"
+    done = subprocess.run(
+        [sys.executable, reader, path, "train", "0", "objects"], capture_output=True, text=True, check=True
+    )
+    assert "[3., 2., 8., 9.]" in done.stdout.replace("  ", " ")
+
+
+def test_what_the_source_lacks_is_kept(tmp_path: Path) -> None:
+    root = boxes_of(tmp_path / "voc", *"abcd")
+    edit(root, "a", "<name>cat</name>", "<name>cat</name><difficult>1</difficult>")
+    path = converted(root, tmp_path / "s.tsds", size=(16, 16))
+    edit(root, "a", "<difficult>1</difficult>", "")
+    edit(root, "c", "<xmin>1<", "<xmin>3<")
+    (root / "Annotations/d.xml").unlink()
+    (root / "JPEGImages/d.png").unlink()
+    boxes_of(root, "e")
+    done = tsds.update(path, root, workers=0)
+    assert done.updated == ("JPEGImages/c.png",) and done.not_added == ("JPEGImages/e.png",)
+    assert done.only_in_store == 1 and done.rows == {"train": 4}
+    objects = tsds.open(path)["train"]["objects"]
+    assert [objects[row]["difficult"].tolist() for row in range(4)] == [[1], [0], [0], [0]]
+    assert tsds.append(path, root, update=True, workers=0).added == ("JPEGImages/e.png",)
+    assert tsds.verify(path) == []
+
+
+def test_a_value_that_is_new_comes_to_all_samples(tmp_path: Path) -> None:
+    """And all shards are written anew; whoever has the store open, or pickled, reads on."""
+    root = boxes_of(tmp_path / "voc", *"abcd")
+    path = converted(root, tmp_path / "s.tsds", size=(16, 16))
+    opened, pickled = tsds.open(path), pickle.dumps(tsds.open(path))
+    before = values(opened)
+    edit(root, "b", "<name>cat</name>", "<name>cat</name><difficult>1</difficult>")
+    done = tsds.update(path, root, workers=0)
+    assert "adds objects.difficult to the 4 samples of s.tsds: unknown, stored as 0." in done.notes
+    objects = tsds.open(path)["train"]["objects"]
+    assert [objects[row]["difficult"].tolist() for row in range(4)] == [[0], [1], [0], [0]]
+    assert tsds.compare_stores(path, converted(root, tmp_path / "w.tsds", size=(16, 16))).is_empty
+    assert values(opened) == before and values(pickle.loads(pickled)) == before  # noqa: S301
+    edit(root, "a", "<xmin>1<", "<xmin>3<")
+    tsds.update(path, root, workers=0)  # which removes the shards of the first store
+    with pytest.raises(FormatError, match="expected the store"):
+        values(pickle.loads(pickled))  # noqa: S301
+    assert tsds.verify(path) == []
+
+
+def test_a_loader_with_worker_processes_reads_on(tmp_path: Path) -> None:
+    root = boxes_of(tmp_path / "voc", *"abcdefgh")
+    path = converted(root, tmp_path / "s.tsds", size=(16, 16))
+    expected = tsds.open(path)["train"]["image"][:].copy()
+    loader = tsds.DataLoader(tsds.StoreDataset(path, "train"), batch_size=2, num_workers=1)
+    batches = iter(loader)
+    first = next(batches)["image"].numpy()
+    images(root / "JPEGImages", *(f"{name}.png" for name in "abcdefgh"), seed=9)
+    tsds.update(path, root, workers=0)
+    found = np.concatenate([first, *(batch["image"].numpy() for batch in batches)])
+    np.testing.assert_array_equal(found.transpose(0, 2, 3, 1), expected)
+    assert not np.array_equal(tsds.open(path)["train"]["image"][:], expected)
+
+
+def test_labels_texts_and_images_of_class_folders(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "photos", "cat", "dog")
+    path = converted(root, tmp_path / "s.tsds")
+    names = tmp_path / "names.txt"
+    names.write_text("cat = animal\ndog = animal\n")
+    done = command("update", path, root, "--class-map", names, "--workers", 0)
+    assert done.exit_code == 0, done.output
+    assert "updated: 6 samples" in done.output and "label of 6" in done.output
+    assert tsds.open(path)["train"].class_counts["label"] == {"cat": 0, "dog": 0, "animal": 6}
+
+
+def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
+    root = boxes_of(tmp_path / "voc", *"ab")
+    path = converted(root, tmp_path / "s.tsds", size=(16, 16))
+    edit(root, "a", "<xmin>1<", "<xmin>3<")
+    state = sorted((str(file), file.read_bytes()) for file in path.rglob("*") if file.is_file())
+    found = json.loads(command("update", path, root, "--dry-run", "--json", "--workers", 0).stdout)
+    assert (found["updated"], found["updated_fields"]) == (["JPEGImages/a.png"], {"objects": 1})
+    shown = command("update", path, root, "--dry-run", "--workers", 0).output
+    assert "updated: 1 sample: JPEGImages/a.png (objects of 1)" in shown and "nothing was changed" in shown
+    assert sorted((str(file), file.read_bytes()) for file in path.rglob("*") if file.is_file()) == state
+    assert sorted(os.listdir(tmp_path)) == ["s.tsds", "voc"]
+
+
+def test_a_key_that_is_taken_is_an_error_unless_decided(tmp_path: Path) -> None:
+    root = boxes_of(tmp_path / "voc", *"ab")
+    path = converted(root, tmp_path / "s.tsds", size=(16, 16))
+    images(root / "JPEGImages", "b.png", seed=3)
+    boxes_of(root, "c")
+    state = (path / "zarr.json").read_bytes()
+    refused = command("append", path, root, "--workers", 0)
+    expected = "found 1 with the key of another sample: JPEGImages/b.png (image). Pass --update"
+    assert refused.exit_code == 1 and expected in refused.output and "--key-prefix" in refused.output
+    assert (path / "zarr.json").read_bytes() == state
+    done = tsds.append(path, root, compare=False, workers=0)
+    assert done.added == ("JPEGImages/c.png",) and len(done.not_compared) == 2
+    assert command("append", path, root, "--key-prefix", "june/", "--workers", 0).exit_code == 0
+    split = tsds.open(path)["train"]
+    assert [split["key"][row] for row in range(6)] == [
+        *(f"JPEGImages/{name}.png" for name in "abc"),
+        *(f"june/JPEGImages/{name}.png" for name in "abc"),
+    ]
+    assert tsds.append(path, root, update=True, workers=0).updated == ("JPEGImages/b.png",)
+    again = command("append", path, root, "--workers", 0)
+    assert again.exit_code == 0 and "nothing new" in again.output and "already there: 3 samples" in again.output
+
+
+def test_arguments_in_the_other_order(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "photos", "cat")
+    path = converted(root, tmp_path / "s.tsds")
+    for name in ("append", "update"):
+        done = command(name, root, path)
+        assert done.exit_code == 1 and "expected the store first and the source second" in done.output
+    with pytest.raises(OptionError, match="Put stores together with tsds merge"):
+        tsds.append(path, path)
+    with pytest.raises(OptionError, match="`update` compares the samples"):
+        tsds.append(path, root, update=True, compare=False)
+
+
+def test_images_of_another_size_are_advised_about(tmp_path: Path) -> None:
+    """The advice leads to success."""
+    path = converted(class_folders(tmp_path / "photos", "cat"), tmp_path / "s.tsds")
+    (tmp_path / "more/cat").mkdir(parents=True)
+    Image.new("L", (50, 33)).save(tmp_path / "more/cat/new.png")
+    refused = command("append", path, tmp_path / "more", "--workers", 0)
+    height, width, _ = tsds.open(path)["train"]["image"].spec.shape
+    assert f"Pass --size {height}x{width} and --color rgb." in refused.output
+    done = command("append", path, tmp_path / "more", "--size", f"{height}x{width}", "--color", "rgb", "--workers", 0)
+    assert done.exit_code == 0, done.output
+    assert tsds.verify(path) == []
+
+
+def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorstore_ds.editing import in_place
+
+    root = boxes_of(tmp_path / "voc", *"abc")
+    path = converted(root, tmp_path / "s.tsds", size=(16, 16))
+    edit(root, "a", "<xmin>1<", "<xmin>3<")
+    state = sorted(str(file) for file in path.rglob("*"))
+
+    def full(*arguments: Any, **more: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    for name in ("write_shard", "replacing"):
+        with monkeypatch.context() as patch:
+            patch.setattr(in_place, name, full)
+            with pytest.raises(ConversionError, match="the disk is full"):
+                tsds.update(path, root, workers=0)
+        assert sorted(str(file) for file in path.rglob("*")) == state and tsds.verify(path) == []
+
+
+@pytest.mark.slow
+def test_a_call_that_is_killed_at_any_moment(tmp_path: Path) -> None:
+    """The store is what it was, or what it is to be; and the same call ends the work."""
+    root = boxes_of(tmp_path / "voc", *"abcdefgh")
+    first = converted(root, tmp_path / "first.tsds", size=(16, 16))
+    edit(root, "b", "<name>cat</name>", "<name>cat</name><difficult>1</difficult>")
+    images(root / "JPEGImages", "e.png", seed=7)
+    out = tmp_path / "s.tsds"
+    script = f"import tensorstore_ds as t; t.update({str(out)!r}, {str(root)!r}, workers=0)"
+    old = values(tsds.open(first))
+    shutil.copytree(first, out)
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", script], check=True)
+    lasts, new = time.monotonic() - began, values(tsds.open(out))
+    moments = random.Random(5)
+    for _ in range(int(os.environ.get("TSDS_KILLS", "8"))):
+        shutil.rmtree(out)
+        shutil.copytree(first, out)
+        opened = tsds.open(out)
+        process = subprocess.Popen([sys.executable, "-c", script])
+        time.sleep(moments.uniform(0.4, 1.0) * lasts)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert values(tsds.open(out)) in (old, new)
+        assert values(opened) == old
+        tsds.update(out, root, workers=0)
+        assert values(tsds.open(out)) == new
+        assert tsds.verify(out) == []
+        assert not [name for name in os.listdir(tmp_path) if name.endswith(".append")]
