@@ -254,7 +254,7 @@ def test_a_paper_that_is_there_does_not_become_wrong(tmp_path: Path) -> None:
 @pytest.mark.parametrize("inside", [".", "papers", "train/papers"])
 def test_a_store_holds_no_papers(tmp_path: Path, inside: str) -> None:
     store = small(tmp_path / "pets.tsds")
-    with pytest.raises(tsds.OptionError, match="expected a folder beside the store"):
+    with pytest.raises(tsds.OptionError, match="this lies inside the store"):
         tsds.card(store, store / inside)
     assert tsds.verify(store) == []
 

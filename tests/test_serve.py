@@ -20,6 +20,7 @@ from hypothesis import example, given, settings, strategies as st
 
 import tensorstore_ds as tsds
 from small_stores import VALID
+from stores import class_folders
 from tensorstore_ds.sharing import serve as module
 
 STORE = VALID / "classification.tsds"
@@ -248,6 +249,43 @@ def test_links_and_files_that_are_not_listed(tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in lines] == [DATA, DATA, DATA, str(store)]
 
 
+def test_a_store_that_grows(tmp_path: Path) -> None:
+    """At every moment, what is sent belongs to its ETag; the shards that there were stay."""
+    class_folders(tmp_path / "photos", per_class=2)
+    path = tsds.convert(tmp_path / "photos", tmp_path / "s.tsds", tsds.ConvertOptions(workers=0)).path
+    before = tsds.open(path)
+    first = {name: (path / name).read_bytes() for name in ("zarr.json", "train/00000/zarr.json")}
+    lines: list[str] = []
+    with tsds.serve(path, notify=lines.append) as url, tsds.serve(path, sha256=before.sha256) as fixed:
+        mirror = tsds.open(url, cache_dir=tmp_path / "cache")
+        (tmp_path / "photos/train/ant/new.png").write_bytes((tmp_path / "photos/train/bee/0.png").read_bytes())
+        tsds.append(path, tmp_path / "photos")
+        after = tsds.open(path)
+        new = f"train/{len(after.manifest.splits['train'].shards) - 1:05d}/zarr.json"
+        assert after.sha256 != before.sha256 and new not in first
+
+        old_tag, new_tag = f'"{before.sha256}"', f'"{after.sha256}"'
+        for _ in range(2):
+            status, headers, body = ask(f"{url}/zarr.json", If_None_Match=old_tag)
+            assert (status, headers["etag"], body) == (200, new_tag, (path / "zarr.json").read_bytes())
+        assert ask(f"{url}/zarr.json", If_None_Match=new_tag)[0] == 304
+        assert ask(f"{url}/zarr.json", If_Match=old_tag)[0] == 412
+        assert ask(f"{url}/zarr.json", Range="bytes=0-9", If_Range=old_tag)[::2] == (200, body)
+        assert ask(f"{url}/zarr.json", Range="bytes=5-90")[::2] == (206, body[5:91])
+        assert ask(f"{url}/{new}")[::2] == (200, (path / new).read_bytes())
+        assert ask(f"{url}/train/00000/zarr.json")[2] == first["train/00000/zarr.json"]
+        assert tsds.open(url, cache_dir=tmp_path / "cache").sha256 == after.sha256
+        assert [mirror["train"]["key"][i] for i in range(4)] == [before["train"]["key"][i] for i in range(4)]
+
+        status, headers, body = ask(f"{fixed}/zarr.json")
+        assert (status, headers["etag"], body) == (200, old_tag, first["zarr.json"])
+        assert ask(f"{fixed}/{new}")[0] == 404
+
+        tsds.annotate(path, license="CC0-1.0")
+        assert ask(f"{url}/zarr.json")[1]["etag"] == f'"{tsds.open(path).sha256}"'
+    assert lines == []
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "PROPFIND", "TRACE", "CONNECT", "nonsense"])
 def test_other_methods(method: str, url: str) -> None:
     assert raw(url, f"{method} /zarr.json HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()).startswith(b"HTTP/1.1 501 ")
@@ -278,10 +316,48 @@ def test_any_bytes_leave_it_working(url: str, data: bytes) -> None:
     assert ask(f"{url}/{DATA}", Range="bytes=0-3")[2] == BYTES[:4]
 
 
-def test_a_body_is_no_request(url: str) -> None:
-    inner = b"GET /zarr.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    request = b"GET /%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (DATA.encode(), len(inner))
-    assert raw(url, request + inner).count(b"HTTP/1.1 200") <= 1
+INNER = b"GET /zarr.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+CHUNKED = b"%x\r\n%s\r\n0\r\n\r\n" % (len(INNER), INNER)
+HEAD = b"%s /" + DATA.encode() + b" HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.parametrize("method", [b"GET", b"HEAD", b"OPTIONS", b"POST", b"nonsense"])
+@pytest.mark.parametrize(
+    ("headers", "is_bad"),
+    [
+        (b"Content-Length: %d\r\n" % len(INNER), False),
+        (b"content-length: 0\r\n", False),
+        (b"Content-Length: +%d\r\n" % len(INNER), False),
+        (b"Content-Length: 0, %d\r\n" % len(INNER), False),
+        (b"Content-Length: 0\r\nContent-Length: %d\r\n" % len(INNER), True),
+        (b"Content-Length: %d\r\nContent-Length: 0\r\n" % len(INNER), True),
+        (b"Content-Length : %d\r\n" % len(INNER), True),
+        (b"Transfer-Encoding: chunked\r\n", False),
+        (b"Transfer-Encoding: identity\r\nContent-Length: 0\r\n", False),
+        (b"Transfer-Encoding : chunked\r\n", True),
+        (b"no header\r\nTransfer-Encoding: chunked\r\n", True),
+        (b"Expect: 100-continue\r\nContent-Length: %d\r\n" % len(INNER), False),
+    ],
+)
+def test_what_follows_a_body_is_no_request(url: str, method: bytes, headers: bytes, is_bad: bool) -> None:
+    """One that shares a connection, as a proxy does, is never given the answer to a body."""
+    for body in (INNER, CHUNKED):
+        answer = raw(url, HEAD % method + headers + b"\r\n" + body)
+        assert answer.count(b"HTTP/1.1 ") == 1, answer
+        statuses = {b"GET": b"200", b"HEAD": b"200", b"OPTIONS": b"204"}
+        assert answer.split()[1] == (b"400" if is_bad else statuses.get(method, b"501"))
+        assert b"\r\nConnection: close\r\n" in answer
+
+
+def test_a_body_that_comes_later_is_no_request(url: str) -> None:
+    """The connection is closed before it comes."""
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=30) as connection:
+        connection.sendall(HEAD % b"OPTIONS" + b"Content-Length: %d\r\n\r\n" % len(INNER))
+        answer = b""
+        while piece := connection.recv(65536):
+            answer += piece
+    assert answer.startswith(b"HTTP/1.1 204 ") and answer.endswith(b"\r\n\r\n")
 
 
 def test_a_client_that_is_slow_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,6 +382,25 @@ def test_more_connections_than_there_are_threads(monkeypatch: pytest.MonkeyPatch
         while ask(f"{url}/zarr.json")[0] == 503:
             pass  # until its thread has seen that
         held[1].close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is this machine, too")
+def test_one_address_does_not_keep_out_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONNECTIONS", 8)
+
+    def connection(address: str) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", urlsplit(url).port, timeout=30, source_address=(address, 0))
+
+    def status(each: http.client.HTTPConnection) -> int:
+        each.request("GET", "/zarr.json")
+        with each.getresponse() as answer:
+            answer.read()
+            return answer.status
+
+    with tsds.serve(STORE) as url, contextlib.ExitStack() as stack:
+        for address, expected in (("127.0.0.2", [200] * 6 + [503] * 2), ("127.0.0.3", [200] * 2 + [503])):
+            held = [stack.enter_context(contextlib.closing(connection(address))) for _ in expected]
+            assert [status(each) for each in held] == expected
 
 
 def test_it_ends_with_its_block() -> None:

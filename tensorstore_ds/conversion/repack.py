@@ -81,6 +81,7 @@ def repack(
     if not is_encoded and options.layout in (None, store.layout):
         have = f"layout {store.layout}" if options.encoding is None else f"encoding {options.encoding}"
         raise OptionError(f"{store.path}: this store has the {have} already. Copy it as it is.")
+    Workspace(target).check_free()
     problems = verify(store.path, progress=lambda done, total: notify(Progress("checksum", done, total)))
     if problems:
         raise FormatError(problems, "Copy the store again; a damaged one is not repacked.")

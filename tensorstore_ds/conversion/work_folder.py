@@ -22,6 +22,7 @@ from tensorstore_ds.durable import lock, sync, unsynced, write_all
 from tensorstore_ds.errors import ConversionError, OptionError, StoreExistsError
 from tensorstore_ds.format.arrays import dump_json
 from tensorstore_ds.machine import uninterrupted
+from tensorstore_ds.reading.store_files import check_outside_stores
 
 _MARK = "tsds.lock"
 _FOLDER = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -56,9 +57,10 @@ class WorkFolder:
             run: text that no other run has; processes that this one lets write here know it.
 
         Raises:
-            OptionError: there is something of that name that is not ours.
+            OptionError: there is something of that name that is not ours, or it would lie inside a store.
             ConversionError: another process has the lock.
         """
+        check_outside_stores(self.path)
         try:
             with uninterrupted():
                 return self._open(run)

@@ -41,6 +41,7 @@ from tensorstore_ds.format.root import dump_root
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.version import __version__
 
 #: The folder of a plan for several processes.
@@ -81,15 +82,10 @@ class Workspace:
 
         Raises:
             StoreExistsError: `out` exists.
-            OptionError: there is something of that name that is not ours, or no folder for it.
+            OptionError: there is something of that name that is not ours, no folder for it, or a store around it.
             ConversionError: another process has the lock; or, for a guest, none has it.
         """
-        if os.path.lexists(self.out):
-            if not self._is_guest:
-                self.folder.remove_leftover(self.run)
-            raise StoreExistsError(f"{self.out}: this exists already. Choose another name, or remove it first.")
-        if not self.out.parent.is_dir():
-            raise OptionError(f"{self.out}: the folder {self.out.parent} does not exist. Make it first.")
+        self.check_free()
         try:
             if self._is_guest:
                 self.folder.join(self.run)
@@ -112,6 +108,16 @@ class Workspace:
             self.folder.remove_if_new()
             self.folder.close()
             raise
+
+    def check_free(self) -> None:
+        """Raise as `__enter__` does where `out` exists or cannot be made: before something else takes long."""
+        if os.path.lexists(self.out):
+            if not self._is_guest:
+                self.folder.remove_leftover(self.run)
+            raise StoreExistsError(f"{self.out}: this exists already. Choose another name, or remove it first.")
+        if not self.out.parent.is_dir():
+            raise OptionError(f"{self.out}: the folder {self.out.parent} does not exist. Make it first.")
+        check_outside_stores(self.out)
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         """Release the lock; a directory without a finished shard is of no use and is removed."""

@@ -89,6 +89,8 @@ def write_store(
     total = sum(len(piece.rows) for pieces in splits.values() for piece in pieces)
     if not total:
         raise OptionError(f"{out}: expected rows for the new store, found none. Nothing was written.")
+    workspace = Workspace(out, on_note=lambda note: notify(Progress("copy", 0, 0, 0, note)))
+    workspace.check_free()
     for store in stores.values():
         require_whole(store, "Copy the store again; no store is made of a damaged one.", reading_progress(notify))
     first = next(iter(stores.values()))
@@ -99,10 +101,7 @@ def write_store(
         done += rows
         notify(Progress("copy", done, total))
 
-    with (
-        one_line_for_failures(out, goes_on=False),
-        Workspace(out, on_note=lambda note: notify(Progress("copy", 0, 0, 0, note))) as workspace,
-    ):
+    with one_line_for_failures(out, goes_on=False), workspace:
         workspace.begin({**step, "sha256": list(stores), "rows": {name: _digest(p) for name, p in splits.items()}})
         most = max(
             shard.rows for store in stores.values() for s in store.manifest.splits.values() for shard in s.shards

@@ -19,6 +19,7 @@ from tensorstore_ds.format.kinds import ImageField, KeyField, SizeField
 from tensorstore_ds.options import meant
 from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.reading.store import open as open_store
+from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.reading.verification import require_whole
 from tensorstore_ds.regular_files import tidied
 
@@ -101,6 +102,7 @@ def export(
         raise StoreExistsError(f"{target}: expected a new folder, found something there. Choose another `out`.")
     if not target.parent.is_dir():
         raise OptionError(f"{target}: expected a folder for it, found none. Make {target.parent}.")
+    check_outside_stores(target)
     draw = notebook_bar()
     total, done = sum(len(opened[name]) for name in names), 0
     notify = progress or (lambda done, total: draw(f"Exporting {done:,}/{total:,} samples", done, total))

@@ -81,6 +81,15 @@ def parse_root(data: bytes) -> tuple[Manifest, str]:
     return manifest, digest
 
 
+def is_root(data: bytes) -> bool:
+    """Whether these are the bytes of a root's ``zarr.json``, of any version; not those of a split or a shard."""
+    try:
+        attributes = load_object(data).get("attributes")
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(attributes, dict) and {"tsds", "tsds_sha256"} <= attributes.keys()
+
+
 def dump_listing(files: Mapping[str, File]) -> bytes:
     """The bytes of a shard's ``zarr.json``, of its other files."""
     listed = {path: asdict(file) for path, file in files.items()}

@@ -20,6 +20,7 @@ from tensorstore_ds.papers.preview_table import NBYTES, preview_table
 from tensorstore_ds.papers.readme import readme
 from tensorstore_ds.pictures.sheet import plots_available
 from tensorstore_ds.reading.store import open as open_store
+from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.regular_files import tidied
 
 
@@ -76,10 +77,7 @@ def card(
     """
     store = open_store(path)
     folder = tidied(out) if out is not None else store.path.with_name(f"{store.path.name.removesuffix('.tsds')}-card")
-    if folder == store.path or store.path in folder.parents:
-        raise OptionError(
-            f"{folder}: expected a folder beside the store, found one in it. A store holds no other files."
-        )
+    check_outside_stores(folder / "README.md")
     _make(folder)
     questions = tidied(answers) if answers is not None else folder / "card.yaml"
     if answers is None and not os.path.lexists(questions):

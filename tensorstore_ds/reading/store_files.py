@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -11,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from tensorstore_ds.errors import FormatError, Problem
+from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import File, Manifest
-from tensorstore_ds.format.root import parse_listing, parse_root
+from tensorstore_ds.format.root import is_root, parse_listing, parse_root
 
 #: Refuse a root ``zarr.json`` larger than this before reading it.
 MANIFEST_MAX_NBYTES = 64 * 1024**2
@@ -203,6 +204,19 @@ def open_file(root: Path, name: str) -> IO[bytes]:
         os.close(descriptor)
         raise FormatError(Problem(name, "missing-file", "expected a file, found something else."))
     return os.fdopen(descriptor, "rb")
+
+
+def check_outside_stores(path: Path) -> None:
+    """Raise `OptionError` where a new file or folder would lie inside a store, which would be damaged by it."""
+    folder = path.parent.resolve()
+    for each in (folder, *folder.parents):
+        with contextlib.suppress(FormatError):  # there is no zarr.json, or none that can be read
+            data, _ = _read_root(each)
+            if is_root(data):
+                raise OptionError(
+                    f"{path}: this lies inside the store {each}, to which no file may be added. "
+                    "Choose a place outside of it."
+                )
 
 
 def _check_disk(path: Path) -> None:

@@ -24,7 +24,7 @@ from tensorstore_ds.format.root import parse_root
 from tensorstore_ds.progress import notebook_bytes
 from tensorstore_ds.reading.packed_files import ALIGNMENT, DIRECTORY_MAX_NBYTES, PackedFiles, find_files
 from tensorstore_ds.reading.store import Store, open as open_store
-from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, StoreFiles
+from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, StoreFiles, check_outside_stores
 from tensorstore_ds.reading.verification import listed_files
 from tensorstore_ds.regular_files import tidied
 
@@ -209,11 +209,12 @@ def _copy(files: StoreFiles, name: str, listed: File, out: IO[bytes], advance: _
 
 
 def _check_free(target: Path) -> None:
-    """Refuse a target that exists, or that has no folder to be in."""
+    """Refuse a target that exists, that has no folder to be in, or that would lie inside a store."""
     if os.path.lexists(target):
         raise StoreExistsError(f"{target}: this exists already. Choose another name, or remove it first.")
     if not target.parent.is_dir():
         raise OptionError(f"{target}: the folder {target.parent} does not exist. Make it first.")
+    check_outside_stores(target)
 
 
 def _check_room(target: Path, needed: int) -> None:

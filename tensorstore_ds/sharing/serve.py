@@ -18,18 +18,20 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import File, shard_path
+from tensorstore_ds.format.root import parse_root
 from tensorstore_ds.reading.store import Store, open as open_store
-from tensorstore_ds.reading.store_files import size_of, start_of
+from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, size_of, start_of
 
-#: Connections at a time; each has a thread. One more is answered 503.
+#: Connections at a time; each has a thread. One more is answered 503, as is one beyond 3/4 of them from one address.
 CONNECTIONS = 64
 #: Bytes of a request, with all its headers.
 REQUEST_NBYTES = 16 * 1024
@@ -62,7 +64,8 @@ def serve(
     """Serve a store over HTTP, read-only, from threads of this process, until the block ends.
 
     GET and HEAD of its files, whole or by one range, with their SHA-256 as ETag. Nothing else is served, no list of
-    files either.
+    files either. If the store grows, or is annotated, the next request of its ``zarr.json`` gets the new one with the
+    new ETag. If another store takes its place, every answer is 500.
 
     >>> with tsds.serve("photos.tsds") as url:          # doctest: +SKIP
     ...     urllib.request.urlopen(f"{url}/zarr.json")
@@ -74,7 +77,8 @@ def serve(
         port: to listen at; 0 for any that is free.
         token: the first part of every path; 16 to 128 letters, digits, ``-`` and ``_``. None for a new one where it is
             needed, else for none.
-        sha256: the store that is meant, by its `Store.sha256`; None for whichever is there.
+        sha256: the store that is meant, by its `Store.sha256`; it is served as it was, also if it grows. None for
+            whichever is there.
         notify: called with a line when a file cannot be served, from these threads.
 
     Yields:
@@ -84,12 +88,12 @@ def serve(
         FormatError: there is no such store.
         OptionError: this host or port cannot be used, or the token.
     """
-    opened = open_store(store, sha256=sha256)
+    content = _content(store, sha256)
     if token is None and not _is_own(host):
         token = secrets.token_urlsafe(24)
     if token is not None and not _TOKEN.fullmatch(token):
         raise OptionError("`token`: expected 16 to 128 letters, digits, - and _, found another text.")
-    with _server(opened, host, port, token, notify) as server:
+    with _server(content, host, port, token, notify) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, name="tsds-serve")
         thread.start()
         try:
@@ -109,11 +113,67 @@ def _is_own(host: str) -> bool:
         return host == "localhost"
 
 
-def _server(store: Store, host: str, port: int, token: str | None, notify: Notify) -> _Server:
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """A store as it was at one time.
+
+    Attributes:
+        root: the bytes of its ``zarr.json``.
+        is_fixed: whether only this one may be served, also when the store has grown.
+        listing: as `Store.listing`.
+    """
+
+    store: Store
+    root: bytes
+    is_fixed: bool
+    listing: Callable[[str, int], Mapping[str, File]]
+
+    def find(self, name: str) -> File | None:
+        """Size and digest of a file of the store; None for every other name."""
+        manifest = self.store.manifest
+        if name == "zarr.json":
+            return File(len(self.root), self.store.sha256)
+        if name in manifest.files:
+            return manifest.files[name]
+        match = _IN_SHARD.fullmatch(name)
+        entry = manifest.splits.get(match[1]) if match else None
+        if not match or not entry or int(match[2]) not in entry.numbers:
+            return None
+        split, number, path = match[1], int(match[2]), match[3]
+        index = entry.numbers.index(number)
+        if name != f"{shard_path(split, number)}/{path}":  # a zero too many
+            return None
+        listing = self.listing(split, index)
+        if path == "zarr.json":
+            shard = entry.shards[index]
+            return File(shard.nbytes - sum(file.size for file in listing.values()), shard.sha256)
+        return listing.get(path)
+
+    def now(self) -> _Content:
+        """The store as it is now; raises `FormatError` if another one is in its place."""
+        root = _root(self.store)
+        return self if self.is_fixed or root == self.root else _content(self.store.path, None)
+
+
+def _content(path: str | os.PathLike[str], sha256: str | None) -> _Content:
+    while True:  # twice if it has grown just now
+        store = open_store(path, sha256=sha256)
+        root = _root(store)
+        if parse_root(root)[1] == store.sha256:
+            listing = functools.lru_cache(maxsize=64)(store.listing)
+            return _Content(store, root, sha256 is not None, listing)
+
+
+def _root(store: Store) -> bytes:
+    with store.open_file("zarr.json") as file:
+        return file.read(MANIFEST_MAX_NBYTES + 1)
+
+
+def _server(content: _Content, host: str, port: int, token: str | None, notify: Notify) -> _Server:
     if not 0 <= port < 2**16:
         raise OptionError(f"`port`: expected 0 to 65,535, found {port}.")
     try:
-        return _Server(store, host, port, token, notify)
+        return _Server(content, host, port, token, notify)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         message = f"`port`: expected to listen at {host}, port {port}, found: {reason}."
@@ -126,13 +186,11 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = False  # all have ended when it is closed
     request_queue_size = 128
 
-    def __init__(self, store: Store, host: str, port: int, token: str | None, notify: Notify) -> None:
-        self.store = store
+    def __init__(self, content: _Content, host: str, port: int, token: str | None, notify: Notify) -> None:
+        self.content = content
         self.token = token
         self.notify = notify
-        self.listing = functools.lru_cache(maxsize=64)(store.listing)
-        self._slots = threading.BoundedSemaphore(CONNECTIONS)
-        self._connections: set[socket.socket] = set()
+        self._connections: dict[socket.socket, str] = {}  # with the address of the client
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
 
@@ -143,28 +201,24 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer a connection in a thread, if there is one left."""
-        if not self._slots.acquire(blocking=False):
+        others, address = list(self._connections.values()), client_address[0]
+        if len(others) >= CONNECTIONS or others.count(address) >= CONNECTIONS - CONNECTIONS // 4:
             request.settimeout(1)
             with suppress(OSError):
                 request.sendall(_FULL)
             super().shutdown_request(request)
             return
-        self._connections.add(request)
+        self._connections[request] = address
         try:
             super().process_request(request, client_address)
         except BaseException:  # no thread could be started
-            self._release(request)
+            self._connections.pop(request, None)
             raise
 
     def shutdown_request(self, request: Any) -> None:
         """Close a connection."""
         super().shutdown_request(request)
-        self._release(request)
-
-    def _release(self, request: socket.socket) -> None:
-        if request in self._connections:
-            self._connections.discard(request)
-            self._slots.release()
+        self._connections.pop(request, None)
 
     def hang_up(self) -> None:
         """End all connections, so that their threads end."""
@@ -177,28 +231,6 @@ class _Server(ThreadingHTTPServer):
         error = sys.exception()
         if not isinstance(error, ConnectionError | TimeoutError):
             self.notify(f"a request ended with {type(error).__name__}: {error}")
-
-    def find(self, name: str) -> File | None:
-        """Size and digest of a file of the store; None for every other name."""
-        store = self.store
-        if name == "zarr.json":
-            with store.open_file(name) as file:
-                return File(size_of(file), store.sha256)
-        if name in store.manifest.files:
-            return store.manifest.files[name]
-        match = _IN_SHARD.fullmatch(name)
-        entry = store.manifest.splits.get(match[1]) if match else None
-        if not match or not entry or int(match[2]) not in entry.numbers:
-            return None
-        split, number, path = match[1], int(match[2]), match[3]
-        index = entry.numbers.index(number)
-        if name != f"{shard_path(split, number)}/{path}":  # a zero too many
-            return None
-        listing = self.listing(split, index)
-        if path == "zarr.json":
-            shard = entry.shards[index]
-            return File(shard.nbytes - sum(file.size for file in listing.values()), shard.sha256)
-        return listing.get(path)
 
 
 class _RequestTooLong(Exception):
@@ -260,6 +292,21 @@ class _Handler(BaseHTTPRequestHandler):
         except _RequestTooLong:
             self.send_error(431)
 
+    def parse_request(self) -> bool:
+        """Read the request. One that may have a body is the last of its connection: what follows may be no request."""
+        if not super().parse_request():
+            return False
+        lengths = self.headers.get_all("Content-Length", [])
+        if self.headers.defects or len(lengths) > 1:  # lines that are no headers; or two readers may differ
+            self.send_error(400)
+            return False
+        self.close_connection |= bool(lengths) or "Transfer-Encoding" in self.headers
+        return True
+
+    def handle_expect_100(self) -> bool:
+        """Ask for no body."""
+        return True
+
     def do_GET(self) -> None:
         self._answer()
 
@@ -272,8 +319,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _answer(self) -> None:
-        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
-            self.close_connection = True  # what follows is no request
         self.connection.settimeout(SECONDS)
         name = self.path.partition("?")[0].removeprefix("/")
         if self.server.token is not None:
@@ -285,16 +330,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(403)
             return
         try:
-            file = self.server.find(name)
+            if name == "zarr.json":
+                self.server.content = self.server.content.now()
+            content = self.server.content
+            file = content.find(name)
             if file is None:
                 self._refuse(404)
             else:
-                self._send(name, file)
+                self._send(name, file, content)
         except FormatError as error:
             self.server.notify(str(error))
             self._refuse(500)
 
-    def _send(self, name: str, file: File) -> None:
+    def _send(self, name: str, file: File, content: _Content) -> None:
         tag = f'"{file.sha256}"'
         if not _names(self.headers.get("If-Match", "*"), tag):
             self._refuse(412)
@@ -312,7 +360,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(416, ("Content-Range", f"bytes */{file.size}"))
             return
         start, stop = span
-        with self.server.store.open_file(name) as opened:
+        with io.BytesIO(content.root) if name == "zarr.json" else content.store.open_file(name) as opened:
             if size_of(opened) != file.size:
                 raise FormatError(Problem(name, "file-size", f"expected {file.size} bytes, found {size_of(opened)}."))
             self.send_response(206 if wanted else 200)
@@ -324,12 +372,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Cache-Control", "no-cache")
             self.end_headers()
             if self.command == "GET":
-                self._send_bytes(opened.fileno(), start_of(opened) + start, stop - start)
+                self._send_bytes(opened, start, stop - start)
 
-    def _send_bytes(self, descriptor: int, offset: int, count: int) -> None:
-        began, left = time.monotonic(), count
-        with open(os.dup(descriptor), "rb", 0) as file:
+    def _send_bytes(self, opened: IO[bytes], start: int, count: int) -> None:
+        began, left, offset = time.monotonic(), count, start_of(opened) + start
+        with opened if isinstance(opened, io.BytesIO) else open(os.dup(opened.fileno()), "rb", 0) as file:
             while left:
+                file.seek(offset)  # sendfile does not, for what is no file of the system
                 sent = self.connection.sendfile(file, offset, min(left, _PIECE_NBYTES))
                 left, offset = left - sent, offset + sent
                 if not sent or time.monotonic() - began > 60 + (count - left) / _SLOWEST:
@@ -350,6 +399,8 @@ class _Handler(BaseHTTPRequestHandler):
         """End the headers with those of every answer."""
         self.send_header("Accept-Ranges", "bytes")
         self.send_header("X-Content-Type-Options", "nosniff")
+        if self.close_connection:
+            self.send_header("Connection", "close")
         headers = getattr(self, "headers", None)
         origin = headers.get("Origin") if headers is not None else None
         if self.server.token is not None:
