@@ -529,12 +529,13 @@ def _pooled(pieces: Sequence[Piece]) -> dict[str, Any] | None:
     if not found or len({scale for *_, scale in found}) != 1:
         return None
     channels: int | None = len(found[0][1])
-    for _, mean, *_ in found:
-        channels = None if channels is None else common_channels(channels, len(mean))
+    for _, of_channels, *_ in found:
+        channels = None if channels is None else common_channels(channels, len(of_channels))
     if channels is None:
         return None
     weights = np.array([rows for rows, *_ in found], np.float64)
-    means, stds = (np.array([as_channels(list(each[i]), channels) for each in found], np.float64) for i in (1, 2))
+    means: NDArray[np.float64] = np.array([as_channels(mean, channels) for _, mean, *_ in found])
+    stds: NDArray[np.float64] = np.array([as_channels(std, channels) for *_, std, _ in found])
     if not weights.sum():
         return None
     mean = np.average(means, axis=0, weights=weights)

@@ -135,7 +135,10 @@ def join_summaries(first: Summary, second: Summary) -> dict[str, Any]:
     channels = common_channels(len(known[0][0]), len(known[1][0])) if len(known) == 2 else None
     if channels is not None and known[0][2] == known[1][2]:
         weights = [pixels_a, pixels_b]
-        means, stds = (np.array([as_channels(list(each[i]), channels) for each in known], np.float64) for i in (0, 1))
+        means, stds = (
+            np.array([as_channels(values, channels) for values in pair], np.float64)
+            for pair in ([mean for mean, *_ in known], [std for _, std, _ in known])
+        )
         mean = np.average(means, axis=0, weights=weights)
         variance = np.average(stds**2 + (means - mean) ** 2, axis=0, weights=weights)
         joined["channels"] = {"mean": mean.tolist(), "std": np.sqrt(variance).tolist(), "scale": known[0][2]}
