@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,20 @@ def test_normalize_equals_torchvision(seed: int, dtype: torch.dtype, memory: Any
     # As good as the dtype allows: float32 arithmetic, rounded once.
     torch.testing.assert_close(found.double(), exact, rtol=torch.finfo(out).eps / 2, atol=1e-6)
     assert found.dtype == out and found.stride() == image.stride()
+
+
+def test_a_mean_of_255_levels_is_refused_for_images_of_8_bits() -> None:
+    of_levels = Normalize((123, 116, 103), (58, 57, 57))
+    images = torch.randint(0, 256, (2, 3, 4, 5), dtype=torch.uint8)
+    with pytest.raises(
+        ValueError, match=r"expected a mean in \[0, 1\] .* Divide mean and std by 255: (.*)\.$"
+    ) as raised:
+        of_levels({"image": images})
+    advice = re.search(r"Normalize\(\((.*)\), \((.*)\)\)\.$", str(raised.value))
+    assert advice is not None
+    mean, std = ([float(value) for value in each.split(", ")] for each in advice.groups())
+    expected = of_levels({"image": images.float()})["image"]  # floating-point images are taken as they are
+    torch.testing.assert_close(Normalize(mean, std)({"image": images})["image"], expected, rtol=0, atol=0.02)
 
 
 def test_normalize_leaves_its_input_alone() -> None:

@@ -279,6 +279,23 @@ def test_a_pattern_whose_thumbnail_is_gray_is_not_constant() -> None:
     assert not is_constant(board)
 
 
+@pytest.mark.parametrize("ending", ["png", "jpg"])
+def test_images_of_nearly_one_color(tmp_path: Path, ending: str) -> None:
+    """Lines that differ by one level, a pixel in the corner and a corner of one level are not of one color."""
+    one = np.full((300, 400, 3), 128, np.uint8)
+    lines, pixel, corner = one.copy(), one.copy(), one.copy()
+    lines[::2] = 130
+    pixel[0, 0] = 255
+    corner[:60, :60] = 130
+    for name, image in (("one", one), ("lines", lines), ("pixel", pixel), ("corner", corner)):
+        path = tmp_path / "s" / "a" / f"{name}.{ending}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path, quality=100)
+        assert (np.ptp(np.asarray(Image.open(path))) == 0) == (name == "one")  # as decoded by Pillow
+    found = checked(tmp_path / "s", tmp_path / "s.tsds", convert={"encoding": "source"}, near=False)
+    assert [each.key for each in found.constant] == [f"a/one.{ending}"]
+
+
 # --- the command ------------------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """Statistics against NumPy, however the samples are divided."""
 
+import itertools
 import json
 import math
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from tensorstore_ds.format.statistics import MAX_DISTINCT_SIZES, Statistics, channel_moments
+from tensorstore_ds.format.statistics import MAX_DISTINCT_SIZES, Statistics, channel_moments, join_summaries
 
 
 def summary_in_blocks(pixels, sizes, labels, objects, cuts):
@@ -58,12 +59,41 @@ def test_sizes_are_listed_one_by_one_while_they_are_few():
     assert statistics.summary()["sizes"]["distinct"] is None
 
 
-def test_gray_and_color_images_have_no_channels_in_common():
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_gray_images_among_color_images_count_as_three_equal_channels(order):
+    rng = np.random.default_rng(1)
+    shapes = [(5, 4, 1), (3, 7, 3), (2, 2, 1), (6, 3, 3)]
+    images = [rng.integers(0, 256, shape, np.uint8) for shape in shapes]
+    rgb = np.concatenate([np.broadcast_to(image, (*image.shape[:2], 3)).reshape(-1, 3) for image in images]) / 255
     statistics = Statistics()
-    statistics.add_pixels(np.zeros((2, 2, 1), np.uint8))
-    statistics.add_pixels(np.zeros((2, 2, 3), np.uint8))
-    statistics.add_pixels(np.zeros((2, 2, 3), np.uint8))
-    assert "channels" not in statistics.summary()
+    for i in order:
+        statistics.add_pixels(images[i])
+    channels = statistics.summary()["channels"]
+    np.testing.assert_allclose(channels["mean"], rgb.mean(0))
+    np.testing.assert_allclose(channels["std"], rgb.std(0))
+
+
+def test_other_numbers_of_channels_have_none_in_common():
+    for shapes in ((1, 4), (3, 4), (1, 3, 4), (4, 3, 1), (2, 1)):
+        statistics = Statistics()
+        for channels in shapes:
+            statistics.add_pixels(np.zeros((2, 2, channels), np.uint8))
+        assert "channels" not in statistics.summary()
+
+
+def test_two_splits_of_gray_and_of_color_images_together():
+    rng = np.random.default_rng(2)
+    pixels = [rng.integers(0, 256, shape, np.uint8) for shape in ((5, 6, 4, 1), (9, 6, 4, 3))]
+    summaries = []
+    for images in pixels:
+        statistics = Statistics()
+        statistics.add_pixels(images)
+        summaries.append((statistics.summary(), len(images), len(images) * 24))
+    rgb = np.concatenate([np.broadcast_to(each, (*each.shape[:3], 3)).reshape(-1, 3) for each in pixels]) / 255
+    for pair in (summaries, summaries[::-1]):
+        joined = join_summaries(*pair)["channels"]
+        np.testing.assert_allclose(joined["mean"], rgb.mean(0))
+        np.testing.assert_allclose(joined["std"], rgb.std(0))
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 5])

@@ -1,6 +1,7 @@
 """Weights from a store's labels, objects and columns, against the formulas written out in plain loops."""
 
 import math
+import statistics
 from collections import Counter
 
 import numpy as np
@@ -73,16 +74,30 @@ def test_effective_number_of_a_class_of_thousands(tmp_path):
     assert np.count_nonzero(drawn == 20_000) == pytest.approx(500, abs=60)
 
 
-@pytest.mark.parametrize("threshold", [0.01, 0.3, 1.0])
-def test_repeat_factors(boxed, threshold):
-    of_rows = [set(boxed["objects"][row]["labels"].tolist()) for row in range(30)]
+@pytest.mark.parametrize("method", ["image", "instance"])
+@pytest.mark.parametrize("threshold", [0.3, 1.0, None])
+def test_repeat_factors(boxed, threshold, method):
+    of_rows = [boxed["objects"][row]["labels"].tolist() for row in range(30)]
+    every = [label for labels in of_rows for label in labels]
     share = {label: sum(label in labels for labels in of_rows) / 30 for label in (0, 1)}
-    expected = [max([1.0, *(max(1.0, math.sqrt(threshold / share[label])) for label in labels)]) for labels in of_rows]
-    factors = repeat_factors(boxed, threshold=threshold)
+    if method == "instance":
+        share = {label: math.sqrt(f * every.count(label) / len(every)) for label, f in share.items()}
+    limit = statistics.median(share.values()) if threshold is None else threshold
+    expected = [max([1.0, *(max(1.0, math.sqrt(limit / share[label])) for label in labels)]) for labels in of_rows]
+    assert len(set(expected)) > 1
+    factors = repeat_factors(boxed, threshold=threshold, method=method)
     assert factors.dtype == np.float64
     np.testing.assert_allclose(factors, expected)
-    assert len(set(expected)) == {0.01: 1, 0.3: 2, 1.0: 3}[threshold]
     assert factors[0] == 1  # no objects
+
+
+def test_repeat_factors_that_change_nothing(boxed):
+    with pytest.warns(
+        UserWarning, match=r"all repeat factors are 1, because no class is rarer than 0\.01\. .*instance"
+    ):
+        assert repeat_factors(boxed, threshold=0.01).tolist() == [1.0] * 30
+    with pytest.raises(OptionError, match="`method`: expected image or instance, found 'box'"):
+        repeat_factors(boxed, method="box")
 
 
 def test_a_column_of_ones_own(labelled):
@@ -104,6 +119,8 @@ def test_what_a_split_does_not_have(labelled, boxed, tmp_path):
     with pytest.raises(
         OptionError, match=r"split 'train': expected a field 'label' of kind label, found image \(image\)"
     ):
+        class_balanced_weights(boxed)
+    with pytest.raises(OptionError, match=r"Use repeat_factors to weight samples by their objects\.$"):
         class_balanced_weights(boxed)
     with pytest.raises(OptionError, match=r"expected a field 'objects' of kind objects, found .*WeightedSampler"):
         repeat_factors(labelled, threshold=0.1)

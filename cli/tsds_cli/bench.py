@@ -140,7 +140,7 @@ def _remarks(comparison: Comparison) -> Iterator[text.Text]:
         if cell.seconds is None and not way.reason and not comparison.interrupted:
             where = f"{_PHASES[cell.phase]}, batch {cell.batch_size:,}, {way.full_title}"
             yield f"{where}: not measured, {spelled(cell.reason)}"
-    yield from comparison.notes
+    yield from map(spelled, comparison.notes)
     for phase, name in _PHASES.items():
         for group, others in (("files", "the best way from files"), ("tensors", "the best TensorDataset")):
             advantage = comparison.advantage(phase, group)

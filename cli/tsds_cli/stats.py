@@ -92,6 +92,8 @@ def _channels(split: Split) -> Iterator[tuple[str, str]]:
             yield name, "  ".join(f"{value:.4f}" for value in values)
         if scale != 1:
             yield "", f"by channel, of values divided by {scale:g}"
+    elif len(split) and "image" in split.fields:
+        yield "mean, std", "unknown: images were not decoded, or have other channels than gray and RGB"
 
 
 def _objects(split: Split) -> Iterator[tuple[str, str]]:

@@ -36,11 +36,10 @@ def thumbnail(pixels: NDArray[Any]) -> NDArray[np.uint8]:
     return np.asarray(image)
 
 
-def is_constant(pixels: NDArray[Any], *, tolerance: int = 0) -> bool:
-    """Whether all pixels (H, W, C) of each channel are the same, up to so much of 256 levels."""
+def is_constant(pixels: NDArray[Any]) -> bool:
+    """Whether all pixels (H, W, C) are the same."""
     flat = pixels.reshape(-1, pixels.shape[-1])
-    spread = flat.max(axis=0).astype(np.float64) - flat.min(axis=0)
-    return bool((spread <= tolerance * (257 if pixels.dtype == np.uint16 else 1)).all())
+    return bool((flat == flat[:1]).all())
 
 
 def perceptual_hashes(thumbnails: NDArray[np.uint8], *, mirrored: bool = False) -> NDArray[np.uint64]:

@@ -24,8 +24,8 @@ from tensorstore_ds.reading.stored_images import decode_part
 
 _BLOCK_NBYTES = 4 << 20  # of the images of a block, which a thread reads
 _BLOCK_ROWS = 512
-#: Levels of 256 in which pixels of a compressed image may differ that all were the same.
-_NOISE = 4
+#: Thumbnails whose pixels differ in at most so many levels of 256 get a second look: all pixels are compared.
+_EVEN = 4
 
 #: The first of a block's rows; thumbnails (n, 32, 32); digests (n, 2) uint64; whether each is constant, (n,); problems.
 Looks = tuple[int, NDArray[np.uint8], NDArray[np.uint64], NDArray[np.bool_], list[tuple[int, Problem]]]
@@ -71,19 +71,19 @@ def _look(split: Split, column: Column | RaggedColumn, is_padded: bool, start: i
         try:
             pixels = image
             if isinstance(image, bytes):
-                pixels = _decoded(image, tuple(np.asarray(shapes)[i].tolist()), _key(split, start + i))
+                stored_shape = tuple(np.asarray(shapes)[i].tolist())
+                pixels = _decoded(image, stored_shape, _key(split, start + i))
+            thumbnails[i] = small = thumbnail(pixels)
+            if before is not None and not isinstance(image, bytes):
+                small, pixels = (_without_padding(each, before[i]) for each in (small, pixels))
+                small = small[1:-1, 1:-1] if min(small.shape) > 2 else small[:0]  # without what is part of both
+            if small.size and int(small.max()) - int(small.min()) > _EVEN:
+                continue  # most images
+            if isinstance(image, bytes):  # a JPEG file at a scale may hide thin lines
+                pixels = _decoded(image, stored_shape, _key(split, start + i), scale=1)
+            constant[i] = is_constant(pixels)
         except SourceError as error:
             problems.append((start + i, error.problems[0]))
-            continue
-        thumbnails[i] = thumbnail(pixels)
-        small = thumbnails[i]
-        if before is not None and not isinstance(image, bytes):
-            small, pixels = (_without_padding(each, before[i]) for each in (small, pixels))
-            small = small[1:-1, 1:-1] if min(small.shape) > 2 else small[:0]  # without what is part of both
-        if (
-            not small.size or int(small.max()) - int(small.min()) <= _NOISE
-        ):  # most images are not, and need no second look
-            constant[i] = is_constant(pixels, tolerance=_NOISE if isinstance(image, bytes) else 0)
     return start, thumbnails, digests, constant, problems
 
 
@@ -97,8 +97,9 @@ def _without_padding(pixels: NDArray[Any], size: NDArray[Any]) -> NDArray[Any]:
     return pixels[top : top + height, left : left + width]
 
 
-def _decoded(data: bytes, shape: tuple[int, ...], key: str) -> NDArray[Any]:
-    scale = scale_for((shape[0], shape[1]), (2 * SIDE, 2 * SIDE))
+def _decoded(data: bytes, shape: tuple[int, ...], key: str, scale: int = 0) -> NDArray[Any]:
+    """An image at a scale; 0: at one that leaves enough pixels for a thumbnail."""
+    scale = scale or scale_for((shape[0], shape[1]), (2 * SIDE, 2 * SIDE))
     return decode_part(data, Part(0, 0, shape[0], shape[1]), shape=shape, scale=scale, key=key).array
 
 

@@ -7,7 +7,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -138,6 +138,7 @@ class _Run:
         self._ended: dict[str, str] = {}  # of ways that were measured until their process ended
         self._baselines: list[int] = []
         self._device = ""
+        self._image_size: tuple[int, int] | None = None
         self._untrainable = "" if options.train else "it was left out"
         self._done = 0
 
@@ -167,7 +168,7 @@ class _Run:
 
     def _lane(self, way: Way, scratch: Path) -> Lane:
         options = self.options
-        assignment = {name: getattr(options, name) for name in ("split", "device", "memory", "seed")}
+        assignment = {name: getattr(options, name) for name in ("split", "device", "memory", "seed", "image_size")}
         raw = None if options.raw is None else str(Path(options.raw).absolute())
         paths = {"store": str(self.store.path), "raw": raw, "scratch": str(scratch)}
         return Lane(way.name, RUNNER, {"way": asdict(way), **assignment, **paths}, scratch)
@@ -180,6 +181,8 @@ class _Run:
         self._note(lane.name, reason=lane.reason)
         if not lane.reason:
             self.fields = lane.ready["fields"]
+            size = lane.ready["image_size"]
+            self._image_size = None if size is None else tuple(size)
             self._device = lane.ready["device_name"] or lane.ready["device"]
             self._untrainable = self._untrainable or lane.ready["untrainable"]
             self._baselines += [lane.ready["memory"]] if lane.ready["memory"] is not None else []
@@ -239,7 +242,12 @@ class _Run:
     def _pixels_agree(self, group: str) -> bool:
         """Whether pixels can be compared, and are those of the files if it reads these."""
         field = self.split.fields[self.fields["image"]]
-        if not isinstance(field, RawImageField) or field.spec.dtype != "uint8" or self._nbytes > COMPARED_NBYTES:
+        if (
+            self._image_size is not None
+            or not isinstance(field, RawImageField)
+            or field.spec.dtype != "uint8"
+            or self._nbytes > COMPARED_NBYTES
+        ):
             return False
         options = self.store.manifest.conversion_options
         return group != "files" or (options.get("size") is None and options.get("encoding", "raw") != "jpeg")
@@ -294,8 +302,18 @@ class _Run:
             baseline=int(statistics.median(self._baselines)) if self._baselines else None,
             ways=list(self.ways.values()),
             cells=with_ratios(cells),
-            notes=[f"training was not measured: {self._untrainable}"] if self._untrainable else [],
+            notes=list(self._notes()),
         )
+
+    def _notes(self) -> Iterator[str]:
+        if self._image_size is not None:
+            from tensorstore_ds.training.crops import crops_in_words  # imports torch
+
+            what = crops_in_words(self._image_size, objects="objects" in self.fields)
+            why = "" if self.options.image_size is not None else ", because they differ in size"
+            yield f"images are decoded to {what}{why}; choose a size with `image_size`"
+        if self._untrainable:
+            yield f"training was not measured: {self._untrainable}"
 
 
 def in_words(answer: Mapping[str, Any], stored: int, *, pixels: bool, labels: bool) -> str:

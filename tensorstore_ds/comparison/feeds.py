@@ -25,6 +25,7 @@ from tensorstore_ds.comparison.results import Way
 from tensorstore_ds.comparison.system import drop_files
 from tensorstore_ds.errors import ResidencyError
 from tensorstore_ds.format.kinds import RawImageField
+from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.batches import collate_samples
 from tensorstore_ds.loading.collate import PackedObjects, collate_objects, pack_objects
 from tensorstore_ds.loading.dataset import StoreDataset
@@ -34,6 +35,7 @@ from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.page_cache.residency import evict
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Split, open as open_store
+from tensorstore_ds.training.crops import Size, decode_plan
 
 Batch = dict[str, Any]
 
@@ -50,6 +52,12 @@ class Subject:
     scratch: str  #: A folder for links.
     memory: int | None  #: Bytes that a copy in memory may take; None: what this process may use.
     seed: int  #: Of orders.
+    image_size: Size | None = None  #: Of crops; None: images are loaded as they are stored.
+
+    @property
+    def plan(self) -> Compose | None:
+        """How images are placed before they are decoded."""
+        return decode_plan(self.image_size, objects="objects" in self.fields, seed=self.seed)
 
     def open(self) -> Split:
         """The split, newly opened: its maps end with it."""
@@ -165,7 +173,8 @@ class FilesFeed(SplitFeed):
         if self.subject.raw is None:
             raise ValueError("`raw`: expected a folder, found None.")
         subject, store = self.subject, open_store(self.subject.store)
-        files = open_files(store, store[subject.split], subject.fields, Path(self.subject.raw), Path(subject.scratch))
+        paths = Path(self.subject.raw), Path(subject.scratch)
+        files = open_files(store, store[subject.split], subject.fields, *paths, size=subject.image_size)
         self.reader, self.folder = files.reader, files.folder
         return files.dataset
 
@@ -181,6 +190,8 @@ class TensorsFeed(SplitFeed):
     def _dataset(self) -> TensorDataset:
         split, fields = self.subject.open(), self.subject.fields
         field = split.fields[fields["image"]]
+        if self.subject.image_size is not None:
+            raise ResidencyError("expected pixels of one size to hold, found crops, which differ in each epoch")
         if not isinstance(field, RawImageField):
             raise ResidencyError(f"expected images kept as pixels of one size, found {field.describe()}")
         needed, limit = tensors_nbytes(split, fields), self.subject.memory
@@ -221,7 +232,9 @@ class PlainFeed(SplitFeed):
     collate = staticmethod(functools.partial(collate_samples, how="packed"))
 
     def _dataset(self) -> StoreDataset:
-        return StoreDataset(self.subject.store, self.subject.split, fields=list(self.subject.fields.values()))
+        subject = self.subject
+        fields = list(subject.fields.values())
+        return StoreDataset(subject.store, subject.split, fields=fields, decode=subject.plan)
 
 
 class StoreFeed(PlainFeed):

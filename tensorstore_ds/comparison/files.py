@@ -20,6 +20,7 @@ from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.imaging.codecs import FORMATS
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.sources.voc.layout import find_layout
+from tensorstore_ds.training.crops import Size, torchvision_steps
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 #: The lists of `VOCDetection`.
@@ -37,17 +38,19 @@ class RawData:
     folder: Path  #: Holds all that is read.
 
 
-def open_files(store: Store, split: Split, fields: Mapping[str, str], raw: Path, scratch: Path) -> RawData:
+def open_files(
+    store: Store, split: Split, fields: Mapping[str, str], raw: Path, scratch: Path, *, size: Size | None = None
+) -> RawData:
     """The source of a split.
 
     Class folders are read by `ImageFolder`, Pascal VOC with lists by `VOCDetection`, anything else by a data set of our
-    own, which holds labels or objects in memory and opens the images.
+    own, which holds labels or objects in memory and opens the images. With a `size`, images are crops.
 
     Raises:
         OptionError: it is not the source of this store, or has no image files.
     """
     relative, dropped = _locate(raw, store, split)
-    transform = image_transform(store, split, fields["image"])
+    transform = image_transform(store, split, fields["image"], size, objects="objects" in fields)
     if "objects" not in fields and "label" in fields:
         classes = split.fields[fields["label"]].classes
         labels = np.asarray(split.column(fields["label"]))
@@ -96,8 +99,10 @@ def _parts(key: str) -> tuple[str, ...]:
 # --- images --------------------------------------------------------------------------------------------------------
 
 
-def image_transform(store: Store, split: Split, image: str) -> Callable[[Any], torch.Tensor]:
-    """From a PIL image to a (C, H, W) uint8 tensor of the stored size, where images were resized."""
+def image_transform(
+    store: Store, split: Split, image: str, size: Size | None = None, *, objects: bool = False
+) -> Callable[[Any], torch.Tensor]:
+    """From a PIL image to a (C, H, W) uint8 tensor of the stored size, where images were resized, or a crop of it."""
     spec = getattr(split.fields[image], "spec", None)
     channels = spec.shape[-1] if spec is not None else len(split.statistics.get("channels", {}).get("mean", "RGB"))
     steps: list[Any] = [functools.partial(in_mode, mode=_MODES.get(channels, "RGB"))]
@@ -108,6 +113,8 @@ def image_transform(store: Store, split: Split, image: str) -> Callable[[Any], t
             steps += [functools.partial(cover, height=height, width=width), v2.CenterCrop((height, width))]
         else:
             steps.append(v2.Resize((height, width), antialias=True))
+    if size is not None:
+        steps += torchvision_steps(size, objects=objects)
     transform: Callable[[Any], torch.Tensor] = v2.Compose([*steps, v2.PILToTensor()])
     return transform
 

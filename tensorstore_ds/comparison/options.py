@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from tensorstore_ds.options import ANY_DEVICE, check, declared, option, refusal
+from tensorstore_ds.training.options import LARGEST
 
 Group = Literal["files", "tensors", "plain", "store", "device"]
 GROUPS: tuple[Group, ...] = get_args(Group)
@@ -34,6 +35,14 @@ class BenchOptions:
         shown="none, and loading from files is not measured",
     )
     split: str = option("The split to load.", default="train")
+    image_size: tuple[int, int] | None = option(
+        "Decode images to this (height, width) in pixels, as training does: a random part, mirrored at random; images "
+        "with objects are resized.",
+        default=None,
+        at_least=1,
+        at_most=LARGEST,
+        shown="as they are stored; if they differ in size, 224x224, or less if most are smaller",
+    )
     batch_sizes: Sequence[int] = option(
         "Samples per batch. Sizes larger than the split are replaced by one batch of the whole split.",
         default=BATCH_SIZES,

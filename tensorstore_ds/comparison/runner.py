@@ -30,6 +30,7 @@ from tensorstore_ds.format.kinds import EncodedImageField, LabelField, ObjectsFi
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.loading.device import move
 from tensorstore_ds.loading.fields import is_decoded
+from tensorstore_ds.training.crops import image_size_of
 from tensorstore_ds.training.data import task_of
 from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.process import device_of
@@ -187,12 +188,18 @@ def start(assignment: Mapping[str, Any]) -> tuple[Runner, Answer]:
     way = Way(**assignment["way"])
     if way.group == "device" and device.type != "cuda":
         raise ResidencyError("there is no GPU")
-    fields, untrainable = fields_of(tsds.open(assignment["store"])[assignment["split"]])
+    split = tsds.open(assignment["store"])[assignment["split"]]
+    fields, untrainable = fields_of(split)
+    asked = assignment.get("image_size")
+    size = image_size_of(split, None if asked is None else tuple(asked))
+    if size is not None and not untrainable:
+        untrainable = "images are cropped, training needs them whole. Leave out `image_size`."
     given = {name: assignment[name] for name in ("store", "split", "raw", "scratch", "memory", "seed")}
-    subject = Subject(fields=fields, device=device, **given)
+    subject = Subject(fields=fields, device=device, image_size=size, **given)
     torch.manual_seed(subject.seed)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    facts = {"device": device.type, "device_name": name, "fields": fields, "untrainable": untrainable}
+    facts: dict[str, Any] = {"device": device.type, "device_name": name, "fields": fields, "untrainable": untrainable}
+    facts["image_size"] = size
     runner = Runner(FEEDS[way.group](way, subject), way.workers, device, parts=assignment.get("parts", True))
     return runner, facts
 

@@ -200,6 +200,8 @@ def note_of_channels(images_of: Mapping[str, int]) -> list[str]:
         return []
     counts = " and ".join(f"{images_of[channels]:,} with {channels}" for channels in sorted(images_of))
     what = f"images keep their channels, {counts}: the loader gives batches of both as RGB"
+    if not images_of.keys() <= {"1", "3"}:
+        what += ", and their mean and standard deviation are not known"
     return [f'{what}. Pass `encoding="jpeg"` and `color="rgb"` to store all as RGB.']
 
 

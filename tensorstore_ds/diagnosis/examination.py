@@ -24,6 +24,7 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.training.crops import crops_in_words, decode_plan, image_size_of
 from tensorstore_ds.training.options import TrainOptions
 
 #: Shares of the time for each measurement; the rest goes to starting up, and to batches that are waited for.
@@ -63,6 +64,12 @@ class Examination:
             dataset = loading.remade(dataset, self._student.fields, dataset.transform)
         if self._student is not None and self._student.decode is not None and dataset.decode is None:
             dataset = dataset.with_decode(self._student.decode)
+        if self._student is None and dataset.decode is None and dataset.transform is None and "image" in dataset.fields:
+            size = image_size_of(dataset.split, options.image_size)
+            dataset = dataset.with_decode(decode_plan(size, objects="objects" in dataset.fields))
+            if size is not None:
+                decoded = crops_in_words(size, objects="objects" in dataset.fields)
+                self._note("whole images", f"they are decoded to {decoded}")
         self._dataset = dataset
         self._rows = dataset  # those that are in memory, once they have been brought there
 
@@ -74,7 +81,9 @@ class Examination:
             self._note("training", "the model none was chosen, loading alone was examined")
             return None
         try:
-            options = TrainOptions(model=model, batch_size=self._options.batch_size)
+            options = TrainOptions(
+                model=model, batch_size=self._options.batch_size, image_size=self._options.image_size
+            )
             return training.student_of(dataset.split, options, self._device)
         except TsdsError as error:
             self._note("training", f"no model learns from this store, loading alone was examined ({error})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tensorstore_ds.options import ANY_DEVICE, check, declared, option
-from tensorstore_ds.training.options import Preset
+from tensorstore_ds.training.options import LARGEST, Preset
 
 Model = Literal[Preset, "none"]
 
@@ -21,6 +21,14 @@ class DiagnoseOptions:
     split: str | None = option("The split to train on.", default=None, shown="train, or the first split")
     model: Model = option(
         "Size of the model that is trained, as for tsds train; ``none`` examines loading alone.", default="tiny"
+    )
+    image_size: tuple[int, int] | None = option(
+        "Decode images to this (height, width) in pixels, as tsds train does; with the model none, to a random part of "
+        "each image.",
+        default=None,
+        at_least=1,
+        at_most=LARGEST,
+        shown="as tsds train chooses: as they are stored, or 224x224 if they differ in size",
     )
     batch_size: int = option("Samples per step, or all samples of the split if it has fewer.", default=128, at_least=1)
     seconds: float = option("Approximate seconds that the diagnosis may take.", default=40.0, at_least=1)

@@ -28,7 +28,13 @@ from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, Objec
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import Layout
-from tensorstore_ds.format.statistics import Statistics, Summary as StatisticsSummary, join_summaries
+from tensorstore_ds.format.statistics import (
+    Statistics,
+    Summary as StatisticsSummary,
+    as_channels,
+    common_channels,
+    join_summaries,
+)
 from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Split, Store, open as open_store
 from tensorstore_ds.reading.verification import require_whole
@@ -594,10 +600,16 @@ def pooled_channels(pieces: Sequence[Piece]) -> dict[str, Any] | None:
         if moments is None:
             return None
         found.append((len(piece.rows), *moments))
-    if not found or len({(len(mean), scale) for _, mean, _, scale in found}) != 1:
+    if not found or len({scale for *_, scale in found}) != 1:
+        return None
+    channels: int | None = len(found[0][1])
+    for _, of_channels, *_ in found:
+        channels = None if channels is None else common_channels(channels, len(of_channels))
+    if channels is None:
         return None
     weights = np.array([rows for rows, *_ in found], np.float64)
-    means, stds = (np.array([each[i] for each in found], np.float64) for i in (1, 2))
+    means: NDArray[np.float64] = np.array([as_channels(mean, channels) for _, mean, *_ in found])
+    stds: NDArray[np.float64] = np.array([as_channels(std, channels) for *_, std, _ in found])
     if not weights.sum():
         return None
     mean = np.average(means, axis=0, weights=weights)

@@ -131,12 +131,17 @@ def join_summaries(first: Summary, second: Summary) -> dict[str, Any]:
         joined["objects"] = _add_range(*({k: each["objects"][k] for k in ("total", "min", "max")} for each in (a, b)))
         joined["objects"]["mean"] = joined["objects"]["total"] / (rows_a + rows_b)
     moments = channel_moments(a), channel_moments(b)
-    if moments[0] and moments[1] and len(moments[0][0]) == len(moments[1][0]) and moments[0][2] == moments[1][2]:
+    known = [each for each in moments if each]
+    channels = common_channels(len(known[0][0]), len(known[1][0])) if len(known) == 2 else None
+    if channels is not None and known[0][2] == known[1][2]:
         weights = [pixels_a, pixels_b]
-        means, stds = (np.array([each[i] for each in moments if each], np.float64) for i in (0, 1))
+        means, stds = (
+            np.array([as_channels(values, channels) for values in pair], np.float64)
+            for pair in ([mean for mean, *_ in known], [std for _, std, _ in known])
+        )
         mean = np.average(means, axis=0, weights=weights)
         variance = np.average(stds**2 + (means - mean) ** 2, axis=0, weights=weights)
-        joined["channels"] = {"mean": mean.tolist(), "std": np.sqrt(variance).tolist(), "scale": moments[0][2]}
+        joined["channels"] = {"mean": mean.tolist(), "std": np.sqrt(variance).tolist(), "scale": known[0][2]}
         reduction = max(each["channels"].get("reduction", 1) for each in (a, b))
         joined["channels"] |= {"reduction": reduction} if reduction > 1 else {}
     if "masks" in a and "masks" in b:
@@ -226,11 +231,24 @@ def _add_masks(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_channels(a: dict[str, Any] | None, b: dict[str, Any] | None) -> dict[str, Any] | None:
-    if a is None or b is None or a["dtype"] != b["dtype"] or len(a["sum"]) != len(b["sum"]):
-        return None  # gray and color images in one split have no channels in common
-    sums = {name: _add_lists(a[name], b[name]) for name in ("sum", "squares")}
+    if a is None or b is None or a["dtype"] != b["dtype"]:
+        return None
+    channels = common_channels(len(a["sum"]), len(b["sum"]))
+    if channels is None:
+        return None
+    sums = {n: _add_lists(as_channels(a[n], channels), as_channels(b[n], channels)) for n in ("sum", "squares")}
     reduction = max(a["reduction"], b["reduction"])
     return _if_finite({"dtype": a["dtype"], "count": a["count"] + b["count"], "reduction": reduction, **sums})
+
+
+def common_channels(first: int, second: int) -> int | None:
+    """Channels of images with so many and others: those of both, or 3 of gray and color images, which load as RGB."""
+    return first if first == second else 3 if {first, second} == {1, 3} else None
+
+
+def as_channels(values: list[Any], channels: int) -> list[Any]:
+    """Numbers by channel, of so many channels: a gray image has the same values in each."""
+    return values * channels if len(values) == 1 else values
 
 
 def _if_finite(channels: dict[str, Any]) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal, Unpack
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
-from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
 from tensorstore_ds.options import refusal
@@ -122,20 +123,39 @@ def class_balanced_weights(
     return np.where(known, weights[labels], 0.0)
 
 
-def repeat_factors(split: Split, *, threshold: float, field: str = "objects") -> NDArray[np.float64]:
+def repeat_factors(
+    split: Split,
+    *,
+    threshold: float | None = None,
+    method: Literal["image", "instance"] = "image",
+    field: str = "objects",
+) -> NDArray[np.float64]:
     """How often to show every sample, by the rarest class among its objects: (n,) float64, 1 or more.
 
-    A class c that is in a share f_c of the samples has r_c = max(1, sqrt(threshold / f_c)); a sample has the greatest
-    r_c of its objects, and 1 if it has none (Gupta et al., LVIS, CVPR 2019). So samples with a class that fewer than
-    `threshold` of all have are shown more often; LVIS has 0.001.
+    A class c of frequency f_c has r_c = max(1, sqrt(threshold / f_c)). A sample has the greatest r_c of its objects,
+    and 1 if it has none. ``WeightedSampler(factors, round(factors.sum()))`` shows each sample so often in the mean of
+    epochs.
 
-    ``WeightedSampler(factors, round(factors.sum()))`` shows each sample so often in the mean of epochs.
+    Args:
+        split: with objects that have labels.
+        threshold: classes below this frequency are shown more often. LVIS has 0.001. None: the median of the
+            frequencies, so that half of the classes are.
+        method: ``image``: f_c is the share of the samples that have the class: repeat factor sampling (Gupta et al.,
+            LVIS, CVPR 2019). ``instance``: f_c is the geometric mean of this share and the class's share of all
+            objects: instance-aware repeat factor sampling (Yaman et al., arXiv:2305.08069, 2023). Choose it if most
+            samples have most classes, and few objects are of the rare ones.
+        field: of kind ``objects``.
 
     Raises:
         OptionError: the split has no such field whose objects have labels, or `threshold` is not in (0, 1].
         FormatError: a label is not the index of a class, or the table's offsets are damaged.
+
+    Warns:
+        UserWarning: all factors are 1, so that sampling by them changes nothing.
     """
-    if not 0 < threshold <= 1:
+    if method not in ("image", "instance"):
+        raise refusal("method", "image or instance", repr(method))
+    if threshold is not None and not 0 < threshold <= 1:
         raise refusal("threshold", "in (0, 1]", threshold)
     _check_field(split, field, ObjectsField)
     table = split.table(field)
@@ -147,9 +167,17 @@ def repeat_factors(split: Split, *, threshold: float, field: str = "objects") ->
     owners = np.repeat(np.arange(rows), np.diff(table.offsets))
     present = np.unique(owners * classes + labels)  # each class of a sample once
     share = np.bincount(present % max(1, classes), minlength=classes) / max(1, rows)
+    if method == "instance":
+        share = np.sqrt(share * np.bincount(labels, minlength=classes) / max(1, len(labels)))
+    if threshold is None:
+        threshold = float(np.median(share[share > 0])) if share.any() else 1.0
     of_class = np.sqrt(np.maximum(1, threshold / np.where(share > 0, share, 1)))
     factors = np.ones(rows)
     np.maximum.at(factors, owners, of_class[labels])
+    if len(labels) and factors.max() == 1:
+        line = f"split {split.name!r}: all repeat factors are 1, because no class is rarer than {threshold:g}. "
+        other = 'method="instance" or a larger ' if method == "image" else "a larger "
+        warnings.warn(f"{line}Sampling by them changes nothing: use {other}`threshold`.", stacklevel=2)
     return factors
 
 
@@ -188,7 +216,10 @@ def _check_field(split: Split, name: str, kind: type[Field]) -> None:
     if not isinstance(split.fields.get(name), kind):
         expected = f"a field {name!r}" + (f" of kind {kind.kind}" if kind is not Field else "")
         found = ", ".join(f"{other} ({field.kind})" for other, field in split.fields.items())
-        raise OptionError(f"split {split.name!r}: expected {expected}, found {found or 'none'}. {ADVICE}")
+        advice = ADVICE
+        if kind is LabelField and of_kind(split.fields, ObjectsField):
+            advice = "Use repeat_factors to weight samples by their objects."
+        raise OptionError(f"split {split.name!r}: expected {expected}, found {found or 'none'}. {advice}")
 
 
 def checked_labels(column: Column, classes: int, where: str, *, least: int = 0) -> NDArray[np.int64]:

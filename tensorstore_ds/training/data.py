@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -264,7 +265,10 @@ def eval_loader(
 def _sampler(store: Store, dataset: StoreDataset, task: Task, options: TrainOptions) -> tuple[Sampler[Any] | None, str]:
     if options.balance != "none":
         weights = balance_weights(dataset.split, task, options.balance)
-        return WeightedSampler(weights, seed=options.seed), f"drawn by weight ({options.balance})"
+        word = f"drawn by weight ({options.balance})"
+        if options.balance == "repeat" and (weights == weights[0]).all():
+            word += f", the same for all because each class is in {RARE:.0%} of them or more: use repeat-instance"
+        return WeightedSampler(weights, seed=options.seed), word
     if options.residency == "auto" and not fits(store, splits=dataset.split_name, fields=task.fields):
         nbytes, _ = requirement(store, [(dataset.split_name, name) for name in task.fields])
         block = max(1, BLOCK_NBYTES * len(dataset) // nbytes)
@@ -278,9 +282,16 @@ def balance_weights(split: Split, task: Task, balance: Balance) -> NDArray[np.fl
     """How often each sample is to be drawn, (n,) float64; an `OptionError` where the balance is not for this task."""
     if balance in ("inverse", "effective") and task.label_field:
         return class_balanced_weights(split, field=task.label_field, method=balance)
-    if balance == "repeat" and task.classes and not task.label_field:
-        return repeat_factors(split, threshold=RARE, field=task.objects_field)
-    possible = "inverse or effective" if task.label_field else "repeat" if task.classes else "none"
+    if balance in ("repeat", "repeat-instance") and task.classes and not task.label_field:
+        by_images = balance == "repeat"
+        with warnings.catch_warnings(action="ignore"):  # a run says in a note that all factors are 1
+            return repeat_factors(
+                split,
+                threshold=RARE if by_images else None,
+                method="image" if by_images else "instance",
+                field=task.objects_field,
+            )
+    possible = "inverse or effective" if task.label_field else "repeat or repeat-instance" if task.classes else "none"
     raise OptionError(f"`balance`: expected {possible} for {task.name}, found {balance}.")
 
 

@@ -12,7 +12,7 @@ from tensorstore_ds.options import ANY_DEVICE, changed, check, declarations, dec
 Task = Literal["auto", "classification", "multilabel", "keypoints", "classification+keypoints"]
 Preset = Literal["auto", "seed", "tiny", "small", "base"]
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
-Balance = Literal["none", "inverse", "effective", "repeat"]
+Balance = Literal["none", "inverse", "effective", "repeat", "repeat-instance"]
 Augment = Literal["none", "light", "strong"]
 Mix = Literal["none", "mixup", "cutmix"]
 Residency = Literal["auto", "page-cache", "locked", "device"]
@@ -163,8 +163,8 @@ class TrainOptions:
         default=False,
     )
     balance: Balance = option(
-        "Draw samples of rare classes more often: by labels with ``inverse`` or ``effective``, by objects with "
-        "``repeat``.",
+        "Draw samples of rare classes more often: by labels with ``inverse`` or ``effective``; by objects with "
+        "``repeat``, if a class is in few images, or ``repeat-instance``, if few objects are of it.",
         default="none",
     )
     ema: float = option(

@@ -118,11 +118,12 @@ class Normalize(OfBatches):
     memory format stays. uint8 counts as value / 255, floating-point as it is.
 
     Args:
-        mean, std: of each channel, of values in [0, 1].
+        mean, std: of each channel, of values in [0, 1]. Those of 8-bit images are divided by 255 before.
         dtype: of the result.
 
     Raises:
-        ValueError: the numbers of channels differ, or a standard deviation is not positive.
+        ValueError: the numbers of channels differ, or a standard deviation is not positive; when it is called: a mean
+            above 1 for uint8 images.
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], *, dtype: torch.dtype = torch.float32) -> None:
@@ -136,17 +137,17 @@ class Normalize(OfBatches):
 
     @classmethod
     def from_split(cls, split: Split, *, dtype: torch.dtype = torch.float32) -> Normalize:
-        """With the statistics that the store keeps of the split.
+        """With the statistics that the store keeps of the split. Gray images among color images count as RGB.
 
         Raises:
-            OptionError: it keeps none, because its images have different numbers of channels; or a channel is constant.
+            OptionError: it keeps none, because its images were not decoded or have other numbers of channels; or a
+                channel is constant.
         """
         channels = channel_moments(split.statistics)
         if channels is None or not min(channels[1], default=0) > 0:
-            found = "none" if channels is None else f"std {channels[1]}"
-            raise OptionError(
-                f"split {split.name!r}: expected mean and std of each channel, found {found}. Use Normalize(mean, std)."
-            )
+            found = f"std {channels[1]}" if channels is not None else "none in the statistics of the store"
+            advice = "Use Normalize(mean, std)" + (", or convert again" if channels is None else "")
+            raise OptionError(f"split {split.name!r}: expected mean and std of each channel, found {found}. {advice}.")
         return cls(channels[0], channels[1], dtype=dtype)
 
     def transform_batch(
@@ -157,6 +158,12 @@ class Normalize(OfBatches):
         if images.shape[1] != len(self.mean):
             raise ValueError(f"Normalize: expected images of {len(self.mean)} channels, found {images.shape[1]}.")
         largest = 255 if images.dtype == torch.uint8 else 1
+        if largest == 255 and max(self.mean) > 1:
+            mean, std = (", ".join(f"{value / 255:.3g}" for value in values) for values in (self.mean, self.std))
+            raise ValueError(
+                "Normalize: expected a mean in [0, 1] for uint8 images, whose values are divided by 255, found "
+                f"{max(self.mean):g}. Divide mean and std by 255: Normalize(({mean}), ({std}))."
+            )
         if images.is_cuda:  # one kernel, that converts as it reads and writes
             scale, shift = (on_device(values, images.device) for values in _factors(self.mean, self.std, largest))
             scaled = torch.addcmul(shift, images, scale, out=torch.empty_like(images, dtype=self.dtype))
