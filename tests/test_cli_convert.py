@@ -118,6 +118,16 @@ def test_classes_come_in_the_order_of_a_file(photos: Path, tmp_path: Path) -> No
     assert convert(photos, "--classes", names)["train"].fields["label"].classes == ("dog", "cat", "bird")
 
 
+def test_classes_can_be_named_without_a_file(photos: Path, tmp_path: Path) -> None:
+    assert convert(photos, "--classes", "dog, cat,bird")["train"].fields["label"].classes == ("dog", "cat", "bird")
+    done = tsds("convert", photos, tmp_path / "x.tsds", "--classes", tmp_path / "names")
+    assert (done.exit_code, "the class list cannot be used" in done.stderr) == (1, True)
+    line = tmp_path / "line.txt"
+    line.write_text("dog, cat", "utf-8")
+    done = tsds("convert", photos, tmp_path / "x.tsds", "--classes", line)
+    assert "The list has one name, 'dog, cat': write one name per line." in done.stderr
+
+
 def test_keypoints_come_in_the_order_of_a_file(tmp_path: Path) -> None:
     source = tmp_path / "faces"
     source.mkdir()

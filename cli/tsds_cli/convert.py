@@ -167,8 +167,8 @@ def show_store(summary: Summary, out: Path, took: str) -> None:
         text.echo(f"used again: {text.count(summary.resumed, 'shard')} that an earlier run had finished")
     if summary.skipped:
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in summary.skipped.items())
-        counts = ((summary.skipped_images, "image", "images"), (summary.skipped_boxes, "box", "boxes"))
-        what = " and ".join(f"{n:,} {one if n == 1 else more}" for n, one, more in counts if n)
+        kinds = ((summary.skipped_images, "image", "images"), (summary.skipped_boxes, "box", "boxes"))
+        what = " and ".join(f"{n:,} {one if n == 1 else more}" for n, one, more in kinds if n)
         text.echo(text.Styled(f"skipped: {what} ({reasons})", fg="yellow"))
     if summary.left_out:
         counts = Counter(problem.reason for problem in summary.left_out)

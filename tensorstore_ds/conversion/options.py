@@ -147,12 +147,6 @@ class ConvertOptions(ImageOptions, SourceOptions):
         default=None,
         shown="every sample is divided on its own",
     )
-    class_map: Mapping[str, str] | None = option(
-        "New names of classes by old ones. Classes that get the same name become one; one whose new name is empty is "
-        "left out, with its objects.",
-        default=None,
-        shown="the names in the source",
-    )
     objects: Objects = option(
         "``whole`` stores images with the objects in them; ``crops`` makes a sample of each object: its part of the "
         "image, its class as the label, and its keypoints in the pixels of that part.",

@@ -72,12 +72,17 @@ def open_any(source: AnySource, options: ConvertOptions) -> Source:
     if isinstance(source, Sources):
         if options.images is not None:
             raise OptionError("`images` is the folder of one source: leave it out, or convert each alone.")
+        if options.label_from is not None:
+            raise OptionError("`label_from` is for one source: leave it out, or convert each alone.")
         several = [open_source(tidied(path), options.format, options) for path in source.paths]
         return as_wanted(several, options)
     if isinstance(source, str | os.PathLike):
         opened = open_source(tidied(source), options.format, options)
     else:
         opened = FrameSource(source, options) if has_frames(source) else SequenceSource(source, options)
+    if options.label_from is not None and opened.name != "folders":
+        expected = "expected a folder of images without annotations"
+        raise OptionError(f"`label_from`: {expected}, found the format {opened.name}. Leave it out.")
     if options.images is not None and opened.images != options.images:
         expected = "expected annotations, whose images may be elsewhere"
         raise OptionError(f"`images`: {expected}, found the format {opened.name}. Leave it out.")

@@ -173,8 +173,8 @@ def commit(
     manifest = workspace.commit(manifest, [*skipped, *left_out], check_keys=check_keys)
     boxes = [problem for problem in skipped if _is_of_box(problem, options)]
     images = len({problem.where for problem in skipped if not _is_of_box(problem, options)})
-    notes = tuple(workspace.notes)
-    return summarize(workspace.out, manifest, workspace.began, counts, left_out, resumed, notes, images, len(boxes))
+    told = tuple(workspace.notes)
+    return summarize(workspace.out, manifest, workspace.began, counts, left_out, resumed, told, images, len(boxes))
 
 
 def _is_of_box(problem: Problem, options: ConvertOptions) -> bool:

@@ -15,6 +15,7 @@ from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
+from tensorstore_ds.options import meant
 from tensorstore_ds.regular_files import is_file
 from tensorstore_ds.sources.base import FLAGS, LISTS, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings
@@ -195,7 +196,9 @@ class JoinedSource(Source):
     def _joined_fields(self, contents: Sequence[Contents], notes: list[str]) -> dict[str, Field]:
         known = {name for each in contents for field in each.fields.values() for name in _classes(field)}
         if unknown := [name for name in self._class_map if name not in known]:
-            raise OptionError(f"`class_map`: expected classes of the source, found {unknown[0]!r}.")
+            there = ", ".join(sorted(known)[:10]) + (", ..." if len(known) > 10 else "")
+            message = f"expected classes of the source ({there or 'it has none'}), found {unknown[0]!r}."
+            raise OptionError(f"`class_map`: {message}{meant(unknown[0], sorted(known))}")
         names = dict.fromkeys(name for each in contents for name in each.fields)
         fields: dict[str, Field] = {}
         for name in names:
