@@ -118,6 +118,16 @@ def test_classes_come_in_the_order_of_a_file(photos: Path, tmp_path: Path) -> No
     assert convert(photos, "--classes", names)["train"].fields["label"].classes == ("dog", "cat", "bird")
 
 
+def test_classes_can_be_named_without_a_file(photos: Path, tmp_path: Path) -> None:
+    assert convert(photos, "--classes", "dog, cat,bird")["train"].fields["label"].classes == ("dog", "cat", "bird")
+    done = tsds("convert", photos, tmp_path / "x.tsds", "--classes", tmp_path / "names")
+    assert (done.exit_code, "the class list cannot be used" in done.stderr) == (1, True)
+    line = tmp_path / "line.txt"
+    line.write_text("dog, cat", "utf-8")
+    done = tsds("convert", photos, tmp_path / "x.tsds", "--classes", line)
+    assert "The list has one name, 'dog, cat': write one name per line." in done.stderr
+
+
 def test_keypoints_come_in_the_order_of_a_file(tmp_path: Path) -> None:
     source = tmp_path / "faces"
     source.mkdir()
@@ -165,7 +175,7 @@ def test_skipped_samples_are_counted_and_named(photos: Path, tmp_path: Path) -> 
     (photos / "cat" / "7.png").write_text("not an image")
     done = tsds("convert", photos, tmp_path / "out.tsds", "--workers", 0, "--on-error", "skip")
     assert done.exit_code == 0
-    assert "skipped: 1 (not-an-image 1)" in done.stdout
+    assert "skipped: 1 image (not-an-image 1)" in done.stdout
     listed = tmp_path / "out.tsds" / "skipped.jsonl"
     assert str(listed) in done.stdout
     assert json.loads(listed.read_text())["where"] == "cat/7.png"
@@ -264,9 +274,52 @@ def test_dry_run_finds_what_is_wrong_with_boxes_and_says_what_it_does_not_look_a
     done = tsds("convert", source, tmp_path / "out.tsds", "--dry-run")
     assert done.exit_code == 1
     assert "  box-empty: JPEGImages/a.png: object 2 of 2 in Annotations/a.xml: the box (1, 2, 1, 9)" in done.stdout
-    assert "no pixels: damaged images are found by the conversion only" in done.stdout
+    assert "checked: annotations, image headers, and the pixels of a few images." in done.stdout
     assert done.stderr.startswith("tsds: 1 problem would stop the conversion.")
     assert tsds("convert", source, tmp_path / "out.tsds").exit_code == 1
+
+
+def test_images_and_boxes_that_were_skipped_are_counted_apart(tmp_path: Path) -> None:
+    bad = ("cat", 5, 5, 5, 9)  # without area
+    source = voc(tmp_path / "voc", "a", "b", boxes=[("cat", 1, 2, 8, 9), bad])
+    shutil.copytree(voc(tmp_path / "more", "c", boxes=[bad]), source, dirs_exist_ok=True)
+    (source / "Annotations" / "d.xml").write_text("<annotation></annotation>")
+    for more, counted, stored in (
+        ("skip", "skipped: 1 image and 3 boxes (no-image 1, box-empty 3)", {"a": 1, "b": 1, "c": 0}),
+        ("skip-image", "skipped: 4 images (no-image 1, box-empty 3)", {}),
+    ):
+        (tmp_path / "ok").mkdir(exist_ok=True)
+        out = tmp_path / f"{more}.tsds"
+        keep = voc(tmp_path / f"good-{more}", "z")
+        shutil.copytree(keep, source, dirs_exist_ok=True)
+        done = tsds("convert", source, out, "--workers", 0, "--on-error", more)
+        assert done.exit_code == 0
+        assert counted in done.stdout
+        note = "images that lost all their boxes, and are stored as images without objects: 1."
+        assert (note in done.stdout + done.stderr) == (more == "skip")
+        split = tensorstore_ds.open(out)["train"]
+        found = {split[i]["key"]: len(split[i]["objects"]["boxes"]) for i in range(len(split))}
+        assert found == {f"JPEGImages/{name}.png": boxes for name, boxes in (stored | {"z": 1}).items()}
+    done = json.loads(
+        tsds("convert", source, tmp_path / "j.tsds", "--workers", 0, "--on-error", "skip", "--json").stdout
+    )
+    assert (done["skipped_images"], done["skipped_boxes"], done["skipped"]) == (1, 3, {"no-image": 1, "box-empty": 3})
+
+
+def test_a_conversion_does_not_go_on_with_shards_in_which_boxes_were_left_out(tmp_path: Path) -> None:
+    source = voc(tmp_path / "voc", "a", "b", "c", boxes=[("cat", 1, 2, 8, 9), ("cat", 5, 5, 5, 9)])
+    options = ConvertOptions(workers=0, shard_nbytes=1, on_error="skip")
+
+    def stop(progress: tensorstore_ds.Progress) -> None:
+        if progress.done >= 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tensorstore_ds.convert(source, tmp_path / "s.tsds", options, progress=stop)
+    with pytest.raises(tensorstore_ds.OptionError, match="another conversion"):
+        tensorstore_ds.convert(
+            source, tmp_path / "s.tsds", ConvertOptions(workers=0, shard_nbytes=1, on_error="skip-image")
+        )
 
 
 def test_dry_run_says_how_images_of_differing_sizes_are_kept(photos: Path, tmp_path: Path) -> None:
@@ -276,12 +329,50 @@ def test_dry_run_says_how_images_of_differing_sizes_are_kept(photos: Path, tmp_p
     assert "note: images have 2 sizes: they are kept as their files" in done.stdout
 
 
-def test_dry_run_names_differing_depths_which_cannot_be_skipped(photos: Path, tmp_path: Path) -> None:
-    Image.new("I;16", (7, 7)).save(photos / "cat" / "odd.png")
-    done = tsds("convert", photos, tmp_path / "out.tsds", "--dry-run", "--on-error", "skip", "--encoding", "raw")
+def test_dry_run_names_a_damaged_image_and_all_other_problems(photos: Path, tmp_path: Path) -> None:
+    noise = np.random.default_rng(2).integers(0, 256, (40, 40, 3), np.uint8)
+    damaged = photos / "cat" / "0.jpg"  # among so few, every image is tried
+    Image.fromarray(noise).save(damaged)
+    damaged.write_bytes(damaged.read_bytes()[:-900])
+    for i in range(11):
+        (photos / "dog" / f"bad{i:02d}.png").write_text("not an image")
+    done = tsds("convert", photos, tmp_path / "out.tsds", "--dry-run")
     assert done.exit_code == 1
-    assert "shapes-differ: " in done.stdout
-    assert done.stderr == "tsds: 1 problem would stop the conversion.\n"
+    assert "problems: 12 (not-an-image 11, truncated-image 1)" in done.stdout
+    assert "truncated-image: cat/0.jpg: this image is damaged" in done.stdout
+    assert "--encoding source" in done.stdout  # the others were tried
+    assert done.stderr.startswith("tsds: 12 problems would stop the conversion.")
+    assert tsds("convert", photos, tmp_path / "out.tsds", "--dry-run", "--on-error", "skip").exit_code == 0
+    found = json.loads(tsds("convert", photos, tmp_path / "out.tsds", "--dry-run", "--json").stdout)
+    assert {(each["where"], each["reason"]) for each in found["problems"]} == {
+        ("cat/0.jpg", "truncated-image"),
+        *((f"dog/bad{i:02d}.png", "not-an-image") for i in range(11)),
+    }
+    assert tsds("convert", photos, tmp_path / "out.tsds", "--on-error", "skip", "--workers", 0).exit_code == 0
+    assert len(tensorstore_ds.open(tmp_path / "out.tsds")["train"]) == 10
+
+
+@pytest.mark.parametrize("encoding", ["raw", "source", "auto"])
+def test_an_image_of_another_depth_is_named_and_can_be_skipped(photos: Path, tmp_path: Path, encoding: str) -> None:
+    Image.new("I;16", (10, 12)).save(photos / "cat" / "odd.png")
+    out = tmp_path / "out.tsds"
+    arguments = ("convert", photos, out, "--encoding", encoding, "--workers", 0)
+    for more in (["--dry-run"], []):
+        done = tsds(*arguments, *more)
+        assert done.exit_code == 1
+        assert "cat/odd.png" in done.output
+        assert not out.exists()
+    assert "16-bit gray (1, cat/odd.png)" in done.stderr
+    done = tsds(*arguments, "--dry-run", "--on-error", "skip")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "unsupported-depth: cat/odd.png: expected uint8 pixels, as most images have, found uint16." in done.stdout
+    done = tsds(*arguments, "--on-error", "skip")
+    assert done.exit_code == 0
+    assert "skipped: 1 image (unsupported-depth 1)" in done.stdout
+    keys = tensorstore_ds.open(out)["train"]["key"]
+    assert sorted(keys[i] for i in range(len(keys))) == sorted(
+        f"{name}/{i}.png" for name in ("cat", "dog") for i in range(5)
+    )
 
 
 # --- processes --------------------------------------------------------------------------------------------------

@@ -224,11 +224,15 @@ def test_nothing_but_bad_files(folders, tmp_path):
 def test_differing_sizes_are_listed_with_the_ways_out(folders, tmp_path):
     (folders / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint8)))
     (folders / "test/bee/2.png").write_bytes(png_bytes(np.zeros((6, 5), np.uint16)))
-    for options in (replace(FAIL, encoding="raw"), replace(SKIP, encoding="raw")):  # never skipped: most may be
-        with pytest.raises(tsds.SourceError, match=r"6x5 \(15\), 9x9 \(1\).*16-bit gray.*`encoding=") as caught:
-            tsds.convert(folders, tmp_path / "s.tsds", options)
+    for encoding in ("raw", "source"):
+        with pytest.raises(
+            tsds.SourceError, match=r"gray \(15\), 16-bit gray \(1, test/bee/2.png\).*`on_error="
+        ) as caught:
+            tsds.convert(folders, tmp_path / "s.tsds", replace(FAIL, encoding=encoding))
         assert caught.value.reason == "shapes-differ"
-    tsds.convert(folders, tmp_path / "s.tsds", ConvertOptions(workers=0))
+    summary = tsds.convert(folders, tmp_path / "s.tsds", replace(SKIP, encoding="raw"))
+    assert (summary.skipped, summary.skipped_images, summary.skipped_boxes) == ({"unsupported-depth": 1}, 1, 0)
+    assert json.loads((tmp_path / "s.tsds" / "skipped.jsonl").read_text())["where"] == "test/bee/2.png"
 
 
 def test_paths_in_errors_are_tidy_but_behind_a_link(tmp_path, monkeypatch):
@@ -569,6 +573,7 @@ def test_an_estimate_names_what_is_bad(folders):
     (folders / "test/bee/2.png").write_text("x")
     with pytest.raises(tsds.SourceError) as caught:
         tsds.estimate(folders, ConvertOptions(encoding="raw"))
-    assert {p.reason for p in caught.value.problems} == {"not-an-image", "shapes-differ"}
+    reasons = {"test/bee/2.png": "not-an-image", "test/bee/3.png": "unsupported-depth"}
+    assert {p.where: p.reason for p in caught.value.problems} == reasons
     problems = tsds.estimate(folders, replace(SKIP, encoding="raw")).problems
-    assert {p.reason for p in problems} == {"not-an-image", "shapes-differ"}
+    assert {p.where: p.reason for p in problems} == reasons

@@ -16,7 +16,7 @@ NOTE_OF_SIZES = (
     "`encoding`."
 )
 IN_SHARDS = ConvertOptions(workers=0, shard_nbytes=60)  # two gray images of 6x5, or one in color, at least
-NOTE = '15 gray and 1 color images: all are stored as RGB. Pass `color="gray"` or `color="rgb"` to choose.'
+NOTE = '15 gray and 1 color images: all are stored as RGB, which needs no action. `color="gray"` stores all as gray.'
 
 
 @pytest.fixture
@@ -120,16 +120,18 @@ def test_all_that_differs_is_said_at_once(mixed, tmp_path):
     with pytest.raises(tsds.SourceError) as caught:
         tsds.convert(mixed, tmp_path / "16.tsds", ConvertOptions(workers=0, encoding="raw"))
     assert str(caught.value) == (
-        f"{mixed}: images are of differing sizes (height x width): 6x5 (15), 9x9 (1), 2x2 (1); and of differing "
-        "colors: gray (15), color (1), 16-bit gray (1). Bring all to one depth first, or keep each as it is with "
-        '`encoding="source"`.'
+        f"{mixed}: images are of differing sizes (height x width): 6x5 (15), 9x9 (1, test/bee/3.png), 2x2 (1, "
+        "test/bee/4.png); and of differing colors: gray (15), color (1, test/bee/1.png), 16-bit gray (1, "
+        'test/bee/4.png). Write all with one depth, or leave out those that differ from most with `on_error="skip"`.'
     )
 
 
 def test_masks_need_images_of_one_size(tmp_path):
     samples = [{"image": np.zeros((n, 3), np.uint8), "mask": np.zeros((n, 3), np.uint8)} for n in (4, 5)]
     options = ConvertOptions(workers=0, classes=("back", "cat"))
-    with pytest.raises(tsds.SourceError, match=r"4x3 \(1\), 5x3 \(1\). Masks are stored as pixels of one size: pass"):
+    with pytest.raises(
+        tsds.SourceError, match=r"4x3 \(1\), 5x3 \(1, train/00001\). Masks are stored as pixels of one size: pass"
+    ):
         tsds.convert(samples, tmp_path / "s.tsds", options)
     tsds.convert(samples, tmp_path / "s.tsds", replace(options, size=(4, 4)))
 
@@ -236,16 +238,39 @@ def test_16_bit_images_among_others(mixed, tmp_path):
     (mixed / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint16)))
     with pytest.raises(tsds.SourceError) as caught:
         tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(workers=0, color="rgb"))
-    assert "6x5 (15), 9x9 (1); and of differing colors: gray (14), color (1), 16-bit gray (1). Bring all" in str(
-        caught.value
-    )
+    assert (
+        "6x5 (15), 9x9 (1, test/bee/3.png); and of differing colors: gray (14), color (1, test/bee/1.png), 16-bit gray "
+        "(1, test/bee/3.png). Write all"
+    ) in str(caught.value)
     assert caught.value.reason == "shapes-differ"
-    tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(workers=0, encoding="source"))
+
+
+@pytest.mark.parametrize("check", ["eighth", "headers"])
+def test_16_bit_files_among_others_are_not_kept(mixed, tmp_path, check):
+    (mixed / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint16)))
+    options = ConvertOptions(workers=0, encoding="source", check=check)
+    with pytest.raises(tsds.SourceError, match=r"colors: gray \(14\), .* 16-bit gray \(1, test/bee/3.png\)") as caught:
+        tsds.convert(mixed, tmp_path / "s.tsds", options)
+    assert caught.value.reason == "shapes-differ"
+    assert "sizes" not in str(caught.value)
+    summary = tsds.convert(mixed, tmp_path / "s.tsds", replace(options, on_error="skip"))
+    assert summary.rows == {"train": 8, "test": 7}
+    assert summary.skipped == {"unsupported-depth": 1}
+    note = "1 images have pixels of a different type than most, such as test/bee/3.png: they are left out."
+    assert note in summary.notes
+
+
+def test_files_of_16_bit_alone_are_kept(tmp_path):
+    for i in range(3):
+        (tmp_path / f"{i}.png").write_bytes(png_bytes(np.full((5, 4 + i), 40000 + i, np.uint16)))
+    tsds.convert(tmp_path, tmp_path.with_suffix(".tsds"), ConvertOptions(workers=0))
+    split = tsds.open(tmp_path.with_suffix(".tsds"))["train"]
+    assert [split["image"][i] for i in range(3)] == [(tmp_path / f"{i}.png").read_bytes() for i in range(3)]
 
 
 def test_arrays_with_and_without_alpha(tmp_path):
     samples = Samples([np.zeros((4, 5, 3), np.uint8), np.zeros((4, 5, 4), np.uint8), np.zeros((3, 5, 4), np.uint8)])
-    with pytest.raises(tsds.SourceError, match=r'color \(1\). Pass `color="rgb"`.$'):
+    with pytest.raises(tsds.SourceError, match=r'color \(1, train/00000\). Pass `color="rgb"`.$'):
         tsds.convert(samples, tmp_path / "s.tsds", ConvertOptions(workers=0))
     assert tsds.convert(samples, tmp_path / "s.tsds", ConvertOptions(workers=0, size=(8, 8), color="rgb")).notes == ()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensorstore_ds.errors import SourceError
+from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Source, SourceOptions
 from tensorstore_ds.sources.folders import FolderSource
@@ -26,7 +26,7 @@ def make(root: Path, *names: str) -> Path:
     return root
 
 
-def scan(root: Path, **options: tuple[str, ...]) -> tuple[FolderSource, Contents]:
+def scan(root: Path, **options: object) -> tuple[FolderSource, Contents]:
     source = FolderSource(root, SourceOptions(**options))  # type: ignore[arg-type]
     return source, source.scan()
 
@@ -232,3 +232,65 @@ def test_a_link_that_leads_back_is_refused(tmp_path: Path) -> None:
 def test_detect(tmp_path: Path, names: list[str], expected: bool) -> None:
     assert FolderSource.detect(make(tmp_path, *names)) is expected
     assert not FolderSource.detect(tmp_path / "none")
+
+
+def test_labels_from_the_names_of_files(tmp_path: Path) -> None:
+    make(tmp_path, "train/a/cat_1.png", "train/dog_2.png", "test/dog_3.png", "test/x.png", "top_1.png")
+    pattern = r"([a-z]+)_\d+\.png$"
+    source, contents = scan(tmp_path, label_from=pattern)
+    assert classes(contents) == ("cat", "dog")
+    assert reasons(contents) == {"test/x.png": "no-label", "top_1.png": "no-annotation"}
+    assert {split: list(paths) for split, paths in contents.splits.items()} == {
+        "test": ["test/dog_3.png"],
+        "train": ["train/a/cat_1.png", "train/dog_2.png"],
+    }
+    assert contents.labels is not None
+    assert {split: labels.tolist() for split, labels in contents.labels.items()} == {"test": [1], "train": [0, 1]}
+    source = pickle.loads(pickle.dumps(source))  # noqa: S301  our own bytes
+    assert source.read("train", "train/dog_2.png").label == 1
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [("^[a-z]+", ("cat", "dog")), (r"([a-z]+)(\d)", ("cat", "dog")), (r"(?P<n>[a-z]+)(?P<label>\d)", ("1", "2"))],
+)
+def test_the_group_that_is_the_label(tmp_path: Path, expression: str, expected: tuple[str, ...]) -> None:
+    _, contents = scan(make(tmp_path, "cat1.png", "dog2.png"), label_from=expression)
+    assert classes(contents) == expected
+
+
+def test_no_regular_expression(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"`label_from`: expected a regular expression, found '\('"):
+        scan(make(tmp_path, "a.png"), label_from="(")
+    with pytest.raises(SourceError) as caught:
+        scan(tmp_path, label_from="x_")
+    assert caught.value.reason == "no-label"
+
+
+def test_images_without_labels_are_told(tmp_path: Path) -> None:
+    make(tmp_path, "set/JPEGImages/a.png", "set/JPEGImages/b.png")
+    _, contents = scan(tmp_path / "set" / "JPEGImages")
+    assert contents.notes == (
+        "no labels: 2 images without class folders or annotations. For training, put the images of each class into a "
+        "folder of its own, or pass `label_from`.",
+    )
+    make(tmp_path, "set/Annotations/")
+    _, contents = scan(tmp_path / "set" / "JPEGImages")
+    whole = tmp_path / "set"
+    assert contents.notes == (
+        f"no labels: 2 images without class folders or annotations. {whole / 'Annotations'} may have the annotations: "
+        f"convert {whole} for images and annotations.",
+    )
+    _, contents = scan(make(tmp_path / "classes", "cat/a.png"))
+    assert contents.notes == ()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_said_to_be_none(tmp_path: Path) -> None:
+    make(tmp_path, "cat/a.png", "cat/note.xyz")
+    os.mkfifo(tmp_path / "cat" / "pipe.jpg")
+    _, contents = scan(tmp_path)
+    assert {problem.where: problem.message for problem in contents.left_out} == {
+        "cat/note.xyz": "not read: its name is not that of an image.",
+        "cat/pipe.jpg": "not read: it is no regular file.",
+    }

@@ -365,3 +365,11 @@ def test_any_bytes(tmp_path: Path, data: bytes) -> None:
 @given(st.integers(0, len(VALID)), st.integers(0, 40), st.binary(max_size=4) | st.sampled_from([b"<x/>", b"-", b"e9"]))
 def test_any_change_of_a_valid_file(tmp_path: Path, start: int, length: int, new: bytes) -> None:
     scan_or_refuse(tmp_path, VALID[:start] + new + VALID[start + length :])
+
+
+def test_one_class_is_that_of_all_objects_without_labels(tmp_path: Path) -> None:
+    found = objects(tmp_path, box(), box(), classes=("face",))
+    assert found["labels"].tolist() == [0, 0]
+    _, contents = scan(tmp_path, classes=("face",))
+    assert contents.fields["objects"].classes == ("face",)  # type: ignore[union-attr]
+    assert "labels" not in objects(tmp_path, box(), classes=("face", "dog"))

@@ -161,7 +161,7 @@ def test_a_class_map_merges_renames_and_removes(tmp_path: Path, workers: int) ->
 
 def test_a_class_map_that_fits_nothing_is_refused(tmp_path: Path) -> None:
     source = class_folders(tmp_path / "a", "cat")
-    with pytest.raises(OptionError, match="`class_map`: expected classes of the source, found 'dog'"):
+    with pytest.raises(OptionError, match=r"`class_map`: expected classes of the source \(.*\), found 'dog'"):
         convert(tmp_path / "out.tsds", source, class_map={"dog": "cat"})
     with pytest.raises(OptionError, match="`class_map`: expected classes that stay in label, found none"):
         convert(tmp_path / "out.tsds", source, class_map={"cat": ""})
@@ -191,3 +191,23 @@ def test_the_command(tmp_path: Path) -> None:
     assert "Missing argument 'OUT'" in command("convert", sources[0]).output
     inside = command("convert", *sources, sources[0] / "o.tsds")
     assert inside.exit_code == 1 and "lies inside the source" in inside.output
+
+
+def test_names_that_differ_in_case_become_one_by_the_map(tmp_path: Path) -> None:
+    source = class_folders(tmp_path / "src", "Dog", "dog", "cat", count=2)
+    with pytest.raises(tsds.SourceError, match=r"found Dog and dog\. Make them one with `class_map`"):
+        convert(tmp_path / "a.tsds", source)
+    split = convert(tmp_path / "b.tsds", source, class_map={"Dog": "dog"})["train"]
+    assert split.fields["label"].classes == ("dog", "cat")
+    expected = {"Dog": 0, "dog": 0, "cat": 1}
+    assert {split[i]["key"]: int(split["label"][i]) for i in range(6)} == {
+        f"{name}/{i}.png": label for name, label in expected.items() for i in range(2)
+    }
+    with pytest.raises(tsds.SourceError, match="found cat and CAT"):
+        convert(tmp_path / "c.tsds", source, class_map={"Dog": "dog", "dog": "CAT"})
+
+
+def test_a_class_map_with_a_typing_error_names_the_classes(tmp_path: Path) -> None:
+    source = class_folders(tmp_path / "src", "dog", "cat", count=1)
+    with pytest.raises(OptionError, match=r"source \(cat, dog\), found 'dogs'. Did you mean dog\?"):
+        convert(tmp_path / "a.tsds", source, class_map={"dogs": "cat"})

@@ -351,3 +351,21 @@ def test_what_is_no_sequence() -> None:
         with pytest.raises(SourceError) as error:
             scan(empty)
         assert error.value.reason == "empty-source"
+
+
+class Eyes(list[Any]):
+    """Samples whose keypoints the object names itself."""
+
+    classes = ("face",)
+    keypoints: Any = ("left_eye", "nose", "right_eye")
+
+
+def test_keypoints_that_the_object_names() -> None:
+    samples = Eyes([(GRAY, {"keypoints": np.zeros((1, 3, 2)), "labels": [0]})])
+    field: Any = scan(samples)[1].fields["objects"]
+    assert (field.keypoints, field.flip_pairs) == (("left_eye", "nose", "right_eye"), ((0, 2),))
+    samples.keypoints = Keypoints(("a", "b", "c"), ((1, 2),))
+    field = scan(samples)[1].fields["objects"]
+    assert (field.keypoints, field.flip_pairs) == (("a", "b", "c"), ((1, 2),))
+    field = scan(samples, keypoints=Keypoints(("x", "y", "z"), ()))[1].fields["objects"]
+    assert (field.keypoints, field.flip_pairs) == (("x", "y", "z"), ())

@@ -167,7 +167,9 @@ def show_store(summary: Summary, out: Path, took: str) -> None:
         text.echo(f"used again: {text.count(summary.resumed, 'shard')} that an earlier run had finished")
     if summary.skipped:
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in summary.skipped.items())
-        text.echo(text.Styled(f"skipped: {sum(summary.skipped.values()):,} ({reasons})", fg="yellow"))
+        kinds = ((summary.skipped_images, "image", "images"), (summary.skipped_boxes, "box", "boxes"))
+        what = " and ".join(f"{n:,} {one if n == 1 else more}" for n, one, more in kinds if n)
+        text.echo(text.Styled(f"skipped: {what} ({reasons})", fg="yellow"))
     if summary.left_out:
         counts = Counter(problem.reason for problem in summary.left_out)
         text.echo(f"left out: {', '.join(f'{reason} {n:,}' for reason, n in counts.items())}")
@@ -218,7 +220,7 @@ def _show_estimate(src: Path | Sources, found: Estimate) -> None:
             rows.append((flags, words.size(each.nbytes), f"{each.rate:,.0f} images/s"))
         text.echo_table(rows, right=[1, 2])
         text.echo("--encoding smart --budget SIZE is between jpeg and raw")
-    text.echo("checked: annotations and image headers, no pixels: damaged images are found by the conversion only")
+    text.echo("checked: annotations, image headers, and the pixels of a few images. The conversion checks all pixels.")
     for note in found.notes:
         text.echo(text.Styled(f"note: {spelled(note)}", fg="yellow"))
     _show_problems("problems", found.problems)
@@ -232,8 +234,10 @@ def _some(names: Sequence[str]) -> str:
 def _show_problems(title: str, problems: Sequence[Problem]) -> None:
     if not problems:
         return
-    text.head(f"{title}: {len(problems):,}")
-    for problem in problems[:_NAMED]:
+    reasons = Counter(problem.reason for problem in problems)
+    text.head(f"{title}: {len(problems):,} ({', '.join(f'{reason} {n:,}' for reason, n in reasons.items())})")
+    first = list({problem.reason: problem for problem in reversed(problems)}.values())[::-1]
+    for problem in [*first, *(problem for problem in problems if problem not in first)][:_NAMED]:
         text.echo(f"  {problem.reason}: {spelled(str(problem))}")
     if len(problems) > _NAMED:
         text.echo(f"  ... and {len(problems) - _NAMED:,} more; --json prints all")

@@ -46,7 +46,8 @@ def options_of(cls: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., A
             chosen = {name: values.pop(name) for name in names}
             for name in chosen.keys() & READERS.keys():
                 if chosen[name] is not None:
-                    chosen[name] = getattr(tensorstore_ds, READERS[name])(chosen[name])
+                    given = _names(chosen[name]) if name == "classes" else None
+                    chosen[name] = given or getattr(tensorstore_ds, READERS[name])(chosen[name])
             if chosen.get("citation") is not None:
                 chosen["citation"] = text_or_file(chosen["citation"])
             return command(options=cls(**chosen), **values)
@@ -57,6 +58,13 @@ def options_of(cls: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., A
         return decorated
 
     return decorate
+
+
+def _names(given: Path) -> tuple[str, ...] | None:
+    """The names that stand in place of a file's: there is no such file, and this is no path of one."""
+    if given.exists() or given.suffix or given.name != str(given):
+        return None
+    return tuple(name.strip() for name in given.name.split(","))
 
 
 def option_of(cls: type[Any], name: str, **changes: Any) -> Callable[[F], F]:
@@ -90,7 +98,7 @@ def _type(declared: Option) -> tuple[Any, str | None]:
     """The click type of an option, and what stands for its value in the help."""
     origin = get_origin(declared.type)
     if declared.name in READERS:
-        return click.Path(path_type=Path), "FILE"
+        return click.Path(path_type=Path), "FILE|NAME,..." if declared.name == "classes" else "FILE"
     if declared.unit == "bytes":
         return nbytes, "BYTES"
     if declared.type is Path:

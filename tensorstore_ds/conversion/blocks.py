@@ -37,7 +37,7 @@ from tensorstore_ds.sources.base import Sample, Source
 
 #: Fields that every store has, besides those of its source.
 OWN_FIELDS = ("image", "size", "key")
-#: An image is not of the shape that the first one had; never skipped, because it may be most of them.
+#: An image is not of the shape that the first one had: not skipped on its own, because it may be most of them.
 SHAPES_DIFFER = "shapes-differ"
 #: What to do about a sample that is bad.
 SKIP = 'With `on_error="skip"` such samples are left out.'
@@ -56,6 +56,7 @@ class RowFormat:
     on_error: OnError
     channels: int
     least_worth: float = math.inf  #: of the encoding ``smart``, as of `encode_sample`
+    dtype: str | None = None  #: of the pixels in files that are kept; None: not known
 
     @classmethod
     def of(
@@ -78,7 +79,7 @@ class RowFormat:
             own = EncodedImageField(encoding=encoding, max_pixels=image.max_pixels)
         others = {name: field.fitted(first) for name, field in source_fields.items()}
         fields = {"image": own, **others, "size": SizeField(), "key": KeyField()}
-        return cls(fields, image, on_error, first.shape[2], least_worth)
+        return cls(fields, image, on_error, first.shape[2], least_worth, dtype)
 
     @cached_property
     def fixed_nbytes(self) -> int:
@@ -179,8 +180,10 @@ class BlockRows:
         encoded = encode_sample(sample, self.format.image, on_decode, self._masks, self.format.least_worth)
         self._check_shape(encoded)
         bad = faults(encoded.problems)
-        if bad and self.format.on_error == "fail":
+        if bad and self.format.on_error != "skip":
             raise SourceError(bad, 'Correct the annotation, or leave out such boxes with `on_error="skip"`.')
+        if bad and not len(encoded.objects["boxes"]):
+            self._statistics.add({"emptied": 1})
         if encoded.image is not None:  # only the bytes are stored: a block of them can hold very many pixels
             options, pixels = self.format.image, encoded.pixels
             if options.encoding != "source" and encoded.image[:2] == JPEG:  # statistics are of what is stored
@@ -212,6 +215,8 @@ class BlockRows:
         elif isinstance(field, ArrayField) and (field.spec.shape, field.spec.dtype) != (shape, dtype.name):
             expected = f"{'x'.join(map(str, field.spec.shape))} {field.spec.dtype}"
             actual = f"{'x'.join(map(str, shape))} {dtype}"
+        elif self.format.image.encoding == "source" and self.format.dtype not in (None, dtype.name):
+            expected, actual = f"{self.format.dtype} pixels", str(dtype)
         else:
             return
         message = f"expected an image of {expected} like the first one, found {actual}."

@@ -130,7 +130,7 @@ def _decode(
         return pixels.shape[:2], 1, pixels
     header = read_image_header(source, max_pixels=options.max_pixels, key=key)
     if options.encoding == "source" and options.check == "headers":
-        return header.size, 1, np.empty((0, 0, header.channels), np.uint8)
+        return header.size, 1, np.empty((0, 0, header.channels), header.dtype)
     scale = _scale(header, options)
     pixels = decode_file(source, header, color=options.color, key=key, on_decode=on_decode, scale=scale)
     return header.size, scale, pixels

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numcodecs.zstd import Zstd
 
-from tensorstore_ds.conversion.blocks import SKIP
+from tensorstore_ds.conversion.blocks import SKIP, or_skipped
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import (
@@ -119,18 +119,22 @@ def estimate(
     """
     options = of_class(options, ConvertOptions)
     room = sys.maxsize if out is None else free_nbytes(tidied(out))
-    prepared = prepare(open_any(source, options), options, room=room)
+    prepared = prepare(open_any(source, options), replace(options, on_error="skip"), room=room)  # to find all
     if options.layout == "memmap":
         check_room(prepared.samples * prepared.row_nbytes, room)
     surveyed = survey(prepared)
-    problems = [*prepared.contents.problems, *surveyed.problems]
+    problems = [*prepared.contents.problems, *surveyed.problems, *surveyed.odd.values()]
     if surveyed.differing is not None:
         problems.append(surveyed.differing)
-    if problems and options.on_error == "fail":
-        raise SourceError(problems, SKIP)
+    bad = list(prepared.bad)
     if surveyed.notes:
         prepared = prepared.as_surveyed(surveyed)
-    row_nbytes, seconds, compressed = _try(prepared)
+    row_nbytes, seconds, compressed = _try(prepared, bad)
+    encodings = () if options.size is not None else tuple(_compare(prepared, bad))
+    known = {problem.where for problem in problems}
+    problems += [problem for problem in dict.fromkeys(bad) if problem.where not in known]
+    if problems and options.on_error == "fail":
+        raise SourceError(problems, SKIP)
     nbytes = prepared.samples * row_nbytes
     memory = memory_limit()
     return Estimate(
@@ -152,15 +156,25 @@ def estimate(
             *notes_of_classes(options, prepared.format.fields),
             *note_of_channels(surveyed.kept_channels),
         ),
-        encodings=() if options.size is not None else tuple(_compare(prepared)),
+        encodings=encodings,
     )
 
 
-def _compare(prepared: Prepared) -> Iterator[EncodingEstimate]:
-    """Some images in each encoding: their bytes, and the time that decoding them takes."""
+def _compare(prepared: Prepared, bad: list[Problem]) -> Iterator[EncodingEstimate]:
+    """Some images in each encoding: their bytes, and the time that decoding them takes.
+
+    `bad` receives the problems of those that cannot be decoded, which count in no encoding.
+    """
     source, image = prepared.source, prepared.format.image
     step = max(1, prepared.samples // _COMPARED)
-    some = [(split.source_split, each) for split in prepared.splits.values() for each in split[::step]]
+    some = []
+    places = ((each.source_split, one) for each in prepared.splits.values() for one in each[::step])
+    for split, reference in places:
+        with or_skipped("skip", bad), own_pixel_limit():
+            encode_sample(source.read(split, reference), replace(image, encoding="raw", budget=None))
+            some.append((split, reference))
+        if len(some) == _COMPARED:
+            break
     ways: list[dict[str, Any]] = [{"encoding": "raw"}, {"encoding": "jpeg"}]
     ways += [{"encoding": "jpeg", "max_side": _MAX_SIDE}] if image.max_side is None else []
     ways += [{"encoding": "smart"}, {"encoding": "source", "color": "auto", "max_side": None, "check": "headers"}]
@@ -173,7 +187,7 @@ def _compare(prepared: Prepared) -> Iterator[EncodingEstimate]:
                 worth, _ = least_worth(files, prepared.samples, image.budget or usual_budget())
         except OptionError:  # no JPEG can have these channels, or not even the JPEG files keep to the budget
             continue
-        for split, reference in some[:_COMPARED]:
+        for split, reference in some:
             with contextlib.suppress(SourceError, OptionError), own_pixel_limit():
                 stored.append(encode_sample(source.read(split, reference), options, least_worth=worth))
         if not stored or (way.get("max_side") and all(max(each.size) <= _MAX_SIDE for each in stored)):
@@ -191,11 +205,11 @@ def _compare(prepared: Prepared) -> Iterator[EncodingEstimate]:
         yield EncodingEstimate(shown, prepared.samples * (nbytes + _SMALL), usable_cores() / seconds)
 
 
-def _try(prepared: Prepared) -> tuple[int, float, float]:
-    """Convert some samples; bytes and seconds a sample, and the ratio of compression."""
+def _try(prepared: Prepared, bad: list[Problem]) -> tuple[int, float, float]:
+    """Convert some samples; bytes and seconds a sample, and the ratio of compression. `bad` is as of `_compare`."""
     stored: list[bytes] = []
     began = time.perf_counter()
-    for encoded in prepared.encoded(max(1, prepared.samples // _TRIED)):
+    for encoded in prepared.encoded(max(1, prepared.samples // _TRIED), bad):
         stored.append(np.ascontiguousarray(encoded.pixels).tobytes() if encoded.image is None else encoded.image)
         if time.perf_counter() - began > _TRIED_SECONDS or sum(map(len, stored)) > _TRIED_NBYTES:
             break

@@ -16,7 +16,7 @@ from tensorstore_ds.options import changed, check, deciding, declarations, decla
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.sources.base import SourceOptions
 
-OnError = Literal["fail", "skip"]
+OnError = Literal["fail", "skip", "skip-image"]
 Subsampling = Literal["4:2:0", "4:4:4"]
 Check = Literal["eighth", "full", "headers"]
 Encoding = Literal["auto", "raw", "jpeg", "source", "smart"]
@@ -147,12 +147,6 @@ class ConvertOptions(ImageOptions, SourceOptions):
         default=None,
         shown="every sample is divided on its own",
     )
-    class_map: Mapping[str, str] | None = option(
-        "New names of classes by old ones. Classes that get the same name become one; one whose new name is empty is "
-        "left out, with its objects.",
-        default=None,
-        shown="the names in the source",
-    )
     objects: Objects = option(
         "``whole`` stores images with the objects in them; ``crops`` makes a sample of each object: its part of the "
         "image, its class as the label, and its keypoints in the pixels of that part.",
@@ -188,7 +182,8 @@ class ConvertOptions(ImageOptions, SourceOptions):
     )
     on_error: OnError = option(
         "What to do with a bad sample: ``fail`` stops and names it; ``skip`` leaves it out and lists it in "
-        "skipped.jsonl in the store.",
+        "skipped.jsonl in the store. Where only the box of an object is bad, ``skip`` leaves out that object, whose "
+        "place in the image then counts as background; ``skip-image`` leaves out the image.",
         default="fail",
         decides=False,
     )
@@ -218,7 +213,8 @@ class ConvertOptions(ImageOptions, SourceOptions):
 
     def deciding(self) -> dict[str, Any]:
         """All that may decide the bytes of a shard: what must be the same in the run that a conversion goes on from."""
-        return deciding(self)
+        whole = {"on_error": self.on_error} if self.on_error == "skip-image" else {}
+        return deciding(self) | whole
 
     def recorded(self) -> dict[str, Any]:
         """What is noted in the store of how it was made; names of fields say the rest, and paths are private."""

@@ -110,6 +110,7 @@ class Plan:
             self.options.on_error,
             row["channels"],
             plain.load(row["least_worth"]),
+            row["dtype"],
         )
         return Prepared(source, contents, self.splits, format, data["row_nbytes"])
 
@@ -216,6 +217,7 @@ def write_plan(
             "image": plain.dump(format.image),
             "channels": format.channels,
             "least_worth": plain.dump(format.least_worth),
+            "dtype": format.dtype,
         },
         "row_nbytes": prepared.row_nbytes,
         "rows_per_shard": rows_per_shard,

@@ -57,6 +57,8 @@ ENCODED_AGAIN = (
 _CHANNELS = {"rgb": 3, "rgba": 4}
 #: So many sizes are named in a message.
 NAMED = 5
+#: Of so many sizes the first image is remembered.
+_FIRSTS = 1000
 
 
 def open_any(source: AnySource, options: ConvertOptions) -> Source:
@@ -70,12 +72,17 @@ def open_any(source: AnySource, options: ConvertOptions) -> Source:
     if isinstance(source, Sources):
         if options.images is not None:
             raise OptionError("`images` is the folder of one source: leave it out, or convert each alone.")
+        if options.label_from is not None:
+            raise OptionError("`label_from` is for one source: leave it out, or convert each alone.")
         several = [open_source(tidied(path), options.format, options) for path in source.paths]
         return as_wanted(several, options)
     if isinstance(source, str | os.PathLike):
         opened = open_source(tidied(source), options.format, options)
     else:
         opened = FrameSource(source, options) if has_frames(source) else SequenceSource(source, options)
+    if options.label_from is not None and opened.name != "folders":
+        expected = "expected a folder of images without annotations"
+        raise OptionError(f"`label_from`: {expected}, found the format {opened.name}. Leave it out.")
     if options.images is not None and opened.images != options.images:
         expected = "expected annotations, whose images may be elsewhere"
         raise OptionError(f"`images`: {expected}, found the format {opened.name}. Leave it out.")
@@ -101,6 +108,7 @@ class Prepared:
     row_nbytes: int  #: of a sample in its largest field, about
     is_surveyed: bool = False  #: whether images differ, and a survey said how they are stored
     notes: tuple[str, ...] = ()  #: what the user should know of how images are stored
+    bad: tuple[Problem, ...] = ()  #: of samples that were tried first, and are to be skipped
 
     @property
     def samples(self) -> int:
@@ -108,18 +116,21 @@ class Prepared:
         return sum(map(len, self.splits.values()))
 
     def as_surveyed(self, surveyed: Survey) -> Prepared:
-        """The same, with images stored as a survey of them has decided."""
-        return learn(self.source, self.contents, self.splits, surveyed.image, self.format.on_error, surveyed)
+        """The same, with images stored as a survey of them has decided, and without those that it leaves out."""
+        problems = (*self.contents.problems, *surveyed.odd.values())
+        contents = replace(self.contents, problems=problems) if surveyed.odd else self.contents
+        splits = {name: _without(split, name, surveyed.odd) for name, split in self.splits.items()}
+        return learn(self.source, contents, splits, surveyed.image, self.format.on_error, surveyed)
 
     def ragged(self, field: RaggedImageField) -> Prepared:
         """The same with images as pixels of differing sizes."""
         fields = {**self.format.fields, "image": field}
         return replace(self, format=replace(self.format, fields=fields))
 
-    def encoded(self, step: int) -> Iterator[EncodedSample]:
-        """Every `step`-th sample as it will be stored, but bad ones."""
+    def encoded(self, step: int, bad: list[Problem]) -> Iterator[EncodedSample]:
+        """Every `step`-th sample as it will be stored; `bad` receives the problems of those that are bad."""
         some = (split[::step] for split in self.splits.values())
-        return _encoded(self.source, self.contents, some, self.format.image, "skip", [])
+        return _encoded(self.source, self.contents, some, self.format.image, "skip", bad)
 
 
 def prepare(source: Source, options: ConvertOptions, *, room: int) -> Prepared:
@@ -187,9 +198,14 @@ def learn(
     format = RowFormat.of(contents.fields, first, image, on_error, is_ragged=is_ragged, least_worth=worth)
     if surveyed is not None and is_ragged:
         row_nbytes = surveyed.pixels // surveyed.images * first.pixels[0, 0].nbytes
-    return Prepared(
-        source, contents, splits, format, max(format.fixed_nbytes, row_nbytes), surveyed is not None, tuple(notes)
-    )
+    row_nbytes = max(format.fixed_nbytes, row_nbytes)
+    return Prepared(source, contents, splits, format, row_nbytes, surveyed is not None, tuple(notes), tuple(bad))
+
+
+def _without(split: Selection, name: str, odd: Mapping[tuple[str, int], Problem]) -> Selection:
+    """A split of the store but the samples that a survey leaves out."""
+    rows = [row for each, row in odd if each == name]
+    return replace(split, rows=np.delete(np.asarray(split.rows), rows)) if rows else split
 
 
 def _unused(image: ImageOptions) -> Iterator[tuple[str, str]]:
@@ -287,6 +303,8 @@ class Survey:
 
     sizes: Counter[str] = field(default_factory=Counter)  #: images of each "480x640", height x width, as shown
     kinds: Counter[Kind] = field(default_factory=Counter)
+    first: dict[Kind | str, str] = field(default_factory=dict)  #: the key of the first image of each kind and size
+    odd: dict[tuple[str, int], Problem] = field(default_factory=dict)  #: left out: by split of the store, and row
     problems: list[Problem] = field(default_factory=list)  #: with what is no image, and with boxes
     left_out: dict[Problem, None] = field(default_factory=dict)  #: what the samples have that is not stored
     stored_sizes: set[tuple[int, int]] = field(default_factory=set)  #: (height, width) as stored, of two at most
@@ -303,6 +321,14 @@ class Survey:
         return sum(self.sizes.values())
 
     @property
+    def dtypes(self) -> Counter[str]:
+        """Images of each dtype."""
+        counts: Counter[str] = Counter()
+        for kind, count in self.kinds.items():
+            counts[kind.dtype] += count
+        return counts
+
+    @property
     def kept_channels(self) -> dict[str, int]:
         """Images by their number of channels, where each keeps its own."""
         counts: Counter[str] = Counter()
@@ -312,29 +338,53 @@ class Survey:
 
 
 def survey(prepared: Prepared) -> Survey:
-    """Count the sizes and kinds of all images, from their headers, and check their boxes and keypoints."""
+    """Count the sizes and kinds of all images, from their headers, and check their boxes and keypoints.
+
+    Where bad samples are to be skipped, images of another dtype than most are left out.
+    """
+    options = prepared.format.image
+    surveyed = _count(prepared)
+    dtypes = surveyed.dtypes
+    if len(dtypes) > 1 and prepared.format.on_error != "fail" and options.encoding not in ("jpeg", "smart"):
+        surveyed = _count(prepared, dtypes.most_common(1)[0][0])
+    decide(surveyed, options, str(prepared.source.path), bool(of_kind(prepared.format.fields, MaskField)))
+    return surveyed
+
+
+def _count(prepared: Prepared, only: str | None = None) -> Survey:
+    """What the headers of all images say; those of another dtype than `only` are `Survey.odd`, and not counted."""
     surveyed, options = Survey(), prepared.format.image
+    places = (
+        (name, row, split.source_split, one) for name, split in prepared.splits.items() for row, one in enumerate(split)
+    )
     with own_pixel_limit():
-        for split, reference in ((each.source_split, one) for each in prepared.splits.values() for one in each):
+        for name, row, split, reference in places:
             try:
                 sample = prepared.source.read(split, reference)
                 try:
                     height, width, kind = _header(sample, options)
                 except SourceError as error:
                     raise with_path(error, sample.key, sample.image) from error
+                if only not in (None, kind.dtype):
+                    message = f"expected {only} pixels, as most images have, found {kind.dtype}."
+                    surveyed.odd[name, row] = Problem(sample.key, "unsupported-depth", message)
+                    continue
                 placement = options.placement((height, width))
                 surveyed.problems += faults(fitted_objects(sample, (height, width), placement)[1])
             except SourceError as error:
                 surveyed.problems += error.problems
                 continue
             surveyed.left_out.update(dict.fromkeys(sample.left_out))
-            surveyed.sizes[f"{height}x{width}"] += 1
+            size = f"{height}x{width}"
+            surveyed.sizes[size] += 1
+            if len(surveyed.first) < _FIRSTS:
+                surveyed.first.setdefault(size, sample.key)
+            surveyed.first.setdefault(kind, sample.key)
             height, width = (height, width) if placement is None else placement.size
             surveyed.stored_sizes |= {(height, width)} if len(surveyed.stored_sizes) < 2 else set()
             surveyed.kinds[kind] += 1
             surveyed.pixels += height * width
             surveyed.files += isinstance(sample.image, bytes | str | Path)
-    decide(surveyed, options, str(prepared.source.path), bool(of_kind(prepared.format.fields, MaskField)))
     return surveyed
 
 
@@ -347,11 +397,15 @@ def decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> 
         surveyed.image = replace(options, encoding=kept if options.encoding == "auto" and are_files else "raw")
         surveyed.is_ragged = surveyed.image.encoding == "raw"
         notes.append(_NOTES[surveyed.image.encoding].format(f"{len(surveyed.sizes):,}"))
+    if surveyed.odd:
+        first = next(iter(surveyed.odd.values())).where
+        what = "images have pixels of a different type than most"
+        notes.append(f"{len(surveyed.odd):,} {what}, such as {first}: they are left out.")
     mixed = _note_of_mixed_colors(surveyed, surveyed.image)
     if mixed:
         surveyed.image = replace(surveyed.image, color="rgb")
     surveyed.notes = (*notes, mixed) if mixed else tuple(notes)
-    if surveyed.image.encoding in ("auto", "raw"):
+    if surveyed.image.encoding in ("auto", "raw") or (surveyed.image.encoding == "source" and len(surveyed.dtypes) > 1):
         surveyed.differing = _differing(surveyed, options, where, masks, bool(mixed))
 
 
@@ -382,7 +436,7 @@ def _note_of_mixed_colors(surveyed: Survey, options: ImageOptions) -> str:
     if {kind.channels for kind in kinds} != {1, 3}:
         return ""
     counts = " and ".join(f"{surveyed.kinds[kind]:,} {kind}" for kind in sorted(kinds))
-    return f'{counts} images: all are stored as RGB. Pass `color="gray"` or `color="rgb"` to choose.'
+    return f'{counts} images: all are stored as RGB, which needs no action. `color="gray"` stores all as gray.'
 
 
 def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool, mixed: bool) -> Problem | None:
@@ -391,18 +445,21 @@ def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool,
     colors_differ = len(kinds) > 1 and not mixed
     if not (sizes_differ and masks) and not colors_differ:
         return None
-    what = [f"sizes (height x width): {_named(surveyed.sizes)}"] if sizes_differ else []
+    are_kept = surveyed.image.encoding == "source"
+    what = []
+    if sizes_differ and not are_kept:
+        what.append(f"sizes (height x width): {_named(surveyed.sizes, surveyed.first)}")
     if len(kinds) > 1:
-        what.append(f"colors: {_named(surveyed.kinds)}{' (stored as RGB)' if mixed else ''}")
+        what.append(f"colors: {_named(surveyed.kinds, surveyed.first)}{' (stored as RGB)' if mixed else ''}")
     color = ' and `color="rgb"`' if colors_differ else ""
-    if len({kind.dtype for kind in kinds}) > 1:
-        advice = "Bring all to one depth first."
+    if len(surveyed.dtypes) > 1:
+        advice = 'Write all with one depth, or leave out those that differ from most with `on_error="skip"`.'
     elif sizes_differ and masks:
         fits = '`fit="pad"`, `fit="crop"` or `fit="stretch"`'
         advice = f"Masks are stored as pixels of one size: pass `size`{color} with {fits}."
     else:
         advice = 'Pass `color="rgb"`.'
-    if surveyed.files == surveyed.images and not masks:
+    if surveyed.files == surveyed.images and not masks and len(surveyed.dtypes) == 1:
         advice = advice.removesuffix(".") + ', or keep each as it is with `encoding="source"`.'
     return Problem(where, SHAPES_DIFFER, f"images are of differing {'; and of differing '.join(what)}. {advice}")
 
@@ -414,6 +471,10 @@ def _stored(kind: Kind, options: ImageOptions) -> Kind:
     return Kind(_CHANNELS.get(options.color, kind.channels), kind.dtype)
 
 
-def _named(counts: Counter[Any]) -> str:
-    named = ", ".join(f"{name} ({count:,})" for name, count in counts.most_common(NAMED))
-    return named + (f" and {len(counts) - NAMED} more" if len(counts) > NAMED else "")
+def _named(counts: Counter[Any], first: Mapping[Any, str]) -> str:
+    """What there is, with the first image of all that is not the most frequent."""
+    shown = []
+    for i, (name, count) in enumerate(counts.most_common(NAMED)):
+        such = f", {'such as ' if count > 1 else ''}{first[name]}" if i and name in first else ""
+        shown.append(f"{name} ({count:,}{such})")
+    return ", ".join(shown) + (f" and {len(counts) - NAMED} more" if len(counts) > NAMED else "")

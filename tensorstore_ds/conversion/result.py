@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from tensorstore_ds import words
 from tensorstore_ds.conversion.blocks import OWN_FIELDS
+from tensorstore_ds.conversion.encode import BOX_CROPPED
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard
 from tensorstore_ds.conversion.workspace import Workspace
@@ -91,7 +92,8 @@ class Summary:
         rows: samples of each split.
         nbytes: size of the store on disk.
         seconds: wall time.
-        skipped: for each reason, how many files were left out or boxes dropped.
+        skipped: for each reason, how many problems there were with images that were left out, or boxes dropped.
+        skipped_images, skipped_boxes: how many images were left out, and how many boxes of images that are stored.
         left_out: what is no sample of its own, such as a split that only repeats others.
         resumed: shards that an earlier run had finished.
         notes: what the user should know, though nothing failed; each was an event's `note`, too.
@@ -105,6 +107,8 @@ class Summary:
     left_out: tuple[Problem, ...] = ()
     resumed: int = 0
     notes: tuple[str, ...] = ()
+    skipped_images: int = 0
+    skipped_boxes: int = 0
 
 
 def summarize(out: Path, manifest: Manifest, began: float, *others: Any) -> Summary:
@@ -142,12 +146,17 @@ def commit(
         statistics = Statistics()
         for shard in finished:
             statistics.add(shard.statistics)
-        whole.add({"images_of": statistics.sums.get("images_of", {})})
+        whole.add({"images_of": statistics.sums.get("images_of", {}), "emptied": statistics.sums.get("emptied", 0)})
         splits[name] = SplitEntry(tuple(shard.shard for shard in finished), statistics.summary())
     if not any(split.rows for split in splits.values()):
         nothing = Problem(origin["source"], "empty-source", "expected samples, found none.")
         raise SourceError(skipped or nothing, "No sample is left to be stored.")
-    notes = (*notes_of_classes(options, fields), *note_of_unlabelled(fields, splits))
+    notes = [*notes_of_classes(options, fields), *note_of_unlabelled(fields, splits)]
+    if emptied := whole.sums.get("emptied"):
+        notes.append(
+            f"images that lost all their boxes, and are stored as images without objects: {emptied:,}. "
+            'Pass `on_error="skip-image"` to leave them out.'
+        )
     for note in (*notes, *note_of_channels(whole.sums.get("images_of", {}))):
         workspace.note(note)
     counts = dict(Counter(problem.reason for problem in skipped))
@@ -162,7 +171,16 @@ def commit(
     }
     manifest = Manifest(options.layout, CHUNK_SIZE, fields, splits, {}, provenance, options.license, options.citation)
     manifest = workspace.commit(manifest, [*skipped, *left_out], check_keys=check_keys)
-    return summarize(workspace.out, manifest, workspace.began, counts, left_out, resumed, tuple(workspace.notes))
+    boxes = [problem for problem in skipped if _is_of_box(problem, options)]
+    images = len({problem.where for problem in skipped if not _is_of_box(problem, options)})
+    told = tuple(workspace.notes)
+    return summarize(workspace.out, manifest, workspace.began, counts, left_out, resumed, told, images, len(boxes))
+
+
+def _is_of_box(problem: Problem, options: ConvertOptions) -> bool:
+    """Whether it is the problem of a box that was dropped from an image that is stored."""
+    is_dropped = options.on_error == "skip" or problem.reason == BOX_CROPPED
+    return problem.reason.startswith("box-") and is_dropped and options.objects == "whole"
 
 
 def now() -> datetime:

@@ -126,7 +126,7 @@ def plan(
 def _surveyed(prepared: Prepared, options: ConvertOptions) -> Prepared:
     """The same, with images stored as a survey decides where they might differ: no shard may find that out later."""
     one_size = options.size is not None or options.encoding in ("jpeg", "smart")
-    if options.encoding == "source" or (one_size and options.color != "auto"):
+    if one_size and options.color != "auto":
         return prepared
     surveyed = survey(prepared)
     if surveyed.differing is not None:

@@ -274,4 +274,5 @@ _ADD: Mapping[str, Any] = {
     "channels": _add_channels,
     "images_of": lambda a, b: {channels: a.get(channels, 0) + b.get(channels, 0) for channels in {**a, **b}},
     "masks": _add_masks,
+    "emptied": lambda a, b: a + b,
 }

@@ -73,12 +73,14 @@ class ImageHeader:
         channels: as it is decoded, 1 or 3.
         jpeg: of a JPEG file that is shown as it is stored; None of all else.
         image: of all other files, not yet decoded.
+        dtype: of the decoded pixels.
     """
 
     size: tuple[int, int]
     channels: int
     jpeg: JpegHeader | None = None
     image: Image.Image | None = None
+    dtype: str = "uint8"
 
 
 def read_image_header(data: bytes, *, max_pixels: int = MAX_PIXELS, key: str = "image") -> ImageHeader:
@@ -91,7 +93,7 @@ def read_image_header(data: bytes, *, max_pixels: int = MAX_PIXELS, key: str = "
     size, channels = oriented_size(image, key), 3 if color_of(image.mode) == "color" else 1
     if jpeg is not None and jpeg.components == channels and orientation(image, key) == 1:
         return ImageHeader(size, channels, jpeg)
-    return ImageHeader(size, channels, None, image)
+    return ImageHeader(size, channels, None, image, dtype_of(image.mode))
 
 
 def decode_file(
@@ -215,6 +217,12 @@ def color_of(mode: str) -> str:
     if mode in ("I", "F") or mode.startswith("I;16"):
         return mode
     return "gray" if mode in _GRAY_MODES else "color"
+
+
+def dtype_of(mode: str) -> str:
+    """The dtype of the pixels of a Pillow mode, as they are decoded."""
+    color = color_of(mode)
+    return "uint8" if color in ("gray", "color") else {"I": "int32", "F": "float32"}.get(color, "uint16")
 
 
 _limits: list[int | None] = []  # Pillow's own, once for each thread or block that has set it aside

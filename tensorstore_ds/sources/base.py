@@ -41,7 +41,8 @@ class SourceOptions:
     """What the user may say about a source."""
 
     classes: tuple[str, ...] | None = option(
-        "Names of the classes in their order: the first one is label 0.",
+        "Names of the classes in their order: the first one is label 0. One name alone is also the class of all "
+        "objects in a source without labels, such as faces.",
         default=None,
         shown="the names in the source, sorted",
         recorded=False,
@@ -65,6 +66,19 @@ class SourceOptions:
         recorded=False,
     )
 
+    class_map: Mapping[str, str] | None = option(
+        "New names of classes by old ones. Classes that get the same name become one; one whose new name is empty is "
+        "left out, with its objects.",
+        default=None,
+        shown="the names in the source",
+    )
+    label_from: str | None = option(
+        "Take the label of each image in a folder from its path, with a regular expression. The class is the group "
+        "named label, or else the first group, or else all that the expression finds. An image in whose path it finds "
+        "no label is a bad sample.",
+        default=None,
+        shown="the name of its folder",
+    )
     via: str | None = option(
         "Read boxes by way of the program panlabel (an extra), which knows 39 formats: the name of one, such as kitti, "
         "create-ml or openimages; or auto.",

@@ -207,7 +207,7 @@ class CocoSource(Source):
         """The field of the objects of all splits; notes what `read` needs for it."""
         names = tuple(dict.fromkeys(name for each in splits.values() for name in each.names.values()))
         where, classes = str(self.path), self.options.classes
-        order_classes(names, classes, where)
+        order_classes(names, classes, where, self.options.class_map)
         classes = names if classes is None else classes  # in the order of the ids, as all who read COCO have them
         labels = {name: i for i, name in enumerate(classes)}
         points = tuple(dict.fromkeys(n for each in splits.values() for some in each.keypoints.values() for n in some))

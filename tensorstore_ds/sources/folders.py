@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import entries, is_dir, os_errors
@@ -25,6 +27,10 @@ from tensorstore_ds.sources.splits import SPLIT_NAMES, split_names
 #: Files beside the images that nobody would take for data: passed over without a word.
 _DOCUMENTS = ("readme", "license", "licence", "copying", "citation", "changelog")
 
+#: Folders of these names beside a folder of images are likely to have its annotations.
+_ANNOTATIONS = frozenset({"annotations", "annotation", "labels", "xml", "xmls", "imagesets"})
+_LONGEST = 1000  # characters of an expression
+
 _Names = tuple[str, ...]  # of the folders on the way to an image, from the top
 
 
@@ -38,6 +44,7 @@ class FolderSource(Source):
         self._level = 0  # how many folders lie above the class folders
         self._labels: dict[str, int] = {}  # class name -> index; empty when there are no classes
         self._unlabelled: frozenset[str] = frozenset()  # split folders without class folders, where others have some
+        self._pattern = None if options.label_from is None else _compiled(options.label_from)
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -61,20 +68,71 @@ class FolderSource(Source):
         folders = {folder: tuple(folder.split("/")[:-1]) for folder in dict.fromkeys(map(_folder, images))}
         tops = list(dict.fromkeys(names[0] for names in folders.values() if names))
         self._level = int(bool(tops) and all(top.lower() in SPLIT_NAMES for top in tops))
+        if self._pattern is not None:
+            return self._labelled_by_paths(self._pattern, images, split_names(tops) if self._level else {}, others)
         divided = {names[0] for names in folders.values() if len(names) > 1}
         self._unlabelled = frozenset(tops).difference(divided) if self._level and divided else frozenset()
         self._check_level(tops, folders.values())
         labelled = any(len(names) > self._level for names in folders.values())
         if labelled:
             names = self._class_names(folders.values(), tops, others)
-            classes = order_classes(names, self.options.classes, str(self.path))
+            classes = order_classes(names, self.options.classes, str(self.path), self.options.class_map)
             self._labels = {name: i for i, name in enumerate(classes)}
-        left_out = tuple(
-            Problem(other, "not-listed", "not read: its name is not that of an image.")
+        contents = self._divide(images, folders, split_names(tops) if self._level else {}, self._left_out(others))
+        return contents if labelled else replace(contents, notes=(self._note_of_no_labels(len(images)),))
+
+    def _left_out(self, others: Iterable[str]) -> tuple[Problem, ...]:
+        """The files that are no images, but those that nobody would take for data."""
+        return tuple(
+            Problem(
+                other,
+                "not-listed",
+                "not read: it is no regular file."
+                if other.lower().endswith(tuple(IMAGE_SUFFIXES))
+                else "not read: its name is not that of an image.",
+            )
             for other in others
             if other.rpartition("/")[2].lower().split(".")[0] not in _DOCUMENTS
         )
-        return self._divide(images, folders, split_names(tops) if self._level else {}, left_out)
+
+    def _note_of_no_labels(self, count: int) -> str:
+        """What is said of a folder of images and nothing else: such as the one beside its annotations."""
+        note = f"no labels: {count:,} images without class folders or annotations."
+        above = self.path.parent
+        with os_errors(str(above)):
+            beside = sorted(name for name, is_folder in entries(above) if is_folder and name.lower() in _ANNOTATIONS)
+        if beside:
+            return f"{note} {above / beside[0]} may have the annotations: convert {above} for images and annotations."
+        advice = "For training, put the images of each class into a folder of its own, or pass `label_from`."
+        return f"{note} {advice}"
+
+    def _labelled_by_paths(
+        self, pattern: re.Pattern[str], images: PackedStrings, split_of: Mapping[str, str], others: Iterable[str]
+    ) -> Contents:
+        """The images of each split, with the labels that a pattern finds in their paths."""
+        problems: list[Problem] = []
+        splits: dict[str, PackedStrings] = {}
+        for folder, paths in groupby(images, _folder):
+            top = folder.partition("/")[0]
+            for path in encodable(paths, problems):
+                if not _found(pattern, path):
+                    message = f"expected a path in which `label_from` finds a label, '{pattern.pattern}' finds none."
+                    problems.append(Problem(path, "no-label", message))
+                elif split_of and not top:
+                    message = "expected images inside the split folders, found one above them. Move it away."
+                    problems.append(Problem(path, "no-annotation", message))
+                else:
+                    splits.setdefault(split_of.get(top, "train"), PackedStrings()).extend([path])
+        if not splits:
+            raise SourceError(problems, "Correct the expression.")
+        texts = {_found(pattern, path) for paths in splits.values() for path in paths}
+        classes = order_classes(texts, self.options.classes, str(self.path), self.options.class_map)
+        self._labels = {name: i for i, name in enumerate(classes)}
+        labels = {
+            split: np.fromiter((self._labels[_found(pattern, path)] for path in paths), np.int64, len(paths))
+            for split, paths in splits.items()
+        }
+        return Contents({"label": LabelField(classes=classes)}, splits, labels, tuple(problems), self._left_out(others))
 
     def _divide(
         self,
@@ -112,6 +170,8 @@ class FolderSource(Source):
         return Sample(path, f"{self.path}/{path}", self._label(path))
 
     def _label(self, path: str) -> int | None:
+        if self._pattern is not None:
+            return self._labels[_found(self._pattern, path)]
         names = path.split("/", self._level + 1)[:-1]
         if not self._labels:
             return None
@@ -142,6 +202,22 @@ class FolderSource(Source):
             shown = (name for name in below if name[0] != "." and name.lower() not in LITTER)
             classes.update(name for name in shown if above + name not in filled)
         return {name for name in classes if encoding_problem(name) is None}
+
+
+def _compiled(expression: str) -> re.Pattern[str]:
+    """The pattern of `label_from`; raises `OptionError`."""
+    try:
+        return re.compile(expression if len(expression) <= _LONGEST else "(")
+    except re.error as error:
+        message = f"expected a regular expression, found {expression[:80]!r} ({error})."
+        raise OptionError(f"`label_from`: {message}") from error
+
+
+def _found(pattern: re.Pattern[str], path: str) -> str:
+    """The label in a path, without white space around it; empty where there is none."""
+    match = pattern.search(path)
+    group = "label" if "label" in pattern.groupindex else min(pattern.groups, 1)
+    return "" if match is None else (match[group] or "").strip()
 
 
 def _folder(path: str) -> str:

@@ -24,6 +24,7 @@ from tensorstore_ds.format.joining import (
 from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
+from tensorstore_ds.options import meant
 from tensorstore_ds.regular_files import is_file
 from tensorstore_ds.sources.base import LISTS, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings
@@ -204,9 +205,11 @@ class JoinedSource(Source):
         return _Part(prefix, numbers, tuple(places[each] for each in keypoints), isinstance(first, int))
 
     def _joined(self, contents: Sequence[Contents]) -> JoinedFields:
-        known = [name for each in contents for field in each.fields.values() for name in field.classes]
+        known = {name for each in contents for field in each.fields.values() for name in field.classes}
         if unknown := [name for name in self._class_map if name not in known]:
-            raise OptionError(f"`class_map`: expected classes of the source, found {unknown[0]!r}.")
+            there = ", ".join(sorted(known)[:10]) + (", ..." if len(known) > 10 else "")
+            message = f"expected classes of the source ({there or 'it has none'}), found {unknown[0]!r}."
+            raise OptionError(f"`class_map`: {message}{meant(unknown[0], sorted(known))}")
         sides = [
             Side(source.path.name, each.fields, sum(map(len, each.splits.values())))
             for source, each in zip(self._sources, contents, strict=True)

@@ -119,7 +119,9 @@ class LabelStudioSource(PackedSource):
         if self._has_objects:
             fields["objects"] = self._table.field(self.options, where, labelled=True)
         if self._choices:
-            classes = order_classes(self._choices, None if self._has_objects else self.options.classes, where)
+            classes = order_classes(
+                self._choices, None if self._has_objects else self.options.classes, where, self.options.class_map
+            )
             self._choices = {name: i for i, name in enumerate(classes)}
             fields["label"] = LabelField(classes=classes)
         return fields

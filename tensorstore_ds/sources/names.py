@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ IBUG_68 = (
     *((60, 64), (61, 63), (65, 67)),  # the lips, inside; 62 and 66 are their middle
 )
 
+_SHOWN = 60  # characters of a name in a message
 KEYPOINTS_LIMIT = 1 << 22  # of a sample: 64 MB
 
 _SIDES = {"left": "right", "l": "r"}
@@ -38,11 +39,16 @@ _SIDE = re.compile(
 )
 
 
-def order_classes(names: Iterable[str], wanted: tuple[str, ...] | None, where: str) -> tuple[str, ...]:
+def order_classes(
+    names: Iterable[str], wanted: tuple[str, ...] | None, where: str, class_map: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
     """The class names in their stored order: the user's list as it is, else those that occur, by code point.
 
     >>> order_classes(["dog", "cat", "dog"], None, "photos")
     ('cat', 'dog')
+
+    Args:
+        class_map: names that classes get later, which must not differ in case alone either.
 
     Raises:
         SourceError: `class-case` for two names that differ only in case, unless `wanted` has both; `unknown-class` for
@@ -52,11 +58,13 @@ def order_classes(names: Iterable[str], wanted: tuple[str, ...] | None, where: s
     ordered = tuple(sorted(set(names)))
     listed = set(_checked(wanted, "classes")) if wanted is not None else set()
     folded: dict[str, str] = {}
-    for name in ordered:
+    for old in ordered:
+        name = (class_map or {}).get(old, old)
         other = folded.setdefault(name.casefold(), name)
         if other != name and not {name, other} <= listed:
             message = f"expected classes that differ in more than case, found {other} and {name}."
-            raise SourceError(Problem(where, "class-case", message), "Rename one, or name both with `classes`.")
+            advice = "Make them one with `class_map`, or name all classes with `classes` to keep both."
+            raise SourceError(Problem(where, "class-case", message), advice)
     if wanted is None:
         return ordered
     check_listed(ordered, wanted, "class", where)
@@ -68,8 +76,17 @@ def check_listed(names: Iterable[str], wanted: tuple[str, ...], what: str, where
     unknown = sorted(set(names).difference(wanted))
     if unknown:
         some = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
-        message = f"expected only the {len(wanted)} names of the {what} list, found also {some}."
-        raise SourceError(Problem(where, f"unknown-{what}", message), "Add it to the list, or correct the source.")
+        one = len(wanted) == 1
+        message = f"expected only the {len(wanted)} name{'' if one else 's'} of the {what} list, found also {some}."
+        advice = "Add it to the list, or correct the source."
+        if one and re.search(r"[\s,;]", wanted[0]):
+            advice = f"The list has one name, {shown_name(wanted[0])}: write one name per line."
+        raise SourceError(Problem(where, f"unknown-{what}", message), advice)
+
+
+def shown_name(name: str) -> str:
+    """A name as an error message quotes it."""
+    return repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}...")
 
 
 def number_classes(

@@ -103,6 +103,7 @@ class ObjectTable:
         self.has_polygons = False
         self.unstored: Counter[str] = Counter()
         self._labelled = False
+        self._only = ""  # the class of objects that have none, where the options name one alone
 
     def note(self, objects: Iterable[AnnotatedObject], unstored: Mapping[str, int] = MappingProxyType({})) -> None:
         """Take in the names that objects have, and count what there is besides them."""
@@ -138,13 +139,17 @@ class ObjectTable:
     ) -> ObjectsField:
         """The field, its names ordered as the options say; with `labelled` each object has a class.
 
+        Without, all have the class that the options name, if they name one alone.
+
         Args:
             classes: those of the source in the source's own order, which counts where the options name none.
             keypoints: those that were chosen, if they were.
         """
+        if not labelled and options.classes is not None and len(options.classes) == 1:
+            (self._only,), labelled = options.classes, True
         self._labelled = labelled
         if classes is None or options.classes is not None:
-            classes = order_classes(self.classes, options.classes, where) if labelled else ()
+            classes = order_classes(self.classes, options.classes, where, options.class_map) if labelled else ()
         if keypoints is None:
             keypoints = choose_keypoints(self.keypoints, options.keypoints, where)
         self.classes = {name: i for i, name in enumerate(classes)}
@@ -161,7 +166,7 @@ class ObjectTable:
     def check(self, objects: Iterable[AnnotatedObject], where: str) -> None:
         """Raise `SourceError` for objects, read again, that have names which were not there at the scan."""
         for each in objects:
-            if each.label not in self.classes or not self.keypoints.keys() >= each.keypoints.keys():
+            if (each.label or self._only) not in self.classes or not self.keypoints.keys() >= each.keypoints.keys():
                 message = f"expected what the scan found, found a new class or keypoint in {each.label}."
                 raise SourceError(Problem(where, "annotation", f"{message} Do not change a source while it is read."))
 
@@ -173,7 +178,7 @@ class ObjectTable:
                 row[[self.keypoints[name] for name in each.keypoints]] = list(each.keypoints.values())
         arrays: dict[str, Any] = {"boxes": np.array([each.box for each in objects], np.float64).reshape(-1, 4)}
         if self._labelled:
-            arrays["labels"] = np.array([self.classes[each.label] for each in objects], np.int64)
+            arrays["labels"] = np.array([self.classes[each.label or self._only] for each in objects], np.int64)
         if self.keypoints:
             arrays["keypoints"] = keypoints
         if self.has_polygons:

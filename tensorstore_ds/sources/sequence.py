@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -14,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.regular_files import check_machine
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.hugging_face import hugging_face_rows
-from tensorstore_ds.sources.names import number_classes
+from tensorstore_ds.sources.names import flip_pairs, number_classes
 from tensorstore_ds.sources.samples import SampleReader, as_array, parts_of
 from tensorstore_ds.sources.splits import notes_of_renamed, split_names
 
@@ -44,6 +46,8 @@ class SequenceSource(Source):
         super().__init__(Path("<sequence>"), options)
         sequences = sequence if isinstance(sequence, Mapping) else {"train": sequence}
         self._sequences: Mapping[str, Indexable] = {name: hugging_face_rows(each) for name, each in sequences.items()}
+        if options.keypoints is None:
+            options = replace(options, keypoints=_own_keypoints(self._sequences.values()))
         self._reader = SampleReader(options, str(self.path))
 
     def scan(self) -> Contents:
@@ -103,6 +107,17 @@ def own_classes(sequences: Iterable[object]) -> tuple[str, ...] | None:
             names = [", ".join(map(str, name)) if isinstance(name, list | tuple) else str(name) for name in classes]
             counts = Counter(names)  # ImageNet has two classes named crane
             return tuple(f"{name} ({i})" if counts[name] > 1 else name for i, name in enumerate(names))
+    return None
+
+
+def _own_keypoints(sequences: Iterable[object]) -> Keypoints | None:
+    """The keypoints in the attribute ``keypoints`` of the first of some objects that has it: `Keypoints`, or names."""
+    for sequence in sequences:
+        keypoints = getattr(sequence, "keypoints", None)
+        if isinstance(keypoints, Keypoints):
+            return keypoints
+        if isinstance(keypoints, list | tuple) and keypoints and all(isinstance(name, str) for name in keypoints):
+            return Keypoints(tuple(keypoints), flip_pairs(keypoints))
     return None
 
 

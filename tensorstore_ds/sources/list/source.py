@@ -212,7 +212,7 @@ class ListSource(Source):
         if all(map(_NUMBER.fullmatch, texts)) and not set(texts) <= set(wanted or ()):
             self._labels = {text: int(text) for text in texts}
             return number_classes(list(self._labels.values()), wanted, where)
-        classes = order_classes(texts, wanted, where)
+        classes = order_classes(texts, wanted, where, self.options.class_map)
         self._labels = {name: i for i, name in enumerate(classes)}
         return classes
 
