@@ -337,3 +337,20 @@ def test_a_file_that_ends_after_some_intervals_is_damaged():
     ended = data[: int(find_restarts(data)[3]) - 2] + b"\xff\xd9"
     with pytest.raises(DamagedJpegError, match="found marker 0xd9 instead of RST3"):
         decode_jpeg(ended, read_header(ended), channels=3)
+
+
+def test_a_last_restart_marker_that_is_missing_is_damage():
+    pytest.importorskip("simplejpeg")  # Pillow says nothing
+    data = bytearray(encode_jpeg(drawn(96, 128), 90))
+    last = int(find_restarts(bytes(data))[-1])
+    data[last - 2 : last] = b"\0\0"
+    with pytest.raises(DamagedJpegError, match="before marker 0xd9"):
+        decode_jpeg(bytes(data), read_header(data), channels=3)
+
+
+def test_bytes_behind_a_single_interval_do_no_harm():
+    data = encode_jpeg(drawn(16, 64), 90)
+    header = read_header(data)
+    assert header.interval and not len(find_restarts(data))
+    more = data[:-2] + b"\0\0\0" + data[-2:]
+    np.testing.assert_array_equal(decode_jpeg(more, read_header(more), channels=3), pillow(data))
