@@ -51,8 +51,9 @@ class Mutant:
     imported: bool  # the line runs when its module is imported, so the recorded contexts do not tell which tests use it
     text: str
 
-    def diff(self, before: str) -> str:
-        lines = difflib.unified_diff(before.splitlines(), self.text.splitlines(), n=0, lineterm="")
+    def diff(self) -> str:
+        before = Path(self.path).read_text("utf-8").splitlines()
+        lines = difflib.unified_diff(before, self.text.splitlines(), n=0, lineterm="")
         return "\n".join(f"    {line}" for line in lines if line[:3] not in ("---", "+++") and line[0] in "+-")
 
 
@@ -261,6 +262,8 @@ class Trial:
             os._exit(70)
 
     def run(self) -> int:
+        if not self.tests:
+            return 0
         os.setsid()
         output = os.open(self.tree.with_suffix(".txt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1), os.dup2(output, 2)
@@ -319,14 +322,16 @@ def run_all(mutants: list[Mutant], tests: list[list[str]], known: list[Record], 
 
         todo = list(range(len(mutants)))
         while todo:
-            for number, result in run([(i, mutants[i], tests[i]) for i in reversed(todo) if tests[i]]):
+            for number, result in run([(i, mutants[i], tests[i]) for i in reversed(todo)]):
                 noticed[number] = result
-                print("." if result else "S", end="", flush=True)
+                if not result:
+                    print(f"{mutants[number].path}:{mutants[number].lines[-1]}: survived {len(tests[number])} tests")
+                    print(mutants[number].diff(), flush=True)
             suspects = sorted({noticed[i] for i in todo} & times.keys())
             alone: list[tuple[int, Mutant | None, list[str]]] = [(i, None, [test]) for i, test in enumerate(suspects)]
             unsound = {suspects[i] for i, result in run(alone) if result}
             for test in unsound:
-                print(f"\n{test} fails without a mutant as well: left out", end="")
+                print(f"{test} fails without a mutant as well, and is left out")
             todo = [i for i in todo if noticed[i] in unsound]
             for i in todo:
                 tests[i] = [test for test in tests[i] if test not in unsound]
@@ -334,16 +339,12 @@ def run_all(mutants: list[Mutant], tests: list[list[str]], known: list[Record], 
     return noticed
 
 
-def report(mutants: list[Mutant], tests: list[list[str]], noticed: list[str]) -> None:
-    print("\n\n| file | mutants | noticed | survived |\n|---|---|---|---|")
-    for path in sorted({mutant.path for mutant in mutants}):
-        results = [bool(result) for mutant, result in zip(mutants, noticed, strict=True) if mutant.path == path]
-        print(f"| {path} | {len(results)} | {sum(results)} | {len(results) - sum(results)} |")
-    print(f"| all | {len(mutants)} | {sum(map(bool, noticed))} | {noticed.count('')} |")
-    for mutant, names, result in zip(mutants, tests, noticed, strict=True):
-        if not result:
-            print(f"\n{mutant.path}:{mutant.lines[-1]}: survived {len(names)} tests")
-            print(mutant.diff(Path(mutant.path).read_text("utf-8")))
+def table(mutants: list[Mutant], noticed: list[str]) -> str:
+    lines = ["| file | mutants | noticed | survived |", "|---|---|---|---|"]
+    for path in [*sorted({mutant.path for mutant in mutants}), "all"]:
+        results = [result for mutant, result in zip(mutants, noticed, strict=True) if path in ("all", mutant.path)]
+        lines.append(f"| {path} | {len(results)} | {sum(map(bool, results))} | {results.count('')} |")
+    return "\n".join(lines)
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
@@ -366,8 +367,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     for name in PRELOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    noticed = run_all(drawn, tests, known, options.jobs)
-    report(drawn, tests, noticed)
+    print(table(drawn, run_all(drawn, tests, known, options.jobs)))
     return 0
 
 
