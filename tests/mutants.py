@@ -353,8 +353,8 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=60, help="mutants to draw; default: 60")
     parser.add_argument("--seed", type=int, default=0, help="which mutants are drawn; default: 0")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time; default: cores")
-    parser.add_argument("--tests", type=int, default=30, help="tests per mutant; default: 30")
-    parser.add_argument("--seconds", type=float, default=60, help="recorded time of the tests of a mutant; default: 60")
+    parser.add_argument("--tests", type=int, default=100, help="tests per mutant; default: 100")
+    parser.add_argument("--seconds", type=float, default=30, help="recorded time of these; default: 30")
     options = parser.parse_args(None if arguments is None else list(arguments))
     known = records(options.jobs)
     files = [file for module in options.modules for file in python_files(module).items()]
