@@ -186,6 +186,11 @@ def record_run(folder: Path, tests: list[str], jobs: int) -> Record:
 
 _seconds: dict[str, float] = {}
 _failed: set[str] = set()
+_files: dict[str, str] = {}
+
+
+def pytest_configure() -> None:
+    _files.update(python_files())
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -197,7 +202,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         passed = {test: seconds for test, seconds in _seconds.items() if test not in _failed}
-        record = {"seconds": passed, "files": python_files()}
+        record = {"seconds": passed, "files": _files}
         Path(os.environ["MUTANTS_RECORD"], "record.json").write_text(json.dumps(record), "utf-8")
 
 
