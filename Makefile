@@ -7,7 +7,7 @@ CLIENTS := .venv-clients
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test test-slow test-faults test-remote test-cluster test-clients coverage check docs bench fuzz clean help
+.PHONY: demo test test-slow test-faults test-remote test-cluster test-clients coverage check docs bench fuzz mutants clean help
 
 help:
 	@echo "make demo         install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
@@ -22,6 +22,7 @@ help:
 	@echo "make docs         build the documentation into docs/_build/html"
 	@echo "make bench        measure the figures; MNIST=DIR with the real PNG files, VOC=DIR with boxes"
 	@echo "make fuzz         damaged input at every door, CASES=50000 or MINUTES=30; what fails is kept as a file"
+	@echo "make mutants      MODULE=tensorstore_ds/reading: small changes of the code that no test notices; COUNT=60 SEED=0"
 	@echo "make clean        remove what these made, $(VENV) and $(CLIENTS) too"
 
 demo: $(VENV)/demo.stamp
@@ -69,6 +70,9 @@ bench: $(VENV)/dev.stamp
 
 fuzz: $(VENV)/dev.stamp
 	PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(MINUTES),--minutes $(MINUTES),--cases $(or $(CASES),50000))
+
+mutants: $(VENV)/dev.stamp
+	$(BIN)/python tests/mutants.py $(MODULE) --count $(or $(COUNT),60) --seed $(or $(SEED),0)
 
 $(CLIENTS)/stamp: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m venv $(CLIENTS)

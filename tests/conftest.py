@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING
 
 import psutil  # noqa: F401  # now: it looks at the platform, which some tests change
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     import tensorstore_ds as tsds
 
 # Read by torch when it is first imported. Its models are tiny here: more threads would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Hypothesis would fail an example that takes more than 200 ms, as many do on a busy machine.
+settings.register_profile("without deadline", deadline=None)
+settings.load_profile("without deadline")
 
 # Shells start jobs in the background with SIGINT ignored, and so would be the processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

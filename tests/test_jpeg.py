@@ -337,3 +337,66 @@ def test_a_file_that_ends_after_some_intervals_is_damaged():
     ended = data[: int(find_restarts(data)[3]) - 2] + b"\xff\xd9"
     with pytest.raises(DamagedJpegError, match="found marker 0xd9 instead of RST3"):
         decode_jpeg(ended, read_header(ended), channels=3)
+
+
+def test_a_last_restart_marker_that_is_missing_is_damage():
+    pytest.importorskip("simplejpeg")  # Pillow says nothing
+    data = bytearray(encode_jpeg(drawn(96, 128), 90))
+    last = int(find_restarts(bytes(data))[-1])
+    data[last - 2 : last] = b"\0\0"
+    with pytest.raises(DamagedJpegError, match="before marker 0xd9"):
+        decode_jpeg(bytes(data), read_header(data), channels=3)
+
+
+def test_bytes_behind_a_single_interval_do_no_harm():
+    data = encode_jpeg(drawn(16, 64), 90)
+    header = read_header(data)
+    assert header.interval and not len(find_restarts(data))
+    more = data[:-2] + b"\0\0\0" + data[-2:]
+    np.testing.assert_array_equal(decode_jpeg(more, read_header(more), channels=3), pillow(data))
+
+
+def test_an_interval_is_the_largest_part_of_a_line_up_to_64_pixels():
+    for width, channels, subsampling in itertools.product(range(1, 400, 21), (1, 3), ("4:2:0", "4:4:4")):
+        unit = 16 if channels == 3 and subsampling == "4:2:0" else 8
+        units = (width + unit - 1) // unit
+        expected = max(n for n in range(1, 64 // unit + 1) if units % n == 0)
+        assert read_header(encode_jpeg(drawn(8, width, channels), 90, subsampling)).interval == expected
+
+
+def test_extended_sequential_files_are_cut():
+    data = jpeg(drawn(80, 112), restart_marker_blocks=1).replace(b"\xff\xc0\0\x11", b"\xff\xc1\0\x11", 1)
+    assert check_cuts(data) == 13
+
+
+@pytest.mark.parametrize(
+    ("factors", "fits"),
+    [
+        ((0x11, 0x11, 0x11), True),
+        ((0x22, 0x11, 0x11), True),
+        ((0x22, 0x21, 0x12), True),
+        ((0x41, 0x11, 0x11), True),
+        ((0x14, 0x11, 0x11), True),
+        ((0x41, 0x21, 0x11), False),
+        ((0x14, 0x12, 0x11), False),
+        ((0x42, 0x11, 0x21), False),
+        ((0x51, 0x11, 0x11), False),
+        ((0x15, 0x11, 0x11), False),
+        ((0x01, 0x01, 0x01), False),
+        ((0x10, 0x10, 0x10), False),
+        ((0x22, 0x01, 0x11), False),
+    ],
+)
+def test_only_files_with_chroma_of_a_usual_size_are_cut(factors, fits):
+    data = bytearray(jpeg(drawn(64, 64), restart_marker_rows=1))
+    at = data.index(b"\xff\xc0") + 11
+    data[at : at + 9 : 3] = bytes(factors)
+    units = -(-64 // (8 * max(1, max(each >> 4 for each in factors))))
+    interval = data.index(b"\xff\xdd") + 4
+    data[interval : interval + 2] = units.to_bytes(2)
+    scan = read_header(data).scan
+    assert (scan is not None) == fits
+    if scan is not None:
+        unit = tuple(8 * max(f(each) for each in factors) for f in (lambda e: e & 15, lambda e: e >> 4))
+        assert scan.step == (unit[0], unit[1] * units)
+        assert (scan.rows, scan.columns) == (-(-64 // unit[0]), 1)

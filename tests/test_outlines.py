@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import tensorstore_ds as tsds
 from tensorstore_ds.imaging.outlines import (
     dump_counts,
+    fill_polygons,
     joined_polygons,
     mask_of_runs,
     parse_counts,
@@ -96,3 +97,26 @@ def test_masks_are_drawn_as_pycocotools_draws_them() -> None:
     np.testing.assert_array_equal(masks[0], expected)
     assert masks[1].sum() == 5 and masks[1][:5, 1].all()
     assert masks.shape == (3, 30, 40) and not masks[2].any()
+
+
+def test_the_length_of_polygons_is_that_of_their_edges() -> None:
+    """The longer side of each edge's rectangle, around each polygon and back to its first corner."""
+    zigzag = np.array([[0, 0], [10**6, 5], [0, 10], [10**6, 15], [0, 20], [10**6, 25]], np.float64)
+    corners = joined_polygons([zigzag, zigzag[:, ::-1]])
+    with pytest.raises(tsds.errors.SourceError, match="found 12,000,000"):
+        fill_polygons(corners, (4, 4))
+    with pytest.raises(tsds.errors.SourceError, match="expected polygons of less than 10,000,000 pixels in all"):
+        fill_polygons(np.array([[0, 0], [5 * 10**6, 1], [5 * 10**6, 0]], np.float64), (4, 4))
+    assert fill_polygons(np.array([[0, 0], [10**5, 0], [10**5, 10**5], [0, 10**5]], np.float64), (4, 4)).all()
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("far", [10**8, -(10**8)])
+def test_polygons_far_from_the_image_are_refused(far: int, axis: int) -> None:
+    corners = np.array([[0, 0], [2, 0], [2, 1], [0, 1]], np.float64)
+    corners[:, axis] += far
+    with pytest.raises(tsds.errors.SourceError, match="expected polygons"):
+        fill_polygons(corners, (4, 4))
+    near = corners.copy()
+    near[:, axis] -= far - 2
+    assert fill_polygons(near, (4, 4)).any()

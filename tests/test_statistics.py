@@ -167,3 +167,85 @@ def test_pixels_of_smaller_images_count_for_what_they_stand_for():
     assert channels["reduction"] == 8
     assert channels["mean"] == pytest.approx([values.mean()])
     assert channels["std"] == pytest.approx([values.std()])
+
+
+def parts_of_a_split(dtype, seed):
+    """Two parts, (3 samples) and (5 samples), as sums; their images have 5 x 4 pixels of two channels."""
+    rng = np.random.default_rng(seed)
+    for rows in (3, 5):
+        one = Statistics()
+        scale = 1 if dtype == "float32" else np.iinfo(dtype).max
+        one.add_pixels((rng.random((rows, 5, 4, 2)) * rng.random() * scale).astype(dtype))
+        one.add_sizes(rng.integers(1, 4, (rows, 2)).astype(np.int32))
+        one.add_labels(rng.integers(0, 3, rows), 3)
+        one.add_objects(rng.integers(0, 9, rows), rng.integers(0, 3, 12), 3)
+        ignored = int(rng.integers(0, 9))
+        one.add({"masks": {"mask": {"pixels": rng.integers(0, 99, 2).tolist(), "ignored": ignored}}})
+        yield one
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+@pytest.mark.parametrize("seed", range(3))
+def test_joined_statistics_are_those_of_all_samples(dtype, seed):
+    first, second = parts_of_a_split(dtype, seed)
+    summaries = [(each.summary(), rows, rows * 20) for each, rows in ((first, 3), (second, 5))]
+    joined = join_summaries(*summaries)
+    first.add(second)
+    expected = first.summary()
+    assert joined.keys() == expected.keys()
+    moments, exact = joined.pop("channels"), expected.pop("channels")
+    assert moments.keys() == exact.keys() == {"mean", "std", "scale"}
+    for name in moments:
+        np.testing.assert_allclose(moments[name], exact[name], rtol=1e-9)
+    assert json.loads(json.dumps(joined), parse_float=lambda n: round(float(n), 9)) == json.loads(
+        json.dumps(expected), parse_float=lambda n: round(float(n), 9)
+    )
+
+
+def test_classes_of_the_second_come_after_those_of_the_first():
+    counts = [{"class_counts": [1, 2], "object_counts": [5]}, {"class_counts": [10, 20, 30], "object_counts": [7, 8]}]
+    one, other = ((each, 1, 1) for each in counts)
+    assert join_summaries(one, other) == {"class_counts": [11, 22, 30], "object_counts": [12, 8]}
+    assert join_summaries(other, one) == {"class_counts": [11, 22, 30], "object_counts": [12, 8]}
+
+
+def channels(mean, std=0.5, scale=255, **more):
+    return {"channels": {"mean": [mean], "std": [std], "scale": scale, **more}}
+
+
+def test_moments_that_do_not_go_together_are_left_out():
+    one = channels(0.5)
+    wide = {"channels": {"mean": [0.5, 0.5], "std": [0.1, 0.1], "scale": 255}}
+    for other in (channels(0.5, scale=1), wide, {}, {"channels": None}):
+        assert join_summaries((one, 1, 9), (other, 1, 9)) == {}
+        assert join_summaries((other, 1, 9), (one, 1, 9)) == {}
+
+
+def test_joined_moments_have_the_larger_reduction():
+    for first, second, expected in ((1, 1, None), (1, 8, 8), (8, 1, 8), (4, 8, 8), (2, 2, 2)):
+        one, other = (channels(0.5, **({"reduction": n} if n > 1 else {})) for n in (first, second))
+        assert join_summaries((one, 1, 9), (other, 1, 9))["channels"].get("reduction") == expected
+
+
+def test_each_part_counts_by_its_pixels():
+    joined = join_summaries((channels(0.0, 0.0), 1, 10), (channels(1.0, 0.0), 1, 30))
+    assert joined["channels"]["mean"] == [0.75]
+    np.testing.assert_allclose(joined["channels"]["std"], [math.sqrt(0.1875)])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+def test_sums_of_the_largest_numbers_do_not_overflow(dtype):
+    """More lines than are summed up together, of few and of many numbers."""
+    largest = np.iinfo(dtype).max
+    for width in (3, 100, 255, 256, 257):
+        one = Statistics()
+        one.add_pixels(np.full((2, 600, width, 1), largest, dtype))
+        assert one.sums["channels"]["count"] == 1200 * width
+        assert one.sums["channels"]["sum"] == [1200 * width * largest]
+        assert one.sums["channels"]["squares"] == [1200 * width * largest**2]
+
+
+def test_images_of_each_number_of_channels_are_added_up():
+    one = Statistics({"images_of": {"1": 2, "3": 5}})
+    one.add({"images_of": {"3": 1, "4": 7}})
+    assert one.sums["images_of"] == {"1": 2, "3": 6, "4": 7}

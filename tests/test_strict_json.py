@@ -99,3 +99,13 @@ def test_the_same_in_type_too() -> None:
     assert same_json({"a": [1, "x"], "b": 0.0}, {"b": 0.0, "a": [1, "x"]})
     for found, expected in ((2.0, 2), (False, 0), (True, 1), (-0.0, 0.0), ("1", 1), ([1], [1, 2]), ({}, [])):
         assert not same_json(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [(b"{}", 1), (b'{"a": 1}', 1), (b'{"a": 1, "b": 2}', 2), (b'{"a": [0, 0, 0]}', 4), (b'{"a": {}}', 2)],
+)
+def test_values_are_counted(text: bytes, values: int) -> None:
+    assert load_object(text, values) == json.loads(text)
+    with pytest.raises(ValueError, match=f"it has more than {values - 1} values"):
+        load_object(text, values - 1)

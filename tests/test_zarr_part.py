@@ -113,3 +113,31 @@ def test_the_least_that_a_chunk_can_take_is_what_zstandard_reaches() -> None:
         assert least <= len(zstd.compress(bytes(nbytes), 19)) <= most
         noise = np.random.default_rng(0).bytes(nbytes)
         assert least <= len(zstd.compress(noise, 19, True)) <= most
+
+
+def blocks_of_one_byte(nbytes: int) -> list[bytes]:
+    """Blocks of a Zstandard frame (RFC 8878, 3.1.1.2): each says which byte it repeats, and how often."""
+    sizes = [131072] * (nbytes // 131072) + [nbytes % 131072] * (nbytes % 131072 > 0)
+    return [(size << 3 | 1 << 1 | (i == len(sizes) - 1)).to_bytes(3, "little") + b"x" for i, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize("nbytes", [1, 255, 256, 131072, 131073, 262144, 458_752])
+def test_the_least_that_a_chunk_can_take_is_a_frame_of_repeated_bytes(nbytes: int) -> None:
+    descriptor = b"\x20" + nbytes.to_bytes(1) if nbytes < 256 else b"\xa0" + nbytes.to_bytes(4, "little")
+    frame = b"\x28\xb5\x2f\xfd" + descriptor + b"".join(blocks_of_one_byte(nbytes))
+    out = np.empty(nbytes, np.uint8)
+    decompress_chunk(frame, out)
+    assert out.tobytes() == b"x" * nbytes
+    least, most = ArrayGeometry(ArraySpec("uint8", (nbytes,)), 1, "zarr").stored_nbytes
+    assert least == len(frame) - (0 if nbytes < 256 else 3)  # as if the number had one byte
+    assert most == nbytes + nbytes // 128 + 1024
+
+
+def test_the_last_block_of_a_frame_may_be_empty() -> None:
+    block = (5 << 3 | 1 << 1).to_bytes(3, "little") + b"x"
+    frame = b"\x28\xb5\x2f\xfd\x20\x05" + block + b"\x01\0\0"
+    assert frame_problem(frame, 5) is None
+    out = np.empty(5, np.uint8)
+    decompress_chunk(frame, out)
+    assert out.tobytes() == b"xxxxx"
+    assert frame_problem(frame[:-1], 5) is not None

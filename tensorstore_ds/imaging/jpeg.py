@@ -208,7 +208,7 @@ def _bounds(data: Bytes, start: int, scan: Scan, restarts: NDArray[np.uint32]) -
         return None
     bounds = np.empty(count + 2, np.int64)
     bounds[0], bounds[1:-1], bounds[-1] = start, restarts, len(data)
-    if count and ((bounds[1:] - bounds[:-1]).min() < 0 or restarts[0] < start + 2):
+    if count and (bounds[1:] - bounds[:-1]).min() < 0:
         return None
     if count and not (_pairs(data)[bounds[1:-1] - 2] == _markers(count)).all():
         return None

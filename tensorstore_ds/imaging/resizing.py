@@ -18,8 +18,8 @@ def resize(pixels: NDArray[Any], placement: Placement) -> NDArray[Any]:
         pixels: (H, W, C), any dtype.
 
     Returns:
-        (H', W', C) of the same dtype; what `placement` leaves free is zero. Types other than uint8 are resized as
-        float32 and rounded.
+        (H', W', C) of the same dtype; what `placement` leaves free is zero. All but uint8 of 1, 3 or 4 channels is
+        resized as float32, and integers are rounded.
     """
     channels = pixels.shape[2]
     height, width = placement.resized
@@ -62,10 +62,9 @@ def resize_nearest(mask: NDArray[Any], placement: Placement, fill: int) -> NDArr
     height, width = placement.resized
     y = np.floor(top + (np.arange(height) + 0.5) * ((bottom - top) / height)).astype(np.intp)
     x = np.floor(left + (np.arange(width) + 0.5) * ((right - left) / width)).astype(np.intp)
-    resized = mask[np.ix_(y.clip(0, mask.shape[0] - 1), x.clip(0, mask.shape[1] - 1))]
     canvas = np.full(placement.size, fill, mask.dtype)
     first_row, first_column = placement.offset
-    canvas[first_row : first_row + height, first_column : first_column + width] = resized
+    canvas[first_row : first_row + height, first_column : first_column + width] = mask[np.ix_(y, x)]
     return canvas
 
 
