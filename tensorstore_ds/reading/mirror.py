@@ -24,6 +24,7 @@ from tensorstore_ds.format.manifest import File, shard_path
 from tensorstore_ds.format.root import parse_listing, parse_root
 from tensorstore_ds.reading.checks import check_listing
 from tensorstore_ds.reading.columns import Part
+from tensorstore_ds.reading.mapping import map_array
 from tensorstore_ds.reading.mirror_cache import STORE, Cache, Mirrored
 from tensorstore_ds.reading.mirror_file import REQUEST_NBYTES, SMALL_NBYTES, MirroredArray, MirroredFile, keep, pool
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, StoreFiles, open_file
@@ -105,7 +106,7 @@ class Mirror(StoreFiles):
         if geometry.layout == "zarr":
             return ZarrPart(name, geometry, functools.partial(open_file, self.folder, name), mirrored)
         with open_file(self.folder, name) as opened:
-            mapped = np.memmap(opened, geometry.spec.dtype, "r", shape=geometry.shape).view(np.ndarray)
+            mapped = map_array(opened, geometry.spec.dtype, geometry.shape)
         return mapped if mirrored is None else MirroredArray(mirrored, mapped)
 
     def fetch_all(self, progress: Callable[[int, int], None] | None = None) -> None:
