@@ -7,7 +7,7 @@ CLIENTS := .venv-clients
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test test-slow test-faults test-remote test-cluster test-clients coverage check docs bench fuzz mutants clean help
+.PHONY: demo test test-slow test-faults test-remote test-cluster test-clients test-journeys coverage check docs bench fuzz mutants clean help
 
 help:
 	@echo "make demo         install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-remote  copy stores from and to servers that fail: S3 by moto, and nginx where it is installed"
 	@echo "make test-cluster convert on Dask, on Ray, in network namespaces and on Slurm, where they are installed"
 	@echo "make test-clients docs/clients.md: train with timm, Ultralytics, JAX and others; WRITE=1 writes its table"
+	@echo "make test-journeys  a newcomer's way through all commands, with six data sets; JOURNEYS=all draws none of them"
 	@echo "make coverage     run all tests but the faults, and say which lines none of them runs; htmlcov/ shows them"
 	@echo "make check        format, lint, types, direction of imports, documentation"
 	@echo "make docs         build the documentation into docs/_build/html"
@@ -46,6 +47,10 @@ test-remote: $(VENV)/dev.stamp
 # Clusters on this machine; Slurm and namespaces need root. One after the other: each has processes of its own.
 test-cluster: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest tests/cluster
+
+# From the first folder to a shared store, through the command. JOURNEYS=SEED repeats a run; JOURNEY_DATA=DIR adds real data.
+test-journeys: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest --numprocesses auto --dist loadscope tests/journeys
 
 # The frameworks that a data set goes into, some gigabytes: an environment of their own.
 test-clients: $(CLIENTS)/stamp

@@ -25,6 +25,7 @@ from tensorstore_ds.format.manifest import File
 from tensorstore_ds.format.root import parse_listing, parse_root
 from tensorstore_ds.reading.checks import check_listing, check_sizes
 from tensorstore_ds.reading.columns import Part
+from tensorstore_ds.reading.mapping import map_array
 from tensorstore_ds.reading.mirror_cache import STORE, Cache, Mirrored
 from tensorstore_ds.reading.mirror_file import (
     REQUEST_NBYTES,
@@ -118,7 +119,7 @@ class Mirror(StoreFiles):
         if geometry.layout == "zarr":
             return ZarrPart(name, geometry, open_data, mirrored)
         with open_data() as opened:
-            mapped = np.memmap(opened, geometry.spec.dtype, "r", shape=geometry.shape).view(np.ndarray)
+            mapped = map_array(opened, geometry.spec.dtype, geometry.shape)
         return mapped if mirrored is None else MirroredArray(mirrored, mapped)
 
     def fetch_all(self, progress: Callable[[int, int], None] | None = None) -> None:

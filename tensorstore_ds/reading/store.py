@@ -26,6 +26,7 @@ from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.statistics import channel_moments, class_counts
 from tensorstore_ds.reading.checks import check_data_files, check_metadata, check_root_files, check_shard
 from tensorstore_ds.reading.columns import Column, Part, RaggedColumn
+from tensorstore_ds.reading.mapping import map_array
 from tensorstore_ds.reading.mirror import Mirror, open_url
 from tensorstore_ds.reading.mirror_cache import Cache
 from tensorstore_ds.reading.mirror_file import pool
@@ -373,9 +374,8 @@ class Split:
         open_data = functools.partial(_open_data, self._files, name, size)
         if geometry.layout == "zarr":
             return ZarrPart(name, geometry, open_data)
-        with open_data() as file:  # the descriptor is closed, the map stays
-            # np.memmap's own indexing is several times slower than that of the plain array behind it.
-            return np.memmap(file, geometry.spec.dtype, "r", start_of(file), geometry.shape).view(np.ndarray)
+        with open_data() as file:
+            return map_array(file, geometry.spec.dtype, geometry.shape, start_of(file))
 
 
 def _open_data(files: StoreFiles, name: str, expected: int) -> IO[bytes]:
