@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 

@@ -92,7 +92,10 @@ def test_images_without_objects_or_labels_are_told(tmp_path: Path) -> None:
     split = tsds.open(tmp_path / "out.tsds")["train"]
     assert split["label"][:].tolist() == [0, 0, 0, -1]
     assert np.diff(split["objects"].offsets).tolist() == [0, 0, 0, 1]
-    assert [note.split(":")[0] for note in summary.notes[:2]] == ["adds objects to the 3 samples of plain", "adds label to the 1 sample of boxes"]
+    assert [note.split(":")[0] for note in summary.notes[:2]] == [
+        "adds objects to the 3 samples of plain",
+        "adds label to the 1 sample of boxes",
+    ]
 
 
 def test_problems_say_which_source(tmp_path: Path) -> None:

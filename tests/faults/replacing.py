@@ -128,7 +128,8 @@ class Trials:
             yield f"failure was told, but all is new: {result.last_line}"
         left = sorted(name for name in found.keys() - stands.keys() if not _is_named(name, out, result.text))
         work = f"{out.name}.append"
-        if {f"{work}/new.partial", f"{work}/known.partial"} & found.keys() or set(left) <= {work, f"{work}/tsds.lock"}:  # to go on from, or empty
+        is_begun = any(f"{work}/{part}.partial" in found for part in ("new", "known"))
+        if is_begun or set(left) <= {work, f"{work}/tsds.lock"}:  # to go on from, or empty
             left = [name for name in left if name.partition("/")[0] != work]
         is_removal = result.what.startswith(("unlink", "rmdir"))  # what could not be removed stays
         may_leave = result.outcome == "killed" or self._fault.action is Action.FAIL_FROM or is_removal
