@@ -248,6 +248,7 @@ def _same_objects(one: _Objects, other: _Objects) -> bool:
         return False
     for name, value in values.items():
         value = _numbered(value, others) if name == "labels" else value
+        stored: Any
         if name in ("keypoints", "visibility") and isinstance(own, ObjectsField):
             places = {keypoint: i for i, keypoint in enumerate(own.keypoints)}
             there = [i for i, keypoint in enumerate(each.keypoints) if keypoint in places]

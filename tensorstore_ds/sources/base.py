@@ -60,9 +60,10 @@ class SourceOptions:
         recorded=False,
     )
 
-    key_prefix: str = option(
-        "What the keys of all samples begin with, such as ``june/``: samples of another data set may have the same.",
-        default="",
+    key_prefix: str | None = option(
+        "What the keys of all samples begin with, such as ``june/``, because another data set has the same file names.",
+        default=None,
+        shown="the keys as they are",
         recorded=False,
     )
 

@@ -93,7 +93,7 @@ class JoinedSource(Source):
         self._prefixes = [f"{name}/" if is_unique else f"{i}-{name}/" for i, name in enumerate(names)]
         if len(sources) == 1:
             self._prefixes = [""]
-        self._prefixes = [options.key_prefix + prefix for prefix in self._prefixes]
+        self._prefixes = [(options.key_prefix or "") + prefix for prefix in self._prefixes]
         self._parts: list[_Part] = []
         self._fields: Mapping[str, Field] = {}
         self._arrays: Mapping[str, NDArray[Any]] = {}  # what stands for an unknown value of each

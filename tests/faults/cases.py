@@ -40,7 +40,8 @@ def make_sources(root: Path) -> None:
     _voc(root / "voc-more", {"train": "ahijk"}, ("cat", "eel"))
     for folder in ("Annotations", "JPEGImages", "ImageSets"):  # one sample is the same
         shutil.copytree(root / "voc" / folder, root / "voc-changed" / folder)
-    shutil.copy(root / "voc" / "Annotations" / "a.xml", root / "voc-changed" / "Annotations" / "b.xml")
+    text = (root / "voc" / "Annotations" / "a.xml").read_text().replace("a.jpg", "b.jpg")
+    (root / "voc-changed" / "Annotations" / "b.xml").write_text(text)
     changed = root / "voc-changed" / "Annotations" / "c.xml"
     changed.write_text(changed.read_text().replace("<xmin>1<", "<difficult>1</difficult><xmin>3<"))
 
