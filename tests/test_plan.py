@@ -93,6 +93,13 @@ def test_divisions_that_are_refused(fractions, message):
         plan(contents(10, test=["t.png"]), fractions, 0)
 
 
+def test_classes_of_few_samples_are_named_as_the_reason():
+    labelled = contents(200, labels=np.repeat(np.arange(100), 2))
+    with pytest.raises(OptionError, match="of each class in train, of at most 2 samples"):
+        plan(labelled, {"train": 0.9, "val": 0.1}, 0)
+    assert len(plan(labelled, {"train": 0.5, "val": 0.5}, 0)["val"]) == 100
+
+
 def test_splits_stand_in_the_order_of_use():
     splits = plan(contents(1, test=["t"], extra=["e"], val=["v"]), None, 0)
     assert list(splits) == ["train", "val", "test", "extra"]

@@ -135,8 +135,12 @@ def share_rows(
                     f"`split`: expected a group for {name}, found none: {found}. Group them by something finer, or "
                     f"leave {name} out."
                 )
+            of = f"{count:,}{where}"
+            if labels is not None and not are_groups:
+                largest = int(np.unique(labels, return_counts=True)[1].max(initial=0))
+                of = f"each class{where}, of at most {largest:,} sample{'s' * (largest != 1)}"
             raise OptionError(
-                f"`split`: expected a sample for {name}, found none: {fractions[name]:g} of {count:,}{where}. "
+                f"`split`: expected a sample for {name}, found none: {fractions[name]:g} of {of}. "
                 f"Choose a larger fraction, or leave {name} out."
             )
     return parts

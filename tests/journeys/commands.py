@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 #: A command that takes longer has failed.
-SECONDS = 240
+SECONDS = 600
 
 
 class Shell:

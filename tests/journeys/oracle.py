@@ -158,9 +158,11 @@ def voc_object(element: Any) -> Thing:
             if element.getElementsByTagName(written):
                 flags[name] = int(text_of(element, written) == "1")
     x1, y1, x2, y2 = (float(text_of(box, name)) for name in ("xmin", "ymin", "xmax", "ymax"))
+    parts = [*element.getElementsByTagName("part"), *element.getElementsByTagName("keypoint")]
     points = {
         part.getAttribute("name"): (float(part.getAttribute("x")), float(part.getAttribute("y")))
-        for part in element.getElementsByTagName("part")
+        for part in parts
+        if part.getAttribute("visible") != "0"
     }
     return Thing((x1, y1, x2, y2), text_of(element, "name"), flags, points)
 

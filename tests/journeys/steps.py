@@ -557,7 +557,7 @@ def description(sample: oracle.Sample) -> tuple[Any, ...]:
     things = [
         (
             *(round(float(np.float32(value)), 2) for value in thing.box),
-            thing.name or "",
+            thing.name or "object",  # what an export calls it
             tuple(
                 (name, *(round(float(np.float32(v)), 2) for v in point)) for name, point in sorted(thing.points.items())
             ),

@@ -10,6 +10,8 @@ import pytest
 from journeys.data_sets import MADE, real
 from journeys.steps import Journey
 
+pytestmark = pytest.mark.timeout(900)
+
 REAL = real(Path(os.environ["JOURNEY_DATA"]).resolve()) if "JOURNEY_DATA" in os.environ else {}
 
 
