@@ -9,7 +9,7 @@ import pytest
 
 import tensorstore_ds as tsds
 from small_stores import VALID
-from tensorstore_ds.reading.checks import check_sizes
+from tensorstore_ds.reading.checks import check_metadata, check_sizes
 from tensorstore_ds.reading.store_files import StoreFiles
 
 
@@ -41,3 +41,23 @@ def test_a_file_has_its_size(tmp_path: Path, more: int) -> None:
     assert problem.message == f"expected {size + more} bytes, found {size}."
     (problem,) = check_sizes(files, {"missing": 0})
     assert (problem.where, problem.reason) == ("missing", "missing-file")
+
+
+def test_the_fill_value_of_numbers_with_a_point_may_be_an_integer(tmp_path: Path) -> None:
+    """Zarr writers differ in how they write it."""
+    files = {path.relative_to(VALID) for path in VALID.rglob("zarr.json") if b'"fill_value": 0.0' in path.read_bytes()}
+    array = min(files)
+    store, directory = Path(*array.parts[:1]), Path(*array.parts[1:-1])
+    shutil.copytree(VALID / store, tmp_path / store)
+    found = StoreFiles(tmp_path / store)
+    split, number, *name = directory.parts
+    geometry = found.manifest.arrays(found.manifest.splits[split].shards[int(number)])["/".join(name)]
+    metadata = tmp_path / array
+    for value in (b"0.0", b"0"):
+        text = (VALID / array).read_bytes().replace(b'"fill_value": 0.0', b'"fill_value": ' + value)
+        metadata.write_bytes(text)
+        check_metadata(found, directory.as_posix(), geometry)
+    for value in (b"-1", b"1", b"null", b"false", b'"0"'):
+        metadata.write_bytes((VALID / array).read_bytes().replace(b'"fill_value": 0.0', b'"fill_value": ' + value))
+        with pytest.raises(tsds.FormatError):
+            check_metadata(found, directory.as_posix(), geometry)
