@@ -10,7 +10,7 @@ import pytest
 import tensorstore_ds as tsds
 from small_stores import VALID
 from tensorstore_ds.reading.checks import check_metadata, check_sizes
-from tensorstore_ds.reading.store_files import StoreFiles
+from tensorstore_ds.reading.store_files import Origin, StoreFiles
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,8 @@ def test_the_fill_value_of_numbers_with_a_point_may_be_an_integer(tmp_path: Path
         metadata.write_bytes((VALID / array).read_bytes().replace(b'"fill_value": 0.0', b'"fill_value": ' + value))
         with pytest.raises(tsds.FormatError):
             check_metadata(found, directory.as_posix(), geometry)
+
+
+def test_the_address_of_a_store_is_not_shown() -> None:
+    """It may hold a password."""
+    assert "secret" not in repr(Origin("https://me:secret@host/s.tsds", None, None))
