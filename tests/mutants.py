@@ -218,7 +218,7 @@ def _is_test(path: str) -> bool:
 
 
 def chosen(mutant: Mutant, known: list[Record], most: int, seconds: float) -> list[str]:
-    """One case of each test function first; tests named after the module before others; the fastest first."""
+    """Tests named after the module before others; of each function, one case before more; the fastest first."""
     times: dict[str, float] = {}
     for record in known:  # a test file that was recorded again replaces what was recorded of it before
         again = {test.partition("::")[0] for test in record.seconds}
@@ -230,13 +230,12 @@ def chosen(mutant: Mutant, known: list[Record], most: int, seconds: float) -> li
         function = test.partition("[")[0]
         cases[function] = cases.get(function, -1) + 1
         other = Path(mutant.path).stem not in Path(test.partition("::")[0]).stem
-        ranks[test] = (cases[function], other, times[test])
+        ranks[test] = (other, cases[function], times[test])
     result: list[str] = []
     for test in sorted(ranks, key=ranks.__getitem__):
-        seconds -= times[test]
-        if result and (len(result) == most or seconds < 0):
-            break
-        result.append(test)
+        if len(result) < most and (times[test] <= seconds or not result):
+            result.append(test)
+            seconds -= times[test]
     return result
 
 

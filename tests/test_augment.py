@@ -209,3 +209,51 @@ def test_a_gpu_is_not_waited_for() -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert done["image"].is_cuda and len(done["image"]) == 4
+
+
+# --- forms of a batch -------------------------------------------------------------------------------------------
+
+
+def test_a_tuple_of_images_and_a_dict_stays_one() -> None:
+    flip = RandomHorizontalFlip(1.0, ())
+    image, mask, labels = images(0, (9, 8), count=3), torch.arange(3 * 9 * 8).reshape(3, 9, 8), torch.arange(3)
+    rows = torch.arange(3)
+    flipped, others = flip((image, {"mask": mask, "label": labels}), rows, 0)
+    assert torch.equal(flipped, image.flip(3))
+    assert list(others) == ["mask", "label"]
+    assert torch.equal(others["mask"], mask.flip(2))
+    assert torch.equal(others["label"], labels)
+    for found in (flip((image, mask, labels), rows, 0), flip((image, labels, mask), rows, 0)):
+        assert len(found) == 3
+        assert torch.equal(found[0], image.flip(3))
+        moved, stays = found[1:] if found[1].ndim == 3 else found[:0:-1]
+        assert torch.equal(moved, mask.flip(2))
+        assert torch.equal(stays, labels)
+
+
+def test_two_dicts_are_no_single_one() -> None:
+    image = images(0, (9, 8), count=3)
+    _, first, second = RandomHorizontalFlip(1.0, ())((image, {"a": 1}, {"b": 2}), torch.arange(3), 0)
+    assert (first, second) == ({"a": 1}, {"b": 2})
+
+
+@pytest.mark.parametrize(
+    ("rows", "epoch", "expected"), [(torch.arange(3), 0, 0), (torch.arange(3), 5, 5), (None, None, 0)]
+)
+def test_modules_of_others_get_the_epoch(rows: Any, epoch: int | None, expected: int) -> None:
+    class Recorder(torch.nn.Module):
+        def forward(self, batch: Any, rows: Any, epoch: int) -> Any:
+            self.seen = (len(rows), epoch)
+            return batch
+
+    recorder = Recorder()
+    Compose([recorder])({"image": images(0, (9, 8), count=3)}, rows, epoch)
+    assert recorder.seen == (3, expected)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda **seed: RandomCrop(6, **seed), lambda **seed: Compose([RandomCrop(6)], **seed)]
+)
+def test_a_seed_that_is_not_chosen_is_zero(make: Any) -> None:
+    batch, rows = {"image": images(0, (9, 8), count=20)}, torch.arange(20)
+    assert torch.equal(make()(batch, rows, 0)["image"], make(seed=0)(batch, rows, 0)["image"])

@@ -292,3 +292,28 @@ def test_keypoints_without_boxes_are_all_kept() -> None:
     found = RandomCrop(4).transform_objects(packed, params, (8, 8))
     assert found.values["keypoints"][0, 0].tolist() == [98, -4]
     assert found.values["keypoints"][0, 1].isnan().all()
+
+
+def test_a_crop_of_the_whole_width_may_lie_anywhere() -> None:
+    """Half of the area, twice as wide as high: 10 of 20 lines, from 0 to 10 above them."""
+    lines = torch.arange(20.0)[None, None, :, None].expand(60, 1, 20, 20).contiguous()
+    crop = RandomResizedCrop((10, 20), scale=(0.5, 0.5), ratio=(2, 2))
+    tops = crop({"image": lines}, torch.arange(60), 0)["image"][:, 0, 0, 0].round()
+    assert len(tops.unique()) > 5
+
+
+def test_defaults_are_those_of_torchvision() -> None:
+    ours, theirs = RandomResizedCrop(6), v2.RandomResizedCrop(6)
+    assert (tuple(ours.scale), tuple(ours.ratio)) == (tuple(theirs.scale), tuple(theirs.ratio))
+
+
+@pytest.mark.parametrize(("keypoints", "is_refused"), [(1, False), (2, True), (3, True)])
+def test_pairs_are_asked_for_where_keypoints_could_change_places(keypoints: int, is_refused: bool) -> None:
+    packed = PackedObjects(torch.tensor([0, 1]), {"keypoints": torch.ones(1, keypoints, 2)})
+    batch = {"image": torch.zeros(1, 3, 4, 4), "objects": packed}
+    if is_refused:
+        with pytest.raises(ValueError, match="expected `flip_pairs`"):
+            RandomHorizontalFlip(1.0)(batch, torch.arange(1), 0)
+    else:
+        found = RandomHorizontalFlip(1.0)(batch, torch.arange(1), 0)["objects"]
+        assert found.values["keypoints"].tolist() == [[[3.0, 1.0]]]

@@ -499,3 +499,22 @@ def test_reading_a_part_is_like_reading_a_file(packed: Path, folder: Path) -> No
         assert one.read() == (folder / name).read_bytes()
         with pytest.raises(io.UnsupportedOperation):
             one.write(b"x")
+
+
+@pytest.mark.parametrize(("more", "reason"), [(0, "file-size"), (1, "packed"), (29, "packed")])
+def test_a_member_ends_before_the_next(more: int, reason: str, packed: Path, tmp_path: Path) -> None:
+    """A member that begins at its header, with as many bytes as there are up to the next header, and with some more."""
+    name = "train/00000/size/c/0/0"
+    with zipfile.ZipFile(packed) as archive:
+        offsets = sorted(info.header_offset for info in archive.infolist())
+        first = archive.getinfo(name).header_offset
+    size = offsets[offsets.index(first) + 1] - first - 30 + more
+    path = patched(packed, tmp_path / "bad.zip", name, 20, size.to_bytes(4, "little") * 2)
+    with pytest.raises(tsds.FormatError) as caught:
+        tsds.open(path)
+    assert caught.value.reason == reason
+
+
+def test_no_place_in_a_part_is_before_its_beginning(packed: Path) -> None:
+    with tsds.open(packed).open_file("train/00000/image/c/0/0/0/0") as file:
+        assert file.seek(-(10**9), io.SEEK_END) == 0
