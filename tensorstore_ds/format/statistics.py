@@ -48,8 +48,8 @@ class Statistics:
 
     def add_keypoints(self, keypoints: NDArray[np.float32]) -> None:
         """Count absent keypoints, (M, K, 2), of the objects that have some; the manifest does not have these sums."""
-        absent = np.isnan(keypoints).any(axis=2)
-        absent = absent[~absent.all(axis=1)]
+        absent: NDArray[np.bool_] = np.any(np.isnan(keypoints), axis=2)
+        absent = absent[~np.all(absent, axis=1)]
         self.add({"keypoints": [len(absent), *absent.sum(axis=0).tolist()]})
 
     def add_sizes(self, sizes: NDArray[np.int32]) -> None:
