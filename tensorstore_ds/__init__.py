@@ -24,5 +24,6 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "torchvision"):
             raise
-        message = f"tensorstore_ds.{name} needs {error.name}. Install it with: pip install 'tensorstore-ds[torch]'"
+        advice = "Install it with: pip install '.[torch]' in a clone of tensorstore-ds"
+        message = f"tensorstore_ds.{name} needs {error.name}. {advice}"
         raise ModuleNotFoundError(message, name=error.name) from error

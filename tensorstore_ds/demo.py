@@ -134,7 +134,8 @@ def load_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         from sklearn.datasets import load_digits as load
     except ImportError as error:
         raise OptionError(
-            "demo: expected scikit-learn, which has the digits, found none. pip install 'tensorstore-ds[demo]'"
+            "demo: expected scikit-learn, which has the digits, found none. "
+            "pip install '.[demo]' in a clone of tensorstore-ds"
         ) from error
     digits: Any = load()
     return np.rint(digits.images * (255 / 16)).astype(np.uint8), digits.target.astype(np.int64)

@@ -154,7 +154,11 @@ class Option:
             return self._of_type(value, self.item, f"{self.item.__name__}")
         number = _number(value, self.item)
         if number is None or not self._is_in_range(number):
-            raise refusal(self.name, self.expected, repr(found) if isinstance(value, str) else _shown(found))
+            is_fraction = (
+                self.item is int and isinstance(value, Real) and not isinstance(value, bool) and number is None
+            )
+            expected = f"a whole number, {self.expected}" if is_fraction else self.expected
+            raise refusal(self.name, expected, repr(found) if isinstance(value, str) else _shown(found))
         if isinstance(number, int) and number > LARGEST:
             raise refusal(self.name, replace(self, at_most=LARGEST).expected, _shown(found))
         return number

@@ -526,3 +526,110 @@ def test_a_dry_run_of_what_the_disk_cannot_hold_is_refused(photos: Path, monkeyp
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
     done = tsds("convert", photos, photos.parent / "not" / "yet" / "out.tsds", "--dry-run")
     assert (done.exit_code, "1,000 are free on this disk" in done.stderr) == (1, True)
+
+
+def annotated(root: Path, name: str, objects: str, more: str = "", image: str = "") -> Path:
+    """Add a gray image of 10 x 12 pixels (height x width) with a Pascal VOC annotation."""
+    for folder in ("Annotations", "JPEGImages"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    Image.new("L", (12, 10)).save(root / "JPEGImages" / f"{image or name}.png")
+    text = f"<annotation><filename>{image or name}.png</filename>{more}{objects}</annotation>"
+    (root / "Annotations" / f"{name}.xml").write_text(text, "utf-8")
+    return root
+
+
+BOX = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>8</xmax><ymax>9</ymax></bndbox>"
+CAT = f"<object><name>cat</name>{BOX}</object>"
+
+
+def test_two_boxes_in_an_object_are_a_problem(tmp_path: Path) -> None:
+    root = annotated(tmp_path / "voc", "a", f"<object><name>cat</name>{BOX}{BOX}</object>")
+    done = tsds("convert", annotated(root, "b", CAT), tmp_path / "s.tsds")
+    assert "Annotations/a.xml: object 1: expected one <bndbox>, found 2." in done.stderr
+
+
+def test_an_image_and_an_annotation_whose_names_differ_as_unicode_writes_them(tmp_path: Path) -> None:
+    root = annotated(tmp_path / "voc", "u\u0308ber", CAT)
+    text = (root / "Annotations" / "u\u0308ber.xml").read_text("utf-8").replace("u\u0308", "\u00fc")
+    (root / "Annotations" / "u\u0308ber.xml").unlink()
+    (root / "Annotations" / "\u00fcber.xml").write_text(text, "utf-8")
+    assert convert(root)["train"]["key"][0] == "JPEGImages/u\u0308ber.png"
+
+
+def test_lists_with_the_folders_of_images(tmp_path: Path) -> None:
+    root = annotated(annotated(tmp_path / "voc", "a", CAT), "b", CAT)
+    (root / "ImageSets").mkdir()
+    (root / "ImageSets" / "train.txt").write_text("JPEGImages/a.png\n./VOC2012/Annotations/b.xml\n")
+    split = convert(root)["train"]
+    assert [split["key"][i] for i in range(2)] == ["JPEGImages/a.png", "JPEGImages/b.png"]
+
+
+def test_an_image_whose_annotation_names_another_is_listed(tmp_path: Path) -> None:
+    root = annotated(annotated(tmp_path / "voc", "a", CAT), "b", CAT)
+    xml = root / "Annotations" / "b.xml"
+    xml.write_text(xml.read_text("utf-8").replace("b.png", "a.png"), "utf-8")
+    store = convert(root, "--on-error", "skip")
+    listed = [json.loads(line) for line in (store.path / "skipped.jsonl").read_text("utf-8").splitlines()]
+    assert {(each["where"], each["reason"]) for each in listed} == {
+        ("Annotations/b.xml", "duplicate-key"),
+        ("JPEGImages/b.png", "not-listed"),
+    }
+
+
+def test_one_xml_file_as_the_source(tmp_path: Path) -> None:
+    root = annotated(tmp_path / "voc", "a", CAT)
+    done = tsds("convert", root / "Annotations" / "a.xml", tmp_path / "s.tsds")
+    assert f"the Pascal VOC annotation of one image: convert the folder {root}." in done.stderr
+    (tmp_path / "all.xml").write_text("<annotations><picture/></annotations>")
+    done = tsds("convert", tmp_path / "all.xml", tmp_path / "s.tsds")
+    assert (
+        "expected <image> elements, as CVAT for images 1.1 has them, found none. The root <annotations>" in done.stderr
+    )
+
+
+def test_a_size_in_the_message_is_that_of_the_turned_image(tmp_path: Path) -> None:
+    size = "<size><width>12</width><height>10</height></size>"
+    root = annotated(tmp_path / "voc", "a", CAT, size)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("L", (12, 10)).save(root / "JPEGImages" / "a.png", exif=exif)
+    done = tsds("convert", root, tmp_path / "s.tsds")
+    assert (
+        "is for an image of 10x12 (height x width), the image is 12x10 as its EXIF orientation shows it" in done.stderr
+    )
+    Image.new("L", (10, 12)).save(root / "JPEGImages" / "a.png")
+    assert "the image is 12x10." in tsds("convert", root, tmp_path / "s.tsds").stderr
+
+
+@pytest.mark.parametrize(("size", "is_told"), [("12x10", True), ("10x12", False), ("11x12", False), ("24x20", True)])
+def test_height_and_width_that_are_mixed_up(photos: Path, tmp_path: Path, size: str, is_told: bool) -> None:
+    shutil.rmtree(photos)
+    for i in range(2):
+        annotated(photos, str(i), CAT)  # 10 x 12
+    for more in ([], ["--dry-run"]):
+        done = tsds("convert", photos, tmp_path / "s.tsds", "--size", size, "--workers", 0, *more)
+        assert ("if height and width were mixed up" in done.output) == is_told
+
+
+def test_absent_keypoints_are_told(tmp_path: Path) -> None:
+    part = "<part name='{}' x='1' y='2'/>"
+    boxes = [[0, 1, 2], [0, 2], [0], []]
+    texts = (f"<box top='1' left='1' width='5' height='5'>{''.join(map(part.format, each))}</box>" for each in boxes)
+    tmp_path.joinpath("src").mkdir()
+    Image.new("L", (9, 9)).save(tmp_path / "src" / "a.png")
+    whole = f"<dataset><images><image file='a.png'>{''.join(texts)}</image></images></dataset>"
+    (tmp_path / "src" / "faces.xml").write_text(whole)
+    done = tsds("convert", tmp_path / "src", tmp_path / "s.tsds", "--workers", 0)
+    assert "note: keypoints that are absent, of 3 objects with keypoints: 1 in 2, 2 in 1." in done.output
+
+
+def test_images_that_a_list_does_not_find(tmp_path: Path) -> None:
+    (tmp_path / "l.csv").write_text("path,label\nsub/b.png,x\n")
+    (tmp_path / "photos" / "sub").mkdir(parents=True)
+    Image.new("L", (9, 9)).save(tmp_path / "photos" / "sub" / "b.png")
+    done = tsds("convert", tmp_path / "l.csv", tmp_path / "s.tsds", "--workers", 0)
+    place = tmp_path / "sub" / "b.png"
+    advice = "If the images are in another folder, name it with --images."
+    assert done.stderr == f"tsds: sub/b.png: there is no file {place}. {advice}\n"
+    done = tsds("convert", tmp_path / "l.csv", tmp_path / "s.tsds", "--workers", 0, "--images", tmp_path / "photos")
+    assert done.exit_code == 0

@@ -60,7 +60,7 @@ def test_of_many_classes_the_most_frequent_are_shown(tmp_path: Path) -> None:
     write_store(tmp_path / "s", fields, ("train", 3, arrays), statistics={"class_counts": counts})
     shown = tsds("info", tmp_path / "s").stdout
     assert re.findall(r"class-(\d+) ", shown) == [f"{n:03d}" for n in [*range(8, 31), 500]]
-    assert "and 7 more with 1 to 7 each; tsds stats shows all" in shown
+    assert "and 7 more with 1 to 7 each; tsds stats --all shows all" in shown
 
 
 def test_columns_align_whatever_the_script(tmp_path: Path) -> None:

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
-from small_stores import VALID, tsds
+from small_stores import VALID, class_folders, tsds
 
 
 def test_what_is_shown() -> None:
@@ -44,3 +45,14 @@ def test_a_split_that_is_not_there(command: str) -> None:
 def test_samples_without_a_label() -> None:
     assert tsds("stats", VALID / "unlabelled.tsds").stdout.count("    1 unlabelled\n") == 1
     assert "unlabelled" not in tsds("stats", VALID / "classification.tsds").stdout
+
+
+def test_many_classes_are_cut(tmp_path: Path) -> None:
+    source = class_folders(tmp_path / "src", *(f"c{i:02d}" for i in range(35)), count=1, size=(2, 2))
+    (source / "c34" / "more.png").write_bytes((source / "c34" / "0.png").read_bytes())
+    tsds("convert", source, tmp_path / "s.tsds", "--workers", 0)
+    shown = tsds("stats", tmp_path / "s.tsds").stdout
+    assert re.findall(r" (c\d\d) ", shown) == [*(f"c{i:02d}" for i in range(29)), "c34"]
+    assert shown.endswith("... and 5 more; --all shows all\n")
+    shown = tsds("stats", tmp_path / "s.tsds", "--all").stdout
+    assert re.findall(r" (c\d\d) ", shown) == [f"c{i:02d}" for i in range(35)]

@@ -229,7 +229,7 @@ def test_without_torch(store: Path) -> None:
         "sys.meta_path.insert(0, Blocked())"
     )
     error = one_error(started("train", store, *FLAGS, before=before))
-    assert "needs torch" in error and "pip install 'tensorstore-ds[torch]'" in error
+    assert "needs torch" in error and "pip install '.[torch]'" in error
 
 
 @pytest.mark.parametrize(

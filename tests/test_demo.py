@@ -118,7 +118,7 @@ def test_without_scikit_learn_one_line_says_what_to_install(tmp_path: Path, monk
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     done = tsds("demo", "--out", tmp_path / "demo")
     assert done.exit_code == 1
-    assert done.stderr.startswith("tsds: demo: ") and "pip install 'tensorstore-ds[demo]'" in done.stderr
+    assert done.stderr.startswith("tsds: demo: ") and "pip install '.[demo]'" in done.stderr
     assert not (tmp_path / "demo").exists()
 
 

@@ -553,3 +553,26 @@ def test_files_and_their_pixels(tmp_path: Path) -> None:
         "image (file)": ["train/bee/1.jpg"],
     }
     assert tsds.compare_stores(tmp_path / "b.tsds", tmp_path / "c.tsds").splits["train"].fields == {}
+
+
+def test_crops_of_an_image_stay_together(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    boxes = np.array([[i, 0, i + 3, 3] for i in range(5)], np.float64)
+    samples = [
+        {
+            "image": rng.integers(0, 256, (8, 9, 3), np.uint8),
+            "boxes": boxes,
+            "labels": np.arange(5) % 2,
+            "key": f"a#{i}",
+        }
+        for i in range(12)
+    ]
+    options = tsds.ConvertOptions(workers=0, classes=("x", "y"), objects="crops", size=(4, 4))
+    tsds.convert(samples, tmp_path / "crops.tsds", options)
+    tsds.split_store(tmp_path / "crops.tsds", tmp_path / "out.tsds", {"train": 0.5, "val": 0.5})
+    made = tsds.open(tmp_path / "out.tsds")
+    keys = {name: [made[name]["key"][i] for i in range(len(made[name]))] for name in made}
+    images = {name: {key.rpartition("#")[0] for key in found} for name, found in keys.items()}
+    assert not images["train"] & images["val"]
+    assert sum(map(len, images.values())) == 12
+    assert all(len(found) == 5 * len(images[name]) for name, found in keys.items())

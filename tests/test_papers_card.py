@@ -120,7 +120,7 @@ Pictures of pets.
 ## Load it
 
 The data are the folder `pets.tsds`: a [Zarr v3](https://zarr-specs.readthedocs.io) store whose arrays are also memory \
-maps. With `pip install tensorstore-ds`:
+maps. With the Python package tensorstore_ds:
 
 ```python
 import tensorstore_ds as tsds

@@ -57,7 +57,9 @@ def bench(store: str | Path, options: BenchOptions, out: Path | None, as_json: b
         text.echo()
         text.echo(f"wrote {written}" + (f" and {folder / 'bench.png'}" if drawn else ""))
         if not drawn:
-            text.echo("bench.png: not drawn, matplotlib is not installed. pip install 'tensorstore-ds[plots]'")
+            text.echo(
+                "bench.png: not drawn, matplotlib is not installed. pip install '.[plots]' in a clone of tensorstore-ds"
+            )
     if comparison.interrupted:
         raise interrupted("interrupted; what was measured until then is written")
 

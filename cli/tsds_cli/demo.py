@@ -25,7 +25,7 @@ def demo(out: Path, train: bool) -> None:
 
     Writes class folders of PNG images and a Pascal VOC data set, as people have them, then the stores and their contact
     sheets. Then trains a small vision transformer, which takes most of a minute. The digits come with scikit-learn
-    (pip install 'tensorstore-ds[demo]'); nothing is downloaded.
+    (pip install '.[demo]' in a clone of tensorstore-ds); nothing is downloaded.
 
     \b
     Examples:
@@ -78,7 +78,7 @@ def _train(out: Path) -> float:
     curve = text.sparkline([(record.eval or {})[report.metric] for record in records])
     _show(None, f"{report.metric} of images not seen  {curve}  {report.best[report.metric]:.3f}")
     if not report.pictures:
-        _show(None, "no curves drawn, matplotlib is not installed: pip install 'tensorstore-ds[plots]'")
+        _show(None, "no curves drawn, matplotlib is not installed: pip install '.[plots]' in a clone of tensorstore-ds")
     for name in report.pictures:
         _show(None, f"drew {name}", report.folder / name)
     return report.seconds

@@ -17,7 +17,7 @@ from tsds_cli.warm import shown_share
 if TYPE_CHECKING:
     from tensorstore_ds import Residency, Store
 
-_CLASSES = 24  # classes shown; `tsds stats` shows all
+_CLASSES = 24  # classes shown; `tsds stats --all` shows all
 _NOUNS = {"label": "samples", "objects": "objects"}  # what is counted, by kind of field
 _SPLIT_COLUMNS = 4  # beside the sum, no more splits than these get a column of their own
 
@@ -134,4 +134,4 @@ def _show_classes(noun: str, classes: Sequence[str], counts: Mapping[str, Mappin
     text.echo_table(rows, right=[0, *range(2, len(splits) + 3)])
     rest = [totals[i] for i in most_first[_CLASSES:]]
     if rest:
-        text.echo(f"  and {len(rest):,} more with {rest[-1]:,} to {rest[0]:,} each; tsds stats shows all")
+        text.echo(f"  and {len(rest):,} more with {rest[-1]:,} to {rest[0]:,} each; tsds stats --all shows all")

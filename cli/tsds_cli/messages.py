@@ -100,7 +100,9 @@ def failure_of(error: BaseException, command: click.Command | None = None) -> Fa
     if isinstance(error, TsdsError):
         return Failure(spelled(str(error), command), 128 + error.signal if isinstance(error, TrainingStopped) else 1)
     if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "torchvision"):
-        return Failure(f"this command needs {error.name}. Install it with: pip install 'tensorstore-ds[torch]'")
+        return Failure(
+            f"this command needs {error.name}. Install it with: pip install '.[torch]' in a clone of tensorstore-ds"
+        )
     # A closed pipe is nobody's error: click ends the command without a word.
     if isinstance(error, OSError) and error.errno is not None and error.errno != errno.EPIPE:
         where = f"{error.filename}: " if isinstance(error.filename, str) else ""  # or a descriptor

@@ -19,14 +19,16 @@ from tsds_cli.options import json_option, store_argument
 if TYPE_CHECKING:
     from tensorstore_ds import Split, Store
 
+_CLASSES = 30  # classes shown without --all
 _BAR = 28  # columns of the longest bar
 
 
 @click.command()
 @store_argument()
 @click.option("--split", metavar="NAME", help="Only this split.")
+@click.option("--all", "every", is_flag=True, help="Show all classes, not only those that occur most.")
 @json_option
-def stats(store: str | Path, split: str | None, as_json: bool) -> None:
+def stats(store: str | Path, split: str | None, every: bool, as_json: bool) -> None:
     """Print the statistics of a STORE, for each split.
 
     Samples per class, objects per image, pixels per class of a mask, mean and standard deviation of each channel, and
@@ -48,7 +50,7 @@ def stats(store: str | Path, split: str | None, as_json: bool) -> None:
     for i, each in enumerate(splits):
         if i:
             text.echo()
-        _show(each)
+        _show(each, every=every)
 
 
 def split_of(store: Store, name: str) -> Split:
@@ -58,11 +60,11 @@ def split_of(store: Store, name: str) -> Split:
     return store[name]
 
 
-def _show(split: Split) -> None:
+def _show(split: Split, *, every: bool) -> None:
     text.echo(text.Styled(split.name, bold=True), f"  {text.count(len(split), 'sample')}")
     text.echo_table([*_channels(split), *_objects(split), *_sizes(split)])
     for name, counts in split.class_counts.items():
-        _show_classes(name, split.fields[name].kind, counts)
+        _show_classes(name, split.fields[name].kind, counts, every=every)
         ignored = _ignored(split, name)
         if ignored is not None:
             text.echo(f"    {ignored:,} pixels are ignored")
@@ -70,14 +72,19 @@ def _show(split: Split) -> None:
             text.echo(f"    {unlabelled:,} unlabelled")
 
 
-def _show_classes(name: str, kind: str, counts: Mapping[str, int]) -> None:
+def _show_classes(name: str, kind: str, counts: Mapping[str, int], *, every: bool) -> None:
     total = sum(counts.values()) or 1
     text.echo(f"  classes of {name}{', by pixels' if kind == 'mask' else ''}")
     rows: list[list[text.Text]] = [
         [str(i), label, f"{n:,}", f"{100 * n / total:.1f} %", class_bar(n, counts.values())]
         for i, (label, n) in enumerate(counts.items())
     ]
-    text.echo_table(rows, right=[0, 2, 3], indent="    ")
+    numbers = [*counts.values()]
+    most_first = sorted(range(len(rows)), key=lambda i: -numbers[i])
+    shown = sorted(most_first[: len(rows) if every else _CLASSES])
+    text.echo_table([rows[i] for i in shown], right=[0, 2, 3], indent="    ")
+    if len(rows) > len(shown):
+        text.echo(f"    ... and {len(rows) - len(shown):,} more; --all shows all")
 
 
 def class_bar(count: int, counts: Collection[int]) -> text.Styled:

@@ -97,6 +97,6 @@ def _show(report: TrainReport) -> None:
     rate = f"{report.samples_per_second:,.0f} samples/s"
     text.echo(f"  {words.duration(report.seconds)} of training, {rate}, waited {report.wait_share:.1%} for data")
     if not report.pictures:
-        text.echo("  no pictures, matplotlib is not installed: pip install 'tensorstore-ds[plots]'")
+        text.echo("  no pictures, matplotlib is not installed: pip install '.[plots]' in a clone of tensorstore-ds")
     kept = ("best.pt", "last.pt", "history.jsonl", "report.json", *report.pictures)
     text.echo(f"  {report.folder}: {', '.join(kept)}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,13 +28,16 @@ from tensorstore_ds.imaging.codecs import (
     decode_file,
     decode_image,
     decode_mask,
+    open_image,
+    orientation,
+    own_pixel_limit,
     read_image_header,
 )
 from tensorstore_ds.imaging.jpeg import JPEG, encode_jpeg, find_restarts, scale_for
 from tensorstore_ds.imaging.outlines import mask_of_runs, runs_of_mask
 from tensorstore_ds.imaging.placement import Placement, box_faults, clip
 from tensorstore_ds.imaging.resizing import resize, resize_nearest
-from tensorstore_ds.regular_files import check_machine, read_file
+from tensorstore_ds.regular_files import archive_of, check_machine, read_file
 from tensorstore_ds.sources.base import Objects, Sample
 
 #: Reasons that are the resizing's doing, not a fault of the source.
@@ -159,6 +164,9 @@ def check_pixels(key: str, shape: tuple[int, ...], options: ImageOptions) -> Non
 def with_path(error: SourceError, key: str, image: Any) -> SourceError:
     """The same error anew, with the path of the sample's image if its key does not say it."""
     path = str(image) if isinstance(image, str | Path) else ""
+    if path and error.reason == "unreadable-file" and not os.path.lexists(path) and archive_of(path) is None:
+        problems = [replace(problem, message=f"there is no file {path}.") for problem in error.problems]
+        return SourceError(problems, "If the images are in another folder, name it with `images`.")
     if not path or path.endswith(key):
         return SourceError(error.problems, error.advice)
     shown = path if len(path) <= _SHOWN else f"...{path[-_SHOWN:]}"
@@ -188,8 +196,22 @@ def check_size(sample: Sample, size: tuple[int, int]) -> None:
     if sample.annotated_size is not None and sample.annotated_size != size:
         annotated = "x".join(map(str, sample.annotated_size))
         which = f"the annotation {sample.annotation}".rstrip()
-        message = f"{which} is for an image of {annotated} (height x width), the image is {height}x{width}."
+        message = f"{which} is for an image of {annotated} (height x width), the image is {height}x{width}"
+        if sample.annotated_size == size[::-1] and _is_turned(sample):
+            message += " as its EXIF orientation shows it: annotations are in pixels of the image as it is shown"
+        message += "."
         raise bad_image(sample.key, "size-mismatch", message)
+
+
+def _is_turned(sample: Sample) -> bool:
+    """Whether EXIF says that the image file of a sample is to be turned by a quarter."""
+    image: Any = sample.image
+    with contextlib.suppress(SourceError), own_pixel_limit():
+        if isinstance(image, str | Path):
+            image = read_file(image, sample.key)
+        opened = open_image(image, key=sample.key) if isinstance(image, bytes) else image
+        return not isinstance(opened, np.ndarray) and orientation(opened, sample.key) >= 5
+    return False
 
 
 def in_pixels(objects: Objects, size: tuple[int, int]) -> Objects:

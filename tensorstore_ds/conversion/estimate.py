@@ -26,7 +26,7 @@ from tensorstore_ds.conversion.preparation import (
     prepare,
     survey,
 )
-from tensorstore_ds.conversion.result import note_of_channels, notes_of_classes
+from tensorstore_ds.conversion.result import note_of_channels, note_of_swapped, notes_of_classes
 from tensorstore_ds.conversion.smart import jpeg_size, least_worth, usual_budget
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.arrays import ZSTD_LEVEL
@@ -155,6 +155,7 @@ def estimate(
             *prepared.notes,
             *notes_of_classes(options, prepared.format.fields),
             *note_of_channels(surveyed.kept_channels),
+            *note_of_swapped(options, [surveyed.sizes]),
         ),
         encodings=encodings,
     )

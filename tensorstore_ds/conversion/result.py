@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,12 +22,17 @@ from tensorstore_ds.conversion.shard_writer import FinishedShard
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, Problem, SourceError, StoreExistsError
 from tensorstore_ds.format.arrays import CHUNK_SIZE
-from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField
+from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.manifest import Manifest, SplitEntry
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.version import __version__
+
+#: Sums of all samples that a note may be about.
+_NOTED = ("images_of", "emptied", "keypoints")
+#: So many keypoints are named in a note.
+NAMED = 5
 
 _DOING = {
     "scan": "Scanning",
@@ -146,12 +151,14 @@ def commit(
         statistics = Statistics()
         for shard in finished:
             statistics.add(shard.statistics)
-        whole.add({"images_of": statistics.sums.get("images_of", {}), "emptied": statistics.sums.get("emptied", 0)})
+        whole.add({name: statistics.sums[name] for name in _NOTED if name in statistics.sums})
         splits[name] = SplitEntry(tuple(shard.shard for shard in finished), statistics.summary())
     if not any(split.rows for split in splits.values()):
         nothing = Problem(origin["source"], "empty-source", "expected samples, found none.")
         raise SourceError(skipped or nothing, "No sample is left to be stored.")
     notes = [*notes_of_classes(options, fields), *note_of_unlabelled(fields, splits)]
+    notes += note_of_swapped(options, (split.statistics.get("sizes", {}).get("distinct") for split in splits.values()))
+    notes += note_of_keypoints(fields, whole.sums.get("keypoints"))
     if emptied := whole.sums.get("emptied"):
         notes.append(
             f"images that lost all their boxes, and are stored as images without objects: {emptied:,}. "
@@ -201,6 +208,35 @@ def notes_of_classes(options: ConvertOptions, fields: Mapping[str, Field]) -> li
         expected = "a mask with classes has whole numbers (H, W)"
         notes.append(f"mask is stored as an array, {mask.describe()}: {expected}.")
     return notes
+
+
+def note_of_swapped(options: ConvertOptions, sizes: Iterable[Mapping[str, int] | None]) -> list[str]:
+    """What the user should know where `size` is the shape of all images with height and width exchanged.
+
+    Args:
+        sizes: of the images of each split, as "480x640" (height x width); None where there are too many.
+    """
+    if options.size is None or options.size[0] == options.size[1] or options.objects == "crops":
+        return []
+    height, width = options.size
+    each = list(sizes)
+    shapes = [tuple(map(int, size.split("x"))) for distinct in each for size in distinct or ()]
+    if not shapes or None in each or any(h * height != w * width for h, w in shapes):
+        return []
+    h, w = shapes[0]
+    what = f"`size` is {height}x{width} (height x width), the images are {h}x{w}"
+    return [f"{what}: pass {width}x{height} if height and width were mixed up."]
+
+
+def note_of_keypoints(fields: Mapping[str, Field], sums: Sequence[int] | None) -> list[str]:
+    """Which keypoints are absent in how many objects that have others: `sums` has these objects, and the counts."""
+    objects = next(iter(of_kind(fields, ObjectsField).values()), None)
+    if objects is None or not sums or not any(sums[1:]):
+        return []
+    counts = Counter(dict(zip(objects.keypoints, sums[1:], strict=True)))
+    absent = [f"{name} in {n:,}" for name, n in counts.most_common() if n]
+    shown = ", ".join(absent[:NAMED]) + (f", and {len(absent) - NAMED} more" if len(absent) > NAMED else "")
+    return [f"keypoints that are absent, of {sums[0]:,} objects with keypoints: {shown}."]
 
 
 def note_of_unlabelled(fields: Mapping[str, Field], splits: Mapping[str, SplitEntry]) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.conversion.crops import SOURCE_BOX
 from tensorstore_ds.conversion.groups import DUPLICATES, check_finds, key_group
 from tensorstore_ds.conversion.plan import in_order, share_rows
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
@@ -102,7 +103,8 @@ def split_store(
         group_by: what stays together, so that no sample has a near relative in another split: ``folder``, the images
             of a folder; ``duplicates``, images of equal pixels or bytes; the name of a field of one number a sample;
             or a regular expression: samples are together if what it finds in their keys, in its first group if it has
-            one, is the same. Groups go as a whole, whatever classes they have. None: every sample on its own.
+            one, is the same. Groups go as a whole, whatever classes they have. None: every sample on its own, but
+            crops of one image stay together.
 
     Raises:
         OptionError: the fractions do not add up to 1, a split would be empty, or `group_by` means nothing.
@@ -113,10 +115,11 @@ def split_store(
     label = next(iter(of_kind(opened.manifest.fields, LabelField)), None)
     every = [(name, len(opened[name])) for name in opened]
     labels = None if label is None else np.concatenate([np.asarray(opened[name][label][:]) for name, _ in every])
-    group = (lambda name, row: _key(opened, name, row)) if group_by is None else _group(opened, group_by)
+    are_groups = group_by is not None or SOURCE_BOX in opened.manifest.fields
+    group = _of_image(opened) if group_by is None else _group(opened, group_by)
     keys = (group(name, row) for name, count in every for row in range(count))
     total = sum(count for _, count in every)
-    parts = share_rows(shares, keys, total, labels, seed, are_groups=group_by is not None)
+    parts = share_rows(shares, keys, total, labels, seed, are_groups=are_groups)
     starts = np.cumsum([0, *(count for _, count in every)])
     pieces = {
         new: [
@@ -300,6 +303,13 @@ def _chosen(store: Store, splits: Collection[str] | None) -> list[str]:
 def _key(store: Store, split: str, row: int) -> str:
     keys = next(iter(of_kind(store.manifest.fields, KeyField)), None)
     return f"{split}/{row:05d}" if keys is None else str(store[split][keys][row])
+
+
+def _of_image(store: Store) -> Callable[[str, int], str]:
+    """The function that says the key of a row, or of the image that a crop is from."""
+    if SOURCE_BOX not in store.manifest.fields:
+        return lambda split, row: _key(store, split, row)
+    return lambda split, row: _key(store, split, row).rpartition("#")[0] or _key(store, split, row)
 
 
 def _group(store: Store, by: str) -> Callable[[str, int], str]:

@@ -83,7 +83,9 @@ def _runner(engine: str) -> Run:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("tensorstore_ds"):
             raise
-        raise OptionError(f"{error.name} is not installed: pip install 'tensorstore-ds[{engine}]'") from None
+        raise OptionError(
+            f"{error.name} is not installed: pip install '.[{engine}]' in a clone of tensorstore-ds"
+        ) from None
     return run
 
 

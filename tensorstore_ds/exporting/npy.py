@@ -25,7 +25,8 @@ class NpyExporter(Exporter):
     def check(self) -> None:
         if not isinstance(self.store.manifest.fields.get("image"), ArrayField):
             message = (
-                "expected images as pixels of one size, found others or none. Convert the source with a `size` first."
+                "expected images as pixels of one size, found others or none. Write such a store first: "
+                "tsds repack with an `encoding` of raw and a `size`."
             )
             raise OptionError(f"{self.store.path}: {message}")
 

@@ -34,7 +34,7 @@ class ParquetExporter(Exporter):
         try:
             import pyarrow  # noqa: F401
         except ModuleNotFoundError:
-            raise OptionError("pyarrow is not installed: pip install 'tensorstore-ds[hub]'") from None
+            raise OptionError("pyarrow is not installed: pip install '.[hub]' in a clone of tensorstore-ds") from None
 
     def export_split(self, split: str) -> None:
         import pyarrow as pa

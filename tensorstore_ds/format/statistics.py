@@ -46,6 +46,12 @@ class Statistics:
         if labels is not None:
             self.add({"object_counts": np.bincount(labels, minlength=classes).tolist()})
 
+    def add_keypoints(self, keypoints: NDArray[np.float32]) -> None:
+        """Count absent keypoints, (M, K, 2), of the objects that have some; the manifest does not have these sums."""
+        absent: NDArray[np.bool_] = np.any(np.isnan(keypoints), axis=2)
+        absent = absent[~np.all(absent, axis=1)]
+        self.add({"keypoints": [len(absent), *absent.sum(axis=0).tolist()]})
+
     def add_sizes(self, sizes: NDArray[np.int32]) -> None:
         """Note original sizes, (n, 2) height width."""
         self.add({"samples": len(sizes)})
@@ -274,5 +280,6 @@ _ADD: Mapping[str, Any] = {
     "channels": _add_channels,
     "images_of": lambda a, b: {channels: a.get(channels, 0) + b.get(channels, 0) for channels in {**a, **b}},
     "masks": _add_masks,
+    "keypoints": _add_lists,
     "emptied": lambda a, b: a + b,
 }

@@ -76,7 +76,7 @@ def fill_polygons(corners: NDArray[Any], size: tuple[int, int]) -> NDArray[np.bo
     try:
         from pycocotools import mask as coco
     except ModuleNotFoundError:
-        raise OptionError("pycocotools is not installed: pip install 'tensorstore-ds[coco]'") from None
+        raise OptionError("pycocotools is not installed: pip install '.[coco]' in a clone of tensorstore-ds") from None
     polygons = [each.astype(np.float64) for each in split_polygons(corners)]
     # it keeps each pixel of an edge, five times as fine, and does not look whether there is memory for them
     length = sum(float(np.abs(each - np.roll(each, 1, axis=0)).max(axis=1).sum()) for each in polygons)

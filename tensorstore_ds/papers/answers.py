@@ -128,7 +128,7 @@ def _yaml(text: str, path: Path) -> Any:
     try:
         import yaml
     except ModuleNotFoundError:
-        advice = "Install it with: pip install 'tensorstore-ds[hub]', or write the answers as TOML."
+        advice = "Install it with: pip install '.[hub]' in a clone of tensorstore-ds, or write the answers as TOML."
         raise OptionError(f"{path}: to read YAML, PyYAML is needed. {advice}") from None
     try:
         node = yaml.compose(text, yaml.BaseLoader)

@@ -42,7 +42,9 @@ def preview_table(split: Split, nbytes: int = NBYTES) -> bytes:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ModuleNotFoundError:
-        raise OptionError("to write a preview, pyarrow is needed: pip install 'tensorstore-ds[hub]'") from None
+        raise OptionError(
+            "to write a preview, pyarrow is needed: pip install '.[hub]' in a clone of tensorstore-ds"
+        ) from None
     image = next(iter(of_kind(split.fields, ImageField)), None)
     if image is None:
         raise OptionError(f"{split.name}: expected a field of images, found none. There is nothing to preview.")

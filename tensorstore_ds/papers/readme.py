@@ -151,7 +151,7 @@ def _load(facts: Facts, previews: Sequence[str], papers: Collection[str]) -> str
     text = [
         "## Load it",
         f"The data are the folder `{facts.name}`: a [Zarr v3](https://zarr-specs.readthedocs.io) store whose "
-        "arrays are also memory maps. With `pip install tensorstore-ds`:",
+        "arrays are also memory maps. With the Python package tensorstore_ds:",
         code_block("\n".join(code), "python"),
         f"`tsds verify {facts.name}` checks every byte. The digest above is the name of exactly these data. "
         "zarr-python and NumPy read the arrays, too.",

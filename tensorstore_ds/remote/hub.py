@@ -51,7 +51,9 @@ def api() -> Any:
     try:
         from huggingface_hub import HfApi
     except ImportError:
-        raise OptionError("huggingface_hub is not installed: pip install 'tensorstore-ds[hub]'") from None
+        raise OptionError(
+            "huggingface_hub is not installed: pip install '.[hub]' in a clone of tensorstore-ds"
+        ) from None
     return HfApi()
 
 

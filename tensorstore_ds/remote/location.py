@@ -325,7 +325,9 @@ def _open(url: str, timeout: str) -> Any:
     try:
         from obstore import store
     except ImportError:
-        raise OptionError(f"{where}: obstore is not installed: pip install 'tensorstore-ds[cloud]'") from None
+        raise OptionError(
+            f"{where}: obstore is not installed: pip install '.[cloud]' in a clone of tensorstore-ds"
+        ) from None
     options: Any = {**WAIT, "timeout": timeout}
     folder = unquote(urlsplit(url).path)
     if scheme == "file" and not Path(folder).is_dir():

@@ -147,4 +147,11 @@ def _advice(path: Path) -> str:
         return "It seems to be a store: read it as it is, or write it again with tsds repack."
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return "It seems to be one image: name the folder that holds the images."
+    if path.suffix.lower() == ".xml" and not is_dir(path):
+        from tensorstore_ds.sources.xml import file_root
+
+        if file_root(path) == "annotation":
+            folder = path.parent.parent if path.parent.name == "Annotations" else path.parent
+            return f"It seems to be the Pascal VOC annotation of one image: convert the folder {folder}."
+        return "Of single XML files, dlib's imglab (root <dataset>) and CVAT (root <annotations>) are read."
     return f"Name the format with `format` ({', '.join(FORMATS)})."

@@ -66,8 +66,13 @@ class CvatSource(PackedSource):
                 else:
                     splits.setdefault(subset, PackedStrings()).extend([entry])
         if not splits:
-            missing = Problem(str(self.path), "empty-source", "expected XML files that list images, found none.")
-            raise SourceError(problems or missing)
+            missing = Problem(
+                str(self.path),
+                "empty-source",
+                "expected <image> elements, as CVAT for images 1.1 has them, found none.",
+            )
+            advice = "The root <annotations> looks like CVAT: export as CVAT for images 1.1, or as Pascal VOC or COCO."
+            raise SourceError(problems or missing, "" if problems else advice)
         names = split_names(splits)
         message = "not stored: no XML file lists it."
         left_out = [Problem(path, "not-listed", message) for i, path in enumerate(images.paths) if i not in used]

@@ -138,7 +138,7 @@ def _entries(folder: str, limit: int) -> list[tuple[str, bool]]:
 
 
 def _loop(prefix: str) -> SourceError:
-    message = "expected folders that end, found a symbolic link that leads back to a folder above or to itself."
+    message = "expected folders without a loop, found a symbolic link that leads to itself or to a folder above it."
     return SourceError(Problem(prefix or ".", "symlink-loop", message), "Remove the link.")
 
 

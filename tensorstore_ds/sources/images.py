@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -18,6 +19,7 @@ class ImageIndex:
 
     def __init__(self, paths: Iterable[str]) -> None:
         self.paths = PackedStrings(paths)
+        self._normal: dict[str, list[int]] | None = None  # of names that are not ASCII
         self._index: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def row(self, path: str) -> int:
@@ -43,6 +45,9 @@ class ImageIndex:
                 some = ", ".join(self.paths[i] for i in matches[:3]) + (", ..." if len(matches) > 3 else "")
                 message = f"expected one image of that name, found {some}. Move the annotation beside its image."
                 raise SourceError(Problem(annotation, "ambiguous-image", message))
+        normal = self._normalized(name, stem)
+        if len(normal) == 1:
+            return normal[0]
         message = f"expected an image named {name or stem} or {stem}.*, found none."
         raise SourceError(Problem(annotation, "no-image", f"{message} Add it, or name its folder with `images`."))
 
@@ -54,6 +59,17 @@ class ImageIndex:
         for folder in folders:
             yield self._in_folder(folder, stem)
         yield self._anywhere(stem)
+
+    def _normalized(self, name: str, stem: str) -> list[int]:
+        """The images whose names differ only in how Unicode writes them: macOS splits u with two dots into two."""
+        if self._normal is None:
+            self._normal = {}
+            for i, path in enumerate(self.paths):
+                if not path.isascii():
+                    own = path.rpartition("/")[2]
+                    for key in {_normal(own), _normal(stem_of(own))}:
+                        self._normal.setdefault(key, []).append(i)
+        return self._normal.get(_normal(name)) or self._normal.get(_normal(stem)) or []
 
     def _in_folder(self, folder: str, stem: str) -> list[int]:
         prefix = f"{folder}{stem}."
@@ -71,6 +87,10 @@ class ImageIndex:
         hashed, order = self._index
         start, stop = (int(np.searchsorted(hashed, hash(stem), side)) for side in ("left", "right"))
         return [i for i in map(int, order[start:stop]) if stem_of(self.paths[i]) == stem]
+
+
+def _normal(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
 
 
 def stem_of(path: str) -> str:

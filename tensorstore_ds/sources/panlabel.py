@@ -135,9 +135,9 @@ def _program() -> str:
     try:
         from panlabel import find_panlabel_bin
     except ModuleNotFoundError:
-        raise OptionError("panlabel is not installed: pip install 'tensorstore-ds[formats]'") from None
+        raise OptionError("panlabel is not installed: pip install '.[formats]' in a clone of tensorstore-ds") from None
     find: Callable[[], str] = find_panlabel_bin
     try:
         return find()
     except FileNotFoundError as error:
-        raise OptionError(f"{error} Install it with pip install 'tensorstore-ds[formats]'.") from error
+        raise OptionError(f"{error} Install it with pip install '.[formats]' in a clone of tensorstore-ds.") from error

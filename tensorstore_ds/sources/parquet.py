@@ -415,7 +415,9 @@ def _opened(path: Path, where: str) -> Iterator[Any]:
     try:
         import pyarrow.parquet as pq
     except ModuleNotFoundError:
-        raise OptionError("to read Parquet files, pyarrow is needed: pip install 'tensorstore-ds[hub]'") from None
+        raise OptionError(
+            "to read Parquet files, pyarrow is needed: pip install '.[hub]' in a clone of tensorstore-ds"
+        ) from None
     file: BinaryIO
     with open_file(path, where) as file, _damage(where):
         limits = {"thrift_string_size_limit": _METADATA_LIMIT, "thrift_container_size_limit": 1 << 20}

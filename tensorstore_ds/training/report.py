@@ -231,7 +231,7 @@ def _notes(run: Run) -> Iterator[str]:
             "They count as wrong; convert with another `split`"
         )
     if not tensorboard_available():
-        yield "no files for TensorBoard, it is not installed: pip install 'tensorstore-ds[tensorboard]'"
+        yield "no files for TensorBoard, it is not installed: pip install '.[tensorboard]' in a clone of tensorstore-ds"
     if run.resumed:
         position, batches = run.position, run.batches
         if (position.epoch + 1, position.batch) == (run.options.epochs, batches):

@@ -18,7 +18,7 @@ import pytest
 import tensorstore_ds as tsds
 from cluster.conftest import FLAGS, OPTIONS, busy_with_a_shard, contents, kill, wait_for
 
-pytest.importorskip("distributed", reason="Dask is not here: pip install 'tensorstore-ds[dask]'")
+pytest.importorskip("distributed", reason="Dask is not here: pip install '.[dask]'")
 pytestmark = pytest.mark.timeout(180)
 
 

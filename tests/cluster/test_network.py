@@ -14,7 +14,7 @@ import pytest
 from cluster.conftest import FLAGS, busy_with_a_shard, contents, wait_for
 from cluster.network import Node, nodes
 
-pytest.importorskip("distributed", reason="Dask is not here: pip install 'tensorstore-ds[dask]'")
+pytest.importorskip("distributed", reason="Dask is not here: pip install '.[dask]'")
 pytestmark = pytest.mark.timeout(240)
 
 

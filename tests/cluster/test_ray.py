@@ -13,7 +13,7 @@ import pytest
 import tensorstore_ds as tsds
 from cluster.conftest import OPTIONS, busy_with_a_shard, contents, wait_for
 
-ray: Any = pytest.importorskip("ray", reason="Ray is not here: pip install 'tensorstore-ds[ray]'")
+ray: Any = pytest.importorskip("ray", reason="Ray is not here: pip install '.[ray]'")
 pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.filterwarnings("ignore"),  # Ray's own

@@ -19,7 +19,7 @@ from cluster.conftest import wait_for
 from cluster.network import Node, nodes
 from training_stores import labelled, load_history
 
-pytest.importorskip("obstore", reason="obstore is not here: pip install 'tensorstore-ds[cloud]'")
+pytest.importorskip("obstore", reason="obstore is not here: pip install '.[cloud]'")
 pytestmark = pytest.mark.timeout(300)
 
 EPOCHS = 60

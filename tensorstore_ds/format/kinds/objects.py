@@ -128,6 +128,8 @@ class ObjectsField(TableField):
         self, statistics: Statistics, name: str, lengths: NDArray[np.int64], values: Mapping[str, NDArray[Any]]
     ) -> None:
         statistics.add_objects(lengths, values.get("labels"), len(self.classes))
+        if "keypoints" in values:
+            statistics.add_keypoints(values["keypoints"])
 
     def check(self, table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
         if "labels" in self.values:

@@ -46,9 +46,12 @@ def _object(element: Element, i: int) -> AnnotatedObject:
         name = (element.findtext("name") or "").strip()
         if not name:
             raise ElementError("expected <name>, the class, found none")
-        box = element.find("bndbox")
-        if box is None:
+        boxes = element.findall("bndbox")
+        if not boxes:
             raise ElementError("expected <bndbox>, found none")
+        if len(boxes) > 1:
+            raise ElementError(f"expected one <bndbox>, found {len(boxes)}")
+        (box,) = boxes
         x1, y1, x2, y2 = (number(box.findtext(tag), tag) for tag in ("xmin", "ymin", "xmax", "ymax"))
         # Occluded, with a capital, is written by some programs
         flags = {tag: flag(child.text, tag) for child in element if (tag := child.tag.lower()) in FLAGS}

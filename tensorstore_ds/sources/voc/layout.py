@@ -103,7 +103,7 @@ def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> Splits:
             message = f"not stored: by its name it lists the images of one class in {whole}."
             splits.left_out.append(Problem(path, "class-list", message))
         elif lines:
-            missing = (f"{layout.annotations}{line}.xml" for line in lines)
+            missing = (f"{layout.annotations}{_without_suffix(_id(line))}.xml" for line in lines)
             wanted = [xmls[row] if row >= 0 else xml for row, xml in zip(rows, missing, strict=True)]
             splits.rows[name] = _listed(path, wanted, rows, splits)
         else:
@@ -128,15 +128,32 @@ def _lines(root: Path, path: str) -> list[str]:
     return [line for row in re.split(r"[\r\n]", text) if (line := row.strip())]
 
 
+def _id(line: str) -> str:
+    """A line of a list as a path below ``Annotations``: some lists have this folder, or that of the images, before it.
+
+    >>> _id("./VOC2012/JPEGImages/a.jpg"), _id("a")
+    ('a.jpg', 'a')
+    """
+    parts = line.split("/")
+    folders = [i for i, part in enumerate(parts[:-1]) if part in (ANNOTATIONS, _IMAGES)]
+    return "/".join(parts[folders[-1] + 1 :]) if folders else line.removeprefix("./")
+
+
 def _row(line: str, folder: str, xmls: Sequence[str]) -> int:
     """The number of the XML file of an id, which may have a suffix that it should not have; -1 if there is none."""
-    stem, _, suffix = line.rpartition(".")
-    ids = (line, stem) if f".{suffix.lower()}" in IMAGE_SUFFIXES | {".xml"} else (line,)
+    line = _id(line)
+    ids = dict.fromkeys((line, _without_suffix(line)))
     for path in (f"{folder}{name}.{xml}" for name in ids for xml in ("xml", "XML")):
         i = bisect_left(xmls, path)
         if i < len(xmls) and xmls[i] == path:
             return i
     return -1
+
+
+def _without_suffix(line: str) -> str:
+    """An id without the suffix of an image or annotation, which it may have and should not."""
+    stem, _, suffix = line.rpartition(".")
+    return stem if f".{suffix.lower()}" in IMAGE_SUFFIXES | {".xml"} else line
 
 
 def _listed(path: str, wanted: Sequence[str], rows: Sequence[int], splits: Splits) -> NDArray[np.int64]:

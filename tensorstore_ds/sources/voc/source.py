@@ -109,6 +109,7 @@ class VocSource(Source):
         is_claimed = bytearray(len(images.paths))  # images that some XML file belongs to, sound or not
         wanted = np.zeros(len(xmls), np.bool_)
         wanted[np.concatenate([*splits.rows.values()])] = True
+        repeated: dict[str, str] = {}  # XML files that name the image of another one, and that image
         unsound = [*splits.missing]  # they may claim an image only after all sound annotations have theirs
         for i, xml in enumerate(xmls):
             try:
@@ -122,6 +123,7 @@ class VocSource(Source):
                 if problem := encoding_problem(path):
                     raise SourceError(problem)
                 if is_claimed[image]:
+                    repeated[xml] = path
                     message = f"expected an image of its own, found {path}, which {xmls[image_of.index(image)]} has."
                     raise SourceError(Problem(xml, "duplicate-key", f"{message} Correct <filename> in one of them."))
             except SourceError as error:
@@ -133,7 +135,11 @@ class VocSource(Source):
             self._table.note(annotation.objects)
         for xml in unsound:
             with contextlib.suppress(SourceError):  # there is no such image, or it cannot be told: nothing to mark
-                is_claimed[images.find("", xml, self._near(layout, xml))] = True
+                image = images.find("", xml, self._near(layout, xml))
+                if xml in repeated and not is_claimed[image]:
+                    message = f"not stored: its annotation {xml} names {repeated[xml]} as its image."
+                    splits.left_out.append(Problem(images.paths[image], "not-listed", message))
+                is_claimed[image] = True
         for path in itertools.compress(images.paths, (not claimed for claimed in is_claimed)):
             if splits.listed:
                 splits.left_out.append(Problem(path, "not-listed", "not stored: no split lists it."))
