@@ -61,7 +61,7 @@ def _show(found: Diagnosis) -> None:
         best, current = found.measured.best, found.measured.current
         line = "These are the settings in use: no others were found to be faster."
         if best.rate > current.rate and best.settings != current.settings:
-            line = "These are the settings in use. Those above looked faster once, but no gain was confirmed."
+            line = "These are the settings in use. The best ones above were not faster when compared in turns."
         text.echo(f"  {line}")
     else:
         what = "training" if found.measured.together is not None else "loading"
@@ -82,7 +82,7 @@ def _figures(found: Diagnosis) -> list[tuple[str, str, str]]:
     rows = [
         ("the loader, before anything is warmed", words.rate(m.first_epoch.rate), "; ".join(filter(None, notes))),
         ("the loader, from memory", words.rate(m.current.rate), f"depth of the queue {m.current.depth:.1f}"),
-        ("at best, measured once", words.rate(best.rate), arguments),
+        ("at best", words.rate(best.rate), arguments),
     ]
     if m.model is not None:
         step = f"{m.model.name}, {words.duration(m.model.seconds)} per step of {m.model.batch_size}"
