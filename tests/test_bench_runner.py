@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import tensorstore_ds as tsds
 from stores import class_folders, detections, store_of
@@ -153,6 +154,31 @@ def test_a_store_with_nothing_to_learn_is_loaded_only(tmp_path: Path) -> None:
     assert "expected two classes or more" in facts["untrainable"]
     assert facts["fields"] == {"image": "image", "label": "label"}
     assert made.load(5, 0.01)["samples"] == 5
+
+
+def test_images_that_differ_in_size_are_loaded_as_crops(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for i in range(8):
+        path = tmp_path / "raw" / "train" / "ab"[i % 2] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (40 + i, 60, 3), np.uint8)).save(path)
+    store = tmp_path / "s.tsds"
+    tsds.convert(tmp_path / "raw", store, tsds.ConvertOptions(workers=0))
+    # The side: a multiple of 16 that most images have.
+    for asked, size in ((None, (32, 32)), ((24, 20), (24, 20))):
+        for way in CPU_WAYS:
+            made = runner(way, store, tmp_path, image_size=asked)
+            if way.group == "tensors":
+                with pytest.raises(tsds.ResidencyError, match="found crops, which differ in each epoch"):
+                    made.feed.open()
+                continue
+            made.feed.open()
+            batches = [made.feed.batch(item)["image"] for item in made.feed.loader(3)]
+            assert sorted(len(batch) for batch in batches) == [2, 3, 3]
+            assert all(batch.shape[1:] == (3, *size) for batch in batches)
+    assignment = {"store": str(store), "split": "train", "raw": None, "scratch": "", "device": "cpu"}
+    _, facts = start({**assignment, "memory": None, "seed": 0, "way": asdict(CPU_WAYS[-1])})
+    assert facts["image_size"] == (32, 32)
 
 
 def test_encoded_images_are_loaded_only_and_not_as_tensors(tmp_path: Path) -> None:

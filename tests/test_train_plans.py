@@ -67,8 +67,8 @@ def test_a_model_learns_and_predicts_files_as_it_was_evaluated(store: Path, sour
     keeps_files = store.name == "auto.tsds"
     report = train(store, tmp_path / "run", notes, epochs=20 if keeps_files else 2, augment="light")
     assert report.best["accuracy"] > (0.9 if keeps_files else 0.0)
-    line = "images of 24x30 to 64x48 are decoded to 24x24 by Resize and RandomCrop, and by Resize where they are"
-    assert [note for note in notes if "decoded" in note] == [f"{line} evaluated; choose a size with `image_size`"]
+    line = "images of 24x30 to 64x48 are decoded to 24x24 by Resize and RandomCrop; those that are evaluated by Resize"
+    assert [note for note in notes if "decoded" in note] == [f"{line}; choose a size with `image_size`"]
     model, card = tsds.load_model(tmp_path / "run" / "best.pt")
     assert card.stored is None and card.vit.image_size == (24, 24)
     split = tsds.open(store)["test"]

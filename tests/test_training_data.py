@@ -307,10 +307,10 @@ def test_images_with_rare_classes_are_drawn_more_often(tmp_path: Path) -> None:
     ("name", "labels", "balance", "possible"),
     [
         ("classification", "label", "repeat", "inverse or effective"),
-        ("multilabel", "", "inverse", "repeat"),
+        ("multilabel", "", "inverse", "repeat or repeat-instance"),
         ("keypoints", "", "effective", "none"),
         ("keypoints", "", "repeat", "none"),
-        ("classification+keypoints", "", "inverse", "repeat"),
+        ("classification+keypoints", "", "inverse", "repeat or repeat-instance"),
         ("classification+keypoints", "label", "repeat", "inverse or effective"),
     ],
 )

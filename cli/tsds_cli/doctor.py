@@ -58,7 +58,11 @@ def _show(found: Diagnosis) -> None:
     for line in found.code.splitlines():
         text.echo(f"  {line}")
     if found.recommended == found.measured.current.settings:
-        text.echo("  These are the settings in use: no others were found to be faster.")
+        best, current = found.measured.best, found.measured.current
+        line = "These are the settings in use: no others were found to be faster."
+        if best.rate > current.rate and best.settings != current.settings:
+            line = "These are the settings in use. The best ones above were not faster when compared in turns."
+        text.echo(f"  {line}")
     else:
         what = "training" if found.measured.together is not None else "loading"
         text.echo(f"  {what} was {found.gain:.2f} times as fast with it as with the settings in use, in turns")

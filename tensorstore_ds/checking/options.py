@@ -10,8 +10,8 @@ class CheckOptions:
     """Options of a check of a store's content."""
 
     distance: int = option(
-        "Images are compared if their perceptual hashes differ in at most so many of 63 bits. More finds more changed "
-        "copies, and takes longer.",
+        "Images are compared if their perceptual hashes differ in at most so many of 63 bits, 0 to 7. More finds more "
+        "changed copies, and takes longer.",
         default=3,
         at_least=0,
         at_most=7,

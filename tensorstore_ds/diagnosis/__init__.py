@@ -1,1 +1,1 @@
-"""What holds training back on this machine with this store, measured in less than a minute, and what to change."""
+"""What holds training back on this machine with this store, measured in a minute or two, and what to change."""

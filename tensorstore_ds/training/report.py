@@ -248,7 +248,8 @@ def _sizes(split: Split) -> str:
 
 def _plan_in_words(plan: Plan, vit: ViTOptions) -> str:
     names = " and ".join(type(step).__name__ for step in steps_of(plan))
-    return f"decoded to {'x'.join(map(str, vit.image_size))} by {names}, and by Resize where they are evaluated"
+    evaluated = "" if names == "Resize" else "; those that are evaluated by Resize"
+    return f"decoded to {'x'.join(map(str, vit.image_size))} by {names}{evaluated}"
 
 
 def _facts(run: Run) -> dict[str, Any]:
