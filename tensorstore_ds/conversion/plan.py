@@ -91,7 +91,7 @@ def plan_splits(
         raise OptionError(
             f"`split` divides a source's only split, or its split train; here the source has {', '.join(splits)}, "
             f"and {', '.join(fractions)} are asked for. Leave out `split`, choose other names, or divide the store "
-            "that is made with split_store."
+            "that is made, with tsds split."
         )
     references = contents.splits[divided]
     labels = None if contents.labels is None else contents.labels.get(divided)
