@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 import tensorstore_ds
+from small_stores import VALID
 from tensorstore_ds import ConvertOptions
 from tsds_cli.main import cli
 
@@ -116,7 +119,8 @@ def _interrupted(words: Sequence[object], module: str, moment: float, number: in
 #: The signal comes where no exception can be raised: Python says so, and goes on.
 FINALIZER = """
 import os, sys, time
-from tsds_cli.messages import interrupted, terminable
+from tsds_cli.messages import interrupted
+from tsds_cli.signals import terminable
 
 class Last:
     def __del__(self):
@@ -151,6 +155,139 @@ def test_a_signal_that_python_made_another_error_of(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("tensorstore_ds.diagnose", diagnose)
     result = CliRunner().invoke(cli, ["doctor", "photos.tsds"])
     assert (result.exit_code, result.stderr) == (130, "tsds: interrupted\n")
+
+
+#: Runs the command, and sends it a signal where a module of STAGE is imported for the N-th time of all.
+IMPORTS = """
+import os, sys
+from tsds_cli import program
+
+at, number = map(int, sys.argv[1:3])
+
+class Finder:
+    count = 0
+    def find_spec(self, name, path=None, target=None):
+        Finder.count += 1
+        if Finder.count == at:
+            os.kill(os.getpid(), number)
+        return None
+
+sys.meta_path.insert(0, Finder())
+sys.argv = ["tsds", *sys.argv[3:]]
+try:
+    program.main()
+finally:
+    print(Finder.count, file=sys.stderr)
+"""
+#: Of the modules that a command imports, at so many, evenly spaced, it gets a signal.
+IMPORTS_TRIED = int(os.environ.get("TSDS_INTERRUPTED_IMPORTS", "12"))
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=NAMES)
+@pytest.mark.parametrize("name", ["merge", "pack"])
+def test_within_the_imports(tmp_path: Path, name: str, number: int) -> None:
+    """One line and the status, wherever it comes, also in C code that makes another error of an interrupt."""
+    store, out = VALID / "minimal.tsds", tmp_path / "out"
+    words = {"merge": ("merge", store, store, out), "pack": ("pack", store, out)}[name]
+
+    def run(at: int) -> tuple[int, str, str]:
+        command = [sys.executable, "-c", IMPORTS, str(at), str(int(number)), *map(str, words)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return ended.returncode, ended.stdout, ended.stderr
+
+    total = int(run(0)[2].splitlines()[-1])
+    assert total > 100 and out.exists()
+    shutil.rmtree(out, ignore_errors=True)
+    out.unlink(missing_ok=True)
+    for at in sorted({1 + i * (total - 1) // max(1, IMPORTS_TRIED - 1) for i in range(IMPORTS_TRIED)}):
+        status, printed, error = run(at)
+        if status == 0 and at > 0.9 * total:  # at the last ones, all is done
+            shutil.rmtree(out, ignore_errors=True)
+            out.unlink(missing_ok=True)
+            continue
+        assert (status, printed) == (128 + number, ""), (at, error)
+        assert re.match(r"tsds: interrupted(; \S+ was not made)?\n(\d+\n)?$", error), (at, error)  # and the count
+        assert not out.exists(), at
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=NAMES)
+def test_a_signal_in_an_import_of_the_library_comes_after_it(number: int) -> None:
+    """What the library has begun is undone, which it could not be if the process ended within the import."""
+    code = """
+import os, sys, types
+from tsds_cli import signals
+
+module = types.ModuleType("tensorstore_ds.example")
+exec('''
+def begin():
+    try:
+        import tsds_interrupted_module
+        for _ in range(100_000_000):
+            pass
+    finally:
+        print("undone")
+''', module.__dict__)
+with open("tsds_interrupted_module.py", "w") as file:
+    file.write(f"import os; os.kill(os.getpid(), {int(sys.argv[1])}); print('imported')")
+sys.path.insert(0, "")
+try:
+    with signals.terminable():
+        module.begin()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    command = [sys.executable, "-c", code, str(int(number))]
+    with tempfile.TemporaryDirectory() as folder:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=folder)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "imported\nundone\ninterrupted\n", "")
+
+
+def test_a_signal_that_the_caller_ignores_stays_ignored() -> None:
+    """A shell starts what runs behind it so; SIGTERM still ends it with one line."""
+    code = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+        "os.execv(sys.executable, [sys.executable, '-m', 'tsds_cli', 'serve', sys.argv[1], '--port', '0'])"
+    )
+    command = [sys.executable, "-c", code, str(VALID / "minimal.tsds")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None and run.stdout.readline().startswith("serving")
+        run.send_signal(signal.SIGINT)
+        run.stdout.readline()
+        time.sleep(0.2)
+        assert run.poll() is None
+        run.send_signal(signal.SIGTERM)
+        assert run.communicate(timeout=60)[1] == ""
+
+
+#: As a user sees it, from the start of the process on: seconds after it, in steps.
+STARTS = int(os.environ.get("TSDS_INTERRUPTED_STARTS", "6"))
+
+
+@pytest.mark.parametrize("name", ["merge", "pack", "info"])
+def test_at_many_moments_of_the_start(tmp_path: Path, name: str) -> None:
+    """Before the first code of the program, Python itself ends with a traceback; after it, there is none."""
+    store, out = VALID / "minimal.tsds", tmp_path / "out"
+    words = {"merge": (store, store, out), "pack": (store, out), "info": (store,)}[name]
+    command = [sys.executable, "-m", "tsds_cli", name, *map(str, words)]
+    began = time.monotonic()
+    subprocess.run(command, capture_output=True, check=False)
+    whole = time.monotonic() - began
+    shutil.rmtree(out, ignore_errors=True)
+    out.unlink(missing_ok=True)
+    for i in range(STARTS):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+            time.sleep(whole * (i + 0.5) / STARTS)
+            run.send_signal(signal.SIGINT)
+            error = run.communicate(timeout=60)[1]
+        moment = f"{whole * (i + 0.5) / STARTS:.3f} s: {run.returncode} {error}"
+        if "Traceback" in error:
+            assert ", in main" not in error, moment
+        else:
+            assert error in ("", "tsds: interrupted\n", f"tsds: interrupted; {out} was not made\n"), moment
+        if out.is_dir():
+            shutil.rmtree(out)
+        out.unlink(missing_ok=True)
+        assert list(tmp_path.iterdir()) == [], moment
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=NAMES)

@@ -225,6 +225,15 @@ def test_conditions_that_are_none(tmp_path: Path, where: str, message: str | Non
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("row", [-1, 3, 2**63, 10**23])
+def test_rows_to_drop_that_are_not_there(tmp_path: Path, row: int) -> None:
+    whole = store(tmp_path / "a.tsds", 3)
+    (tmp_path / "drop.json").write_text(json.dumps({"drop": {"train": [0, row]}}))
+    result = command("filter", whole.path, tmp_path / "b.tsds", "--without", tmp_path / "drop.json")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"tsds: expected rows of train from 0 to 2 to leave out, found {row:,}.")
+
+
 @given(st.text(max_size=60))
 def test_whatever_text_is_a_condition_or_is_refused(text: str) -> None:
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -545,3 +546,55 @@ def test_plain_data_is_nothing_else() -> None:
         plain.dump({"state": random.Random()})
     with pytest.raises(KeyError):
         plain.load({"Popen": {"args": ["ls"]}})
+
+
+@pytest.mark.parametrize("what", ["store", "split", "shard", "folder in a shard", "file"])
+def test_commit_follows_no_link(folders: Path, tmp_path: Path, out: Path, what: str) -> None:
+    expected = by_one(folders, tmp_path)
+    tsds.plan(folders, out, OPTIONS, tasks=1)
+    tsds.convert_task(out, 0)
+    store = out.with_name("o.tsds.partial") / "store"
+    places = {"store": ".", "split": "train", "shard": "train/00000", "folder in a shard": "train/00000/image"}
+    place = (store / places.get(what, "train/00000/label/c/0")).resolve()
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+    before = contents(tmp_path / "elsewhere") if what != "file" else {}
+    with pytest.raises(tsds.ConversionError, match=r"expected a file or folder .*, found a symbolic link\.") as caught:
+        tsds.commit(out)
+    assert str(place) in str(caught.value) and "\n" not in str(caught.value)
+    assert not os.path.lexists(out)
+    assert what == "file" or contents(tmp_path / "elsewhere") == before
+    place.unlink()  # as the message says
+    tsds.convert_task(out, 0)
+    with contextlib.suppress(tsds.ConversionError):  # of a file that is missing, its shard is found out here
+        tsds.commit(out)
+    if not out.exists():
+        tsds.convert_task(out, 0)
+        tsds.commit(out)
+    assert contents(out) == expected
+
+
+def test_a_task_follows_no_link(folders: Path, tmp_path: Path, out: Path) -> None:
+    tsds.plan(folders, out, OPTIONS, tasks=1)
+    (tmp_path / "victim").mkdir()
+    link = out.with_name("o.tsds.partial") / "store" / "train"
+    link.symlink_to(tmp_path / "victim", target_is_directory=True)
+    with pytest.raises(tsds.OptionError, match="found something else as its folder store/train"):
+        tsds.convert_task(out, 0)
+    assert os.listdir(tmp_path / "victim") == []
+
+
+@pytest.mark.parametrize("name", ["EXTRA", "image/c/0/0/0/1", "new/zarr.json"])
+def test_a_shard_with_one_more_file_is_not_committed(folders: Path, tmp_path: Path, out: Path, name: str) -> None:
+    expected = by_one(folders, tmp_path)
+    tsds.plan(folders, out, OPTIONS, tasks=1)
+    tsds.convert_task(out, 0)
+    more = out.with_name("o.tsds.partial") / "store/train/00000" / name
+    more.parent.mkdir(parents=True, exist_ok=True)
+    more.write_text("x")
+    with pytest.raises(tsds.ConversionError, match="expected the files that its shard lists, found one more") as caught:
+        tsds.commit(out)
+    assert str(more) in str(caught.value) and not os.path.lexists(out)
+    more.unlink()
+    tsds.commit(out)
+    assert contents(out) == expected and tsds.verify(out) == []

@@ -274,6 +274,13 @@ def test_what_is_no_store(tmp_path):
     assert caught.value.reason == "not-a-store"
 
 
+@pytest.mark.parametrize("part", ["train", "train/00000", "train/00000/image"])
+def test_a_part_of_a_store_names_the_store(store, part):
+    with pytest.raises(tsds.FormatError, match=r"this is a part of the store .* Open that one") as caught:
+        tsds.open(store.path / part)
+    assert f"the store {store.path}." in str(caught.value) and "\n" not in str(caught.value)
+
+
 def test_columns_name_themselves(store):
     assert repr(store["train"]["image"]) == "<Column 'train/image' (11, 12, 10, 3) uint8>"
     assert repr(store["train"]) == "<Split 'train', 11 rows of image, objects, size, key>"

@@ -1,6 +1,6 @@
 """``python -m tsds_cli`` is ``tsds``."""
 
-from tsds_cli.main import main
+from tsds_cli.program import main
 
 if __name__ == "__main__":
     main()

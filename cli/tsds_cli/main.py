@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from tsds_cli import text
-from tsds_cli.messages import described, failure_of, interrupted, make_readable, terminable
+from tsds_cli.messages import described, failure_of, interrupted, make_readable
+from tsds_cli.signals import terminable
 
 #: The commands and what each does, for `tsds --help`, which imports none of them.
 COMMANDS = {
@@ -148,7 +149,7 @@ def cli(ctx: click.Context) -> None:
 
 
 def main() -> None:
-    """The program ``tsds``."""
+    """The command line of ``tsds``, which `tsds_cli.program` runs."""
     try:
         for stream in (sys.stdout, sys.stderr):
             reconfigure = getattr(stream, "reconfigure", None)

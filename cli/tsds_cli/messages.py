@@ -8,17 +8,13 @@ from __future__ import annotations
 import errno
 import os
 import re
-import signal
-import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import click
 
-from tsds_cli import text
+from tsds_cli import signals, text
 
 _OPTION = re.compile(r"(?<!`)`([a-z_0-9]+)(?:=([^`]*))?`(?!`)")
 
@@ -36,54 +32,9 @@ class Failure(click.ClickException):
             text.echo(f"tsds: {self.message}", err=True)
 
 
-#: What has interrupted the command, if something has: Ctrl-C, or SIGTERM, with which schedulers end a job.
-_signal = signal.SIGINT
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """Let SIGTERM interrupt the block as Ctrl-C does: what is half done is removed, and one line says so.
-
-    Neither is lost where Python can raise nothing, in a finalizer or in a callback of its imports: it comes once more.
-    """
-    timer: threading.Timer | None = None
-    report = sys.unraisablehook
-
-    def terminate(number: int, frame: object) -> None:
-        global _signal
-        _signal = signal.SIGTERM
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would stop the removing
-        raise KeyboardInterrupt
-
-    def once_more(unraisable: Any) -> None:
-        nonlocal timer
-        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
-            report(unraisable)
-            return
-        if _signal == signal.SIGTERM:
-            signal.signal(_signal, terminate)
-        timer = threading.Timer(0.01, send, (threading.main_thread().ident, _signal))  # the finalizer has ended then
-        timer.start()
-
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:  # somebody has other plans
-        yield
-        return
-    send = getattr(signal, "pthread_kill", lambda _, number: signal.raise_signal(number))  # Windows has none
-    signal.signal(signal.SIGTERM, terminate)
-    sys.unraisablehook = once_more
-    try:
-        yield
-    finally:
-        if timer is not None:
-            timer.cancel()
-        sys.unraisablehook = report
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
 def interrupted(message: str = "interrupted") -> Failure:
     """The user pressed Ctrl-C, or SIGTERM came."""
-    return Failure(message, 128 + _signal)  # as shells have it
+    return Failure(message, 128 + signals.number)  # as shells have it
 
 
 def not_made(out: Path) -> Failure:

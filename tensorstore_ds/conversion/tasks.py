@@ -217,9 +217,8 @@ def convert_task(
             return TaskSummary(0, len(names), 0, time.monotonic() - began)
         prepared, selection = planned.prepared, planned.selection(missing)
         options = planned.options if workers is None else replace(planned.options, workers=workers)
-        for split, _ in missing:
-            with contextlib.suppress(FileExistsError):
-                (workspace.store / split).mkdir()
+        for path in ("store", *(f"store/{split}" for split, _ in missing)):
+            workspace.folder.make_folder(path)  # a link in its place would lead elsewhere
         folder = None if scratch is None else stack.enter_context(_scratch(Path(scratch)))
         writers = {name: _writer(workspace, name, prepared, folder) for name in missing}
 
@@ -306,12 +305,13 @@ def _is_finished(workspace: Workspace, name: ShardName) -> bool:
 def commit(out: str | os.PathLike[str]) -> Summary:
     """Let the store of a plan appear, once all of its shards are there.
 
-    Every record is compared with the plan, and the files of every shard are looked at: their names and sizes, and the
-    list of them by its SHA-256.
+    Every record is compared with the plan, and the files of every shard are looked at: their names and sizes, that no
+    link and no other file is among them, and the list of them by its SHA-256.
 
     Raises:
         UnfinishedError: shards are missing; it says which tasks make them.
-        ConversionError: another process commits here now, or a shard is of another plan.
+        ConversionError: another process commits here now; or a shard is of another plan, has files that are not of it,
+            or is behind a link.
         OptionError: there is no plan.
         SourceError: no sample is left to be stored.
         StoreExistsError: `out` exists: the store was committed already, or it is another one.
@@ -345,7 +345,7 @@ def _finished(workspace: Workspace, planned: Plan) -> tuple[dict[ShardName, Fini
         elif shard.run != planned.sha256 or shard.samples != rows:
             message = f"the shard {shard_path(*name)} is of another plan. Remove this directory, and plan again."
             raise ConversionError(f"{workspace.path}: {message}")
-        elif _is_there(workspace.store, name, shard):
+        elif _is_there(workspace, name, shard):
             finished[name] = shard
         else:
             workspace.forget(*name)
@@ -353,14 +353,24 @@ def _finished(workspace: Workspace, planned: Plan) -> tuple[dict[ShardName, Fini
     return finished, missing
 
 
-def _is_there(store: Path, name: ShardName, finished: FinishedShard) -> bool:
-    """Whether a shard has the files that its record says."""
-    folder = store / shard_path(*name)
+def _is_there(workspace: Workspace, name: ShardName, finished: FinishedShard) -> bool:
+    """Whether a shard has the files that its record says; raises `ConversionError` if it has a link or other files."""
+    folder = workspace.store / shard_path(*name)
+    found = [workspace.store, folder.parent, folder, *folder.rglob("*")]
+    if link := next((path for path in found if path.is_symlink()), None):
+        message = f"{link}: expected a file or folder of this conversion, found a symbolic link."
+        raise ConversionError(f"{message} Remove it, run the task of its shards again, and commit.")
     try:
         files = parse_listing((folder / "zarr.json").read_bytes(), shard_path(*name), finished.shard)
-        return all(os.stat(folder / path).st_size == file.size for path, file in files.items())  # noqa: PTH116
+        if not all(os.stat(folder / path).st_size == file.size for path, file in files.items()):  # noqa: PTH116
+            return False
     except (FileNotFoundError, NotADirectoryError, FormatError):
         return False
+    listed = {folder / path for path in (*files, "zarr.json")}
+    if other := next((path for path in found if path not in listed and not path.is_dir()), None):
+        message = f"{other}: expected the files that its shard lists, found one more."
+        raise ConversionError(f"{message} Remove it, and commit again.")
+    return True
 
 
 def _unfinished(planned: Plan, missing: Sequence[ShardName]) -> UnfinishedError:

@@ -64,13 +64,13 @@ def filter_store(
     pieces = {}
     for name in names:
         rows = np.arange(len(opened[name])) if condition is None else condition.rows(opened[name])
-        dropped = np.array(list((drop or {}).get(name, ())), np.int64)
-        if (beyond := dropped[(dropped < 0) | (dropped >= len(opened[name]))]).size:
+        dropped = list((drop or {}).get(name, ()))
+        if beyond := [row for row in dropped if not 0 <= row < len(opened[name])]:
             raise OptionError(
                 f"expected rows of {name} from 0 to {len(opened[name]) - 1:,} to leave out, found {beyond[0]:,}. "
                 "Are they of another store?"
             )
-        pieces[name] = [Piece(opened, name, np.setdiff1d(rows, dropped, assume_unique=False))]
+        pieces[name] = [Piece(opened, name, np.setdiff1d(rows, np.array(dropped, np.int64)))]
     if condition is not None and not any(len(piece.rows) for each in pieces.values() for piece in each):
         known = [*dict.fromkeys(n for f in opened.manifest.fields.values() for n in getattr(f, "classes", ()))]
         hints = [

@@ -59,6 +59,9 @@ class StoreFiles:
         """
         self.path = path
         self.root, self._identity = self._read_root()
+        if not is_root(self.root) and (store := _store_around(path)):
+            message = f"this is a part of the store {store}. Open that one; its splits are store['NAME']."
+            raise FormatError(Problem(str(path), "not-a-store", message))
         self.manifest: Manifest
         self.manifest, self.sha256 = parse_root(self.root)
         if root and self.sha256 != sha256:
@@ -208,15 +211,18 @@ def open_file(root: Path, name: str) -> IO[bytes]:
 
 def check_outside_stores(path: Path) -> None:
     """Raise `OptionError` where a new file or folder would lie inside a store, which would be damaged by it."""
+    if store := _store_around(path):
+        message = f"this lies inside the store {store}, to which no file may be added. Choose a place outside of it."
+        raise OptionError(f"{path}: {message}")
+
+
+def _store_around(path: Path) -> Path | None:
     folder = path.parent.resolve()
     for each in (folder, *folder.parents):
         with contextlib.suppress(FormatError):  # there is no zarr.json, or none that can be read
-            data, _ = _read_root(each)
-            if is_root(data):
-                raise OptionError(
-                    f"{path}: this lies inside the store {each}, to which no file may be added. "
-                    "Choose a place outside of it."
-                )
+            if is_root(_read_root(each)[0]):
+                return each
+    return None
 
 
 def _check_disk(path: Path) -> None:

@@ -1,0 +1,91 @@
+"""Ctrl-C and SIGTERM, from the first moment of the program on. Nothing is imported here but a little of Python."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, NoReturn
+
+#: What has interrupted the command, if something has: Ctrl-C, or SIGTERM, with which schedulers end a job.
+number = signal.SIGINT
+_is_active = False
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM interrupt the block: what is half done is removed, and one line says so.
+
+    Neither is lost where Python can raise nothing, in a finalizer or in a callback of its imports: it comes once more.
+    It also comes once more after an import, which might make another error of it. If nothing of the library has begun,
+    it ends the process at once.
+    """
+    global _is_active
+    defaults: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    handled = [each for each, action in defaults.items() if signal.getsignal(each) == action]  # or others have plans
+    if _is_active or not handled or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    report, timer = sys.unraisablehook, threading.Timer(0, lambda: None)
+    send = getattr(signal, "pthread_kill", lambda _, number: signal.raise_signal(number))  # Windows has none
+
+    def interrupt(received: int, frame: FrameType | None) -> None:
+        global number
+        number = signal.Signals(received)
+        is_importing, has_begun = _at(frame)
+        if is_importing and not has_begun:
+            end()
+        if is_importing:
+            once_more()
+            return
+        if received == signal.SIGTERM:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would stop the removing
+        raise KeyboardInterrupt
+
+    def unraisable(what: Any) -> None:
+        if not issubclass(what.exc_type, KeyboardInterrupt):
+            report(what)
+            return
+        signal.signal(number, interrupt)
+        once_more()
+
+    def once_more() -> None:
+        nonlocal timer
+        timer = threading.Timer(0.01, send, (threading.main_thread().ident, number))
+        timer.start()
+
+    for each in handled:
+        signal.signal(each, interrupt)
+    sys.unraisablehook, _is_active = unraisable, True
+    try:
+        yield
+    finally:
+        timer.cancel()
+        sys.unraisablehook, _is_active = report, False
+        for each in handled:
+            signal.signal(each, defaults[each])
+
+
+def end() -> NoReturn:
+    """End the process at once, with the line and the status of an interrupted command."""
+    with suppress(OSError, ValueError, AttributeError):  # a closed stream is None
+        sys.stdout.flush()
+    with suppress(OSError):
+        os.write(2, b"tsds: interrupted\n")
+    os._exit(128 + number)
+
+
+def _at(frame: FrameType | None) -> tuple[bool, bool]:
+    """Whether a module is being imported, and whether the library has begun with something before that."""
+    is_importing = has_begun = False
+    while frame is not None and frame.f_globals.get("__name__") != "tsds_cli.program":
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            is_importing, has_begun = True, False
+        elif str(frame.f_globals.get("__name__")).startswith("tensorstore_ds."):
+            has_begun = True
+        frame = frame.f_back
+    return is_importing, has_begun
