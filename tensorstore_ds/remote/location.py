@@ -327,18 +327,21 @@ def _open(url: str, timeout: str) -> Any:
     except ImportError:
         raise OptionError(f"{where}: obstore is not installed: pip install 'tensorstore-ds[cloud]'") from None
     options: Any = {**WAIT, "timeout": timeout}
-    folder = unquote(urlsplit(url).path)
-    if scheme == "file" and not Path(folder).is_dir():
-        raise RemoteError(f"{where}: there is no such folder.", "missing")
     try:
         if scheme == "file":
+            folder = unquote(urlsplit(url).path)
+            if not Path(folder).is_dir():
+                raise RemoteError(f"{where}: there is no such folder.", "missing")
             return store.LocalStore(folder)
         if scheme in ("http", "https"):
             return _open_web(*_without_user(url), timeout)
         plain = {"allow_http": True} if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true") else {}
         return store.from_url(url, client_options={**options, **plain}, retry_config=RETRY)  # type: ignore[call-overload]
-    except Exception as error:
-        raise OptionError(f"{where}: this URL cannot be used ({type(error).__name__}).") from None
+    except RemoteError:
+        raise
+    except Exception:  # whose words may hold a password
+        advice = "Check it. In a user and a password, write @, /, : and others as %40, %2F, %3A."
+        raise OptionError(f"{where}: this URL cannot be used. {advice}") from None
 
 
 def _without_user(url: str) -> tuple[str, dict[str, str]]:
