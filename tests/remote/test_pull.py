@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import random
@@ -292,13 +293,19 @@ def test_too_little_room_is_said_beforehand(pushed: str, tmp_path: Path, monkeyp
 
 
 def test_a_full_disk(store: tsds.Store, pushed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pwrite = os.pwrite
+
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
-        with pytest.raises(tsds.OutputError, match=r"the disk is full.*run the same command again to go on"):
+        with pytest.raises(tsds.OutputError, match=r"the disk is full. Make room. Run the same command again"):
             tsds.pull(pushed, tmp_path / "p.tsds")
+        written = itertools.count()
+        patch.setattr(os, "pwrite", lambda *each: full() if next(written) > 3 else pwrite(*each))
+        with pytest.raises(tsds.OutputError, match=r"the disk is full.*is kept: run the same command again to go on"):
+            tsds.pull(pushed, tmp_path / "p.tsds", workers=1)
     assert not (tmp_path / "p.tsds").exists()
     assert tsds.pull(pushed, tmp_path / "p.tsds", verify=True).sha256 == store.sha256
 
