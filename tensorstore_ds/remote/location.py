@@ -271,8 +271,12 @@ class Location:
             return RemoteError(f"{where}: there is no such file.", "missing")
         if isinstance(error, known.PreconditionError):
             return RemoteError(f"{where}: the file was replaced by another. Open the store again.", "replaced")
-        if isinstance(error, known.NotSupportedError) or "non-partial" in text:
-            return RemoteError(f"{where}: the server cannot do what was asked for, such as ranges.", "no-ranges")
+        if "non-partial" in text or (isinstance(error, known.NotSupportedError) and "range" in text.lower()):
+            what = "expected a server that sends ranges of bytes, found one that sends whole files"
+            advice = "Copy the store with tsds pull, or have it served with tsds serve."
+            return RemoteError(f"{where}: {what}. {advice}", "no-ranges")
+        if isinstance(error, known.NotSupportedError):
+            return RemoteError(f"{where}: the server cannot do what was asked for.", "no-ranges")
         if "UnexpectedRange" in text:
             return RemoteError(f"{where}: the server sent another part of the file than was asked for. Try again.")
         if "ExpiredToken" in text or "RequestTimeTooSkewed" in text:

@@ -207,7 +207,7 @@ def test_right_bytes_at_last(
         (Fault("status", status=403), "access is refused"),
         (Fault("status", status=404), "there is no such file"),
         (Fault("content-range"), "the server sent another part of the file"),
-        (Fault("whole"), "the server cannot do what was asked for, such as ranges"),
+        (Fault("whole"), "expected a server that sends ranges of bytes, found one that sends whole files"),
         (Fault("stall", nbytes=0), "cannot be reached, or does not answer"),
         (Fault("flip"), r"expected SHA-256 \w{12}\.\.\., found .* twice\. This file is damaged there"),
         (Fault("flip", "train/00000/zarr.json"), "expected SHA-256"),
