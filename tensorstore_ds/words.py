@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from urllib.parse import urlsplit, urlunsplit
+from pathlib import Path
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -72,14 +73,43 @@ def nbytes(text: str) -> int | None:
     return number if number < 2**62 else None
 
 
+#: A URL, also one with a slash too few: its beginning, and the rest.
+_URL = re.compile(r"([a-z][a-z0-9+.-]*:[/\\]+)(.*)", re.IGNORECASE | re.DOTALL)
+#: A host and port, a path that begins with a slash, and what is behind it.
+_PLAIN = re.compile(r"([^/?#@:]*|[^/?#@]*\[[^/?#@]*\])(:\d*)?(/[^?#]*)?[?#].*", re.DOTALL)
+
+
 def place(store: str | os.PathLike[str]) -> str:
     """A path; or a URL without user, password, query and fragment, and without a slash at its end.
 
-    >>> place("https://me:secret@example.org/a.tsds/?key=1"), place("photos.tsds")
-    ('https://example.org/a.tsds', 'photos.tsds')
+    Whatever looks like ``USER:PASSWORD@`` is left out up to the last ``@``, even if it is no part of a valid URL.
+
+    >>> place("https://me:secret@example.org/a.tsds/?key=1"), place("photos.tsds"), place("me:se/cret@host/x")
+    ('https://example.org/a.tsds', 'photos.tsds', 'host/x')
     """
     text = os.fspath(store)
-    if "://" not in text:
-        return text
-    parts = urlsplit(text)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+    found = _URL.match(text)
+    if found is None:
+        is_file = Path(text).is_absolute() or text.startswith(".")
+        return text if is_file or ":" not in text.rpartition("@")[0] else text.rpartition("@")[2]
+    start, rest = found.groups()
+    if start.lower().startswith("file:"):
+        return start + re.split(r"[?#]", rest, maxsplit=1)[0].rstrip("/")
+    if plain := _PLAIN.fullmatch(rest):  # a query, or a password with ? or #: then there is no path before it
+        rest = rest if plain[3] is None and "@" in rest else "".join(each or "" for each in plain.groups())
+    before, _, after = rest.rpartition("@")
+    host = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    if ":" in before:
+        rest = after
+    elif "@" in host:
+        rest = rest[rest[: len(host)].rindex("@") + 1 :]
+    return start + re.split(r"[?#]", rest, maxsplit=1)[0].rstrip("/")
+
+
+def missing_path(path: Path) -> str:
+    """A path where nothing is: it may be a URL that was misspelled, with a password."""
+    with contextlib.suppress(OSError, ValueError):  # not below the working directory
+        given = str(path.relative_to(Path.cwd())) if path.is_absolute() else str(path)
+        if place(given) != given:
+            return place(given)
+    return str(path)

@@ -577,3 +577,14 @@ def test_an_estimate_names_what_is_bad(folders):
     assert {p.where: p.reason for p in caught.value.problems} == reasons
     problems = tsds.estimate(folders, replace(SKIP, encoding="raw")).problems
     assert {p.where: p.reason for p in problems} == reasons
+
+
+@pytest.mark.parametrize("value", ["abc", "-1", "1" * 12, "1.5", " 1"])
+def test_a_wrong_source_date_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    class_folders(tmp_path / "src")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", value)
+    with pytest.raises(tsds.OptionError, match="SOURCE_DATE_EPOCH: expected whole seconds since 1970"):
+        tsds.convert(tmp_path / "src", tmp_path / "s.tsds")
+    assert [path.name for path in tmp_path.iterdir()] == ["src"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ import click
 
 from tensorstore_ds import words
 from tsds_cli import text
+from tsds_cli.messages import Failure
 from tsds_cli.options import json_option, path
 
 if TYPE_CHECKING:
@@ -61,25 +64,36 @@ def cache(ctx: click.Context, cache_dir: Path | None, as_json: bool) -> None:
     ]
     if stores:
         text.echo_table(rows, right=[2, 3])
-    text.echo(f"{text.count(len(stores), 'store')}, {words.size(sum(store.nbytes_there for store in stores))}")
+    text.echo(f"{text.count(len(stores), 'store')}, {_total(stores)}")
 
 
 @cache.command()
 @click.argument("store", required=False)
 @click.option("--all", "everything", is_flag=True, help="Remove all of them.")
+@click.option("--yes", is_flag=True, help="Do not ask. On a terminal, --all asks otherwise.")
 @cache_dir_option
 @json_option
 @click.pass_context
-def clear(ctx: click.Context, store: str | None, everything: bool, cache_dir: Path | None, as_json: bool) -> None:
-    """Remove a STORE, given by its URL or digest, from this disk.
+def clear(
+    ctx: click.Context, store: str | None, everything: bool, yes: bool, cache_dir: Path | None, as_json: bool
+) -> None:
+    """Remove a STORE, given by its digest or by any URL that it was read from, from this disk.
 
-    Stores that a process has open stay. Nothing is lost: what is removed is fetched again when it is needed.
+    Stores that a process has open stay, and files that are not of this cache. What is removed is fetched again when it
+    is needed. With --all on a terminal, the stores are listed first, and you are asked.
     """
     import tensorstore_ds as tsds
 
     if (store is None) != everything:
         raise click.UsageError("Give a STORE, or --all.")
-    removed, left = tsds.clear_cache(store, cache_dir=cache_dir or ctx.obj)
+    folder = cache_dir or ctx.obj
+    if everything and not yes and not as_json and sys.stdin.isatty():
+        stores = tsds.cached_stores(folder)
+        for each in stores:
+            text.echo(f"{'open, and stays' if each.is_open else 'to be removed'}: {_described(each)}")
+        if stores and not click.confirm("Remove these from this disk?"):
+            raise Failure("nothing was removed")
+    removed, left = tsds.clear_cache(store, cache_dir=folder)
     if as_json:
         text.echo_json({"removed": removed, "left": left})
         return
@@ -88,6 +102,12 @@ def clear(ctx: click.Context, store: str | None, everything: bool, cache_dir: Pa
             text.echo(f"{word}: {_described(each)}")
     if not removed and not left:
         text.echo("no stores are kept")
+    elif removed:
+        text.echo(f"removed in all: {text.count(len(removed), 'store')}, {_total(removed)}")
+
+
+def _total(stores: Sequence[CachedStore]) -> str:
+    return words.size(sum(store.nbytes_there for store in stores))
 
 
 def _described(store: CachedStore) -> str:

@@ -23,6 +23,7 @@ from tensorstore_ds.conversion.result import (
     Summary,
     commit,
     in_notebook,
+    now,
     one_line_for_failures,
 )
 from tensorstore_ds.conversion.shard_conversion import begin_origin, convert_shards
@@ -168,6 +169,7 @@ class _Conversion:
     def run(self) -> Summary:
         """As `convert`."""
         source, options = self._source, self._options
+        now()  # a time that cannot be used is refused before the work
         with one_line_for_failures(self._workspace.out), self._workspace as workspace:
             self._notify(Progress("scan", 0, 0))
             prepared = prepare(source, options, room=shutil.disk_usage(workspace.path).free)

@@ -20,7 +20,7 @@ from tensorstore_ds.conversion.encode import BOX_CROPPED
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard
 from tensorstore_ds.conversion.workspace import Workspace
-from tensorstore_ds.errors import ConversionError, Problem, SourceError, StoreExistsError
+from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, StoreExistsError
 from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field, of_kind
@@ -191,9 +191,18 @@ def _is_of_box(problem: Problem, options: ConvertOptions) -> bool:
 
 
 def now() -> datetime:
-    """The time, or that of ``SOURCE_DATE_EPOCH``: with it, the same conversion gives the same bytes, all of them."""
+    """The time, or that of ``SOURCE_DATE_EPOCH``: with it, the same conversion gives the same bytes, all of them.
+
+    Raises:
+        OptionError: ``SOURCE_DATE_EPOCH`` is no such number.
+    """
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    return datetime.fromtimestamp(int(epoch), UTC) if re.fullmatch(r"\d{1,11}", epoch) else datetime.now(UTC)
+    if not epoch:
+        return datetime.now(UTC)
+    if not re.fullmatch(r"[0-9]{1,11}", epoch):
+        what = f"expected whole seconds since 1970, such as 1700000000, found {epoch[:40]!r}"
+        raise OptionError(f"SOURCE_DATE_EPOCH: {what}. Correct this environment variable, or unset it.")
+    return datetime.fromtimestamp(int(epoch), UTC)
 
 
 def notes_of_classes(options: ConvertOptions, fields: Mapping[str, Field]) -> list[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import File, Manifest
 from tensorstore_ds.format.root import is_root, parse_listing, parse_root
@@ -243,7 +244,7 @@ def _read_root(path: Path) -> tuple[bytes, Identity]:
         work = path.parent / (path.name if path.suffix == ".partial" else f"{path.name}.partial")
         if work.is_dir():
             advice = f"{work.name} has an interrupted conversion: run its command again, and it is completed."
-        raise FormatError(Problem(str(path), "not-a-store", f"{what}. {advice}"))
+        raise FormatError(Problem(words.missing_path(path), "not-a-store", f"{what}. {advice}"))
     try:
         with open_file(path, "zarr.json") as file:
             status = os.fstat(file.fileno())

@@ -271,8 +271,12 @@ class Location:
             return RemoteError(f"{where}: there is no such file.", "missing")
         if isinstance(error, known.PreconditionError):
             return RemoteError(f"{where}: the file was replaced by another. Open the store again.", "replaced")
-        if isinstance(error, known.NotSupportedError) or "non-partial" in text:
-            return RemoteError(f"{where}: the server cannot do what was asked for, such as ranges.", "no-ranges")
+        if "non-partial" in text or (isinstance(error, known.NotSupportedError) and "range" in text.lower()):
+            what = "expected a server that sends ranges of bytes, found one that sends whole files"
+            advice = "Copy the store with tsds pull, or have it served with tsds serve."
+            return RemoteError(f"{where}: {what}. {advice}", "no-ranges")
+        if isinstance(error, known.NotSupportedError):
+            return RemoteError(f"{where}: the server cannot do what was asked for.", "no-ranges")
         if "UnexpectedRange" in text:
             return RemoteError(f"{where}: the server sent another part of the file than was asked for. Try again.")
         if "ExpiredToken" in text or "RequestTimeTooSkewed" in text:
@@ -329,18 +333,21 @@ def _open(url: str, timeout: str) -> Any:
             f"{where}: obstore is not installed: pip install '.[cloud]' in a clone of tensorstore-ds"
         ) from None
     options: Any = {**WAIT, "timeout": timeout}
-    folder = unquote(urlsplit(url).path)
-    if scheme == "file" and not Path(folder).is_dir():
-        raise RemoteError(f"{where}: there is no such folder.", "missing")
     try:
         if scheme == "file":
+            folder = unquote(urlsplit(url).path)
+            if not Path(folder).is_dir():
+                raise RemoteError(f"{where}: there is no such folder.", "missing")
             return store.LocalStore(folder)
         if scheme in ("http", "https"):
             return _open_web(*_without_user(url), timeout)
         plain = {"allow_http": True} if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true") else {}
         return store.from_url(url, client_options={**options, **plain}, retry_config=RETRY)  # type: ignore[call-overload]
-    except Exception as error:
-        raise OptionError(f"{where}: this URL cannot be used ({type(error).__name__}).") from None
+    except RemoteError:
+        raise
+    except Exception:  # whose words may hold a password
+        advice = "Check it. In a user and a password, write @, /, : and others as %40, %2F, %3A."
+        raise OptionError(f"{where}: this URL cannot be used. {advice}") from None
 
 
 def _without_user(url: str) -> tuple[str, dict[str, str]]:

@@ -52,7 +52,7 @@ class Folder:
         """As of `Origin`."""
         if not (self._path / "zarr.json").exists():
             message = "this is not a store (it has no zarr.json). Correct the path."
-            raise FormatError(Problem(self.url, "not-a-store", message))
+            raise FormatError(Problem(words.missing_path(self._path), "not-a-store", message))
         return self.read("zarr.json", MANIFEST_MAX_NBYTES)
 
     def read(self, name: str, limit: int) -> bytes:
@@ -121,9 +121,12 @@ def local_path(place: str | os.PathLike[str]) -> Path | None:
     """The path that this is, or that a ``file://`` URL names; None for another URL."""
     if not is_url(place):
         return tidied(place)
-    parts = urlsplit(str(place))
-    if parts.scheme.lower() != "file":
+    if not str(place).lower().startswith("file:"):
         return None
+    try:
+        parts = urlsplit(str(place))
+    except ValueError:
+        raise OptionError(f"{words.place(str(place))}: this URL cannot be used. Write file:///PATH.") from None
     if parts.netloc not in ("", "localhost") or not parts.path:
         raise OptionError(f"{words.place(str(place))}: expected file:///PATH on this machine, found a host.")
     return tidied(unquote(parts.path))

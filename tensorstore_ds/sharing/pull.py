@@ -57,6 +57,7 @@ _SPARE_NBYTES = 1024**2
 _READ_NBYTES = 1024**2
 _Span = tuple[int, int]
 _GO_ON = "What was fetched is kept: run the same command again to go on."
+_BEGIN = "Run the same command again."
 
 
 def pull(
@@ -394,6 +395,9 @@ def _one_line(out: Path) -> Iterator[None]:
     except (RemoteError, StoreExistsError):  # system errors to Python, too
         raise
     except OSError as error:
+        parts = out.with_name(f"{out.name}.partial") / "parts.log"
+        is_kept = parts.is_file() and parts.stat().st_size > 0
+        advice = _GO_ON if is_kept else _BEGIN
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OutputError(f"{out}: the disk is full. Make room. {_GO_ON}") from error
-        raise OutputError(f"{error.filename or out}: {error.strerror or error}. {_GO_ON}") from error
+            raise OutputError(f"{out}: the disk is full. Make room. {advice}") from error
+        raise OutputError(f"{error.filename or out}: {error.strerror or error}. {advice}") from error

@@ -107,6 +107,13 @@ def test_a_folder_that_is_not_ours_is_left(server: FaultyServer, cache: Path) ->
     assert {path.name for path in cache.iterdir()} == {"mine", "urls.txt", "removed-things", "urls", "a" * 64}
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder in which none can be made")
+def test_a_folder_that_cannot_be_made(server: FaultyServer) -> None:
+    with pytest.raises(tsds.OutputError, match=r"^/proc/none/.*Choose another folder") as caught:
+        tsds.open(f"{server.url}/0.tsds", cache_dir="/proc/none")
+    assert "locked" not in str(caught.value)
+
+
 _WORKER = """
 import gc, json, random, shutil, sys, time
 import numpy as np

@@ -367,6 +367,43 @@ def test_the_command_shows_and_clears(server: FaultyServer, cache: Path) -> None
     assert command("cache", "clear", url).exit_code == 1
 
 
+def test_a_store_is_found_by_each_url_that_it_was_read_from(server: FaultyServer, stores: Path) -> None:
+    urls = [f"{server.url}/raw.tsds", (stores / "raw.tsds").as_uri()]
+    for wanted in urls:
+        for url in urls:
+            tsds.open(url)
+        gc.collect()
+        assert [each.urls for each in tsds.cached_stores()] == [tuple(urls)]
+        assert "removed" in command("cache", "clear", wanted).output
+        assert tsds.cached_stores() == []
+
+
+@pytest.mark.parametrize("answer", ["y", "n", None])
+def test_clearing_all_lists_and_asks_on_a_terminal(server: FaultyServer, cache: Path, answer: str | None) -> None:
+    import pty
+
+    tsds.open(f"{server.url}/raw.tsds")["train"]["image"][0]
+    gc.collect()
+    arguments = ["-c", "from tsds_cli.main import main; main()", "cache", "clear", "--all"]
+    main, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, *arguments, *(["--yes"] if answer is None else [])],
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if answer is not None:
+        os.write(main, f"{answer}\n".encode())
+    output, errors = process.communicate(timeout=120)
+    os.close(main)
+    os.close(terminal)
+    assert f"{server.url}/raw.tsds" in output
+    assert (len(tsds.cached_stores()), process.returncode) == ((1, 1) if answer == "n" else (0, 0)), errors
+    assert ("to be removed" in output) == (answer is not None)
+    assert ("removed in all: 1 store" in output) == (answer != "n")
+
+
 def test_the_limit_evicts_the_one_that_was_used_least_recently(server: FaultyServer) -> None:
     def used(name: str, limit: int | None = None) -> str:
         store = tsds.open(f"{server.url}/{name}.tsds", cache_limit=limit)

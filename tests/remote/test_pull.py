@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import random
@@ -206,7 +207,7 @@ def test_right_bytes_at_last(
         (Fault("status", status=403), "access is refused"),
         (Fault("status", status=404), "there is no such file"),
         (Fault("content-range"), "the server sent another part of the file"),
-        (Fault("whole"), "the server cannot do what was asked for, such as ranges"),
+        (Fault("whole"), "expected a server that sends ranges of bytes, found one that sends whole files"),
         (Fault("stall", nbytes=0), "cannot be reached, or does not answer"),
         (Fault("flip"), r"expected SHA-256 \w{12}\.\.\., found .* twice\. This file is damaged there"),
         (Fault("flip", "train/00000/zarr.json"), "expected SHA-256"),
@@ -292,13 +293,19 @@ def test_too_little_room_is_said_beforehand(pushed: str, tmp_path: Path, monkeyp
 
 
 def test_a_full_disk(store: tsds.Store, pushed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pwrite = os.pwrite
+
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
-        with pytest.raises(tsds.OutputError, match=r"the disk is full.*run the same command again to go on"):
+        with pytest.raises(tsds.OutputError, match=r"the disk is full. Make room. Run the same command again"):
             tsds.pull(pushed, tmp_path / "p.tsds")
+        written = itertools.count()
+        patch.setattr(os, "pwrite", lambda *each: full() if next(written) > 3 else pwrite(*each))
+        with pytest.raises(tsds.OutputError, match=r"the disk is full.*is kept: run the same command again to go on"):
+            tsds.pull(pushed, tmp_path / "p.tsds", workers=1)
     assert not (tmp_path / "p.tsds").exists()
     assert tsds.pull(pushed, tmp_path / "p.tsds", verify=True).sha256 == store.sha256
 

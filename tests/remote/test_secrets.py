@@ -18,6 +18,7 @@ from remote.conftest import set_credentials
 from remote.fault_proxy import Fault, Proxy, proxy_for
 from remote.servers import nginx
 from small_stores import tsds as command
+from tensorstore_ds import words
 from tensorstore_ds.remote.location import Location
 
 
@@ -52,6 +53,45 @@ def test_a_user_and_a_signature_are_sent_and_never_shown(
                 tsds.pull(url, tmp_path / "q.tsds")
             assert "sig-nature" not in "".join(traceback.format_exception(caught.value))
     assert repr(Location(url)).find("pass-word") < 0
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://me:SECRET@127.0.0.1:1/x?sig=SECRET#SECRET", "https://127.0.0.1:1/x"),
+        ("http://user:pa/SECRET@127.0.0.1:1/x", "http://127.0.0.1:1/x"),
+        ("http://user:pa?SECRET@127.0.0.1:1/x", "http://127.0.0.1:1/x"),
+        ("http://user:pa#SECRET@127.0.0.1:1/x", "http://127.0.0.1:1/x"),
+        ("http://user:p@SECRET@127.0.0.1:1/x", "http://127.0.0.1:1/x"),
+        ("http://me:SECRET@ex.invalid\u2100/", "http://ex.invalid\u2100"),
+        ("http://me:SECRET@[::1/x", "http://[::1/x"),
+        ("http://127.0.0.1:1/x?token=SECRET@SECRET", "http://127.0.0.1:1/x"),
+        ("s3://me:SECRET@/x", "s3:///x"),
+        ("https:/me:SECRET@127.0.0.1:1/x", "https:/127.0.0.1:1/x"),
+        ("me:SECRET@127.0.0.1:1/x.tsds", "127.0.0.1:1/x.tsds"),
+    ],
+)
+def test_what_looks_like_a_password_is_in_no_message(
+    url: str, shown: str, tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TSDS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["info", url], ["pull", url, tmp_path / "out.tsds"], ["copy", url, tmp_path / "out.tsds"]):
+        done = command(*arguments)
+        assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.output
+        assert "SECRET" not in done.output + done.stderr
+        assert "Traceback" not in done.stderr
+    assert shown in command("info", url).stderr
+    with pytest.raises((tsds.TsdsError, OSError)) as caught:
+        tsds.open(url)
+    assert "SECRET" not in "".join(str(error) for error in (caught.value, caught.value.__cause__))
+
+
+@pytest.mark.parametrize(
+    "place", ["hf://datasets/me/x@v1.0/p", "/data/a:b/c@d", "http://host/p@2x", "file:///a:b/c@d", "C:/x", "a@b.tsds"]
+)
+def test_what_is_no_password_is_shown(place: str) -> None:
+    assert words.place(place) == place
 
 
 def test_wrong_keys(store: tsds.Store, bucket: str, proxy: Proxy, monkeypatch: Any, tmp_path: Path) -> None:

@@ -1,0 +1,142 @@
+"""Servers that send a byte now and then, that redirect S3, or that fail while a store is pushed."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+import tensorstore_ds as tsds
+from remote.conftest import set_credentials
+from remote.fault_proxy import Fault, Proxy, proxy_for
+from stores import contents
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TSDS_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def dripping() -> Iterator[str]:
+    """A server that sends a space 5 times per second, for ever."""
+    closed = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "1000000")
+            self.end_headers()
+            try:
+                while not closed.wait(0.2):
+                    self.wfile.write(b" ")
+            except OSError:
+                pass
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *args: object) -> None:
+            pass
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/s.tsds"
+        closed.set()
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("query", ["", "?signature=s"])
+def test_a_server_that_drips_is_not_waited_for(
+    dripping: str, query: str, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is never silent for `read_timeout`, but its answer takes longer than `timeout`."""
+    wait = {"connect_timeout": "1s", "read_timeout": "1s", "timeout": "2s"}
+    monkeypatch.setattr("tensorstore_ds.remote.location.WAIT", wait)
+    with pytest.raises(tsds.RemoteError, match="does not answer"):
+        tsds.open(f"{dripping}{query}")
+
+
+def test_s3_that_redirects_tells_no_other_host_the_keys(
+    store: tsds.Store, bucket: str, moto: str, tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tsds.push(store.path, f"{bucket}/s.tsds")
+    with proxy_for(moto) as first, proxy_for(moto) as second:
+        set_credentials(monkeypatch, first.url)
+        host = second.url.replace("127.0.0.1", "localhost")
+        name = bucket.removeprefix("s3://")
+        first.faults.append(Fault("redirect", "zarr.json", target=f"{host}/{name}/s.tsds/zarr.json"))
+        try:
+            tsds.open(f"{bucket}/s.tsds")
+        except tsds.TsdsError as error:
+            assert "\n" not in str(error)
+        seen = str(second.requests)
+        assert seen != "[]"
+        for secret in (
+            "key-id-of-the-test",
+            "very-secret",
+            "Signature=",
+        ):  # see SECURITY.md
+            assert secret not in seen
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [("status", "zarr.json"), ("status", "image/c/"), ("cut", "zarr.json"), ("stall", "zarr.json")],
+)
+def test_a_push_goes_on_after_faults(
+    store: tsds.Store,
+    bucket: str,
+    proxy: Proxy,
+    impatient: None,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    path: str,
+) -> None:
+    set_credentials(monkeypatch, proxy.url)
+    url = f"{bucket}/s.tsds"
+    proxy.faults.append(Fault(kind, path, nbytes=0))
+    with pytest.raises(tsds.RemoteError) as caught:
+        tsds.push(store.path, url)
+    assert "\n" not in str(caught.value)
+    proxy.faults.clear()
+    with pytest.raises(tsds.FormatError, match="not a store"):
+        tsds.open(url)
+    tsds.push(store.path, url)
+    opened = tsds.open(url)
+    opened.fetch()
+    assert contents(opened.path) == contents(store.path)
+
+
+@pytest.mark.parametrize("query", ["", "?signature=s"])
+def test_a_server_without_ranges_is_told_from_others(store: tsds.Store, tmp_path: Path, query: str) -> None:
+    """Python's own; and what the message advises works."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            pass
+
+    handler = functools.partial(Quiet, directory=str(store.path.parent))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/{store.path.name}{query}"
+        try:
+            with pytest.raises(tsds.RemoteError, match=r"sends whole files\. Copy the store with tsds pull, or"):
+                tsds.open(url)["train"]["image"][0]
+            tsds.pull(url, tmp_path / "pulled.tsds")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert contents(tmp_path / "pulled.tsds") == contents(store.path)
