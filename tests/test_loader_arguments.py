@@ -58,7 +58,7 @@ def test_a_loader_says_what_it_does(labelled: Path) -> None:
     dataset = tsds.StoreDataset(labelled)
     loader = tsds.DataLoader(dataset, 5, shuffle=True, num_threads=3, device="cpu")
     assert repr(loader) == f"<DataLoader, 3 batches of 5 to cpu, ShuffleSampler, 3 threads, of {dataset!r}>"
-    assert "12 samples, SequentialSampler, 2 workers" in repr(tsds.DataLoader(dataset, None, num_workers=2))
+    assert "12 samples, ShuffleSampler, in order, 2 workers" in repr(tsds.DataLoader(dataset, None, num_workers=2))
     assert "2 batches, SequentialSampler" in repr(
         tsds.DataLoader(dataset, batch_sampler=data.BatchSampler(data.SequentialSampler(dataset), 6, False))
     )
