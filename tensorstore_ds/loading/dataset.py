@@ -20,7 +20,7 @@ from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField, UnknownField
 from tensorstore_ds.format.kinds.base import UnknownTableField, of_kind
 from tensorstore_ds.format.kinds.objects import LISTS
-from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip, place_objects
+from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip, place_objects, stored_pairs
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
@@ -437,10 +437,14 @@ class StoreDataset(Dataset[Sample]):
         return changed
 
     def _check_plan(self) -> None:
-        if self.decode is not None:
-            steps_of(self.decode)
-            if "image" not in self.fields:
-                raise refusal("decode", "a field image", ", ".join(self.fields))
+        if self.decode is None:
+            return
+        flips = [step for step in steps_of(self.decode) if isinstance(step, RandomHorizontalFlip)]
+        if "image" not in self.fields:
+            raise refusal("decode", "a field image", ", ".join(self.fields))
+        if flips and all(step.flip_pairs is None for step in flips):
+            for field in of_kind({name: self.split.fields[name] for name in self.fields}, ObjectsField).values():
+                stored_pairs(field, f"decode, split {self.split_name!r}")
 
     def store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Rows of the split that the data set's `indices` stand for, (n,) int64."""
