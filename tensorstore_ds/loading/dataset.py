@@ -196,6 +196,8 @@ class StoreDataset(Dataset[Sample]):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_limit: int | None = None,
     ) -> None:
+        if isinstance(path, Split):
+            raise refusal("path", "a store, its path or its URL", f"a Split: use StoreDataset(store, {path.name!r})")
         self.path: Path | str
         self._origin: Origin | None = None
         if isinstance(path, Store):
@@ -501,7 +503,9 @@ class StoreDataset(Dataset[Sample]):
         fields = [self.split.fields[name] for name in self.fields]
         objects = [field for field in fields if isinstance(field, ObjectsField)]
         if "image" not in self.fields or not objects or not {"boxes", "labels"} <= set(objects[0].values):
-            raise refusal("return_as=torchvision", "images and objects with boxes and labels", ", ".join(self.fields))
+            named = [name for name in self.fields if isinstance(self.split.fields[name], ObjectsField)]
+            found = ", ".join(self.fields) + (f"; {named[0]} has {', '.join(objects[0].values)}" if named else "")
+            raise refusal("return_as=torchvision", "images and objects with boxes and labels", found)
 
     def _check_outlines(self) -> None:
         if not self.outlines:

@@ -260,6 +260,8 @@ class DataLoader(data.DataLoader[Batches]):
             OptionError: the state is not of such a loader (another seed, batch size, sampler, number of batches or of
                 ranks), or is in the middle of an epoch whose order cannot be computed again.
         """
+        if not isinstance(state, Mapping):
+            raise refusal("state", "the dict that `state_dict` of a loader returned", f"a {type(state).__name__}")
         setting, start = self._setting(), state.get("start", 0)
         is_divided_anew = self.is_elastic and state.get("num_replicas") != setting["num_replicas"]
         if is_divided_anew:
@@ -489,6 +491,10 @@ def _check(
     if not callable(batch_transform):
         found = f"a {type(batch_transform).__name__}"
         raise refusal("batch_transform", "a callable, such as Compose of several transforms", found)
+    if type(batch_transform).__module__.startswith("torchvision."):
+        found = f"torchvision's {type(batch_transform).__name__}, which takes one argument"
+        expected = f"a function (batch, rows, epoch), or tsds.{type(batch_transform).__name__} if there is one"
+        raise refusal("batch_transform", expected, f"{found}: give it to StoreDataset as `transform`")
     if not in_batches:
         raise refusal("batch_transform", "batches", "`batch_size=None`")
     if not isinstance(dataset, StoreDataset):
