@@ -19,7 +19,7 @@ import tensorstore_ds as tsds
 
 
 def main() -> None:
-    """Train on the split `train`, of which every process reads its share."""
+    """Train on the split `train`, and evaluate on `test`: every process reads its share of both."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("store")
@@ -50,14 +50,31 @@ def main() -> None:
             seen += len(batch["label"])
             total += loss.detach() * len(batch["label"])
     figures = torch.stack([seen, total])
-    dist.all_reduce(figures)  # of the last epoch, all processes together
-    seen, total = figures.tolist()
+    figures = torch.cat([figures, evaluate(model.module, options.store, device)])
+    dist.all_reduce(figures)  # of the last epoch, and of the evaluation: all processes together
+    seen, total, right, tested = figures.tolist()
     if dist.get_rank() == 0:
         where = f"{seen:.0f} samples on {dist.get_world_size()} ranks"
-        print(f"loss {total / seen:.3f} in epoch {options.epochs}, {where}")
+        print(
+            f"loss {total / seen:.3f} in epoch {options.epochs}, {where}; accuracy {right / tested:.3f} of {tested:.0f}"
+        )
     # Gloo's threads let go of the last tensors before the interpreter ends.
     dist.barrier()
     dist.destroy_process_group()
+
+
+def evaluate(model: nn.Module, store: str, device: torch.device) -> torch.Tensor:
+    """How many test samples of this process are classified correctly, and how many there are."""
+    # Every sample is on exactly one rank, so a rank may have fewer batches. Therefore, the model is called without DDP,
+    # which waits for all ranks.
+    loader = tsds.DataLoader(tsds.StoreDataset(store, "test"), batch_size=32, even_batches=False, device=device)
+    figures = torch.zeros(2, device=device)
+    model.eval()
+    with torch.no_grad():
+        for batch in loader:
+            figures[0] += (model(batch["image"] / 255).argmax(1) == batch["label"]).sum()
+            figures[1] += len(batch["label"])
+    return figures
 
 
 if __name__ == "__main__":

@@ -262,6 +262,28 @@ def test_boxes_and_keypoints_follow_the_pixels(tmp_path_factory, data):
         assert (int(x), int(y)) in seen.values()
 
 
+def test_several_keypoints_are_mirrored_only_with_pairs(tmp_path):
+    sample = {"image": drawn(20, 40), "boxes": [[2, 3, 12, 13]], "labels": [0], "keypoints": [[[3, 4], [9, 5]]]}
+    flip, stored = tsds.RandomHorizontalFlip(1.0), {}
+    for name, pairs in (("none", ()), ("pairs", ((0, 1),))):
+        keypoints = tsds.Keypoints(("one", "other"), pairs)
+        stored[name] = store_of(tmp_path / f"{name}.tsds", [sample], ["a"], keypoints=keypoints)
+    for make in (
+        lambda: tsds.RandomHorizontalFlip.from_split(stored["none"]["train"]),
+        lambda: tsds.StoreDataset(stored["none"], decode=flip),
+        lambda: tsds.DataLoader(tsds.StoreDataset(stored["none"]), decode=tsds.Compose([tsds.CenterCrop(8), flip])),
+    ):
+        with pytest.raises(OptionError, match="found none for 2 keypoints"):
+            make()
+    without = tsds.StoreDataset(stored["none"], decode=tsds.RandomHorizontalFlip(1.0, flip_pairs=()))
+    assert without[0]["objects"]["keypoints"].tolist() == [[[37, 4], [31, 5]]]
+    for step in (flip, tsds.RandomHorizontalFlip.from_split(stored["pairs"]["train"], 1.0)):
+        found = tsds.StoreDataset(stored["pairs"], decode=step)[0]["objects"]["keypoints"]
+        assert found.tolist() == [[[31, 5], [37, 4]]]
+    images = tsds.StoreDataset(stored["none"], fields=["image"], decode=flip)
+    assert images[0]["image"].shape == (3, 20, 40)
+
+
 def test_counts_of_dropped_objects_are_in_the_batch(tmp_path):
     samples = [
         {

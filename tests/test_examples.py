@@ -196,8 +196,10 @@ def test_two_ranks_see_every_sample(name: str, digits: Path) -> None:
     assert run.returncode == 0, run.stderr
     (line,) = run.stdout.splitlines()
     if name == "ddp.py":
-        assert line.endswith("in epoch 6, 400 samples on 2 ranks")
+        assert "in epoch 6, 400 samples on 2 ranks; accuracy" in line and line.endswith("of 100")
         assert number(line, "loss") < 1
+        right = number(line, "accuracy") * 100
+        assert right > 60 and right == pytest.approx(round(right))  # of each test sample once
     else:
         assert line.endswith("on 100 images after 6 epochs")
         assert number(line, "accuracy") > 0.6  # half as many steps

@@ -286,10 +286,31 @@ def of_both(ranks: list[dict[str, list[int]]], name: str) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["shuffle, epoch 0", "shuffle, epoch 1", "workers", "weighted", "DistributedSampler"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "shuffle, epoch 0",
+        "shuffle, epoch 1",
+        "workers",
+        "weighted",
+        "DistributedSampler",
+        "in order",
+        "in order, workers",
+    ],
+)
 def test_ranks_share_the_rows(ranks: list[dict[str, list[int]]], name: str) -> None:
     both = of_both(ranks, name)
     assert len(both) == 24 and sorted(set(both)) == list(range(ROWS))  # one is repeated
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["uneven", "uneven, shuffle"])
+def test_ranks_see_every_row_exactly_once(ranks: list[dict[str, list[int]]], name: str) -> None:
+    first, second = (each[name] for each in ranks)
+    assert (len(first), len(second)) == (12, 11)
+    if name == "uneven":
+        assert (first, second) == (list(range(0, ROWS, 2)), list(range(1, ROWS, 2)))
+    assert sorted(first + second) == list(range(ROWS))
 
 
 def test_ranks_see_another_order_in_every_epoch(ranks: list[dict[str, list[int]]]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from PIL import Image
 
+import tensorstore_ds as tsds
 from jpeg_files import drawn, jpeg
 from tensorstore_ds.imaging.jpeg import (
     DamagedJpegError,
@@ -19,6 +20,7 @@ from tensorstore_ds.imaging.jpeg import (
     read_header,
     scale_for,
 )
+from tensorstore_ds.reading.stored_images import decode_part
 
 SUBSAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
 SIZES = [(1, 1), (7, 9), (16, 16), (17, 353), (64, 33), (100, 131), (211, 160)]
@@ -319,6 +321,43 @@ def test_mutated_files_give_an_error_or_the_right_pixels():
 @pytest.mark.slow
 def test_many_mutated_files_give_an_error_or_the_right_pixels():
     fuzz(40_000, seed=1)
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_markers_of_an_image_behind_the_first_are_not_used(tmp_path, first):
+    """A part is a part of the image that decoding the whole shows, and `verify` reports such markers."""
+    one, other = (jpeg(drawn(64, 96, seed=i), restart_marker_blocks=1) for i in range(2))
+    restarts, behind = find_restarts(one), find_restarts(other) + np.uint32(len(one))
+    assert len(restarts) == len(behind) > 3
+    both, part = one + other, Part(20, 30, 50, 70)
+    whole = np.asarray(Image.open(io.BytesIO(one)))[part.top : part.bottom, part.left : part.right]
+    for markers in (restarts, np.append(restarts[:first], behind[first:])):
+        found = decode_part(both, part, shape=(64, 96, 3), restarts=markers)
+        pixels = found.array[part.top - found.top :, part.left - found.left :]
+        np.testing.assert_array_equal(pixels[: part.height, : part.width], whole)
+    path = tmp_path / "s.tsds"
+    with tsds.Writer(path, encoding="source") as writer:
+        writer.append("train", image=both)
+    field = tsds.open(path)["train"].fields["image"]
+    for markers, reasons in (
+        (restarts, []),
+        (np.append(restarts[:first], behind[first:]), ["image-restarts"]),
+    ):
+        assert [reason for reason, _ in field.check(OneFile(both, markers), None)] == reasons
+
+
+class OneFile:
+    """The table of a store with one image file."""
+
+    def __init__(self, data, restarts):
+        self.values, self.offsets = {"bytes": np.frombuffer(data, np.uint8)}, np.array([0, len(data)])
+        self.per_row = {"restarts": [restarts]}
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, name):
+        return self.values[name]
 
 
 def test_a_marker_among_the_pixels_is_damage():

@@ -58,7 +58,7 @@ def test_a_loader_says_what_it_does(labelled: Path) -> None:
     dataset = tsds.StoreDataset(labelled)
     loader = tsds.DataLoader(dataset, 5, shuffle=True, num_threads=3, device="cpu")
     assert repr(loader) == f"<DataLoader, 3 batches of 5 to cpu, ShuffleSampler, 3 threads, of {dataset!r}>"
-    assert "12 samples, SequentialSampler, 2 workers" in repr(tsds.DataLoader(dataset, None, num_workers=2))
+    assert "12 samples, ShuffleSampler, in order, 2 workers" in repr(tsds.DataLoader(dataset, None, num_workers=2))
     assert "2 batches, SequentialSampler" in repr(
         tsds.DataLoader(dataset, batch_sampler=data.BatchSampler(data.SequentialSampler(dataset), 6, False))
     )
@@ -311,3 +311,24 @@ def test_what_is_no_data_set(labelled: Path) -> None:
     for wrong in (str(labelled), labelled, store, store["train"]):
         with pytest.raises(tsds.OptionError, match=r"`dataset`: expected a data set, such as StoreDataset\(path"):
             tsds.DataLoader(wrong)  # type: ignore[arg-type]
+
+
+def test_what_is_mistaken_for_something_else_is_named(labelled: Path) -> None:
+    from torchvision.transforms import v2
+
+    dataset = tsds.StoreDataset(labelled)
+
+    for state in ("x", None, 3):
+        with pytest.raises(
+            tsds.OptionError, match="expected the dict that `state_dict` of a loader returned, found a "
+        ):
+            tsds.DataLoader(dataset, 4).load_state_dict(state)  # type: ignore[arg-type]
+    with pytest.raises(tsds.OptionError, match=r"found torchvision's RandomResizedCrop: use tsds\.RandomResizedCrop"):
+        tsds.DataLoader(dataset, 4, decode=v2.RandomResizedCrop(4))  # type: ignore[arg-type]
+    with pytest.raises(tsds.OptionError, match="RandomHorizontalFlip, which takes one argument: give it to"):
+        tsds.DataLoader(dataset, 4, batch_transform=v2.RandomHorizontalFlip())
+    with pytest.raises(tsds.OptionError, match=r"found a Split: use StoreDataset\(store, 'train'\)"):
+        tsds.StoreDataset(tsds.open(dataset.path)["train"])  # type: ignore[arg-type]
+    crop = tsds.RandomCrop(2)
+    with pytest.raises(ValueError, match="pass a crop or Resize to the loader as `decode`, use `collate_images"):
+        crop({"image": [torch.zeros(3, 4, 4), torch.zeros(3, 5, 4)]})

@@ -200,7 +200,10 @@ def test_epochs_of_torchs_sampler_that_a_script_sets(dataset: tsds.StoreDataset)
         ({"batch_size": 4}, "expected that of a loader with batch_size 4, found 8"),
         ({"drop_last": True}, "expected that of a loader with batches 7, found 8"),
         ({"seed": 1}, "expected that of a loader with seed 1, found 0"),
-        ({"shuffle": False}, "expected that of a loader with sampler 'SequentialSampler', found 'ShuffleSampler'"),
+        (
+            {"shuffle": False},
+            "expected that of a loader with sampler 'ShuffleSampler, in order', found 'ShuffleSampler'",
+        ),
         (
             {"shuffle": None, "sampler": tsds.ShuffleSampler(2 * ROWS, rank=0, num_replicas=2)},
             f"expected that of a loader with samples {2 * ROWS}, found {ROWS}",

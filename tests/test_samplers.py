@@ -90,6 +90,11 @@ def test_all_ranks_together_see_every_row_once(name, replicas):
     cut = Counter(row for sampler in ranks(EVERY[name], replicas, drop_last=True) for row in sampler)
     assert cut <= every
     assert cut.total() == every.total() // replicas * replicas
+    uneven = ranks(EVERY[name], replicas, even_batches=False)
+    lengths = [len(sampler.rows()) for sampler in uneven]
+    assert Counter(row for sampler in uneven for row in sampler) == every
+    assert lengths == [len(sampler) for sampler in uneven] == sorted(lengths, reverse=True)
+    assert max(lengths) - min(lengths) <= 1 and {sampler.total_size for sampler in uneven} == {every.total()}
 
 
 @pytest.mark.parametrize("name", RANDOM)
@@ -102,6 +107,16 @@ def test_epoch_and_seed_change_the_order_and_nothing_else_does(name):
             assert sampler.rows().tolist() == sampler.rows().tolist()
             orders.add(tuple(sampler))
     assert len(orders) == 36
+
+
+@given(size=st.integers(0, 40), other=st.integers(1, 9), start=st.integers(0, 45))
+def test_what_is_left_of_an_uneven_epoch_is_divided_anew(size, other, start):
+    uneven = {"even_batches": False, "seed": 3}
+    whole = ShuffleSampler(size, seed=3).rows()[start:]
+    rest = [ShuffleSampler(size, rank=r, num_replicas=other, **uneven).after(min(start, size)) for r in range(other)]
+    rows = [sampler.rows() for sampler in rest]
+    assert [len(each) for each in rows] == [len(sampler) for sampler in rest]
+    assert [rows[i % other][i // other] for i in range(len(whole))] == whole.tolist()
 
 
 def test_the_stored_order_is_the_same_in_every_epoch():

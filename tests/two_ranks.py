@@ -25,6 +25,10 @@ def with_torch(dataset: tsds.StoreDataset) -> dict[str, list[int]]:
     loader = tsds.DataLoader(dataset, 4, shuffle=True)
     seen = {"shuffle, epoch 0": rows(loader), "shuffle, epoch 1": rows(loader)}
     assert len(loader) == 3, len(loader)
+    seen["in order"] = rows(tsds.DataLoader(dataset, 4))
+    seen["in order, workers"] = rows(tsds.DataLoader(dataset, 4, num_workers=1))
+    seen["uneven"] = rows(tsds.DataLoader(dataset, 4, even_batches=False))
+    seen["uneven, shuffle"] = rows(tsds.DataLoader(dataset, 4, shuffle=True, even_batches=False))
     seen["workers"] = rows(tsds.DataLoader(dataset, 4, shuffle=True, num_workers=1))
     weighted = tsds.WeightedSampler([1.0] * len(dataset), len(dataset), replacement=False)
     seen["weighted"] = rows(tsds.DataLoader(dataset, 4, sampler=weighted))

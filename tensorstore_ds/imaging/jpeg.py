@@ -245,6 +245,8 @@ def cut(
     bounds = None if scan is None or not len(restarts) else _bounds(data, header.start, scan, restarts)
     if scan is None or bounds is None:
         return None
+    if bytes(data[header.start : int(bounds[-2])]).find(b"\xff\xd9") >= 0:  # markers of another image behind this one
+        return None
     (height, width), margin = scan.step, scan.margin * scale
     top, left = max(0, part.top - margin) // height, max(0, part.left - margin) // width
     bottom = min(scan.rows, -(-(part.bottom + margin) // height))

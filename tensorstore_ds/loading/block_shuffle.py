@@ -93,7 +93,11 @@ class BlockShuffleSampler(RowSampler):
         return rows[rows < self.size] if self.size % self.block_rows else rows  # the last block of the store is short
 
     def _stretch(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        return order.take(np.arange(self.rank * len(self), (self.rank + 1) * len(self)), mode="wrap")
+        begin = self.rank * len(self)
+        if not self.even_batches and not self.drop_last:
+            each, longer = divmod(self.size, self.num_replicas)
+            begin = self.rank * each + min(self.rank, longer)
+        return order.take(np.arange(begin, begin + len(self)), mode="wrap")
 
     def _deal(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
         rows = self._stretch(order)

@@ -20,7 +20,7 @@ from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField, UnknownField
 from tensorstore_ds.format.kinds.base import UnknownTableField, of_kind
 from tensorstore_ds.format.kinds.objects import LISTS
-from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip, place_objects
+from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip, place_objects, stored_pairs
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
@@ -196,6 +196,8 @@ class StoreDataset(Dataset[Sample]):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_limit: int | None = None,
     ) -> None:
+        if isinstance(path, Split):
+            raise refusal("path", "a store, its path or its URL", f"a Split: use StoreDataset(store, {path.name!r})")
         self.path: Path | str
         self._origin: Origin | None = None
         if isinstance(path, Store):
@@ -437,10 +439,14 @@ class StoreDataset(Dataset[Sample]):
         return changed
 
     def _check_plan(self) -> None:
-        if self.decode is not None:
-            steps_of(self.decode)
-            if "image" not in self.fields:
-                raise refusal("decode", "a field image", ", ".join(self.fields))
+        if self.decode is None:
+            return
+        flips = [step for step in steps_of(self.decode) if isinstance(step, RandomHorizontalFlip)]
+        if "image" not in self.fields:
+            raise refusal("decode", "a field image", ", ".join(self.fields))
+        if flips and all(step.flip_pairs is None for step in flips):
+            for field in of_kind({name: self.split.fields[name] for name in self.fields}, ObjectsField).values():
+                stored_pairs(field, f"decode, split {self.split_name!r}")
 
     def store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Rows of the split that the data set's `indices` stand for, (n,) int64."""
@@ -497,7 +503,9 @@ class StoreDataset(Dataset[Sample]):
         fields = [self.split.fields[name] for name in self.fields]
         objects = [field for field in fields if isinstance(field, ObjectsField)]
         if "image" not in self.fields or not objects or not {"boxes", "labels"} <= set(objects[0].values):
-            raise refusal("return_as=torchvision", "images and objects with boxes and labels", ", ".join(self.fields))
+            named = [name for name in self.fields if isinstance(self.split.fields[name], ObjectsField)]
+            found = ", ".join(self.fields) + (f"; {named[0]} has {', '.join(objects[0].values)}" if named else "")
+            raise refusal("return_as=torchvision", "images and objects with boxes and labels", found)
 
     def _check_outlines(self) -> None:
         if not self.outlines:

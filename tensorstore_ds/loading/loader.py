@@ -48,7 +48,7 @@ from tensorstore_ds.loading.order import (
 )
 from tensorstore_ds.loading.padding import COLLATES_IMAGES, CollateImages, PaddedImages, Padding
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
-from tensorstore_ds.loading.samplers import RowSampler, ShuffleSampler
+from tensorstore_ds.loading.samplers import Order, RowSampler, ShuffleSampler
 from tensorstore_ds.loading.size_buckets import SizeBucketSampler
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.options import refusal
@@ -72,9 +72,9 @@ class DataLoader(data.DataLoader[Batches]):
     Args:
         dataset: a `StoreDataset`, or any other.
         batch_size, sampler, batch_sampler: as torch's.
-        shuffle: a full shuffle by `ShuffleSampler`, which follows from (seed, epoch) and knows the ranks of
-            `torch.distributed`; of a `MixedDataset` with shares by `MixedSampler`; with a `generator`, torch's
-            `RandomSampler`.
+        shuffle: a full shuffle by `ShuffleSampler`, which follows from (seed, epoch); of a `MixedDataset` with shares
+            by `MixedSampler`; with a `generator`, torch's `RandomSampler`. If False, samples come in their order.
+            Either way, the ranks of `torch.distributed` divide the samples among them.
         collate_fn: is called with a list of samples. Without one, and without a transform, columns are taken as they
             are.
         pin_memory: page-locked batches, gathered into them directly; None: if `device` is a GPU.
@@ -82,6 +82,9 @@ class DataLoader(data.DataLoader[Batches]):
         num_threads: None for the cores that this process may use, at most 8.
         device: where batches arrive: copied on a stream of their own while the model works.
         seed: of the order and of transforms.
+        even_batches: every rank of `torch.distributed` has equally many samples; for that, some come twice if the ranks
+            do not divide their number. If False, every sample comes exactly once, as exact metrics need it, and a rank
+            may have a batch less than another: no operation in the loop may wait for all ranks.
         collate: objects as ``list``, ``padded``, ``packed`` or ``nested``: see `collate_objects`.
         collate_images: ``list``: images of differing sizes are a list of (C, H, W), those of one size (B, C, H, W);
             ``padded``: always (B, C, H, W), in the size of the batch's largest height and width, with zeros on the
@@ -121,6 +124,7 @@ class DataLoader(data.DataLoader[Batches]):
         num_threads: int | None = None,
         device: torch.device | str | None = None,
         seed: int = 0,
+        even_batches: bool = True,
         collate: Collate = "list",
         collate_images: CollateImages = "list",
         size_divisor: int = 1,
@@ -168,9 +172,13 @@ class DataLoader(data.DataLoader[Batches]):
         self._pool = BufferPool(pinned=pinned)
         self._dealt: RowSampler | None = None
         theirs = sampler is not None or batch_sampler is not None or torch_options.get("generator") is not None
-        if shuffle and not theirs and isinstance(dataset, Sized) and not isinstance(dataset, IterableDataset):
-            mixing = dataset.sampler(seed=seed) if isinstance(dataset, MixedDataset) else None
-            sampler, shuffle = mixing or ShuffleSampler(dataset, seed=seed), None
+        if not even_batches and theirs:
+            given = "`sampler`" if sampler is not None else "`batch_sampler`" if batch_sampler else "`generator`"
+            raise refusal("even_batches", "True with an order of your own: give it to the sampler", f"{given}")
+        if not theirs and isinstance(dataset, Sized) and not isinstance(dataset, IterableDataset):
+            order: Order = {"seed": seed, "even_batches": even_batches}
+            mixing = dataset.sampler(**order) if isinstance(dataset, MixedDataset) and shuffle else None
+            sampler, shuffle = mixing or ShuffleSampler(dataset, shuffle=bool(shuffle), **order), None
         if isinstance(sampler, RowSampler):
             # Ranks are dealt their rows by this loader's own iteration alone. Whoever takes the sampler out of it
             # (Accelerate) divides it among the ranks himself: what he gets is the order of all ranks.
@@ -252,6 +260,8 @@ class DataLoader(data.DataLoader[Batches]):
             OptionError: the state is not of such a loader (another seed, batch size, sampler, number of batches or of
                 ranks), or is in the middle of an epoch whose order cannot be computed again.
         """
+        if not isinstance(state, Mapping):
+            raise refusal("state", "the dict that `state_dict` of a loader returned", f"a {type(state).__name__}")
         setting, start = self._setting(), state.get("start", 0)
         is_divided_anew = self.is_elastic and state.get("num_replicas") != setting["num_replicas"]
         if is_divided_anew:
@@ -481,6 +491,10 @@ def _check(
     if not callable(batch_transform):
         found = f"a {type(batch_transform).__name__}"
         raise refusal("batch_transform", "a callable, such as Compose of several transforms", found)
+    if type(batch_transform).__module__.startswith("torchvision."):
+        found = f"torchvision's {type(batch_transform).__name__}, which takes one argument"
+        expected = f"a function (batch, rows, epoch), or tsds.{type(batch_transform).__name__} if there is one"
+        raise refusal("batch_transform", expected, f"{found}: give it to StoreDataset as `transform`")
     if not in_batches:
         raise refusal("batch_transform", "batches", "`batch_size=None`")
     if not isinstance(dataset, StoreDataset):

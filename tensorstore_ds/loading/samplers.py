@@ -33,6 +33,7 @@ class Order(TypedDict, total=False):
     rank: int | None  #: this process, in [0, num_replicas)
     num_replicas: int | None  #: sharing an epoch; without both, torch.distributed is asked whenever they matter
     drop_last: bool  #: leave a remainder out instead of repeating rows
+    even_batches: bool  #: if False, rows are neither repeated nor left out, and ranks may differ by one row
 
 
 class RowSampler(DistributedSampler[int], ABC):
@@ -40,7 +41,8 @@ class RowSampler(DistributedSampler[int], ABC):
 
     If the number of ranks does not divide `size`, every rank has one row more than ``size // num_replicas``, and those
     that are missing are repeated from the beginning of the order; with `drop_last` the remainder is left out of this
-    epoch instead. That is what torch's DistributedSampler does.
+    epoch instead. That is what torch's DistributedSampler does. With ``even_batches=False``, every row comes exactly
+    once, and the first ranks have one row more than the others: for metrics, in code that waits for no other rank.
 
     It is one, too: Lightning, Fabric and others leave a DistributedSampler alone, and would divide any other sampler's
     rows among the ranks once more. Accelerate does so with every sampler: our `DataLoader` shows it an undivided one.
@@ -63,11 +65,13 @@ class RowSampler(DistributedSampler[int], ABC):
         rank: int | None = None,
         num_replicas: int | None = None,
         drop_last: bool = False,
+        even_batches: bool = True,
     ) -> None:
         # Not DistributedSampler's own constructor, which wants a data set and asks for the rank at once.
         self._data = size if isinstance(size, Sized) else at_least(0, size, "size")
         self.seed = at_least(0, seed, "seed")
         self.drop_last = drop_last
+        self.even_batches = even_batches
         self._state = {"epoch": 0}
         self._start = 0  # rows of the epoch, all ranks together, that were visited before
         self._ranks = None if rank is None or num_replicas is None else (rank, num_replicas)
@@ -95,6 +99,8 @@ class RowSampler(DistributedSampler[int], ABC):
         rank, replicas = self._place()
         if replicas == 1:
             return order[self._start :]
+        if not self.even_batches and not self.drop_last:
+            return order[self._start + rank :: replicas]
         return order.take(np.arange(rank, len(self) * replicas, replicas) + self._start, mode="wrap")
 
     def __iter__(self) -> Iterator[int]:
@@ -102,9 +108,11 @@ class RowSampler(DistributedSampler[int], ABC):
         return itertools.chain.from_iterable(rows[i : i + _CHUNK].tolist() for i in range(0, len(rows), _CHUNK))
 
     def __len__(self) -> int:
-        """Rows of this rank in an epoch, the same for all ranks."""
-        rows = self.size - self._start
-        return rows // self.num_replicas if self.drop_last else -(-rows // self.num_replicas)
+        """Rows of this rank in an epoch, the same for all ranks if `even_batches`."""
+        rows, (rank, replicas) = self.size - self._start, self._place()
+        if self.drop_last:
+            return rows // replicas
+        return -(-(rows if self.even_batches else max(0, rows - rank)) // replicas)
 
     def _place(self) -> tuple[int, int]:
         # Asked again and again: a sampler is often made before the process group is. One that had settled for "alone"
@@ -131,7 +139,8 @@ class RowSampler(DistributedSampler[int], ABC):
     @property
     def total_size(self) -> int:  # type: ignore[override]
         """Rows that all ranks visit together, with those repeated or without those left out."""
-        return len(self) * self.num_replicas
+        whole = self.size - self._start
+        return len(self) * self.num_replicas if self.even_batches or self.drop_last else whole
 
     def undivided(self) -> Self:
         """A copy that has one rank, and so the rows of all. Both have one epoch: to set it for one sets it for both."""
@@ -191,7 +200,7 @@ class ShuffleSampler(RowSampler):
     Args:
         data: a number of rows, or a data set, whose length is asked for in every epoch.
         shuffle: if False, rows in their stored order, in every epoch.
-        order: `seed`, `rank`, `num_replicas` and `drop_last`: see `Order`.
+        order: `seed`, `rank`, `num_replicas`, `drop_last` and `even_batches`: see `Order`.
     """
 
     def __init__(self, data: int | Sized, *, shuffle: bool = True, **order: Unpack[Order]) -> None:

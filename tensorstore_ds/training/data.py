@@ -27,6 +27,7 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan
 from tensorstore_ds.loading.fields import is_decoded
 from tensorstore_ds.loading.loader import DataLoader
+from tensorstore_ds.loading.samplers import ShuffleSampler
 from tensorstore_ds.loading.weighted import WeightedSampler, checked_labels, class_balanced_weights, repeat_factors
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.page_cache.residency import fits, requirement
@@ -250,16 +251,17 @@ def eval_loader(
         The loader, and what its samples count: 1, or 0 where there are more ranks than samples, and this one has got
         a sample of another, so that its sums have the same names.
     """
-    rows: NDArray[np.int64] = np.arange(ranks.rank, len(dataset), ranks.size)
+    own = ShuffleSampler(dataset, shuffle=False, rank=ranks.rank, num_replicas=ranks.size, even_batches=False)
     loader = DataLoader(
-        dataset.subset(rows if len(rows) else [0]),
+        dataset,
         options.batch_size,
+        sampler=own if len(own) else ShuffleSampler(1, rank=0, num_replicas=1),
         collate="packed",
         device=ranks.device,
         num_threads=options.num_threads,
         batch_transform=transform,
     )
-    return loader, min(1, len(rows))
+    return loader, min(1, len(own))
 
 
 def _sampler(store: Store, dataset: StoreDataset, task: Task, options: TrainOptions) -> tuple[Sampler[Any] | None, str]:

@@ -237,10 +237,25 @@ class EncodedImageField(ImageField, BytesField):
         restarts = table.per_row["restarts"]
         for row in range(len(table)):
             data = table["bytes"][int(table.offsets[row]) : int(table.offsets[row + 1])].tobytes()
-            for number, position in enumerate(restarts[row].tolist()):
+            positions = restarts[row].tolist()
+            if positions and data.find(b"\xff\xd9", _scan_start(data), positions[-1]) >= 0:
+                yield "image-restarts", f"expected restart markers before the end of the image in row {row}."
+                return
+            for number, position in enumerate(positions):
                 if data[max(0, position - 2) : position] != bytes((0xFF, 0xD0 + number % 8)):
                     yield "image-restarts", f"expected restart marker {number} before byte {position} of row {row}."
                     return
+
+
+def _scan_start(data: bytes) -> int:
+    """Where the pixels of a JPEG file begin, behind its header, in which there may be the preview of a camera."""
+    at = 2
+    while data[at : at + 1] == b"\xff" and len(data) >= at + 4:
+        is_scan = data[at + 1] == 0xDA
+        at += 2 + int.from_bytes(data[at + 2 : at + 4])
+        if is_scan:
+            break
+    return at
 
 
 def _wrong_shape(shape: list[int], found: int) -> str:

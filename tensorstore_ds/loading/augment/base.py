@@ -219,7 +219,10 @@ def check_images(batch: Mapping[str, Any]) -> Tensor:
     if not isinstance(images, Tensor) or images.ndim != 4:
         found = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
         expected = "expected a tensor (B, C, H, W)"
-        raise ValueError(f"batch['image']: {expected}, found {found}. Images of one size can be stacked.")
+        raise ValueError(
+            f"batch['image']: {expected}, found {found}. Bring images to one size: pass a crop or Resize to the loader "
+            'as `decode`, use `collate_images="padded"`, or convert with `size`.'
+        )
     if images.dtype != torch.uint8 and not images.is_floating_point():
         raise ValueError(f"batch['image']: expected uint8 or floating-point, found {images.dtype}. Convert it first.")
     return images

@@ -223,7 +223,7 @@ class RandomHorizontalFlip(Geometry):
     Args:
         p: probability.
         flip_pairs: pairs of keypoints that change places; empty if none do. Needed if objects have several keypoints,
-            but not in a decode plan, where None means those of the store.
+            but not in a decode plan of a store that has pairs, where None means those of the store.
     """
 
     fixes_size = None
@@ -237,12 +237,16 @@ class RandomHorizontalFlip(Geometry):
 
     @classmethod
     def from_split(cls, split: Split, p: float = 0.5, *, seed: int = 0) -> RandomHorizontalFlip:
-        """With the pairs that the store keeps; raises `OptionError` if the split has no objects."""
+        """With the pairs that the store keeps.
+
+        Raises:
+            OptionError: the split has no objects, or the store keeps no pairs for their several keypoints.
+        """
         field = split.fields.get("objects")
         if not isinstance(field, ObjectsField):
             expected = "expected a field objects"
             raise OptionError(f"split {split.name!r}: {expected}, found none. Use RandomHorizontalFlip(p).")
-        return cls(p, field.flip_pairs, seed=seed)
+        return cls(p, stored_pairs(field, f"split {split.name!r}"), seed=seed)
 
     def make_params(self, keys: Bits, size: Sizes) -> Params:
         """`flip` (B,) bool."""
@@ -445,6 +449,17 @@ def mirror_objects(
         mirrored = torch.stack([width[:, None] - x, y], 2)
         values[FRAME] = torch.where(flipped[..., None], mirrored, values[FRAME])
     return PackedObjects(objects.offsets, values)
+
+
+def stored_pairs(field: ObjectsField, where: str) -> tuple[tuple[int, int], ...]:
+    """The pairs of keypoints that a store keeps; raises `OptionError` if it has none for several keypoints."""
+    if len(field.keypoints) > 1 and not field.flip_pairs:
+        raise OptionError(
+            f"{where}: expected pairs of keypoints that change places in a mirrored image, found none for "
+            f"{len(field.keypoints)} keypoints. Use RandomHorizontalFlip(flip_pairs=[(left, right), ...]), "
+            "`flip_pairs=()` if none change places, or no flip."
+        )
+    return field.flip_pairs
 
 
 def _flipped_order(keypoints: int, flip_pairs: Sequence[tuple[int, int]] | None) -> Tensor:
