@@ -174,7 +174,7 @@ def test_zarr_tensorstore_and_memmap_read_the_same(path: str, stores: Mapping[st
     for split, shards in store.splits.items():
         for i, shard in enumerate(shards):
             for name, expected in shard.arrays.items():
-                place = f"{split}/{i:05d}/{name}"
+                place = f"{split}/{i if shard.number is None else shard.number:05d}/{name}"
                 assert_same(group[place][...], expected)
                 spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{root / place}/"}}
                 assert_same(tensorstore.open(spec, read=True).result().read().result(), expected)

@@ -11,7 +11,19 @@ import sys
 from pathlib import Path
 
 from invalid_stores import Case, cases
-from plain_store import Files, Json, Link, Store, contents, dump_json, manifest, root, sealed, shard_groups
+from plain_store import (
+    Files,
+    Json,
+    Link,
+    Store,
+    contents,
+    dump_json,
+    manifest,
+    root,
+    sealed,
+    shard_folders,
+    shard_groups,
+)
 from valid_stores import add_members, stores
 
 
@@ -46,13 +58,13 @@ def plain(files: Files) -> dict[str, bytes]:
 def described(store: Store) -> Json:
     """What a reader must find in each array of a valid store, by its path."""
     return {
-        f"{name}/{i:05d}/{path}": {
+        f"{folder}/{path}": {
             "dtype": array.dtype.name,
             "shape": list(array.shape),
             "sha256": hashlib.sha256(array.astype(array.dtype.newbyteorder("<")).tobytes()).hexdigest(),
         }
         for name, shards in store.splits.items()
-        for i, shard in enumerate(shards)
+        for folder, shard in shard_folders(store, name, shards)[: len(shards)]
         for path, array in shard.arrays.items()
     }
 

@@ -48,6 +48,7 @@ class Shard:
 
     rows: int
     arrays: Mapping[str, NDArray[Any]]
+    number: int | None = None  #: of its folder, where that is not its place in the list
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Store:
         statistics: of each split, as the manifest has them.
         extra: further members of the manifest; they replace members of the same name.
         top: further files in the root directory, listed in the manifest.
+        replaced: of each split, shards that are in its folder and not in its list.
         zstd_level: what the arrays' metadata says of the compression, in the layout ``zarr``.
         chunk_size: about as many bytes a chunk is to have.
     """
@@ -71,6 +73,7 @@ class Store:
     statistics: Mapping[str, Json] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     top: Mapping[str, bytes] = field(default_factory=dict)
+    replaced: Mapping[str, Mapping[int, Shard]] = field(default_factory=dict)
     zstd_level: int = 3
     chunk_size: int = CHUNK_SIZE
 
@@ -245,16 +248,22 @@ def contents(store: Store) -> dict[str, bytes]:
     files = dict(store.top)
     for name, shards in store.splits.items():
         files[f"{name}/zarr.json"] = group()
-        for i, shard in enumerate(shards):
-            files |= {f"{name}/{i:05d}/{path}": data for path, data in shard_files(shard, store).items()}
+        for folder, shard in shard_folders(store, name, shards):
+            files |= {f"{folder}/{path}": data for path, data in shard_files(shard, store).items()}
     return files
+
+
+def shard_folders(store: Store, split: str, shards: Sequence[Shard]) -> list[tuple[str, Shard]]:
+    """The shards of a split with their folders; those that were replaced come last."""
+    numbered = {i if shard.number is None else shard.number: shard for i, shard in enumerate(shards)}
+    return [(f"{split}/{i:05d}", shard) for i, shard in {**numbered, **store.replaced.get(split, {})}.items()]
 
 
 def shard_groups(store: Store, files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The ``zarr.json`` of each shard of a store whose other files are `files`."""
     groups = {}
     for name, shards in store.splits.items():
-        for path in (f"{name}/{i:05d}/" for i in range(len(shards))):
+        for path in (f"{folder}/" for folder, _ in shard_folders(store, name, shards)):
             own = {p.removeprefix(path): data for p, data in files.items() if p.startswith(path)}
             groups[f"{path}zarr.json"] = shard_group(own)
     return groups
@@ -265,15 +274,18 @@ def manifest(store: Store, files: Mapping[str, bytes]) -> Json:
     splits: Json = {}
     for name, shards in store.splits.items():
         entries = []
-        for i, shard in enumerate(shards):
-            path = f"{name}/{i:05d}/"
+        for folder, shard in shard_folders(store, name, shards)[: len(shards)]:
+            path = f"{folder}/"
             nbytes = sum(len(data) for p, data in files.items() if p.startswith(path))
             digest = hashlib.sha256(files[f"{path}zarr.json"]).hexdigest()
             entries.append(
                 {"rows": shard.rows, "lengths": lengths(shard, store.fields), "nbytes": nbytes, "sha256": digest}
+                | ({} if shard.number is None else {"number": shard.number})
             )
         rows = sum(shard.rows for shard in shards)
         splits[name] = {"rows": rows, "shards": entries, "statistics": dict(store.statistics.get(name, {}))}
+        if name in store.replaced:
+            splits[name]["replaced"] = list(store.replaced[name])
     top = {path: data for path, data in files.items() if path.count("/") < 2}
     return {
         "format_version": "1.0",

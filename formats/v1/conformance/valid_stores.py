@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import math
 import zlib
@@ -42,6 +43,7 @@ def stores() -> dict[str, Store]:
         "gray16": gray16(),
         "detection": detection("memmap"),
         "shards": shards(),
+        "replaced-shard": replaced_shard(),
         "chunks": chunks("memmap"),
         "encoded-jpeg": encoded_jpeg(),
         "encoded-source": encoded_source(),
@@ -177,6 +179,15 @@ def shards() -> Store:
         "key": KEY,
     }
     return Store(fields, splits)
+
+
+def replaced_shard() -> Store:
+    """Three shards, the second of which took the place of another one that is still there; its digest is not listed."""
+    first, before, after, last = (
+        Shard(rows, {"label": np.array([number] * rows)}) for rows, number in ((2, 0), (3, 1), (3, 2), (1, 1))
+    )
+    shards = [first, dataclasses.replace(after, number=3), last]
+    return Store({"label": label("a", "b", "c")}, {"train": shards}, replaced={"train": {1: before}})
 
 
 def chunks(layout: str) -> Store:

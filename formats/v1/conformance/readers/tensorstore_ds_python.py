@@ -18,7 +18,7 @@ def shard_arrays(store: tsds.Store) -> Iterator[tuple[str, Any]]:
         for field in split.fields:
             for path, column in array_columns(field, split[field]).items():
                 for i in range(column.shards):
-                    yield f"{name}/{i:05d}/{path}", column.part(i)[:]
+                    yield f"{store.manifest.shard_path(name, i)}/{path}", column.part(i)[:]
         for field in split.fields:
             check_offsets(split[field])
 
