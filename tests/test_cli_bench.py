@@ -127,7 +127,15 @@ def test_options_are_handed_on(asked: list[Any], tmp_path: Path) -> None:
     arguments = ["--raw", tmp_path, "--split", "val", "--batch-sizes", "7, 9", "--ways", "store,files", "--no-train"]
     run("s.tsds", "--out", tmp_path, *arguments, "--seconds", 3, "--device", "cpu")
     assert asked[1] == BenchOptions()
-    assert asked[2] == BenchOptions(tmp_path, "val", (7, 9), ("store", "files"), False, 3.0, "cpu")
+    assert asked[2] == BenchOptions(
+        raw=tmp_path,
+        split="val",
+        batch_sizes=(7, 9),
+        ways=("store", "files"),
+        train=False,
+        seconds=3.0,
+        device="cpu",
+    )
 
 
 def test_what_was_not_measured_is_said(asked: list[Any], tmp_path: Path) -> None:

@@ -83,7 +83,9 @@ def test_options_reach_the_library(path: Path, monkeypatch: pytest.MonkeyPatch) 
     seen.clear()
     arguments = ["--split", "a", "--model", "base", "--batch-size", 3, "--seconds", 9, "--device", "cpu"]
     tsds("doctor", path, *arguments, "--threads", 4, "--prefetch", 5)
-    assert seen[1] == DiagnoseOptions("a", "base", 3, 9.0, "cpu", 4, 5)
+    assert seen[1] == DiagnoseOptions(
+        split="a", model="base", batch_size=3, seconds=9.0, device="cpu", num_threads=4, prefetch_factor=5
+    )
 
 
 @pytest.mark.parametrize(

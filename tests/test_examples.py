@@ -149,7 +149,8 @@ def test_keypoints_are_learned_though_some_are_absent(example: Example, tmp_path
         objects = {"boxes": box, "labels": np.zeros(1, np.int64), "keypoints": points}
         none = {name: value[:0] for name, value in objects.items()}
         samples.append({"image": image, **(none if row % 12 == 11 else objects)})
-    store_of(tmp_path / "points.tsds", samples, classes=["square"])
+    names = Keypoints(("left", "right"), ((0, 1),))
+    store_of(tmp_path / "points.tsds", samples, classes=["square"], keypoints=names)
     first = example("keypoints.py", tmp_path / "points.tsds", "--epochs", 1)
     line = example("keypoints.py", tmp_path / "points.tsds", "--epochs", 12)
     assert line.endswith("pixels, 120 keypoints after 12 epochs")  # 88 samples with one, 32 of them with a second

@@ -85,6 +85,8 @@ def test_a_file_that_is_missing_or_of_another_kind(tmp_path: Path) -> None:
 
 def test_without_pyyaml_one_line_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(tsds.OptionError, match=r"pip install 'tensorstore-ds\[hub\]', or write the answers as TOML"):
+    with pytest.raises(
+        tsds.OptionError, match=r"pip install '\.\[hub\]' in a clone of tensorstore-ds, or write the answers as TOML"
+    ):
         read(tmp_path, "title: a")
     assert read(tmp_path, 'title = "a"', "card.toml") == {"title": "a"}

@@ -87,6 +87,6 @@ def test_objects_of_any_values(tmp_path: Path) -> None:
 def test_without_pyarrow_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = store_of(tmp_path / "s.tsds", [{"image": np.zeros((4, 4, 1), np.uint8)}])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(tsds.OptionError, match=r"pip install 'tensorstore-ds\[hub\]'"):
+    with pytest.raises(tsds.OptionError, match=r"pip install '\.\[hub\]' in a clone of tensorstore-ds"):
         tsds.card(store.path, huggingface=True)
     assert "README.md" in tsds.card(store.path).files

@@ -316,7 +316,7 @@ def test_damage_is_one_line(tmp_path: Path) -> None:
 def test_without_pyarrow_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "x.parquet", {"image": images("a")})
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(OptionError, match=r"pip install 'tensorstore-ds\[hub\]'"):
+    with pytest.raises(OptionError, match=r"pip install '\.\[hub\]' in a clone of tensorstore-ds"):
         tsds.convert(path, tmp_path / "o.tsds", tsds.ConvertOptions(workers=0))
 
 

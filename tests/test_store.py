@@ -1,5 +1,6 @@
 """Stores answer as NumPy would, in both layouts, from one shard or many."""
 
+import mmap
 import os
 import pickle
 import shutil
@@ -154,7 +155,7 @@ def test_the_whole_column_is_a_read_only_view_of_the_map(store):
     base = array
     while isinstance(base.base, np.ndarray):
         base = base.base
-    assert isinstance(base, np.memmap)
+    assert isinstance(base.base, mmap.mmap)
     assert np.shares_memory(array, np.asarray(store["train"]["image"]))
     assert not array.flags.writeable
 

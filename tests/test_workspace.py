@@ -312,7 +312,7 @@ def test_any_option_that_changes_is_refused_or_changes_no_byte(folders, out, tmp
 
 
 def test_every_option_is_tried():
-    others = {"images", "keypoints", "via", "objects", "margin", "min_side"}
+    others = {"images", "keypoints", "key_prefix", "label_from", "via", "objects", "margin", "min_side"}
     assert set(ConvertOptions.__dataclass_fields__) == {*OTHER, *others}
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 import tensorstore_ds
-from tensorstore_ds import ConvertOptions, GrowthSummary
+from tensorstore_ds import ConvertOptions
 from tsds_cli import text
 from tsds_cli.editing import made
 from tsds_cli.options import READERS, F, option_of
+
+if TYPE_CHECKING:
+    from tensorstore_ds import GrowthSummary
 
 _NAMED = 3  # keys that are printed; --json prints all
 

@@ -163,15 +163,15 @@ def check_pixels(key: str, shape: tuple[int, ...], options: ImageOptions) -> Non
 
 def with_path(error: SourceError, key: str, image: Any) -> SourceError:
     """The same error anew, with the path of the sample's image if its key does not say it."""
-    path = str(image) if isinstance(image, str | Path) else ""
-    if path and error.reason == "unreadable-file" and not os.path.lexists(path) and archive_of(path) is None:
-        problems = [replace(problem, message=f"there is no file {path}.") for problem in error.problems]
-        return SourceError(problems, "If the images are in another folder, name it with `images`.")
-    if not path or path.endswith(key):
-        return SourceError(error.problems, error.advice)
+    path, advice = str(image) if isinstance(image, str | Path) else "", error.advice
+    is_missing = error.reason == "unreadable-file" and not os.path.lexists(path) and archive_of(path) is None
+    if not path or (path.endswith(key) and not is_missing):
+        return SourceError(error.problems, advice)
+    if is_missing:
+        advice = "If the images are in another folder, name it with `images`."
     shown = path if len(path) <= _SHOWN else f"...{path[-_SHOWN:]}"
     problems = [replace(problem, message=f"{shown}: {problem.message}") for problem in error.problems]
-    return SourceError(problems, error.advice)
+    return SourceError(problems, advice)
 
 
 def fitted_objects(

@@ -23,6 +23,7 @@ from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, Object
 from tensorstore_ds.format.kinds.base import ArrayField, of_kind
 from tensorstore_ds.options import meant
 from tensorstore_ds.reading.store import Store
+from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.regular_files import tidied
 
 PathLike = str | os.PathLike[str]
@@ -222,7 +223,9 @@ def merge_stores(stores: Sequence[PathLike], out: PathLike, *, progress: OnProgr
     notify = progress or in_notebook()
     if len(stores) < 2:
         raise OptionError(f"expected two stores or more to merge, found {len(stores)}.")
-    opened, target = [opened_for_editing(store, notify) for store in stores], tidied(out)
+    target = tidied(out)
+    check_outside_stores(target)
+    opened = [opened_for_editing(store, notify) for store in stores]
     joined = joined_stores(opened)
     repeated = _repeated(opened, joined)
     notes = (*joined.notes, *_note_of_repeated(repeated))

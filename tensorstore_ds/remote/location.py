@@ -21,7 +21,6 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from tensorstore_ds import words
 from tensorstore_ds.errors import OptionError, RemoteError, StoreExistsError
-from tensorstore_ds.remote.signed_web import SignedWeb
 
 #: What a URL may begin with.
 SCHEMES = ("s3", "gs", "az", "https", "http", "hf", "file")
@@ -94,6 +93,8 @@ class Location:
     def find(self, name: str) -> Found | None:
         """Size and version of a file; None if it is not there. Raises `RemoteError`."""
         import obstore
+
+        from tensorstore_ds.remote.signed_web import SignedWeb
 
         try:
             store = self._store
@@ -313,6 +314,8 @@ class _Parts:
 
 
 def _get(store: Any, name: str, **options: Any) -> Any:
+    from tensorstore_ds.remote.signed_web import SignedWeb  # its urllib.request takes time to import
+
     if isinstance(store, SignedWeb):
         return store.get(name, options)
     import obstore
@@ -365,6 +368,8 @@ def _open_web(url: str, headers: Mapping[str, str], timeout: str) -> Any:
     from obstore import store
 
     if urlsplit(url).query:
+        from tensorstore_ds.remote.signed_web import SignedWeb
+
         return SignedWeb(url, headers, (_seconds(WAIT["read_timeout"]), _seconds(timeout)), RETRY["max_retries"])
     options: Any = {**WAIT, "timeout": timeout, "allow_http": urlsplit(url).scheme.lower() == "http"}
     if headers:

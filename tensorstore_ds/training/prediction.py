@@ -65,6 +65,11 @@ def predict(
     """
     place_of = device_of(device)
     model, card = load_model(checkpoint, device=place_of)
+    if max(card.mean) > 1:
+        raise TrainingError(
+            f"{os.fspath(checkpoint)}: expected a mean of at most 1, of values that are divided by 255, found "
+            f"{max(card.mean):g}. Use a checkpoint of a run on 8-bit images."
+        )
     prepare = Compose([Resize(card.vit.image_size), Normalize(card.mean, card.std)])
     paths = [user_path(path) for path in images]
     for first in range(0, len(paths), BATCH):
