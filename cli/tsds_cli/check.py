@@ -45,6 +45,9 @@ def check(store: str | Path, options: CheckOptions, picture: Path | None, out: P
     """
     if picture is not None and picture.suffix.lower() != ".png":
         raise Failure(f"{picture}: expected a name that ends in .png, because the picture is a PNG file.")
+    for each in (out, picture):
+        if each is not None:
+            tensorstore_ds.check_outside_stores(each)  # before every image is read
     try:
         with ProgressBar() as bar:
             found = tensorstore_ds.check_store(store, options, progress=bar.update)

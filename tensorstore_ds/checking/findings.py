@@ -6,9 +6,11 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tensorstore_ds.durable import replacing
+from tensorstore_ds.reading.store_files import check_outside_stores
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,12 @@ class CheckFindings:
         return {**asdict(self), "unreadable": unreadable, "clean": self.is_clean}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write them as a JSON file, which ``tsds filter --without`` takes; raises `OutputError`."""
+        """Write them as a JSON file, which ``tsds filter --without`` takes.
+
+        Raises:
+            OptionError: it would lie inside a store.
+            OutputError: it cannot be written.
+        """
+        check_outside_stores(Path(path))
         with replacing(path) as file:
             file.write(json.dumps(self.dump(), indent=2).encode())
