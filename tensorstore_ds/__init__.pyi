@@ -2,6 +2,7 @@
 
 from .checking.check import check_store as check_store
 from .checking.findings import (
+    AbsentKeypoints as AbsentKeypoints,
     CheckedSample as CheckedSample,
     CheckFindings as CheckFindings,
     Copies as Copies,
