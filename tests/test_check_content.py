@@ -154,7 +154,9 @@ def test_boxes_and_classes(tmp_path: Path) -> None:
 def test_absent_keypoints(tmp_path: Path) -> None:
     """As `nan` in the file and in what was written: objects without any keypoint do not count."""
     names, rng = ("eye", "nose", "left ear", "right ear"), np.random.default_rng(4)
-    samples, expected, objects = [], [], 0
+    samples: list[list[Any]] = []
+    expected: list[tuple[int, int, tuple[str, ...]]] = []
+    objects = 0
     with tsds.Writer(tmp_path / "s.tsds", keypoints=tsds.Keypoints(names)) as writer:
         for row in range(30):
             points = rng.uniform(1, 9, (row % 4, 4, 2)).round().astype(np.float32)

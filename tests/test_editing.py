@@ -590,7 +590,9 @@ def test_crops_of_an_image_stay_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize("channels", [(3, 3), (1, 3), (3, 1), (1, 1)])
 def test_moments_of_files_are_pooled(tmp_path: Path, channels: tuple[int, int]) -> None:
     """Each split counts as often as it has rows: as the mean and the standard deviation of all their pixels."""
-    rng, pieces, pixels = np.random.default_rng(3), [], []
+    rng = np.random.default_rng(3)
+    pieces: list[Piece] = []
+    pixels: list[Any] = []
     for number, (count, depth, low) in enumerate(zip((5, 2), channels, (0, 120), strict=True)):
         images = rng.integers(low, low + 100 + 30 * number, (count, 9, 8, depth), np.uint8)
         store = store_of(tmp_path / f"{number}.tsds", [{"image": image} for image in images])
