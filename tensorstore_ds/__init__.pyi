@@ -2,6 +2,7 @@
 
 from .checking.check import check_store as check_store
 from .checking.findings import (
+    AbsentKeypoints as AbsentKeypoints,
     CheckedSample as CheckedSample,
     CheckFindings as CheckFindings,
     Copies as Copies,
@@ -113,6 +114,7 @@ from .reading.mirror_cache import (
     clear_cache as clear_cache,
 )
 from .reading.store import Split as Split, Store as Store, open as open
+from .reading.store_files import check_outside_stores as check_outside_stores
 from .reading.verification import verify as verify
 from .sharing.pack import pack as pack, unpack as unpack
 from .sharing.pull import pull as pull

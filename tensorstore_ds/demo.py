@@ -22,6 +22,7 @@ from tensorstore_ds.errors import OptionError, TsdsError
 from tensorstore_ds.exporting.export import export
 from tensorstore_ds.pictures.contact_sheet import preview
 from tensorstore_ds.reading.store import open as open_store
+from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.reading.verification import verify
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def _show(out: Path, name: str, write: Callable[[Path], str], options: ConvertOp
 
 def _clear(out: Path) -> None:
     """Make `out`, or remove what an earlier demo left there."""
+    check_outside_stores(out / _MARKER)
     if out.exists() and not (out / _MARKER).is_file() and not (out.is_dir() and not any(out.iterdir())):
         found = "expected a new or empty folder, or that of an earlier demo, found something else."
         raise OptionError(f"{out}: {found} Choose another `out`.")

@@ -151,6 +151,45 @@ def test_boxes_and_classes(tmp_path: Path) -> None:
     assert (few.field, few.name, few.split, few.count) == ("objects", "dog", "train", 2)
 
 
+def test_absent_keypoints(tmp_path: Path) -> None:
+    """As `nan` in the file and in what was written: objects without any keypoint do not count."""
+    names, rng = ("eye", "nose", "left ear", "right ear"), np.random.default_rng(4)
+    samples: list[list[Any]] = []
+    expected: list[tuple[int, int, tuple[str, ...]]] = []
+    objects = 0
+    with tsds.Writer(tmp_path / "s.tsds", keypoints=tsds.Keypoints(names)) as writer:
+        for row in range(30):
+            points = rng.uniform(1, 9, (row % 4, 4, 2)).round().astype(np.float32)
+            points[rng.random((row % 4, 4)) < 0.3] = np.nan
+            if row == 7:
+                points[0] = np.nan
+            writer.append("train", image=np.asarray(photo(row, (12, 16))), keypoints=points)
+            samples.append(points.tolist())
+    for row, sample in enumerate(samples):
+        for number, places in enumerate(sample):
+            lost = tuple(name for name, (x, _) in zip(names, places, strict=True) if x != x)
+            objects += len(lost) < 4
+            expected += [(row, number, lost)] if 0 < len(lost) < 4 else []
+    assert expected and objects < sum(map(len, samples))
+    counts = {name: [sum(name in lost for *_, lost in expected), objects] for name in names}
+    found = tsds.check_store(tmp_path / "s.tsds", tsds.CheckOptions(near=False))
+    assert [(each.sample.row, each.object, each.names) for each in found.keypoints] == expected
+    assert not found.is_clean and found.drop == {}
+    done = command("check", tmp_path / "s.tsds", "--no-near", "--json")
+    assert [each["names"] for each in json.loads(done.stdout)["keypoints"]] == [list(lost) for *_, lost in expected]
+    assert done.exit_code == 1
+    shown = command("check", tmp_path / "s.tsds", "--no-near").stdout
+    assert f"objects without some of their keypoints: {len(expected)}\n" in shown
+    assert f"object {expected[0][1] + 1} lacks {', '.join(expected[0][2])}\n" in shown
+    left = command("check", tmp_path / "s.tsds", "--no-near", "--no-absent-keypoints")
+    assert (left.exit_code, left.output) == (0, "OK: 30 samples\n")
+    stats = json.loads(command("stats", tmp_path / "s.tsds", "--json").stdout)["train"]
+    assert stats["absent_keypoints"] == {"objects": counts}
+    shown = command("stats", tmp_path / "s.tsds").stdout
+    for name, (lost_in, count) in counts.items():
+        assert f"{name}: absent in {lost_in} of {count}\n" in shown
+
+
 def test_a_class_that_a_split_lacks(tmp_path: Path) -> None:
     root = folders(tmp_path / "s", train_cat_a=photo(1), train_dog_b=photo(2), test_cat_c=photo(3))
     found = checked(root, tmp_path / "s.tsds", min_class=1)

@@ -19,7 +19,7 @@ import tensorstore_ds as tsds
 from small_stores import VALID, tsds as command
 from stores import store_of
 from tensorstore_ds.editing.expression import Condition
-from tensorstore_ds.editing.rows import rows_of, runs_of
+from tensorstore_ds.editing.rows import Piece, pooled_channels, rows_of, runs_of
 
 CLASSES = ("cat", "dog", "bird")
 NBYTES, LAYOUTS = st.integers(2500, 9000), st.sampled_from(["memmap", "zarr"])
@@ -585,3 +585,25 @@ def test_crops_of_an_image_stay_together(tmp_path: Path) -> None:
     assert not images["train"] & images["val"]
     assert sum(map(len, images.values())) == 12
     assert all(len(found) == 5 * len(images[name]) for name, found in keys.items())
+
+
+@pytest.mark.parametrize("channels", [(3, 3), (1, 3), (3, 1), (1, 1)])
+def test_moments_of_files_are_pooled(tmp_path: Path, channels: tuple[int, int]) -> None:
+    """Each split counts as often as it has rows: as the mean and the standard deviation of all their pixels."""
+    rng = np.random.default_rng(3)
+    pieces: list[Piece] = []
+    pixels: list[Any] = []
+    for number, (count, depth, low) in enumerate(zip((5, 2), channels, (0, 120), strict=True)):
+        images = rng.integers(low, low + 100 + 30 * number, (count, 9, 8, depth), np.uint8)
+        store = store_of(tmp_path / f"{number}.tsds", [{"image": image} for image in images])
+        repeated = number + 1
+        pieces.append(Piece(store, "train", np.tile(np.arange(count), repeated)))
+        pixels.append(np.repeat(np.tile(images, (repeated, 1, 1, 1)), max(channels) // depth, axis=3))
+    found = pooled_channels(pieces)
+    values = np.concatenate(pixels).reshape(-1, max(channels)) / 255
+    assert found is not None
+    scale = found["scale"] / 255
+    np.testing.assert_allclose(np.array(found["mean"]) * scale, values.mean(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(np.array(found["std"]) * scale, values.std(axis=0), rtol=1e-9)
+    assert pooled_channels([]) is None
+    assert pooled_channels([Piece(pieces[0].store, "train", np.arange(0))]) is None

@@ -141,3 +141,21 @@ def test_the_last_block_of_a_frame_may_be_empty() -> None:
     decompress_chunk(frame, out)
     assert out.tobytes() == b"xxxxx"
     assert frame_problem(frame[:-1], 5) is not None
+
+
+def test_a_row_fetches_no_more_than_its_own(tmp_path: Path) -> None:
+    values = np.arange(10, dtype=np.uint8)
+    (tmp_path / "raw").write_bytes(values.tobytes())
+    geometry = ArrayGeometry(ArraySpec("uint8"), 10, "zarr", chunk_size=4)
+    compress_array(tmp_path / "raw", tmp_path / "0", geometry)
+    fetched: list[tuple[list[int], list[int]]] = []
+
+    class Fetches:
+        def fetch_rows(self, starts: Any, stops: Any) -> None:
+            fetched.append((starts.tolist(), stops.tolist()))
+
+    found = ZarrPart("0", geometry, lambda: (tmp_path / "0").open("rb"), Fetches())
+    assert found[9] == 9
+    assert fetched == [([9], [10])]
+    assert found[3:7].tolist() == [3, 4, 5, 6]
+    assert fetched[1:] == [([3], [7])]

@@ -41,6 +41,7 @@ def bench(store: str | Path, options: BenchOptions, out: Path | None, as_json: b
     import tensorstore_ds as tsds
 
     folder = out or Path(f"{Path(words.place(store)).name}.bench")
+    tsds.check_outside_stores(folder / "bench.json")
     folder.mkdir(parents=True, exist_ok=True)  # before anything is measured that could not be written
     with ProgressBar() as bar:
         comparison = tsds.bench(

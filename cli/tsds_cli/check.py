@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -34,8 +35,8 @@ def check(store: str | Path, options: CheckOptions, picture: Path | None, out: P
 
     Finds images that are copies of each other, equal ones and such as were resized, encoded again or made brighter,
     within a split and between splits; labels of copies that disagree; images of one color, and such as cannot be
-    decoded; boxes of sizes that are not plausible; and classes with few samples. The exit status is 1 if something was
-    found. What --out writes, tsds filter --without takes.
+    decoded; boxes of sizes that are not plausible; objects that lack some of their keypoints; and classes with few
+    samples. The exit status is 1 if something was found. What --out writes, tsds filter --without takes.
 
     \b
     Examples:
@@ -45,6 +46,9 @@ def check(store: str | Path, options: CheckOptions, picture: Path | None, out: P
     """
     if picture is not None and picture.suffix.lower() != ".png":
         raise Failure(f"{picture}: expected a name that ends in .png, because the picture is a PNG file.")
+    for each in (out, picture):
+        if each is not None:
+            tensorstore_ds.check_outside_stores(each)  # before every image is read
     try:
         with ProgressBar() as bar:
             found = tensorstore_ds.check_store(store, options, progress=bar.update)
@@ -89,6 +93,10 @@ def _show(found: CheckFindings, out: Path | None) -> None:
                 for each in found.boxes
             ],
         ),
+        (
+            "objects without some of their keypoints",
+            [f"{e.sample.place}: object {e.object + 1} lacks {_listed(e.names)}" for e in found.keypoints],
+        ),
         ("classes with few samples", [f"{e.name}: {e.count:,} in {e.split} ({e.field})" for e in found.classes]),
     ):
         if lines:
@@ -105,6 +113,10 @@ def _show(found: CheckFindings, out: Path | None) -> None:
         left = f"{dropped:,} of {text.count(found.samples, 'sample')}"
         findings = "FILE of --out" if out is None else shlex.quote(str(out))
         text.echo(f"to leave out {left}: {text.program()} filter STORE OUT --without {findings}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
 
 
 def _more(count: int) -> None:

@@ -41,6 +41,7 @@ def preview(
         raise Failure(
             f"{out}: expected a name that ends in .png, because the picture is a PNG file. Choose another name."
         )
+    tsds.check_outside_stores(out)
     opened = tsds.open(store)
     filled = sorted((name for name in opened if len(opened[name])), key=lambda name: name != "train")
     if split is None and not filled:

@@ -45,7 +45,7 @@ def stats(store: str | Path, split: str | None, every: bool, as_json: bool) -> N
     opened = open_store(store)
     splits = list(map(opened.__getitem__, opened)) if split is None else [split_of(opened, split)]
     if as_json:
-        text.echo_json({each.name: {"rows": len(each), **each.statistics} for each in splits})
+        text.echo_json({each.name: {"rows": len(each), **each.statistics, **_absent(each)} for each in splits})
         return
     for i, each in enumerate(splits):
         if i:
@@ -62,7 +62,7 @@ def split_of(store: Store, name: str) -> Split:
 
 def _show(split: Split, *, every: bool) -> None:
     text.echo(text.Styled(split.name, bold=True), f"  {text.count(len(split), 'sample')}")
-    text.echo_table([*_channels(split), *_objects(split), *_sizes(split)])
+    text.echo_table([*_channels(split), *_objects(split), *_keypoints(split), *_sizes(split)])
     for name, counts in split.class_counts.items():
         _show_classes(name, split.fields[name].kind, counts, every=every)
         ignored = _ignored(split, name)
@@ -108,6 +108,18 @@ def _objects(split: Split) -> Iterator[tuple[str, str]]:
     if found is not None:
         spread = f"{found['min']:,} to {found['max']:,} per image, {found['mean']:.2f} on average"
         yield "objects", f"{found['total']:,}: {spread}"
+
+
+def _keypoints(split: Split) -> Iterator[tuple[str, str]]:
+    for found in split.absent_keypoints.values():
+        most_first = sorted(found.items(), key=lambda item: -item[1][0])
+        for i, (name, (absent, objects)) in enumerate(each for each in most_first if each[1][0]):
+            yield "" if i else "keypoints", f"{name}: absent in {absent:,} of {objects:,}"
+
+
+def _absent(split: Split) -> dict[str, Any]:
+    found = split.absent_keypoints
+    return {"absent_keypoints": found} if found else {}
 
 
 def _sizes(split: Split) -> Iterator[tuple[str, str]]:

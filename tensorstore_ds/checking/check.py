@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.checking.findings import CheckedSample, CheckFindings, Copies, FewSamples, OddBox
+from tensorstore_ds.checking.findings import AbsentKeypoints, CheckedSample, CheckFindings, Copies, FewSamples, OddBox
 from tensorstore_ds.checking.hashes import SIDE, correlations, perceptual_hashes
 from tensorstore_ds.checking.looks import look
 from tensorstore_ds.checking.options import CheckOptions
@@ -79,6 +79,7 @@ def check_store(
         tuple(_few_samples(opened, options.min_class)),
         tuple(notes),
         {name: rows for name, rows in drop.items() if rows},
+        tuple(each for name in opened for each in _absent_keypoints(opened[name])) if options.absent_keypoints else (),
     )
 
 
@@ -229,6 +230,20 @@ def _odd_boxes(split: Split, options: CheckOptions) -> Iterator[OddBox]:
                 why = next(name for name, found in checks.items() if found[i])
                 x1, y1, x2, y2 = some[i].tolist()
                 yield OddBox(_sample(split, row), start + i - int(table.offsets[row]), (x1, y1, x2, y2), why)
+
+
+def _absent_keypoints(split: Split) -> Iterator[AbsentKeypoints]:
+    for name, field in of_kind(split.fields, ObjectsField).items():
+        if "keypoints" not in field.values:
+            continue
+        table = split.table(name)
+        keypoints, offsets = table["keypoints"], table.offsets
+        for start in range(0, len(keypoints), _BLOCK):
+            absent = np.isnan(keypoints[start : start + _BLOCK]).any(axis=2)
+            for i in np.flatnonzero(absent.any(axis=1) & ~absent.all(axis=1)).tolist():
+                row = int(np.searchsorted(offsets, start + i, "right")) - 1
+                names = tuple(field.keypoints[k] for k in np.flatnonzero(absent[i]).tolist())
+                yield AbsentKeypoints(_sample(split, row), start + i - int(offsets[row]), names)
 
 
 def _areas(split: Split, rows: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -6,9 +6,11 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tensorstore_ds.durable import replacing
+from tensorstore_ds.reading.store_files import check_outside_stores
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,20 @@ class OddBox:
 
 
 @dataclass(frozen=True)
+class AbsentKeypoints:
+    """An object that has some of its keypoints, but not all.
+
+    Attributes:
+        object: its number in the sample.
+        names: of the keypoints that are absent.
+    """
+
+    sample: CheckedSample
+    object: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class FewSamples:
     """A class with few samples, or objects, in a split."""
 
@@ -86,6 +102,7 @@ class CheckFindings:
         unreadable: images that cannot be decoded, each with the reason.
         boxes: objects whose boxes are not plausible.
         classes: classes with few samples.
+        keypoints: objects that lack some of their keypoints.
         notes: what the user should know of how it was looked for.
         drop: rows of each split to be left out, so that of copies one stays, and no image is constant or unreadable.
             Of copies in several splits that in the split other than ``train`` stays.
@@ -99,11 +116,13 @@ class CheckFindings:
     classes: tuple[FewSamples, ...] = ()
     notes: tuple[str, ...] = ()
     drop: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    keypoints: tuple[AbsentKeypoints, ...] = ()
 
     @property
     def is_clean(self) -> bool:
         """Whether nothing was found."""
-        return not (self.copies or self.constant or self.unreadable or self.boxes or self.classes)
+        found = self.copies or self.constant or self.unreadable or self.boxes or self.classes or self.keypoints
+        return not found
 
     @property
     def leaks(self) -> tuple[Copies, ...]:
@@ -116,6 +135,12 @@ class CheckFindings:
         return {**asdict(self), "unreadable": unreadable, "clean": self.is_clean}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write them as a JSON file, which ``tsds filter --without`` takes; raises `OutputError`."""
+        """Write them as a JSON file, which ``tsds filter --without`` takes.
+
+        Raises:
+            OptionError: it would lie inside a store.
+            OutputError: it cannot be written.
+        """
+        check_outside_stores(Path(path))
         with replacing(path) as file:
             file.write(json.dumps(self.dump(), indent=2).encode())

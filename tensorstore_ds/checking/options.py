@@ -39,5 +39,7 @@ class CheckOptions:
         "Name objects whose box is so many times as long as it is wide.", default=20.0, at_least=1, at_most=1e6
     )
 
+    absent_keypoints: bool = option("Name objects that have some of their keypoints, but not all.", default=True)
+
     def __post_init__(self) -> None:
         check(self)

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, Problem
-from tensorstore_ds.format.kinds import EncodedImageField, RawImageField
+from tensorstore_ds.format.kinds import EncodedImageField, ObjectsField, RawImageField
 from tensorstore_ds.format.kinds.base import Field, TableField, of_kind
 from tensorstore_ds.format.manifest import File, Manifest
 from tensorstore_ds.format.schema import Layout
-from tensorstore_ds.format.statistics import channel_moments, class_counts
+from tensorstore_ds.format.statistics import Statistics, channel_moments, class_counts
 from tensorstore_ds.reading.checks import check_data_files, check_metadata, check_root_files, check_shard
 from tensorstore_ds.reading.columns import Column, Part, RaggedColumn
 from tensorstore_ds.reading.mapping import map_array
@@ -35,6 +35,8 @@ from tensorstore_ds.reading.store_files import Origin, StoreFiles, size_of, star
 from tensorstore_ds.reading.zarr_part import ZarrPart
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.remote.location import is_url
+
+_KEYPOINT_ROWS = 8192  # objects whose keypoints are counted at a time
 
 
 def open(
@@ -329,6 +331,25 @@ class Split:
         """How many samples have no label, by field of labels, for those of `class_counts`; nothing is read."""
         counts = {name: found for name, found in self.class_counts.items() if self.fields[name].kind == "label"}
         return {name: max(0, len(self) - sum(found.values())) for name, found in counts.items()}
+
+    @property
+    def absent_keypoints(self) -> dict[str, dict[str, tuple[int, int]]]:
+        """In how many objects each keypoint is absent, and of how many, by field and keypoint name.
+
+        Objects without any keypoint do not count. All keypoints are read. A field without keypoints is left out.
+
+        >>> store["train"].absent_keypoints["objects"]["nose"]                                # doctest: +SKIP
+        (1, 18)
+        """
+        found: dict[str, dict[str, tuple[int, int]]] = {}
+        for name, field in of_kind(self.fields, ObjectsField).items():
+            if "keypoints" in field.values:
+                keypoints, statistics = self.table(name)["keypoints"], Statistics()
+                for start in range(0, len(keypoints), _KEYPOINT_ROWS):
+                    statistics.add_keypoints(keypoints[start : start + _KEYPOINT_ROWS])
+                objects, *absent = statistics.sums.get("keypoints", [0] * (len(field.keypoints) + 1))
+                found[name] = {each: (n, objects) for each, n in zip(field.keypoints, absent, strict=True)}
+        return found
 
     def __repr__(self) -> str:
         return f"<Split {self.name!r}, {len(self)} rows of {', '.join(self.fields)}>"

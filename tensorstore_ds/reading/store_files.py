@@ -211,7 +211,10 @@ def open_file(root: Path, name: str) -> IO[bytes]:
 
 
 def check_outside_stores(path: Path) -> None:
-    """Raise `OptionError` where a new file or folder would lie inside a store, which would be damaged by it."""
+    """Raise `OptionError` where a new file or folder would lie inside a store, which would be damaged by it.
+
+    >>> tsds.check_outside_stores(Path("runs/sheet.png"))                                      # doctest: +SKIP
+    """
     if store := _store_around(path):
         message = f"this lies inside the store {store}, to which no file may be added. Choose a place outside of it."
         raise OptionError(f"{path}: {message}")

@@ -18,6 +18,7 @@ from tensorstore_ds.durable import partial_of
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
 from tensorstore_ds.imaging.placement import FITS, Fit
 from tensorstore_ds.reading.store import Store
+from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.training import checkpoint
 from tensorstore_ds.training.augmentation import normalize, train_plan, train_transform
 from tensorstore_ds.training.batch_fit import batch_size_of, is_out_of_memory
@@ -68,6 +69,7 @@ class Run:
         self.store, self.ranks, self.out = store, ranks, out
         if out.exists() and not out.is_dir():
             raise OptionError(f"{out}: expected a folder, found a file. Choose another `out`.")
+        check_outside_stores(out / "last.pt")
         self.last = out / "last.pt"  # the state after the last step before it was written, to go on with
         self.best = out / "best.pt"  # the model of the best epoch
         self.resumed = self.last.exists()
