@@ -159,6 +159,20 @@ def test_single_samples_and_batches_agree(detected: Path) -> None:
             torch.testing.assert_close(torch.as_tensor(its_target[name]), torch.as_tensor(value), equal_nan=True)
 
 
+def test_boxes_without_labels_get_one_name_for_all(tmp_path: Path) -> None:
+    """The message of a store of boxes alone has advice, which works."""
+    Image.new("RGB", (20, 20)).save(tmp_path / "0.png")
+    box = "<box top='1' left='2' width='9' height='8'/>"
+    source = tmp_path / "faces.xml"
+    source.write_text(f"<dataset><images><image file='0.png'>{box}</image></images></dataset>")
+    tsds.convert(source, tmp_path / "boxes.tsds", tsds.ConvertOptions(workers=0))
+    with pytest.raises(tsds.OptionError, match=r"objects has boxes: convert with `classes`, .* --classes face`, which"):
+        tsds.StoreDataset(tmp_path / "boxes.tsds", return_as="torchvision")
+    tsds.convert(source, tmp_path / "faces.tsds", tsds.ConvertOptions(workers=0, classes=("face",)))
+    dataset = tsds.StoreDataset(tmp_path / "faces.tsds", return_as="torchvision")
+    assert (dataset.classes, dataset[0][1]["labels"].tolist()) == (("face",), [1])
+
+
 @pytest.mark.parametrize("arguments", [{"fields": ["image"]}, {"fields": ["objects"]}])
 def test_what_has_no_boxes_is_refused(detected: Path, classified: Path, arguments: dict[str, Any]) -> None:
     for path in (detected, classified):

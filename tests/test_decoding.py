@@ -1,7 +1,9 @@
 """Decode plans give the pixels of decoding everything and using torchvision; objects and masks follow."""
 
+import dataclasses
 import io
 import itertools
+import shutil
 
 import numpy as np
 import pytest
@@ -471,6 +473,37 @@ def test_16_bits_and_floats_are_placed_too(tmp_path):
         )
         assert got.dtype == (torch.uint16 if dtype == np.uint16 else torch.float32)
         torch.testing.assert_close(got.float(), want.round() if dtype == np.uint16 else want, atol=1e-3, rtol=1e-5)
+
+
+def to_8_bits(sample):
+    image = sample["image"]
+    return {**sample, "image": (image.to(torch.int32) >> 8).to(torch.uint8) if image.dtype == torch.uint16 else image}
+
+
+def test_16_bits_among_8_are_not_damaged(tmp_path):
+    """The message names the file, ``replace`` does not hide it, and both pieces of its advice work."""
+    rng, both = np.random.default_rng(0), tmp_path / "both"
+    both.mkdir()
+    for name, dtype, count in (("low", np.uint8, 3), ("high", np.uint16, 2)):
+        (tmp_path / name).mkdir()
+        for i in range(count):
+            Image.fromarray(rng.integers(0, 256, (20, 30 + i)).astype(dtype)).save(tmp_path / name / f"{name}{i}.png")
+            shutil.copy(tmp_path / name / f"{name}{i}.png", both)
+        options = tsds.ConvertOptions(workers=0, encoding="source")
+        tsds.convert(tmp_path / name, tmp_path / f"{name}.tsds", options)
+    tsds.merge_stores([tmp_path / "low.tsds", tmp_path / "high.tsds"], tmp_path / "m.tsds")
+
+    def batch(store, **options):
+        dataset = tsds.StoreDataset(tmp_path / store, decode=tsds.Resize((16, 16)), **options)
+        return next(iter(tsds.DataLoader(dataset, 5)))
+
+    for on_error in ("raise", "replace"):
+        with pytest.raises(SourceError, match=r"^high0.png: expected 1 x uint8 .*, found 1 x uint16\. ") as caught:
+            batch("m.tsds", on_error=on_error)
+        assert not isinstance(caught.value, decoding.DamagedImageError)
+    assert tuple(batch("m.tsds", transform=to_8_bits)["image"].shape) == (5, 1, 16, 16)
+    tsds.convert(both, tmp_path / "again.tsds", dataclasses.replace(options, on_error="skip"))
+    assert tuple(batch("again.tsds")["image"].shape) == (3, 1, 16, 16)
 
 
 def test_placements_of_nothing_and_of_all():

@@ -300,6 +300,27 @@ def test_arguments_that_are_refused_when_the_loader_is_made(
         tsds.DataLoader(tsds.StoreDataset(labelled), **arguments)
 
 
+class OfOneArgument(torch.nn.Module):
+    def forward(self, batch: Any) -> Any:
+        return batch
+
+
+@pytest.mark.parametrize("wrong", [lambda batch: batch, lambda batch, rows, *, epoch: batch, OfOneArgument(), same])
+def test_batch_transforms_that_do_not_take_rows_and_epoch(labelled: Path, wrong: Any) -> None:
+    expected = (
+        r"^`batch_transform`: expected a function that is called as batch_transform\(batch, rows, epoch\), found "
+    )
+    with pytest.raises(tsds.OptionError, match=expected):
+        tsds.DataLoader(tsds.StoreDataset(labelled), 4, batch_transform=wrong)
+
+
+@pytest.mark.parametrize(
+    "right", [lambda batch, rows, epoch: epoch, lambda batch, *draw: draw[1], lambda b, r=None, e=7, more=1: e]
+)
+def test_batch_transforms_that_take_rows_and_epoch(labelled: Path, right: Any) -> None:
+    assert list(tsds.DataLoader(tsds.StoreDataset(labelled), ROWS, batch_transform=right)) == [0]
+
+
 def test_batch_transforms_are_for_stores(labelled: Path) -> None:
     subset = data.Subset(tsds.StoreDataset(labelled), [1, 2])
     with pytest.raises(tsds.OptionError, match="expected a StoreDataset, whose rows it draws by, found a Subset"):

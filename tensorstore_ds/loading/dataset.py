@@ -505,6 +505,8 @@ class StoreDataset(Dataset[Sample]):
         if "image" not in self.fields or not objects or not {"boxes", "labels"} <= set(objects[0].values):
             named = [name for name in self.fields if isinstance(self.split.fields[name], ObjectsField)]
             found = ", ".join(self.fields) + (f"; {named[0]} has {', '.join(objects[0].values)}" if named else "")
+            if objects and "boxes" in objects[0].values and "labels" not in objects[0].values:
+                found += ": convert with `classes`, such as `tsds convert ... --classes face`, which names them all"
             raise refusal("return_as=torchvision", "images and objects with boxes and labels", found)
 
     def _check_outlines(self) -> None:

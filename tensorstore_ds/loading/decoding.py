@@ -210,7 +210,9 @@ class ImageReader:
         """Images of some rows, as they are placed; on one canvas size if they are stacked.
 
         Raises:
-            DamagedImageError: an image cannot be decoded, or is of another dtype than those that it is stacked with.
+            DamagedImageError: an image cannot be decoded.
+            SourceError: an image has a different dtype than those that it is stacked with. It is not damaged, so that
+                ``on_error="replace"`` does not replace it.
         """
         windows, sizes = windows_of(placements, self.shapes[rows, :2]), placements.size.tolist()
         tensor: torch.Tensor | None = None
@@ -235,9 +237,12 @@ class ImageReader:
                 canvas = stacked[i]
                 if pixels.array.dtype != canvas.dtype or pixels.array.shape[2] != canvas.shape[2]:
                     expected, found = (f"{a.shape[2]} x {a.dtype}" for a in (canvas, pixels.array))
-                    problem = Problem("", "shapes-differ", f"expected {expected}, as others have it, found {found}.")
-                    differing = SourceError(problem, "Bring all to one with a `transform`.")
-                    raise DamagedImageError.at(i, key_of(self._split, row), differing)
+                    differing = f"expected {expected} like the first image of its batch, found {found}."
+                    advice = (
+                        "Bring them to one form in a `transform` of StoreDataset, or convert all of them again, "
+                        'together, with `on_error="skip"`, which leaves out those that differ from most.'
+                    )
+                    raise SourceError(Problem(key_of(self._split, row), "shapes-differ", differing), advice)
             lay(canvas, pixels, window, placements.fill or 0)
         if tensor is not None:
             images = tensor.permute(0, 3, 1, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import os
@@ -97,8 +98,10 @@ class DataLoader(data.DataLoader[Batches]):
             there; ``auto``: ``device`` if it takes at most half of a GPU's free memory, else ``page-cache``. The
             attribute `residency` says what was chosen, and the log why.
         batch_transform: called as ``batch_transform(batch, rows, epoch)`` with every batch on its device, such as a
-            `Compose` of this library's batch transforms; what it draws follows from each sample's row and the epoch. On
-            a CPU, the threads call it where it is only of these; else the script's own thread does.
+            `Compose` of this library's batch transforms, or a function with these three arguments: the batch, the rows
+            of its samples in the split, (B,) int64, and the epoch. What a `Compose` draws follows from each sample's
+            row and the epoch. On a CPU, the threads call it where it is only of these; else the script's own thread
+            does.
         decode: a plan by which the images of a `StoreDataset` are cut and resized before they are decoded, as its own
             `decode`. Or ``device``: JPEG files (of the encodings ``jpeg`` and ``source``) go to an NVIDIA GPU as they
             are, and torchvision's nvJPEG decodes them there; not measured yet.
@@ -495,10 +498,27 @@ def _check(
         found = f"torchvision's {type(batch_transform).__name__}, which takes one argument"
         expected = f"a function (batch, rows, epoch), or tsds.{type(batch_transform).__name__} if there is one"
         raise refusal("batch_transform", expected, f"{found}: give it to StoreDataset as `transform`")
+    if arguments := _other_arguments(batch_transform):
+        expected = "a function that is called as batch_transform(batch, rows, epoch)"
+        raise refusal("batch_transform", expected, f"one with {arguments}: use `lambda batch, rows, epoch: ...`")
     if not in_batches:
         raise refusal("batch_transform", "batches", "`batch_size=None`")
     if not isinstance(dataset, StoreDataset):
         raise refusal("batch_transform", "a StoreDataset, whose rows it draws by", f"a {type(dataset).__name__}")
+
+
+def _other_arguments(transform: TransformsBatches) -> str:
+    """The arguments of a function that cannot be called with a batch, rows and an epoch; empty if it can."""
+    called: Callable[..., Any] = transform.forward if isinstance(transform, torch.nn.Module) else transform
+    try:
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):  # a callable written in C tells nothing
+        return ""
+    try:
+        signature.bind(None, None, None)
+    except TypeError:
+        return f"({', '.join(map(str, signature.parameters.values()))})"
+    return ""
 
 
 def _check_buckets(dataset: Dataset[Any], sampler: Any, batch_sampler: Any) -> None:

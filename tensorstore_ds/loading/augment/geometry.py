@@ -3,7 +3,8 @@
 They transform batches, and they are the steps of decode plans: what a step places is not decoded in vain.
 
 Coordinates are those of the store: (0, 0) is the outer corner of the upper left pixel, (W, H) that of the lower right.
-Boxes are clipped to the crop, and an object whose box is left without area is dropped, with all of its values;
+Boxes are clipped to the crop, and an object whose box is left without area, or with less of it than `min_visibility`
+asks for, is dropped, with all of its values;
 keypoints are moved, never clipped, and absent ones stay NaN. To drop objects on a GPU is to wait for it: only the GPU
 knows how many are left.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import operator
 from abc import abstractmethod
 from collections.abc import Sequence
+from numbers import Real
 from typing import ClassVar, get_args
 
 import numpy as np
@@ -49,6 +51,8 @@ from tensorstore_ds.seeding import Bits, uniforms
 ATTEMPTS = 10
 #: The largest side of a result: memory for it is taken before anything else can be known.
 _MOST_SIDE = 2**15
+#: float32 makes shares of a box's area wrong by less than this.
+_ROUNDING = 1e-4
 
 
 class Geometry(BatchTransform):
@@ -73,6 +77,8 @@ class RandomCrop(Geometry):
         padding_mode: ``constant``, ``edge``, ``reflect`` or ``symmetric``.
         mask_fill: what is added to masks in the mode `constant`; by default the value that stores ignore, 255, or 65535
             in masks of uint16.
+        min_visibility: the smallest share of a box's area, in [0, 1], that must be visible in the result. Objects with
+            less are dropped. In a decode plan it applies to the stored box and to the result of all steps.
     """
 
     def __init__(
@@ -83,6 +89,7 @@ class RandomCrop(Geometry):
         fill: float = 0,
         padding_mode: PaddingMode = "constant",
         mask_fill: int | None = None,
+        min_visibility: float = 0.0,
         seed: int = 0,
     ) -> None:
         super().__init__(seed=seed)
@@ -91,6 +98,7 @@ class RandomCrop(Geometry):
         self.fill = fill
         self.padding_mode = padding_mode
         self.mask_fill = mask_fill
+        self.min_visibility = _visibility(min_visibility)
         if padding_mode not in get_args(PaddingMode):
             modes = ", ".join(get_args(PaddingMode))
             raise refusal("padding_mode", f"one of {modes}", repr(padding_mode))
@@ -116,7 +124,8 @@ class RandomCrop(Geometry):
     def _placed(self, placements: Placements, params: Params) -> Placements:
         left, top, right, bottom = self.padding
         corner = torch.stack([params["top"], params["left"]], 1).numpy()
-        return placements.pad((top, left), (bottom, right), self.fill).crop(corner, self.size)
+        padded = placements.pad((top, left), (bottom, right), self.fill)
+        return padded.crop(corner, self.size, self.min_visibility)
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         return self._cut(images, params, self.fill, pool)
@@ -151,6 +160,8 @@ class RandomResizedCrop(Geometry):
         size: of the results, one number or (height, width).
         scale: smallest and largest share of the image's area.
         ratio: smallest and largest width divided by height.
+        min_visibility: the smallest share of a box's area, in [0, 1], that must be visible in the result. Objects with
+            less are dropped. In a decode plan it applies to the stored box and to the result of all steps.
     """
 
     def __init__(
@@ -159,12 +170,14 @@ class RandomResizedCrop(Geometry):
         scale: tuple[float, float] = (0.08, 1.0),
         ratio: tuple[float, float] = (3 / 4, 4 / 3),
         *,
+        min_visibility: float = 0.0,
         seed: int = 0,
     ) -> None:
         super().__init__(seed=seed)
         self.size = _size(size)
         self.scale = scale
         self.ratio = ratio
+        self.min_visibility = _visibility(min_visibility)
         for name, limits in {"scale": scale, "ratio": ratio}.items():
             numbers = np.asarray(limits, float)
             if numbers.shape != (2,) or not 0 < numbers[0] <= numbers[1] < np.inf:
@@ -202,7 +215,7 @@ class RandomResizedCrop(Geometry):
 
     def _placed(self, placements: Placements, params: Params) -> Placements:
         corner, part = np.split(params["boxes"].numpy(), 2, axis=1)
-        return placements.crop(corner, part).resize(self.size)
+        return placements.crop(corner, part, self.min_visibility).resize(self.size)
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         return resized_crop(images, params["boxes"], self.size, pool)
@@ -350,17 +363,20 @@ class CenterCrop(Fitting):
 
     Args:
         size: of the part, one number or (height, width). Smaller images are padded with `fill`.
+        min_visibility: the smallest share of a box's area, in [0, 1], that must be visible in the result. Objects with
+            less are dropped. In a decode plan it applies to the stored box and to the result of all steps.
     """
 
-    def __init__(self, size: int | Sequence[int], *, fill: float = 0) -> None:
+    def __init__(self, size: int | Sequence[int], *, fill: float = 0, min_visibility: float = 0.0) -> None:
         super().__init__()
         self.size = _size(size)
         self.fill = fill
+        self.min_visibility = _visibility(min_visibility)
 
     def place(self, placements: Placements, keys: Bits) -> Placements:
         lacking = (self.size - placements.size).clip(0)
         padded = placements.pad(lacking // 2, (lacking + 1) // 2, self.fill)
-        return padded.crop(np.rint((padded.size - self.size) / 2), self.size)
+        return padded.crop(np.rint((padded.size - self.size) / 2), self.size, self.min_visibility)
 
 
 class Pad(Fitting):
@@ -408,7 +424,7 @@ class Letterbox(Fitting):
 def place_objects(
     objects: PackedObjects, placements: Placements, flip_pairs: Sequence[tuple[int, int]] | None = None
 ) -> PackedObjects:
-    """Move objects with their images: a copy, without objects whose box has no area in what is seen of the image."""
+    """Move objects with their images: a copy, without objects of whose box too little is seen, or no area at all."""
     device, sample, moved = objects.offsets.device, objects.image_index, dict(objects.values)
     low, high = placements.window
     zoom = np.where(placements.resized > 0, placements.zoom, 1)
@@ -420,9 +436,14 @@ def place_objects(
         moved[name] = (moved[name] - origin) * zooms
     result = PackedObjects(objects.offsets, moved)
     if "boxes" in moved:
-        corners = ((moved["boxes"].view(-1, 2, 2) - origin) * zooms).clamp(least, most)
+        whole = (moved["boxes"].view(-1, 2, 2) - origin) * zooms
+        corners = whole.clamp(least, most)
         moved["boxes"] = corners.reshape(-1, 4)
-        result = result.select((corners[:, 0] < corners[:, 1]).all(1))
+        keep = (corners[:, 0] < corners[:, 1]).all(1)
+        if placements.min_visibility > 0:
+            seen, area = ((box[:, 1] - box[:, 0]).prod(1) for box in (corners, whole))
+            keep &= seen >= (placements.min_visibility - _ROUNDING) * area
+        result = result.select(keep)
     if not placements.flip.any():
         return result
     widths = torch.from_numpy(placements.size[:, 1].astype(np.float32))
@@ -486,6 +507,12 @@ def _size(size: int | Sequence[int]) -> tuple[int, int]:
     if min(height, width) < 1 or max(height, width) > _MOST_SIDE:
         raise refusal("size", f"a positive number up to {_MOST_SIDE}, or (height, width)", size)
     return height, width
+
+
+def _visibility(share: float) -> float:
+    if not isinstance(share, Real) or not 0 <= share <= 1:
+        raise refusal("min_visibility", "a share in [0, 1]", share)
+    return float(share)
 
 
 def _sides(padding: int | Sequence[int]) -> tuple[int, int, int, int]:

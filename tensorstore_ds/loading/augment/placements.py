@@ -23,6 +23,8 @@ class Placements:
         size: (B, 2) int64: height and width of the canvas.
         flip: (B,) bool: whether the canvas is mirrored left to right, at last.
         fill: what the canvas has where there is no image; None if no step has said it.
+        min_visibility: the share of a box's area that must be seen, else its object is dropped: the largest of all
+            steps.
     """
 
     origin: NDArray[np.float64]
@@ -32,6 +34,7 @@ class Placements:
     size: NDArray[np.int64]
     flip: NDArray[np.bool_]
     fill: float | None = None
+    min_visibility: float = 0.0
 
     @classmethod
     def whole(cls, sizes: ArrayLike) -> Self:
@@ -54,12 +57,13 @@ class Placements:
         """(B, 2): pixels of the canvas for one of the image."""
         return self.resized / self.extent
 
-    def crop(self, corner: ArrayLike, size: ArrayLike) -> Self:
+    def crop(self, corner: ArrayLike, size: ArrayLike, min_visibility: float = 0.0) -> Self:
         """Cut parts of (height, width) `size` out of the canvases, from `corner` on: (B, 2), or one for all."""
+        least = max(self.min_visibility, min_visibility)
         size = np.broadcast_to(np.asarray(size, np.int64), self.size.shape)
         corner = np.broadcast_to(np.asarray(corner, np.int64), size.shape).copy()
         corner[self.flip, 1] = (self.size - corner - size)[self.flip, 1]
-        return replace(self, offset=self.offset - corner, size=size)
+        return replace(self, offset=self.offset - corner, size=size, min_visibility=least)
 
     def pad(self, before: ArrayLike, after: ArrayLike, fill: float) -> Self:
         """Add to the canvases: (B, 2) pixels at the top and left, and at the bottom and right.
