@@ -20,6 +20,7 @@ from small_stores import ROOT
 from stores import store_of
 from tensorstore_ds import demo
 from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.format.schema import Keypoints
 
 EXAMPLES = ROOT / "examples"
 #: What Lightning's and Accelerate's own lines set off, and what Lightning says of any loader without worker processes.

@@ -341,7 +341,7 @@ def test_what_is_mistaken_for_something_else_is_named(labelled: Path) -> None:
 
     for state in ("x", None, 3):
         with pytest.raises(
-            tsds.OptionError, match="expected the dict that `state_dict` of a loader returned, found a "
+            tsds.OptionError, match="expected the dict that state_dict\\(\\) of a loader returned, found a "
         ):
             tsds.DataLoader(dataset, 4).load_state_dict(state)  # type: ignore[arg-type]
     with pytest.raises(tsds.OptionError, match=r"found torchvision's RandomResizedCrop: use tsds\.RandomResizedCrop"):

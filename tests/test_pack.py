@@ -25,6 +25,7 @@ import tensorstore_ds as tsds
 from small_stores import VALID
 from stores import detections, store_of
 from tensorstore_ds.conversion.work_folder import WorkFolder
+from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.reading import packed_files
 from tensorstore_ds.sharing import pack as module
 
@@ -129,7 +130,9 @@ def test_every_valid_store_reads_the_same_and_comes_back(name: str, tmp_path: Pa
         for row in range(len(store[split])):
             assert pickle.dumps(store[split][row]) == pickle.dumps(plain[split][row])
     back = tsds.unpack(store.path, tmp_path / "back")
-    assert files_of(back.path) == files_of(VALID / name)
+    replaced = [shard_path(split, n) for split in plain for n in plain.manifest.splits[split].replaced]
+    expected = files_of(VALID / name)
+    assert files_of(back.path) == {n: data for n, data in expected.items() if not n.startswith(tuple(replaced))}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="maps are listed in /proc")

@@ -506,7 +506,7 @@ class StoreDataset(Dataset[Sample]):
             named = [name for name in self.fields if isinstance(self.split.fields[name], ObjectsField)]
             found = ", ".join(self.fields) + (f"; {named[0]} has {', '.join(objects[0].values)}" if named else "")
             if objects and "boxes" in objects[0].values and "labels" not in objects[0].values:
-                found += ": convert with `classes`, such as `tsds convert ... --classes face`, which names them all"
+                found += ": convert with `classes`; a single name, such as face, is the class of all of them"
             raise refusal("return_as=torchvision", "images and objects with boxes and labels", found)
 
     def _check_outlines(self) -> None:

@@ -186,6 +186,8 @@ class DataLoader(data.DataLoader[Batches]):
             # Ranks are dealt their rows by this loader's own iteration alone. Whoever takes the sampler out of it
             # (Accelerate) divides it among the ranks himself: what he gets is the order of all ranks.
             self._dealt, sampler = sampler, sampler.undivided()
+            if type(sampler) is ShuffleSampler and not sampler.shuffle and isinstance(dataset, Sized):
+                sampler = SequentialSampler(dataset)  # by which others (Lightning) know that nothing is shuffled
         self._transform: TransformsBatches | None = None  # of batches on their device, by the script's own thread
         self._in_threads: OfBatches | None = None  # of batches in memory, by the threads that gather them
         self._collated: Callable[[Any], Any] = list  # what this loader itself makes of a batch of a store
@@ -264,7 +266,7 @@ class DataLoader(data.DataLoader[Batches]):
                 ranks), or is in the middle of an epoch whose order cannot be computed again.
         """
         if not isinstance(state, Mapping):
-            raise refusal("state", "the dict that `state_dict` of a loader returned", f"a {type(state).__name__}")
+            raise refusal("state", "the dict that state_dict() of a loader returned", f"a {type(state).__name__}")
         setting, start = self._setting(), state.get("start", 0)
         is_divided_anew = self.is_elastic and state.get("num_replicas") != setting["num_replicas"]
         if is_divided_anew:
@@ -430,7 +432,7 @@ class DataLoader(data.DataLoader[Batches]):
     @property
     def _ordering(self) -> Any:
         """The sampler that decides the order, of this rank alone."""
-        return self._dealt or deciding_sampler(self.sampler, self.batch_sampler)
+        return deciding_sampler(self.sampler, self.batch_sampler) if self._dealt is None else self._dealt
 
     def _index_batches(self, start: int = 0) -> Any:
         """What deals indices: batches, or one by one where there is no automatic batching.
