@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if CHOICE == "all":
         return
     left_out = [item for item in items if (mark := item.get_closest_marker("drawn")) and not is_drawn(item, mark)]
-    config.hook.pytest_deselected(left_out)
+    config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 
 
