@@ -339,3 +339,16 @@ def test_a_note_waits_for_nobody_and_loses_nothing(tmp_path: Path) -> None:
         tsds.annotate(tmp_path / "s.tsds", citation="me")
     assert (tmp_path / "s.tsds" / "zarr.json").read_bytes() == before
     assert tsds.annotate(tmp_path / "s.tsds", citation="me").manifest.citation == "me"
+
+
+def test_new_samples_that_are_all_bad_are_listed_and_nothing_is_new(tmp_path: Path) -> None:
+    source = photos(tmp_path / "src", 2)
+    store = convert(source, tmp_path / "s.tsds")
+    (source / "cat" / "bad.png").write_bytes((source / "cat" / "000.png").read_bytes()[:60])
+    with pytest.raises(tsds.SourceError):
+        tsds.append(store.path, source, workers=0)
+    summary = tsds.append(store.path, source, workers=0, on_error="skip")
+    assert (summary.added, sum(summary.skipped.values()), len(summary.already_there)) == ((), 1, 4)
+    assert [problem.where for problem in summary.left_out] == ["cat/bad.png"]
+    assert tsds.open(store.path).sha256 == store.sha256
+    assert not (tmp_path / "s.tsds.append").exists()

@@ -39,6 +39,8 @@ from tensorstore_ds.sources.base import Sample, Source
 OWN_FIELDS = ("image", "size", "key")
 #: An image is not of the shape that the first one had: not skipped on its own, because it may be most of them.
 SHAPES_DIFFER = "shapes-differ"
+#: What an error says if all samples are bad, and left out.
+NOTHING_LEFT = "No sample is left to be stored."
 #: What to do about a sample that is bad.
 SKIP = 'With `on_error="skip"` such samples are left out.'
 _NO_PIXELS = np.empty((0, 0, 0), np.uint8)

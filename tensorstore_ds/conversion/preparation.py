@@ -20,7 +20,15 @@ import numpy as np
 from PIL import Image
 
 from tensorstore_ds import words
-from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, SKIP, RowFormat, check_fields, faults, or_skipped
+from tensorstore_ds.conversion.blocks import (
+    NOTHING_LEFT,
+    SHAPES_DIFFER,
+    SKIP,
+    RowFormat,
+    check_fields,
+    faults,
+    or_skipped,
+)
 from tensorstore_ds.conversion.crops import CropSource
 from tensorstore_ds.conversion.encode import encode_sample, fitted_objects, with_path
 from tensorstore_ds.conversion.groups import COLUMN, check_finds, source_group
@@ -181,7 +189,7 @@ def learn(
         nbytes.append(len(encoded.image or b""))
     if first is None:
         nothing = Problem(str(source.path), "empty-source", "no sample can be read here.")
-        advice = "No sample is left to be stored." if bad else "Name the files to be converted, or another `format`."
+        advice = NOTHING_LEFT if bad else "Name the files to be converted, or another `format`."
         raise SourceError([*contents.problems, *bad] or nothing, advice)
     is_ragged = surveyed is not None and surveyed.is_ragged
     row_nbytes = sum(nbytes) // len(nbytes)

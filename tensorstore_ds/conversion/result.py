@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tensorstore_ds import words
-from tensorstore_ds.conversion.blocks import OWN_FIELDS
+from tensorstore_ds.conversion.blocks import NOTHING_LEFT, OWN_FIELDS
 from tensorstore_ds.conversion.encode import BOX_CROPPED
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard
@@ -155,7 +155,7 @@ def commit(
         splits[name] = SplitEntry(tuple(shard.shard for shard in finished), statistics.summary())
     if not any(split.rows for split in splits.values()):
         nothing = Problem(origin["source"], "empty-source", "expected samples, found none.")
-        raise SourceError(skipped or nothing, "No sample is left to be stored.")
+        raise SourceError(skipped or nothing, NOTHING_LEFT)
     notes = [*notes_of_classes(options, fields), *note_of_unlabelled(fields, splits)]
     notes += note_of_swapped(options, (split.statistics.get("sizes", {}).get("distinct") for split in splits.values()))
     notes += note_of_keypoints(fields, whole.sums.get("keypoints"))

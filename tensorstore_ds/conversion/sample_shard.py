@@ -11,7 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from tensorstore_ds.conversion.blocks import OWN_FIELDS, SHAPES_DIFFER, BlockRows, RowFormat, check_fields, or_skipped
+from tensorstore_ds.conversion.blocks import (
+    NOTHING_LEFT,
+    OWN_FIELDS,
+    SHAPES_DIFFER,
+    BlockRows,
+    RowFormat,
+    check_fields,
+    or_skipped,
+)
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import BLOCK_NBYTES, block_rows
@@ -198,7 +206,7 @@ class SampleShard:
         rows, options = self._format.rows, self._format.options
         if rows is None:
             nothing = Problem(path, "empty-source", "expected samples, found none.")
-            raise SourceError(self._skipped or nothing, "No sample is left to be stored.")
+            raise SourceError(self._skipped or nothing, NOTHING_LEFT)
         with one_line_for_failures(self._workspace.out):
             writer = self._write_block(self._block or BlockRows(rows, self._skipped))
             self.is_broken = True  # its files are closed, and it cannot be taken up again

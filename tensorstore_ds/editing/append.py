@@ -14,6 +14,7 @@ from typing import Any
 
 from tensorstore_ds import words
 from tensorstore_ds.archives import decompressing
+from tensorstore_ds.conversion.blocks import NOTHING_LEFT
 from tensorstore_ds.conversion.convert import check_apart, convert_source
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import open_any
@@ -23,7 +24,7 @@ from tensorstore_ds.durable import lock
 from tensorstore_ds.editing.compare import NAMED, differing_fields
 from tensorstore_ds.editing.edit import joined_stores
 from tensorstore_ds.editing.in_place import Changes, InPlace, Place, remove_leftovers
-from tensorstore_ds.errors import ConversionError, OptionError, one_line
+from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.joining import JoinedFields, Numbers
 from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, RaggedImageField, RawImageField
@@ -150,6 +151,7 @@ class _Growing:
     dry_run: bool
     notify: OnProgress
     changes: Mapping[str, Any]
+    _unreadable: list[Problem] = field(default_factory=list)
 
     def run(self) -> GrowthSummary:
         """As `append` and `update`."""
@@ -185,7 +187,12 @@ class _Growing:
                     for name in [name for name in wanted if wanted[name]]:
                         own = options if name == "new" else replace(options, split=None, split_by=None)
                         chosen = listed.chosen(wanted[name])
-                        converted[name] = convert_source(chosen, work.path / name, own, self.notify, like=like)
+                        try:
+                            converted[name] = convert_source(chosen, work.path / name, own, self.notify, like=like)
+                        except SourceError as error:
+                            if error.advice != NOTHING_LEFT:
+                                raise
+                            self._unreadable += error.problems  # all of these are bad, and are to be left out
                     summary = self._change(opened, converted, listed, known, one_line(listed.source.path.name))
                     try:
                         work.remove()
@@ -249,16 +256,17 @@ class _Growing:
         self, store: Store, listed: _Listed, found: _Found, converted: Mapping[str, Summary] = MappingProxyType({})
     ) -> GrowthSummary:
         rows = {name: len(store[name]) for name in store}
-        skipped = Counter[str]()
+        skipped = Counter(problem.reason for problem in self._unreadable)
         for each in converted.values():
             skipped.update(each.skipped)
+        left_out = [*self._unreadable, *(problem for each in converted.values() for problem in each.left_out)]
         return GrowthSummary(
             store.path,
             rows,
             store.nbytes,
             0,
             dict(skipped),
-            tuple(dict.fromkeys(problem for each in converted.values() for problem in each.left_out)),
+            tuple(dict.fromkeys(left_out)),
             sum(each.resumed for each in converted.values()),
             tuple(found.notes),
             added=tuple(found.added),

@@ -32,7 +32,7 @@ from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, size_of, start_of
 
 #: Connections at a time; each has a thread. One more is answered 503, as is one beyond 3/4 of them from one address.
-CONNECTIONS = 64
+CONNECTIONS = 256
 #: Bytes of a request, with all its headers.
 REQUEST_NBYTES = 16 * 1024
 #: Within so many seconds a request has to come, and the client has to take some of the answer.

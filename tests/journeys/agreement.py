@@ -128,9 +128,6 @@ def statistics_agree(found: Mapping[str, Any], facts: Facts, data: DataSet) -> N
         for axis, side in enumerate(("height", "width")):
             all_ = [size[axis] for size in sizes]
             assert (said["sizes"][side]["min"], said["sizes"][side]["max"]) == (min(all_), max(all_))
-        if len(modes) > 1:  # channels of files, of which some are gray and others not, have no mean
-            assert "channels" not in said
-            continue
         flat = [image.reshape(-1, image.shape[2]).astype(np.float64) / 255 for image in images]
         total = sum(len(each) for each in flat)
         mean = sum(each.sum(0) for each in flat) / total

@@ -339,7 +339,7 @@ class Journey:
         else:
             for each, row, path in zip(predicted, outputs, paths, strict=True):
                 height, width = upright(path, "L").shape[:2]
-                points = row.view(-1, 2).numpy() * (width, height)
+                points = (row.view(-1, 2).numpy() + 0.5) * (width, height)  # from the middle of the image
                 found = np.array(list(each["keypoints"].values()))
                 assert list(each["keypoints"]) == trip.facts.points
                 np.testing.assert_allclose(found, points, atol=near * max(height, width))
