@@ -36,7 +36,7 @@ def checkpoint(out: Path) -> dict[str, Any]:
 def started(*words: object, before: str = "", **options: Any) -> subprocess.Popen[str]:
     """`tsds` in a process of its own, after some lines of Python."""
     search = os.pathsep.join([str(ROOT), str(ROOT / "cli")])
-    program = f"{before}\nfrom tsds_cli.main import main\nmain()"
+    program = f"{before}\nfrom tsds_cli.program import main\nmain()"
     return subprocess.Popen(
         [sys.executable, "-c", program, *map(str, words)],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": search},
