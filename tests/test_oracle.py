@@ -536,7 +536,8 @@ def _check_batch(
             mask = mask[:height, :width]
             if in_batch or not (now.resized > 1 or now.was_padded):
                 assert mask.shape == now.mask.shape
-                at_edges = 3 * (1 / height + 1 / width)  # some lines whose centers lie between two pixels
+                # Lines whose centers lie between two pixels; of a whole image there are gcd(before, after) of them.
+                at_edges = 3 * (1 / height + 1 / width)
                 assert (mask != now.mask).float().mean() <= at_edges
     if case["plan"] is not None and case["return_as"] == "dict" and not in_batch:
         assert batch["objects_dropped"].tolist() == dropped

@@ -32,8 +32,9 @@ def append(ctx: click.Context, /, store: Path, source: Path, as_json: bool, **gi
 
     Samples that the store has already are left out: SRC may be the folder that it was made of, which has grown. A
     sample with the key of another one is an error, unless --update or --key-prefix is given. Fields, flags, keypoints
-    and classes that one side lacks are added. Images are stored as those of the store are. New shards are written, and
-    after them the manifest, in one step: whoever has the store open goes on with what it was.
+    and classes that one side lacks are added. Images are stored in the same form as in the store. New shards are
+    written first. The manifest is replaced last, in one step: processes that have the store open keep reading it as it
+    was.
 
     \b
     Examples:

@@ -26,7 +26,7 @@ dry_run_option = click.option(
 
 
 def from_source(*names: str) -> Callable[[F], F]:
-    """The options of a conversion that may differ from those of the store."""
+    """The options of a conversion that may differ from the options of the store."""
 
     def decorate(command: F) -> F:
         for name in reversed((*names, "on_error", "workers")):

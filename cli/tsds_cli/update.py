@@ -24,8 +24,8 @@ def update(ctx: click.Context, /, store: Path, source: Path, as_json: bool, **gi
 
     Labels, boxes, keypoints, captions, masks and images of samples with the same keys are replaced where they differ.
     Samples, fields and values that SRC lacks are kept. Samples that the store lacks are counted, and not added: see
-    tsds append --update. The manifest is replaced last, in one step: whoever has the store open goes on with what it
-    was.
+    tsds append --update. The manifest is replaced last, in one step: processes that have the store open keep
+    reading it as it was.
 
     \b
     Examples:
