@@ -159,8 +159,8 @@ def test_other_options_are_refused(make: Any, message: str) -> None:
 
 def test_transforms_say_what_they_are() -> None:
     assert (
-        repr(RandomCrop(4, (1, 2)))
-        == "RandomCrop(seed=0, size=(4, 4), padding=(1, 2, 1, 2), fill=0, padding_mode='constant', mask_fill=None)"
+        repr(RandomCrop(4, (1, 2))) == "RandomCrop(seed=0, size=(4, 4), padding=(1, 2, 1, 2), fill=0, "
+        "padding_mode='constant', mask_fill=None, min_visibility=0.0)"
     )
     assert "(0): RandomHorizontalFlip(seed=0, p=0.5" in repr(Compose([RandomHorizontalFlip()]))
 
