@@ -82,7 +82,7 @@ def test_a_folder_that_has_grown(tmp_path: Path, options: dict[str, Any], size: 
     np.testing.assert_allclose(one["channels"]["mean"], other["channels"]["mean"], rtol=1e-12)
     np.testing.assert_allclose(one["channels"]["std"], other["channels"]["std"], rtol=1e-9)
     assert one["sizes"]["height"] == pytest.approx(other["sizes"]["height"])
-    assert grown.manifest.provenance["edited"][-1]["command"] == "append"
+    assert grown.manifest.provenance["history"][-1]["command"] == "append"
     assert not list(tmp_path.glob("*.append*"))
 
 

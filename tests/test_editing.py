@@ -163,8 +163,8 @@ def test_image_files_are_copied(tmp_path: Path) -> None:
     rows = [i for i in range(9) if whole["train"]["label"][i] == 1 and whole["train"].image_shapes[i][0] > 22]
     assert_rows(made["train"], whole["train"], rows)
     assert made["train"].statistics["channels"]["mean"] == whole["train"].statistics["channels"]["mean"]
-    assert made.manifest.provenance["edited"][0]["command"] == "filter"
-    assert made.manifest.provenance["edited"][0]["sha256"] == [whole.sha256]
+    assert made.manifest.provenance["history"][0]["command"] == "filter"
+    assert made.manifest.provenance["history"][0]["sha256"] == [whole.sha256]
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_put_together(tmp_path: Path) -> None:
         assert names[after["label"]] == classes[before["label"]]
         assert [names[n] for n in after["objects"]["labels"]] == [classes[n] for n in before["objects"]["labels"]]
         assert after["objects"]["polygons"] == before["objects"]["polygons"] and after["image"] == before["image"]
-    assert [each["command"] for each in made.manifest.provenance["edited"]] == ["merge"]
+    assert [each["command"] for each in made.manifest.provenance["history"]] == ["merge"]
 
 
 def test_stores_that_do_not_fit_together(tmp_path: Path) -> None:

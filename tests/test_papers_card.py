@@ -201,6 +201,25 @@ def test_the_same_store_always_gives_the_same_papers(tmp_path: Path) -> None:
         assert (made[0].path / name).read_bytes() == (made[1].path / name).read_bytes(), name
 
 
+def test_the_card_tells_all_that_was_done_to_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")  # 2023-11-14
+    images = np.zeros((4, 8, 8, 3), np.uint8)
+    columns = {"image": images, "label": np.array([0, 1, 0, 1])}
+    store = write_store(
+        tmp_path / "a.tsds", {"image": image_field(images), "label": label_field("cat", "dog")}, ("train", 4, columns)
+    )
+    tsds.filter_store(store, tmp_path / "b.tsds", "label == 'cat'")
+    tsds.repack(tmp_path / "b.tsds", tmp_path / "c.tsds", layout="zarr")
+    tsds.repack(tmp_path / "c.tsds", tmp_path / "d.tsds", encoding="jpeg", quality=70)
+    tsds.annotate(tmp_path / "d.tsds", license="MIT")
+    text = text_of(tsds.card(tmp_path / "d.tsds")).replace("\\", "")
+    lines = [line for line in text.splitlines() if line.startswith("| afterwards")]
+    told = ["filter", "repack: layout zarr", "repack: encoding jpeg, quality 70", "annotate: changed license"]
+    assert len(lines) == 4
+    for line, what in zip(lines, told, strict=True):
+        assert f"2023-11-14 {what}" in line
+
+
 def test_the_store_is_not_touched(tmp_path: Path) -> None:
     store = small(tmp_path / "pets.tsds")
     before = {p: p.stat().st_mtime_ns for p in store.rglob("*")}
@@ -399,7 +418,7 @@ def test_a_hostile_manifest_is_only_text(tmp_path: Path) -> None:
             "source": nasty,
             "created": nasty,
             "options": {nasty: nasty, "fit": {nasty: [nasty]}},
-            "repacked": [nasty, {"options": {nasty: nasty}}],
+            "history": [nasty, {"options": {nasty: nasty}}],
             "description": 5,
         },
     )

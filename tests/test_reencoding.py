@@ -169,9 +169,9 @@ def test_the_store_says_how_it_was_made(folder, tmp_path):
     provenance = tsds.open(second.path).manifest.provenance
     assert provenance["source"] == "src"
     assert provenance["created"] == before.manifest.provenance["created"]
-    assert [step["sha256"] for step in provenance["repacked"]] == [before.sha256, tsds.open(first.path).sha256]
-    assert [step["options"]["encoding"] for step in provenance["repacked"]] == ["jpeg", "raw"]
-    assert provenance["repacked"][0]["options"]["quality"] == 70
+    assert [step["sha256"] for step in provenance["history"]] == [before.sha256, tsds.open(first.path).sha256]
+    assert [step["options"]["encoding"] for step in provenance["history"]] == ["jpeg", "raw"]
+    assert provenance["history"][0]["options"]["quality"] == 70
     assert (provenance["options"]["encoding"], provenance["options"]["size"]) == ("raw", [20, 20])
 
 

@@ -1,5 +1,7 @@
 """From one layout to the other and back, exactly."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -27,7 +29,14 @@ def test_there_and_back_is_the_same_to_the_byte(store, tmp_path):
     for name in ("image", "size"):
         np.testing.assert_array_equal(np.asarray(compressed["train"][name]), np.asarray(store["train"][name]))
     back = tsds.repack(there.path, tmp_path / "m.tsds", layout="memmap")
-    assert contents(back.path) == contents(store.path)
+    ours, theirs = contents(back.path), contents(store.path)
+    manifests = [json.loads(each.pop("zarr.json"))["attributes"]["tsds"] for each in (ours, theirs)]
+    history = manifests[0]["provenance"].pop("history")
+    assert ours == theirs and manifests[0] == manifests[1]
+    assert [(step["command"], step["sha256"], step["options"]) for step in history] == [
+        ("repack", store.sha256, {"layout": "zarr"}),
+        ("repack", compressed.sha256, {"layout": "memmap"}),
+    ]
     assert not list(tmp_path.glob("*.partial"))
 
 

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tensorstore_ds as tsds
-from small_stores import ROOT
+from small_stores import ROOT, image_field, write_store
 from stores import detections, store_of
 from tensorstore_ds import machine as memory
+from tensorstore_ds.format.kinds import ImageField, KeyField, MaskField, ObjectsField
 from tensorstore_ds.loading.dataset import StoreDataset
 
 SAMPLES = detections(11)
@@ -434,3 +435,13 @@ def test_shapes_of_images_without_decoding(tmp_path):
     assert encoded.image_shapes.tolist() == [[5 + i, 7, 3] for i in range(4)]
     raw = store_of(tmp_path / "r.tsds", samples[:1], ["a"])["train"]
     assert raw.image_shapes.tolist() == [[5, 7, 3]]
+
+
+def test_a_sample_has_one_name(tmp_path):
+    images, fields = np.zeros((3, 4, 4, 3), np.uint8), {"image": image_field(np.zeros((3, 4, 4, 3), np.uint8))}
+    plain = tsds.open(write_store(tmp_path / "plain.tsds", fields, ("val", 3, {"image": images})))["val"]
+    assert [plain.key(row) for row in range(3)] == ["val/00000", "val/00001", "val/00002"]
+    assert plain.first(KeyField) is None and plain.first(ImageField) == "image"
+    named = store_of(tmp_path / "named.tsds", detections(3), ["a", "b"])["train"]
+    assert [named.key(row) for row in range(3)] == [named["key"][row] for row in range(3)]
+    assert named.first(KeyField) == "key" and named.first(ObjectsField) == "objects" and named.first(MaskField) is None

@@ -92,7 +92,7 @@ def test_an_updated_store_is_that_of_the_changed_source(tmp_path: Path, options:
         np.testing.assert_allclose(one["channels"]["mean"], other["channels"]["mean"], rtol=1e-12)
     assert updated["train"].class_counts == whole["train"].class_counts
     assert values(opened) == before  # whoever has it open reads what it was, also from shards not opened before
-    assert updated.manifest.provenance["edited"][-1]["updated"] == {"objects": 2, "image": 1}
+    assert updated.manifest.provenance["history"][-1]["updated"] == {"objects": 2, "image": 1}
     assert tsds.update(path, root, workers=0).updated == ()
     assert sorted(os.listdir(tmp_path)) == ["s.tsds", "voc", "whole.tsds"]
 

@@ -20,7 +20,7 @@ from tensorstore_ds.checking.search import Found, components, mirrored_pairs, ne
 from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
 from tensorstore_ds.editing.rows import opened_for_editing, reading_progress
 from tensorstore_ds.errors import ConversionError, OptionError
-from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
+from tensorstore_ds.format.kinds import ImageField, LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.options import of_class
 from tensorstore_ds.reading.columns import RaggedColumn
@@ -202,11 +202,11 @@ def _group(seen: _Seen, numbers: Sequence[int], exact: bool) -> Copies:
 
 
 def _sample(split: Split, row: int) -> CheckedSample:
-    key = next((str(split[name][row]) for name in of_kind(split.fields, KeyField)), f"{split.name}/{row:05d}")
-    for name, field in of_kind(split.fields, LabelField).items():
-        label = int(split[name][row])
-        return CheckedSample(split.name, row, key, field.classes[label] if 0 <= label < len(field.classes) else None)
-    return CheckedSample(split.name, row, key)
+    label = None
+    for name, field in [*of_kind(split.fields, LabelField).items()][:1]:
+        index = int(split[name][row])
+        label = field.classes[index] if 0 <= index < len(field.classes) else None
+    return CheckedSample(split.name, row, split.key(row), label)
 
 
 def _odd_boxes(split: Split, options: CheckOptions) -> Iterator[OddBox]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.checking.hashes import SIDE, is_constant, thumbnail
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.kinds import ImageField, KeyField, SizeField
+from tensorstore_ds.format.kinds import ImageField, SizeField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.imaging.jpeg import Part, scale_for
 from tensorstore_ds.imaging.placement import place
@@ -61,7 +61,7 @@ def _look(split: Split, column: Column | RaggedColumn, is_padded: bool, start: i
     problems = []
     stored = column[start:stop]
     shapes = column.per_row["shape"][start:stop] if isinstance(column, RaggedColumn) else None
-    sizes = next(iter(of_kind(split.fields, SizeField)), None) if is_padded else None
+    sizes = split.first(SizeField) if is_padded else None
     before = None if sizes is None else np.asarray(split[sizes][start:stop])
     for i, image in enumerate(stored):
         data: Any = image if isinstance(image, bytes) else np.ascontiguousarray(image).data
@@ -72,7 +72,7 @@ def _look(split: Split, column: Column | RaggedColumn, is_padded: bool, start: i
             pixels = image
             if isinstance(image, bytes):
                 stored_shape = tuple(np.asarray(shapes)[i].tolist())
-                pixels = _decoded(image, stored_shape, _key(split, start + i))
+                pixels = _decoded(image, stored_shape, split.key(start + i))
             thumbnails[i] = small = thumbnail(pixels)
             if before is not None and not isinstance(image, bytes):
                 small, pixels = (_without_padding(each, before[i]) for each in (small, pixels))
@@ -80,7 +80,7 @@ def _look(split: Split, column: Column | RaggedColumn, is_padded: bool, start: i
             if small.size and int(small.max()) - int(small.min()) > _EVEN:
                 continue  # most images
             if isinstance(image, bytes):  # a JPEG file at a scale may hide thin lines
-                pixels = _decoded(image, stored_shape, _key(split, start + i), scale=1)
+                pixels = _decoded(image, stored_shape, split.key(start + i), scale=1)
             constant[i] = is_constant(pixels)
         except SourceError as error:
             problems.append((start + i, error.problems[0]))
@@ -101,7 +101,3 @@ def _decoded(data: bytes, shape: tuple[int, ...], key: str, scale: int = 0) -> N
     """An image at a scale; 0: at one that leaves enough pixels for a thumbnail."""
     scale = scale or scale_for((shape[0], shape[1]), (2 * SIDE, 2 * SIDE))
     return decode_part(data, Part(0, 0, shape[0], shape[1]), shape=shape, scale=scale, key=key).array
-
-
-def _key(split: Split, row: int) -> str:
-    return next((str(split[name][row]) for name in of_kind(split.fields, KeyField)), f"{split.name}/{row:05d}")

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, cast
 
 from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, faults, identities
+from tensorstore_ds.conversion.history import now
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import Selection, ShardName, plan_shards
 from tensorstore_ds.conversion.preparation import AnySource, Prepared, check_room, open_any, prepare, survey
@@ -23,7 +24,6 @@ from tensorstore_ds.conversion.result import (
     Summary,
     commit,
     in_notebook,
-    now,
     one_line_for_failures,
 )
 from tensorstore_ds.conversion.shard_conversion import begin_origin, convert_shards

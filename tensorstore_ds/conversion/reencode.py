@@ -8,19 +8,19 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
-from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, Job
+from tensorstore_ds.conversion.blocks import SHAPES_DIFFER
+from tensorstore_ds.conversion.history import with_step
 from tensorstore_ds.conversion.options import RepackOptions
-from tensorstore_ds.conversion.plan import Block, Selection, ShardName, block_rows, plan_blocks
+from tensorstore_ds.conversion.plan import Selection, ShardName
 from tensorstore_ds.conversion.preparation import Kind, Prepared, Survey, check_room, decide, learn
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, summarize
+from tensorstore_ds.conversion.shard_conversion import write_shards
 from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
 from tensorstore_ds.conversion.stored_samples import StoredSamples, copy_arrays
-from tensorstore_ds.conversion.workers import run_blocks
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import OptionError, Problem, SourceError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE
@@ -30,10 +30,9 @@ from tensorstore_ds.format.kinds.image import PixelField
 from tensorstore_ds.format.manifest import Manifest, SplitEntry, shard_path
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.imaging import MAX_PIXELS
-from tensorstore_ds.machine import memory_limit, usable_cores
+from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import deciding
 from tensorstore_ds.reading.store import Store
-from tensorstore_ds.version import __version__
 
 #: Memory that decoding takes for each pixel, at most about.
 _PIXEL_NBYTES = 16
@@ -141,34 +140,20 @@ class Reencoding:
     def _encode(self, prepared: Prepared, shards: Mapping[ShardName, Selection]) -> dict[ShardName, FinishedShard]:
         """Encode the images of all shards, in blocks, and finish one shard after the other."""
         store, workspace = self._store, self._workspace
-        job, rows = Job(prepared.source, prepared.format), block_rows(prepared.row_nbytes)
-        workers = usable_cores() if self._options.workers is None else self._options.workers
-        workers = min(workers, sum(math.ceil(len(shard) / rows) for shard in shards.values()))
-        fields = {**store.manifest.fields, **job.format.fields}
-        copied = [name for name in fields if name not in job.format.fields]
+        fields = {**store.manifest.fields, **prepared.format.fields}
+        copied = [name for name in fields if name not in prepared.format.fields]
+        writers = {name: ShardWriter(workspace.store / shard_path(*name), fields) for name in shards}
         finished = {}
-        with contextlib.ExitStack() as stack:
-            folders = {name: workspace.store / shard_path(*name) for name in shards}
-            writers = {name: ShardWriter(folder, fields) for name, folder in folders.items()}
-
-            def blocks() -> Iterator[Block]:
-                """Those of all shards in order; a shard's files are made when its first block is asked for."""
-                for name, shard in shards.items():
-                    if len(shard):
-                        yield from plan_blocks(shard, rows, stack.enter_context(writers[name]).partial)
-
-            results = stack.enter_context(contextlib.closing(run_blocks(job, blocks(), workers, workspace.note)))
-            for name, shard in shards.items():
-                if not len(shard):
-                    stack.enter_context(writers[name])
-                for start in range(0, len(shard), rows):
-                    writers[name].append(next(results))
-                    self._tell(done=min(rows, len(shard) - start))
-                copy_arrays(store, *name, copied, writers[name].partial)
+        written = write_shards(
+            prepared, shards, writers, self._options.workers, on_rows=self._tell_rows, note=workspace.note
+        )
+        with contextlib.closing(written):
+            for name, writer in written:
+                copy_arrays(store, *name, copied, writer.partial)
                 groups = [group for field in copied for group in fields[field].groups(field)]
                 known = store.manifest.splits[name[0]].shards[name[1]].lengths
                 lengths = {group: known[group] for group in groups}
-                finished[name] = writers[name].finish(self._layout, len(shard), store.sha256, lengths)
+                finished[name] = writer.finish(self._layout, len(shards[name]), store.sha256, lengths)
                 workspace.finish(*name, finished[name])
         return finished
 
@@ -193,24 +178,19 @@ class Reencoding:
         )
 
     def _provenance(self, cropped: Sequence[Problem]) -> dict[str, object]:
-        """That of the store, and that it was repacked with these options; those of its conversion follow."""
         before, options = self._store.manifest.provenance, deciding(self._options)
         given = {name: value for name, value in options.items() if value is not None}
-        step = {
-            "tool_version": __version__,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "sha256": self._store.sha256,
-            "options": given,
-        }
-        skipped, steps = before.get("skipped"), before.get("repacked")
+        skipped = before.get("skipped")
         counts = Counter(skipped if isinstance(skipped, Mapping) else {})
         counts.update(problem.reason for problem in cropped)
-        return {
-            **before,
+        changed = {
             "options": {**self._store.manifest.conversion_options, **given, "budget": options["budget"]},
             "skipped": dict(counts),
-            "repacked": [*(steps if isinstance(steps, list) else []), step],
         }
+        return with_step({**before, **changed}, "repack", sha256=self._store.sha256, options=given)
+
+    def _tell_rows(self, rows: int) -> None:
+        self._tell(done=rows)
 
     def _tell(self, note: str = "", done: int = 0) -> None:
         self._done += done

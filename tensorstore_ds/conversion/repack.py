@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tensorstore_ds.conversion.history import with_step
 from tensorstore_ds.conversion.options import RepackOptions
 from tensorstore_ds.conversion.reencode import Reencoding
 from tensorstore_ds.conversion.result import (
@@ -115,7 +116,8 @@ def _with_layout(store: Store, out: Path, layout: Layout, notify: OnProgress) ->
                 done += shards[-1].rows
                 notify(Progress("compress", done, total))
             splits[name] = SplitEntry(tuple(shards), store[name].statistics)
-        manifest = replace(store.manifest, layout=layout, splits=splits)
+        provenance = with_step(store.manifest.provenance, "repack", sha256=store.sha256, options={"layout": layout})
+        manifest = replace(store.manifest, layout=layout, splits=splits, provenance=provenance)
         manifest = workspace.commit(manifest, _skipped(store))
     return summarize(out, manifest, workspace.began, {}, (), 0, tuple(workspace.notes))
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
 from tensorstore_ds import words
 from tensorstore_ds.conversion.blocks import NOTHING_LEFT, OWN_FIELDS
 from tensorstore_ds.conversion.encode import BOX_CROPPED
+from tensorstore_ds.conversion.history import now
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard
 from tensorstore_ds.conversion.workspace import Workspace
-from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, StoreExistsError
+from tensorstore_ds.errors import ConversionError, Problem, SourceError, StoreExistsError
 from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field, of_kind
@@ -188,21 +187,6 @@ def _is_of_box(problem: Problem, options: ConvertOptions) -> bool:
     """Whether it is the problem of a box that was dropped from an image that is stored."""
     is_dropped = options.on_error == "skip" or problem.reason == BOX_CROPPED
     return problem.reason.startswith("box-") and is_dropped and options.objects == "whole"
-
-
-def now() -> datetime:
-    """The time, or that of ``SOURCE_DATE_EPOCH``: with it, the same conversion gives the same bytes, all of them.
-
-    Raises:
-        OptionError: ``SOURCE_DATE_EPOCH`` is no such number.
-    """
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    if not epoch:
-        return datetime.now(UTC)
-    if not re.fullmatch(r"[0-9]{1,11}", epoch):
-        what = f"expected whole seconds since 1970, such as 1700000000, found {epoch[:40]!r}"
-        raise OptionError(f"SOURCE_DATE_EPOCH: {what}. Correct this environment variable, or unset it.")
-    return datetime.fromtimestamp(int(epoch), UTC)
 
 
 def notes_of_classes(options: ConvertOptions, fields: Mapping[str, Field]) -> list[str]:

@@ -40,25 +40,59 @@ def convert_shards(
     Raises:
         SourceError, ConversionError: as of `run_blocks`.
     """
+    origin = hashlib.sha256()
+    begun: ShardName | None = None
+
+    def on_block(name: ShardName, files: bytes) -> None:
+        nonlocal origin, begun
+        if name != begun:
+            origin, begun = begin_origin(common, shards[name]), name
+        origin.update(files)
+
+    written = write_shards(prepared, shards, writers, options.workers, on_rows=on_rows, on_block=on_block, note=note)
+    with contextlib.closing(written):
+        for name, writer in written:
+            yield name, writer.finish(options.layout, len(shards[name]), origin.hexdigest())
+
+
+def write_shards(
+    prepared: Prepared,
+    shards: Mapping[ShardName, Selection],
+    writers: Mapping[ShardName, ShardWriter],
+    workers: int | None,
+    *,
+    on_rows: Callable[[int], None],
+    on_block: Callable[[ShardName, bytes], None] = lambda name, files: None,
+    note: Callable[[str], None],
+) -> Generator[tuple[ShardName, ShardWriter]]:
+    """Convert the samples of shards in their order, and give each shard's writer when it has all of them.
+
+    Args:
+        workers: processes; None for as many as there are cores.
+        on_block: called with the `identities` of the files of each block.
+        writers, on_rows, note: see `convert_shards`.
+    """
     job, rows = Job(prepared.source, prepared.format), block_rows(prepared.row_nbytes)
-    workers = usable_cores() if options.workers is None else options.workers
+    workers = usable_cores() if workers is None else workers
     workers = min(workers, sum(math.ceil(len(shard) / rows) for shard in shards.values()))
     with contextlib.ExitStack() as stack:
 
         def blocks() -> Iterator[Block]:
-            """Those of all shards in order; a shard's files are made when its first block is asked for."""
+            """The blocks of all shards in order; a shard's files are made when its first block is asked for."""
             for name, shard in shards.items():
-                yield from plan_blocks(shard, rows, stack.enter_context(writers[name]).partial)
+                if len(shard):
+                    yield from plan_blocks(shard, rows, stack.enter_context(writers[name]).partial)
 
         results = stack.enter_context(contextlib.closing(run_blocks(job, blocks(), workers, note)))
         for name, shard in shards.items():
-            origin = begin_origin(common, shard)
+            if not len(shard):
+                stack.enter_context(writers[name])
             for start in range(0, len(shard), rows):
                 result = next(results)
                 writers[name].append(result)
-                origin.update(result.files)
+                on_block(name, result.files)
                 on_rows(min(rows, len(shard) - start))
-            yield name, writers[name].finish(options.layout, len(shard), origin.hexdigest())
+            yield name, writers[name]
 
 
 def begin_origin(common: bytes, shard: Selection) -> hashlib._Hash:

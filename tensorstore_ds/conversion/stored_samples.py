@@ -12,7 +12,7 @@ from tensorstore_ds.conversion.blocks import raw_path
 from tensorstore_ds.conversion.plan import block_rows
 from tensorstore_ds.conversion.shard_writer import COPY_NBYTES
 from tensorstore_ds.format.kinds import KeyField, MaskField, ObjectsField
-from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.format.kinds.base import first_of_kind, of_kind
 from tensorstore_ds.reading.columns import Column, array_columns
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.stored_images import netpbm_pixels
@@ -59,7 +59,7 @@ class _Piece:
         fields, image = self._split.fields, self._split["image"]
         self._start = row
         self._stop = min(row + block_rows(image.nbytes // len(self._split)), len(self._split))
-        keys = next(iter(of_kind(fields, KeyField)), None)
+        keys = first_of_kind(fields, KeyField)
         self._keys = None if keys is None else self._split[keys][self._start : self._stop]
         # Files, and pixels of differing sizes, are never compressed; they are read one by one.
         self._images = image[self._start : self._stop] if isinstance(image, Column) else None

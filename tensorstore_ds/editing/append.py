@@ -28,7 +28,7 @@ from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceE
 from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.joining import JoinedFields, Numbers
 from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, RaggedImageField, RawImageField
-from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.format.kinds.base import first_of_kind
 from tensorstore_ds.options import declarations, with_changes
 from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Store, open as open_store
@@ -309,10 +309,9 @@ class _Known:
     """The samples of a store by their keys."""
 
     def __init__(self, store: Store) -> None:
-        name = next(iter(of_kind(store.manifest.fields, KeyField)), None)
-        if name is None:
+        if first_of_kind(store.manifest.fields, KeyField) is None:
             raise OptionError(f"{store.path}: expected samples with keys, found none. Convert the source anew.")
-        self._rows = {split: {str(store[split][name][i]): i for i in range(len(store[split]))} for split in store}
+        self._rows = {split: {store[split].key(i): i for i in range(len(store[split]))} for split in store}
 
     def place(self, split: str, key: str) -> Place | None:
         """Where a sample is: in this split, or in another one."""
@@ -415,8 +414,7 @@ def _found(own: tuple[Store, Numbers], sources: Mapping[str, tuple[Store, Number
 
 def _rows(store: Store) -> Iterator[tuple[str, str, int]]:
     """Split, key and row of each sample."""
-    key = next(iter(of_kind(store.manifest.fields, KeyField)))
-    return ((name, str(store[name][key][row]), row) for name in store for row in range(len(store[name])))
+    return ((name, store[name].key(row), row) for name in store for row in range(len(store[name])))
 
 
 def _taken(source: str, found: _Found) -> OptionError:

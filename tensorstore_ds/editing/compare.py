@@ -15,7 +15,7 @@ from tensorstore_ds.editing.rows import opened_for_editing, reading_progress
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.joining import unknown_number, unknown_object
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
+from tensorstore_ds.format.kinds.base import ArrayField, Field, first_of_kind
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.stored_images import decode_stored
@@ -164,9 +164,8 @@ def _pairs(one: Store, other: Store, name: str, split: SplitDifference, by: By) 
 def _keys(store: Store, name: str, by: By) -> dict[str, int]:
     if name not in store:
         return {}
-    keys = next(iter(of_kind(store.manifest.fields, KeyField)), None) if by == "key" else None
-    rows = range(len(store[name]))
-    return {(f"row {row}" if keys is None else str(store[name][keys][row])): row for row in rows}
+    has_keys = by == "key" and first_of_kind(store.manifest.fields, KeyField) is not None
+    return {(store[name].key(row) if has_keys else f"row {row}"): row for row in range(len(store[name]))}
 
 
 def _compare(one: Split, other: Split, pairs: list[tuple[int, int, str]], split: SplitDifference) -> None:

@@ -20,7 +20,7 @@ from tensorstore_ds.editing.rows import Piece, opened_for_editing, write_store
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.joining import FieldsDifferError, JoinedFields, Side, join_fields
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, of_kind
+from tensorstore_ds.format.kinds.base import ArrayField, first_of_kind
 from tensorstore_ds.options import meant
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import check_outside_stores
@@ -113,7 +113,7 @@ def split_store(
     """
     notify = progress or in_notebook()
     opened, target = opened_for_editing(store, notify), tidied(out)
-    label = next(iter(of_kind(opened.manifest.fields, LabelField)), None)
+    label = first_of_kind(opened.manifest.fields, LabelField)
     every = [(name, len(opened[name])) for name in opened]
     labels = None if label is None else np.concatenate([np.asarray(opened[name][label][:]) for name, _ in every])
     are_groups = group_by is not None or SOURCE_BOX in opened.manifest.fields
@@ -157,7 +157,7 @@ def sample_store(
         raise OptionError(f"`per_class`: expected a whole number, 1 or more, found {per_class!r}.")
     notify = progress or in_notebook()
     opened, target = opened_for_editing(store, notify), tidied(out)
-    label = next(iter(of_kind(opened.manifest.fields, LabelField)), None)
+    label = first_of_kind(opened.manifest.fields, LabelField)
     pieces = {}
     for name in _chosen(opened, splits):
         rng = np.random.default_rng([seed, *name.encode()])
@@ -266,10 +266,11 @@ def _repeated(stores: Sequence[Store], joined: JoinedFields) -> dict[str, bool]:
     places: dict[str, tuple[int, str, int]] = {}
     repeated: dict[str, bool] = {}
     for i, store in enumerate(stores):
-        keys = next(iter(of_kind(store.manifest.fields, KeyField)), None)
+        if first_of_kind(store.manifest.fields, KeyField) is None:
+            continue
         every = [(name, row) for name in store for row in range(len(store[name]))]
-        for name, row in every if keys is not None else ():
-            key = f"{name}/{store[name][keys or ''][row]}"
+        for name, row in every:
+            key = f"{name}/{store[name].key(row)}"
             if key in places:
                 first, split, place = places[key]
                 pair = store[name], row, joined.numbers[i]
@@ -303,16 +304,11 @@ def _chosen(store: Store, splits: Collection[str] | None) -> list[str]:
     return [name for name in store if splits is None or name in splits]
 
 
-def _key(store: Store, split: str, row: int) -> str:
-    keys = next(iter(of_kind(store.manifest.fields, KeyField)), None)
-    return f"{split}/{row:05d}" if keys is None else str(store[split][keys][row])
-
-
 def _of_image(store: Store) -> Callable[[str, int], str]:
     """The function that says the key of a row, or of the image that a crop is from."""
     if SOURCE_BOX not in store.manifest.fields:
-        return lambda split, row: _key(store, split, row)
-    return lambda split, row: _key(store, split, row).rpartition("#")[0] or _key(store, split, row)
+        return lambda split, row: store[split].key(row)
+    return lambda split, row: store[split].key(row).rpartition("#")[0] or store[split].key(row)
 
 
 def _group(store: Store, by: str) -> Callable[[str, int], str]:
@@ -330,6 +326,6 @@ def _group(store: Store, by: str) -> Callable[[str, int], str]:
         return lambda split, row: str(store[split][by][row])
     of_key = key_group(by, "group_by")
     numbers = [name for name, each in fields.items() if isinstance(each, ArrayField) and not each.spec.shape]
-    keys = (_key(store, split, row) for split in store for row in range(len(store[split])))
+    keys = (store[split].key(row) for split in store for row in range(len(store[split])))
     check_finds(by, "group_by", keys, numbers)
-    return lambda split, row: of_key(_key(store, split, row))
+    return lambda split, row: of_key(store[split].key(row))

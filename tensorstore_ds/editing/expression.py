@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.editing.numbers import calculate, compare, negative
 from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.kinds import KeyField, LabelField, ObjectsField, SizeField
-from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
+from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.options import meant
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Split
@@ -180,12 +180,12 @@ def columns(split: Split) -> dict[str, Column]:
             found[name] = partial(_labels, split, name, np.array([*field.classes, ""], object))  # -1 is the last one
         elif isinstance(field, ArrayField) and not field.spec.shape:
             found[name] = partial(_numbers, split, name)
-    sizes = next(iter(of_kind(split.fields, SizeField)), None)
+    sizes = split.first(SizeField)
     if sizes is not None or "image" in split.fields:
         found |= {name: partial(_sides, split, sizes, axis) for axis, name in enumerate(("height", "width"))}
-    if (keys := next(iter(of_kind(split.fields, KeyField)), None)) is not None:
+    if (keys := split.first(KeyField)) is not None:
         found["key"] = partial(_keys, split, keys)
-    if (things := next(iter(of_kind(split.fields, ObjectsField)), None)) is not None:
+    if (things := split.first(ObjectsField)) is not None:
         table, classes = split.table(things), split.fields[things].classes
         found["objects"] = partial(_counts, table)
         if classes and "labels" in table.values:

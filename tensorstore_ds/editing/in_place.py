@@ -19,19 +19,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.conversion.result import OnProgress, Progress, now
+from tensorstore_ds.conversion.history import with_step
+from tensorstore_ds.conversion.result import OnProgress, Progress
 from tensorstore_ds.durable import partial_of, replacing, sync
 from tensorstore_ds.editing.rows import Piece, count_rows, pixels_of, pooled_channels, shards_of, write_shard
 from tensorstore_ds.errors import ConversionError
 from tensorstore_ds.format.arrays import GROUP, dump_json
 from tensorstore_ds.format.joining import Numbers
 from tensorstore_ds.format.kinds import ImageField, ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
+from tensorstore_ds.format.kinds.base import ArrayField, Field, first_of_kind
 from tensorstore_ds.format.manifest import File, Manifest, Shard, SplitEntry, dump, shard_path
 from tensorstore_ds.format.root import change_root
 from tensorstore_ds.format.statistics import Statistics, join_summaries
 from tensorstore_ds.reading.store import Store
-from tensorstore_ds.version import __version__
 
 #: A split and a row of it.
 Place = tuple[str, int]
@@ -96,9 +96,8 @@ class InPlace:
                 files |= self._split_folder(name)
                 entries[name] = self._split(name)
                 sync(store.path / name)
-            done = {"tool_version": __version__, "created": now().isoformat(timespec="seconds"), **step}
             changed = replace(manifest, fields=self._fields, splits=entries, files=files)
-            data = change_root(before, partial(_change, changed, done))
+            data = change_root(before, partial(_change, changed, step))
             with replacing(root) as file:
                 file.write(data)
         except BaseException:
@@ -170,7 +169,7 @@ class InPlace:
         """Of all samples of a split; of images and masks that stay as they are, from those of before."""
         added, taken = self._added(name), self._changes.replaced.get(name, {})
         counted = {n: f for n, f in self._fields.items() if isinstance(f, ArrayField | ObjectsField)}
-        image = next(iter(of_kind(self._fields, ImageField)), "")
+        image = first_of_kind(self._fields, ImageField) or ""
         known = dict(before.statistics)
         if before.rows and (taken or self._reshaped):
             again = {n: f for n, f in counted.items() if n != image or n in taken}
@@ -229,9 +228,7 @@ def _change(changed: Manifest, step: Mapping[str, Any], data: dict[str, Any]) ->
     dumped = dump(changed)
     for name in ("fields", "splits", "files"):
         data[name] = dumped[name]
-    provenance = data.setdefault("provenance", {})
-    steps = provenance.get("edited")
-    provenance["edited"] = [*(steps if isinstance(steps, list) else []), dict(step)]
+    data["provenance"] = with_step(data.get("provenance", {}), **step)
 
 
 def remove_leftovers(path: Path, manifest: Manifest) -> None:

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.conversion.blocks import raw_path
-from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, now, one_line_for_failures, summarize
+from tensorstore_ds.conversion.history import with_step
+from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, one_line_for_failures, summarize
 from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, complete_shard
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.durable import copied, sync, write_all
@@ -25,7 +26,7 @@ from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE, array_paths, shard_arrays
 from tensorstore_ds.format.joining import unknown_number, unknown_object
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
+from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.statistics import (
@@ -38,7 +39,6 @@ from tensorstore_ds.format.statistics import (
 from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Split, Store, open as open_store
 from tensorstore_ds.reading.verification import require_whole
-from tensorstore_ds.version import __version__
 
 #: Runs of rows: (n, 2) first row, and the one behind the last.
 Runs = NDArray[np.int64]
@@ -126,15 +126,12 @@ def write_store(
                 summary["channels"] = pooled
             entries[name] = SplitEntry(tuple(shards), summary)
         before = first.manifest.provenance if len(stores) == 1 else {"tool": "tensorstore-ds"}
-        steps = before.get("edited")
-        done_now = {"tool_version": __version__, "created": now().isoformat(timespec="seconds"), **step}
-        edited = [*(steps if isinstance(steps, list) else []), {**done_now, "sha256": list(stores)}]
         manifest = replace(
             first.manifest,
             chunk_size=CHUNK_SIZE,
             fields=fields,
             splits=entries,
-            provenance={**before, "edited": edited},
+            provenance=with_step(before, **step, sha256=list(stores)),
         )
         if len(stores) > 1:
             manifest = replace(manifest, **{name: _common(stores, name, workspace) for name in ("license", "citation")})
@@ -348,7 +345,7 @@ def _known_statistics(pieces: Sequence[Piece], fields: Mapping[str, Field]) -> d
 
 def pixels_of(split: Split) -> int:
     """Pixels of all images as they are stored; 0 without images."""
-    if next(iter(of_kind(split.fields, ImageField)), None) is None:
+    if split.first(ImageField) is None:
         return 0
     return int(split.image_shapes[:, :2].astype(np.int64).prod(axis=1).sum())
 

@@ -102,9 +102,9 @@ def samples_of(split: Split, names: Mapping[int, Names] | Names) -> Iterator[Exp
     """
     if "image" not in split.fields:
         raise OptionError(f"{split.name}: expected images, found none in this store. There is nothing to export.")
-    label = next(iter(of_kind(split.fields, LabelField)), None)
-    objects = next(iter(of_kind(split.fields, ObjectsField)), None)
-    keys = next(iter(of_kind(split.fields, KeyField)), None)
+    label = split.first(LabelField)
+    objects = split.first(ObjectsField)
+    keys = split.first(KeyField)
 
     def encoded(row: int) -> bytes:
         return image_file(split["image"][row], f"{split.name} (row {row})")

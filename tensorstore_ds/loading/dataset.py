@@ -41,7 +41,6 @@ from tensorstore_ds.loading.fields import (
     classes_of,
     gather_field,
     is_decoded,
-    key_of,
     view_field,
 )
 from tensorstore_ds.loading.outlines import FRAME, OUTLINE
@@ -454,8 +453,8 @@ class StoreDataset(Dataset[Sample]):
         return numbers if self.rows is None else self.rows[numbers]
 
     def key(self, row: int) -> str:
-        """What the sample of a row of the split is called in its source."""
-        return key_of(self.split, row)
+        """The name of the sample of a row of the split, as `Split.key`."""
+        return self.split.key(row)
 
     def subset(self, rows: ArrayLike) -> StoreDataset:
         """A data set of some samples, given by their index in this one, in that order."""

@@ -32,7 +32,6 @@ from tensorstore_ds.loading.augment.geometry import Geometry
 from tensorstore_ds.loading.augment.pixels import mirror
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
-from tensorstore_ds.loading.fields import key_of
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.columns import RaggedColumn, aligned_empty
 from tensorstore_ds.reading.store import Split
@@ -222,7 +221,7 @@ class ImageReader:
             try:
                 pixels = self.read(row, window, _scratch_of(window) if stack else None)
             except SourceError as error:
-                raise DamagedImageError.at(i, key_of(self._split, row), error) from error
+                raise DamagedImageError.at(i, self._split.key(row), error) from error
             if not stack:
                 canvas, is_placed = pixels.array, window.is_whole and window.resized == window.extent == sizes[i]
                 is_placed &= sizes[i] == list(canvas.shape[:2]) and _is_dense(canvas)
@@ -242,7 +241,7 @@ class ImageReader:
                         "Bring them to one form in a `transform` of StoreDataset, or convert all of them again, "
                         'together, with `on_error="skip"`, which leaves out those that differ from most.'
                     )
-                    raise SourceError(Problem(key_of(self._split, row), "shapes-differ", differing), advice)
+                    raise SourceError(Problem(self._split.key(row), "shapes-differ", differing), advice)
             lay(canvas, pixels, window, placements.fill or 0)
         if tensor is not None:
             images = tensor.permute(0, 3, 1, 2)

@@ -22,7 +22,6 @@ from tensorstore_ds.imaging.jpeg import read_header
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.dataset import Batch, StoreDataset
 from tensorstore_ds.loading.decoding import Images
-from tensorstore_ds.loading.fields import key_of
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.stored_images import TURNS, orientation_of
 
@@ -98,7 +97,7 @@ class DeviceDecoder:
         batch = dataset.gather(indices, pool, draw, fields=[name for name in dataset.fields if name != "image"])
         packed = split.table("image").take(batch.rows)
         shapes = split.image_shapes[batch.rows]
-        keys = [key_of(split, row) for row in batch.rows.tolist()]
+        keys = [split.key(row) for row in batch.rows.tolist()]
         files, orientations = [], []
         for i, (start, stop) in enumerate(zip(packed.offsets[:-1].tolist(), packed.offsets[1:].tolist(), strict=True)):
             data = packed["bytes"][start:stop]

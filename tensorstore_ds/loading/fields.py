@@ -78,11 +78,6 @@ def channels_first(field: Field, rows: torch.Tensor) -> torch.Tensor:
     return rows.permute(0, 3, 1, 2) if isinstance(field, ImageField) else rows
 
 
-def key_of(split: Split, row: int) -> str:
-    """What the sample of a row is called in its source."""
-    return str(split["key"][row]) if "key" in split.fields else f"row {row}"
-
-
 # --- as a training script wants them --------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tensorstore_ds.conversion.history import with_step
 from tensorstore_ds.conversion.licenses import license_expression
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.editing.append import locked
@@ -67,8 +68,9 @@ def _replaced(store: Store, texts: Mapping[str, str]) -> Store:
         raise FormatError(Problem(str(store.path), "replaced", "another store has taken its place just now."))
 
     def change(manifest: dict[str, Any]) -> None:
+        manifest["provenance"] = with_step(manifest.get("provenance", {}), "annotate", changed=list(texts))
         for name, value in texts.items():
-            place = manifest.setdefault("provenance", {}) if name == "description" else manifest
+            place = manifest["provenance"] if name == "description" else manifest
             place.pop(name, None)
             if value:
                 place[name] = value

@@ -15,7 +15,7 @@ from tensorstore_ds import words
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField, TextField
-from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.format.kinds.base import first_of_kind, of_kind
 from tensorstore_ds.options import declarations
 from tensorstore_ds.papers.answers import Answers
 from tensorstore_ds.reading.store import Store
@@ -226,7 +226,7 @@ def _line(line: bytes) -> Mapping[str, str]:
 
 
 def _duplicates(store: Store) -> Duplicates | None:
-    image = next(iter(of_kind(store.manifest.fields, ImageField)), None)
+    image = first_of_kind(store.manifest.fields, ImageField)
     if image is None or store.nbytes > _READ_FOR_DUPLICATES:
         return None
     seen: dict[bytes, str] = {}

@@ -13,7 +13,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.imaging.codecs import own_pixel_limit
-from tensorstore_ds.pictures.contact_sheet import draw_annotations, key_of, picture_of
+from tensorstore_ds.pictures.contact_sheet import draw_annotations, picture_of
 from tensorstore_ds.reading.store import Split
 
 #: Samples of a split, at most; the longer side of their images; bytes of all previews of a store.
@@ -45,7 +45,7 @@ def preview_table(split: Split, nbytes: int = NBYTES) -> bytes:
         raise OptionError(
             "to write a preview, pyarrow is needed: pip install '.[hub]' in a clone of tensorstore-ds"
         ) from None
-    image = next(iter(of_kind(split.fields, ImageField)), None)
+    image = split.first(ImageField)
     if image is None:
         raise OptionError(f"{split.name}: expected a field of images, found none. There is nothing to preview.")
     samples = _samples(split, image, nbytes)
@@ -94,7 +94,7 @@ def _sample(split: Split, row: int, image: str) -> dict[str, Any]:
     for name in _own(split, TextField):
         sample[name] = split[name][row]
     if of_kind(split.fields, KeyField):
-        sample["key"] = key_of(split, row)
+        sample["key"] = split.key(row)
     return sample
 
 

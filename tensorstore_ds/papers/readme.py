@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from tensorstore_ds import words
+from tensorstore_ds.conversion.history import steps_of
 from tensorstore_ds.papers.escaping import code_block, markdown, yaml
 from tensorstore_ds.papers.facts import COUNTED, Facts, options_of, size_category, size_of
 
@@ -173,18 +175,29 @@ def _origin(facts: Facts) -> str:
     if made:
         rows.append(["by", _cell(" ".join(made))])
     rows += [[f"option `{_plain(name)}`", _cell(value)] for name, value in options_of(facts.store).items()]
-    again = origin.get("repacked")
-    for each in again if isinstance(again, list) else []:
-        options = each.get("options") if isinstance(each, Mapping) else None
-        if isinstance(options, Mapping):
-            given = ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
-            rows.append(["encoded again", _cell(given)])
+    rows += [["afterwards", _cell(_step(step))] for step in steps_of(origin)]
     parts = ["## How it was made"]
     for name, head in (("collection", "Collection"), ("preprocessing", "Preprocessing"), ("annotation", "Annotation")):
         parts += [f"### {head}", answers[name]] if name in answers else []
     if rows:
         parts += ["### Conversion", _table(["", ""], rows)]
     return "\n\n".join(parts) if len(parts) > 1 else ""
+
+
+def _step(step: Mapping[str, Any]) -> str:
+    """A step of the history in one line, such as ``2026-05-04 filter: where label == 'cat'``."""
+    options = step.get("options")
+    given = {**step, **(options if isinstance(options, Mapping) else {})}
+    hidden = ("command", "tool_version", "created", "sha256", "options")
+    details = [f"{name} {_short(value)}" for name, value in given.items() if name not in hidden and value is not None]
+    what = f"{str(step.get('created', ''))[:10]} {step.get('command', '')}".strip()
+    return ": ".join(filter(None, [what, ", ".join(details)]))
+
+
+def _short(value: object) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{name} {each}" for name, each in value.items())
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _faults(facts: Facts) -> str:

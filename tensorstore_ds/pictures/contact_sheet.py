@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from tensorstore_ds.errors import OptionError, one_line
-from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, MaskField, ObjectsField, TextField
+from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.imaging.codecs import own_pixel_limit
@@ -63,7 +63,7 @@ def preview(split: Split, rows: Sequence[int] | None = None, *, count: int = 24,
         OptionError: there is nothing to draw, or a row is outside.
         SourceError: an encoded image cannot be decoded.
     """
-    field = next(iter(of_kind(split.fields, ImageField)), None)
+    field = split.first(ImageField)
     if field is None:
         raise OptionError(f"{split.name}: expected a field of images, found none. There is nothing to draw.")
     rows = choose_rows(split, count, seed=seed) if rows is None else rows
@@ -79,7 +79,6 @@ def preview(split: Split, rows: Sequence[int] | None = None, *, count: int = 24,
 
 
 def _cell(split: Split, row: int, image: str, tables: Sequence[str]) -> _Cell:
-    key = key_of(split, row)
     masks = of_kind(split.fields, MaskField)
     picture, scale = magnified(picture_of(split, row, image), LARGE if tables or masks else MEDIUM)
     draw_annotations(picture, split, row, scale)
@@ -91,18 +90,13 @@ def _cell(split: Split, row: int, image: str, tables: Sequence[str]) -> _Cell:
     ]
     for name in of_kind(split.fields, TextField):
         labels.append(one_line(next(iter(split[name][row]), "")[:_SHOWN]))
-    return _Cell(picture, labels, key)
-
-
-def key_of(split: Split, row: int) -> str:
-    """What a sample is called in its source, or its row."""
-    return next((split[name][row] for name in of_kind(split.fields, KeyField)), f"row {row}")
+    return _Cell(picture, labels, split.key(row))
 
 
 def picture_of(split: Split, row: int, image: str) -> Image.Image:
     """The image of a sample as RGB, in its stored size."""
     stored = split[image][row]
-    pixels = decode_stored(stored, key=f"{split.name}/{key_of(split, row)}") if isinstance(stored, bytes) else stored
+    pixels = decode_stored(stored, key=split.key(row)) if isinstance(stored, bytes) else stored
     return _rgb(pixels)
 
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, Problem
-from tensorstore_ds.format.kinds import EncodedImageField, ObjectsField, RawImageField
-from tensorstore_ds.format.kinds.base import Field, TableField, of_kind
+from tensorstore_ds.format.kinds import EncodedImageField, KeyField, ObjectsField, RawImageField
+from tensorstore_ds.format.kinds.base import Field, TableField, first_of_kind, of_kind
 from tensorstore_ds.format.manifest import File, Manifest
 from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.statistics import Statistics, channel_moments, class_counts
@@ -295,7 +295,7 @@ class Split:
         for name in of_kind(self.fields, EncodedImageField):
             from tensorstore_ds.reading.stored_images import decode_stored  # here, because Pillow takes a while
 
-            sample[name] = decode_stored(sample[name], key=f"{self.name}/{row}")
+            sample[name] = decode_stored(sample[name], key=self.key(row))
         return sample
 
     def column(self, field: str) -> Column:
@@ -316,6 +316,28 @@ class Split:
     def channel_moments(self) -> tuple[list[float], list[float], float] | None:
         """Mean and standard deviation of each channel, of values divided by the third; None if none are stored."""
         return channel_moments(self.statistics)
+
+    def first(self, kind: type[Field]) -> str | None:
+        """The name of the first field of a kind, such as `KeyField`; None if the split has no such field."""
+        return first_of_kind(self.fields, kind)
+
+    def key(self, row: int) -> str:
+        """The name of a sample in messages, tables and pictures: its key, or split and row of a store without keys.
+
+        Args:
+            row: in [0, len).
+
+        Example:
+            >>> store["train"].key(7)                                                     # doctest: +SKIP
+            'train/00007'
+        """
+        keys = self._keys
+        return f"{self.name}/{row:05d}" if keys is None else str(keys[row])
+
+    @functools.cached_property
+    def _keys(self) -> RaggedColumn | None:
+        keys = self.first(KeyField)
+        return None if keys is None else self.table(keys)
 
     @property
     def class_counts(self) -> dict[str, dict[str, int]]:

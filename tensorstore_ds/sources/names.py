@@ -27,6 +27,9 @@ IBUG_68 = (
     *((60, 64), (61, 63), (65, 67)),  # the lips, inside; 62 and 66 are their middle
 )
 
+#: Names of fields that a source gives a meaning of its own.
+RESERVED = frozenset({"image", "key", "size", "objects", "label"})
+
 _SHOWN = 60  # characters of a name in a message
 KEYPOINTS_LIMIT = 1 << 22  # of a sample: 64 MB
 
@@ -37,6 +40,15 @@ _SIDE = re.compile(
     r"|(?<![^_\- ])[LRlr](?![^_\- ])"  # l_eye, eye-r, brow_l_1
     r"|^[LR](?=[A-Z])"  # LShoulder
 )
+
+
+def field_name(text: str) -> str:
+    """The name of a field as a store allows it: lower case, 64 characters at most, with ``_`` for all others.
+
+    >>> field_name("Patient ID")
+    'patient_id'
+    """
+    return re.sub(r"[^a-z0-9_-]", "_", text.lower())[:64]
 
 
 def order_classes(

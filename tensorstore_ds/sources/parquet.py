@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, Sou
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, glance, walk_files
 from tensorstore_ds.sources.json_files import MemberError, parse_object
 from tensorstore_ds.sources.list.table import LABEL_NAMES
+from tensorstore_ds.sources.names import RESERVED, field_name
 from tensorstore_ds.sources.paths import inside
 from tensorstore_ds.sources.row_table import CATEGORY_NAMES, ClassNames, RowTable, label_of, struct_objects
 from tensorstore_ds.sources.samples import TEXT_NAMES, texts_of
@@ -31,7 +31,6 @@ from tensorstore_ds.sources.splits import numbered_splits
 
 _IMAGE_NAMES = ("image", "img", "image_bytes", "jpg", "jpeg", "png", "webp")
 _OBJECTS_NAMES = ("objects", "annotations")
-_RESERVED = frozenset({"image", "key", "size", "objects", "label", "mask"})
 _METADATA_LIMIT = 16 << 20
 #: In a schema's metadata: JSON with the field of the objects as a store has it, for the names of keypoints.
 METADATA = "tsds"
@@ -183,12 +182,12 @@ class ParquetSource(Source):
         for column in schema:
             if column.name in (self._image, self._label, self._objects):
                 continue
-            field = re.sub(r"[^a-z0-9_-]", "_", column.name.lower())[:64]
+            field = field_name(column.name)
             dtype, shape = _numbers(column.type)
             if field in TEXT_NAMES - fields and _is_text(_element(column.type)):
                 self._texts[column.name] = field
                 fields.add(field)
-            elif dtype and NAME.fullmatch(field) and field not in _RESERVED | fields:
+            elif dtype and NAME.fullmatch(field) and field not in RESERVED | {"mask"} | fields:
                 self._numbers[column.name] = field, dtype, shape
                 fields.add(field)
             else:

@@ -7,7 +7,6 @@ recognized by what they can do: neither library is imported here.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,12 +22,11 @@ from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.manifest_values import MOST_DIMENSIONS
 from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
 from tensorstore_ds.sources.base import FLAGS, LISTS, Objects, Sample, SourceOptions
-from tensorstore_ds.sources.names import flip_pairs, number_classes
+from tensorstore_ds.sources.names import RESERVED, field_name, flip_pairs, number_classes
 
 _LABEL_KEYS = ("label", "labels")
 #: Names of what is stored as texts: a text, or a list of texts.
 TEXT_NAMES = frozenset({"caption", "captions", "sentence", "sentences", "text", "texts"})
-_RESERVED = ("image", "key", "size", "objects", "label")
 _MASK = "(H, W) of the image"
 _LISTS = "a list of any length"
 _TEXTS = "texts"
@@ -120,7 +118,7 @@ class SampleReader:
         for number in (parts.objects or {}).get("labels", ()):
             self._index(key, int(number), "objects")
         masks = {} if parts.mask is None else {"mask": _own(parts.mask)}
-        arrays = {_field_name(name): array.copy() for name, array in parts.arrays.items()}
+        arrays = {field_name(name): array.copy() for name, array in parts.arrays.items()}
         texts = {name.lower(): each for name, each in parts.texts.items()}
         left_out = self._left_out(parts)
         return Sample(key, _own(parts.image), label, parts.objects, masks, arrays, texts, left_out=left_out)
@@ -136,10 +134,10 @@ class SampleReader:
 
     def _checked_name(self, name: str, array: NDArray[Any]) -> str:
         """The field's name of an array; raises `SourceError` if no store can have it."""
-        field, found = _field_name(name), one_line(name) or '""'
+        field, found = field_name(name), one_line(name) or '""'
         if not NAME.fullmatch(field):
             expected = "a field's name with letters, digits, - or _"
-        elif field in _RESERVED:
+        elif field in RESERVED:
             expected = "a name that a store does not use itself"
         elif array.ndim > MOST_DIMENSIONS:
             expected, found = f"at most {MOST_DIMENSIONS} dimensions", f"{array.ndim} in {found}"
@@ -176,7 +174,7 @@ def _own(image: Any) -> Any:
 
 def _parts_shapes(parts: Parts) -> dict[str, str]:
     """The fields of a sample, and of each what must not differ."""
-    shapes = {_field_name(name): f"{a.dtype.name} {a.shape}" for name, a in parts.arrays.items()}
+    shapes = {field_name(name): f"{a.dtype.name} {a.shape}" for name, a in parts.arrays.items()}
     if parts.label is not None:
         shapes["label"] = "int64 ()"
     if parts.mask is not None:
@@ -202,10 +200,6 @@ def _field_shapes(fields: Mapping[str, Field]) -> dict[str, str]:
             values = {value: _LISTS if spec.is_ragged else str(spec.shape) for value, spec in each.values.items()}
             shapes.update({f"{name}.{value}": shape for value, shape in values.items()})
     return shapes
-
-
-def _field_name(name: str) -> str:
-    return re.sub(r"[^a-z0-9_-]", "_", name.lower())[:64]
 
 
 # --- what an object means -----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.schema import NAME
+from tensorstore_ds.sources.names import field_name
 
 #: Names that mean a split, in lower case, of a folder, a list or an array. Others are read as class names and the like.
 SPLIT_NAMES = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
@@ -24,8 +25,8 @@ def split_name(text: str) -> str:
     if not isinstance(text, str):
         message = f"expected a split's name, which is text, found {type(text).__name__}."
         raise SourceError(Problem(repr(text), "split-name", message), "Name the split, such as train.")
-    name = re.sub(r"[^a-z0-9_-]", "_", text.lower())
-    if NAME.fullmatch(name) and re.search(r"[a-z0-9]", name):
+    name = field_name(text)
+    if len(text) <= 64 and NAME.fullmatch(name) and re.search(r"[a-z0-9]", name):
         return name
     message = "expected a split's name with letters a-z or digits, 64 characters at most."
     raise SourceError(Problem(text or '""', "split-name", message), "Rename the split.")

@@ -19,7 +19,7 @@ from tensorstore_ds.format.kinds import (
     RaggedImageField,
     RawImageField,
 )
-from tensorstore_ds.format.kinds.base import Field, of_kind
+from tensorstore_ds.format.kinds.base import Field, first_of_kind, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
@@ -130,7 +130,7 @@ def reason_for(split: Split, task: Task, asked: TaskName) -> str:
 
 def _possible_tasks(fields: Mapping[str, Field]) -> dict[str, Task]:
     """The tasks that fields are good for, by name; the first one is that of ``auto``."""
-    label = next(iter(of_kind(fields, LabelField)), "")
+    label = first_of_kind(fields, LabelField) or ""
     table = fields.get("objects")  # other names are not moved by transforms
     values = table.values if isinstance(table, ObjectsField) else {}
     keypoints = table.keypoints if isinstance(table, ObjectsField) and "keypoints" in values else ()

@@ -323,6 +323,11 @@ def of_kind(fields: Mapping[str, Field], kind: type[F]) -> dict[str, F]:
     return {name: field for name, field in fields.items() if isinstance(field, kind)}
 
 
+def first_of_kind(fields: Mapping[str, Field], kind: type[Field]) -> str | None:
+    """The name of the first field of a kind, or None."""
+    return next(iter(of_kind(fields, kind)), None)
+
+
 def pieces(column: StoredRows) -> Iterator[tuple[int, NDArray[Any]]]:
     """The rows of a column, some at a time, each with the number of the first."""
     step = min(_ROWS, max(1, _NBYTES // max(1, column.spec.row_nbytes)))

@@ -19,6 +19,7 @@ from tensorstore_ds.regular_files import check_machine, open_file, os_errors
 from tensorstore_ds.sources.arrays.source import NPY_HEAD, ArrayFile, ArraySource, bad_file, read_npy_header
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import glance, walk_files
+from tensorstore_ds.sources.names import RESERVED, field_name
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name
 
 #: Names of arrays, in lower case, that are read as the images and as the labels.
@@ -29,7 +30,6 @@ _SUFFIXES = (".npy", ".npz")
 _SPLITS = "|".join(sorted(SPLIT_NAMES, key=len, reverse=True))
 _NAME = re.compile(rf"(?P<before>{_SPLITS})[-_. ](?P<rest>.+)|(?P<first>.+)[-_. ](?P<after>{_SPLITS})", re.IGNORECASE)
 #: Fields that a store has anyway, or that mean something else there.
-_TAKEN = frozenset({"image", "key", "label", "objects", "size"})
 #: What zipfile raises for files that are damaged, encrypted or compressed in a way it does not know.
 _BAD_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, struct.error, ValueError)
 
@@ -144,8 +144,8 @@ def _meaning(array: ArrayFile, name: str, split: str | None) -> tuple[str | None
         return split, "image"
     if rest in LABEL_NAMES and array.native.kind in "iu" and array.shape[1:] in ((), (1,)):
         return split, "label"
-    field = re.sub(r"[^a-z0-9_-]", "_", rest)[:64]
-    if field in _TAKEN:
+    field = field_name(rest)
+    if field in RESERVED:
         raise bad_file(array.where, f"expected a name that a store does not use itself, found {field}.")
     return split, field
 

@@ -19,12 +19,11 @@ from tensorstore_ds.sources.arrays.numpy_files import IMAGE_NAMES, LABEL_NAMES
 from tensorstore_ds.sources.arrays.source import bad_file, bad_shape
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.beton.layout import Beton, BetonField, Mapped, read_beton
-from tensorstore_ds.sources.names import number_classes
+from tensorstore_ds.sources.names import RESERVED, field_name, number_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, notes_of_renamed, split_names
 
 SUFFIX = ".beton"
 _LABELS = LABEL_NAMES | {"class", "cls"}
-_TAKEN = frozenset({"image", "key", "label", "objects", "size"})
 _JPEG, _RAW = 0, 1  # FFCV's modes of an image
 
 
@@ -118,11 +117,11 @@ class BetonSource(Source):
         self._label = labels[0] if labels else -1
         left_out = []
         for i, field in enumerate(fields):
-            name = re.sub(r"[^a-z0-9_-]", "_", field.name.lower())
+            name = field_name(field.name)
             if i in (self._image, self._label):
                 continue
             has_shape = field.what in ("int", "float", "array")
-            if has_shape and NAME.fullmatch(name) and name not in (*_TAKEN, *self._others):
+            if has_shape and NAME.fullmatch(name) and name not in RESERVED | self._others.keys():
                 self._others[name] = i
             else:
                 why = "a store cannot have the name" if has_shape else f"{field.what} has no fixed shape"

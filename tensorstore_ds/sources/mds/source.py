@@ -27,7 +27,7 @@ from tensorstore_ds.sources.arrays.source import bad_file, bad_shape
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.mds.columns import IMAGES, Column, divide, image_of
 from tensorstore_ds.sources.mds.index import INDEX, Data, Shard, read_index
-from tensorstore_ds.sources.names import number_classes
+from tensorstore_ds.sources.names import RESERVED, field_name, number_classes
 from tensorstore_ds.sources.paths import inside
 from tensorstore_ds.sources.scratch import Scratch
 from tensorstore_ds.sources.splits import SPLIT_NAMES, notes_of_renamed, split_names
@@ -37,7 +37,6 @@ _LABELS = LABEL_NAMES | {"class", "cls"}
 _IS_MDS = re.compile(rb'"format"\s*:\s*"mds"')
 _HEAD = 1 << 16
 _ROWS = 1 << 14  # whose labels are looked up at once
-_TAKEN = frozenset({"image", "key", "label", "objects", "size"})
 _TOOLS = {"lz4": "lz4 -d", "snappy": "the package python-snappy", "br": "brotli -d"}
 
 
@@ -167,8 +166,8 @@ class MdsSource(Source):
         self._label = labels[0] if labels else self._label
         left_out = []
         for column in self._columns:
-            field = re.sub(r"[^a-z0-9_-]", "_", column.name.lower())
-            is_free = NAME.fullmatch(field) and field not in _TAKEN and field not in self._fields
+            field = field_name(column.name)
+            is_free = NAME.fullmatch(field) and field not in RESERVED | self._fields.keys()
             if column in (self._image, self._label):
                 continue
             if column.array is not None and is_free:
