@@ -22,6 +22,7 @@ from journeys import oracle
 from journeys.agreement import (
     agree,
     annotations_agree,
+    content,
     files_of,
     rows_of,
     same_pictures,
@@ -429,32 +430,49 @@ class Journey:
 
     # --- grow ----------------------------------------------------------------------------------------------------
 
-    #: Commands that bring a store up to its source, which has grown. `tsds update`, if it is there, is another one.
-    GROWING: ClassVar[tuple[str, ...]] = ("append",)
+    #: Commands that bring a store up to its source, which has grown and changed.
+    GROWING: ClassVar[tuple[str, ...]] = ("append", "update")
 
     @pytest.mark.parametrize("command", GROWING)
     def test_grow(self, trip: Trip, tmp_path: Path, command: str) -> None:
-        """The source has grown: new samples come into the store, and the others stay as they are."""
-        if trip.data.grow is None:
+        """The source has grown: `append` adds its new samples. It has also changed: `update` takes that, and adds none.
+
+        All other samples stay as they are, in their rows, and a second call finds nothing to do.
+        """
+        if trip.data.grow is None or trip.data.change is None:
             pytest.skip("real data do not grow")
         source, store = tmp_path / "photos", tmp_path / "photos.tsds"
         shutil.copytree(trip.source, source)
         shutil.copytree(trip.store, store)
         before = tsds.open(store)
         trip.data.grow(source)
-        facts = trip.data.read(source)
-        assert len(facts.samples) > len(trip.facts.samples)
-        trip.shell.run(command, store, source, *trip.skip)
+        if command == "update":
+            trip.data.change(source)
+        later = trip.data.read(source)
+        had, has = (
+            {key: each for some in of.splits.values() for key, each in some.items()} for of in (trip.facts, later)
+        )
+        assert has.keys() - had.keys()
+        changed = [
+            key for key in had.keys() & has.keys() if content(had[key], trip.data) != content(has[key], trip.data)
+        ]
+        assert bool(changed) == (command == "update")
+        said = trip.shell.json(command, store, source, *trip.skip)
+        assert sorted(said["updated"]) == sorted(changed)
+        assert sorted(said["already_there"]) == sorted(had.keys() & has.keys() - set(changed))
+        assert sorted(said["added" if command == "append" else "not_added"]) == sorted(has.keys() - had.keys())
+        assert said["only_in_store"] == len(had.keys() - has.keys())
         grown = tsds.open(store)
-        old = facts.classes  # of `facts`, sorted; in the store, new classes come after the others
-        facts.classes = [*trip.facts.classes, *(name for name in old if name not in trip.facts.classes)]
-        agree(grown, facts, trip.data)
+        agree(grown, trip.facts.followed_by(later, adds=command == "append"), trip.data)
         for name in before.splits:
             keys = list(rows_of(before[name]))
             assert list(rows_of(grown[name]))[: len(keys)] == keys
         trip.shell.run("verify", store)
         again = trip.shell.json(command, store, source, *trip.skip)
         assert tsds.open(store).sha256 == grown.sha256, again
+        if command == "update":
+            trip.shell.run("append", store, source, *trip.skip)
+            agree(tsds.open(store), trip.facts.followed_by(later, adds=True), trip.data)
 
     # --- out, and in again --------------------------------------------------------------------------------------
 
