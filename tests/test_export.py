@@ -466,11 +466,32 @@ def test_a_part_of_the_splits(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "o").iterdir()] == ["test"]
 
 
-def test_a_sample_without_a_label(tmp_path: Path) -> None:
-    store = store_of(tmp_path / "s.tsds", [(PIXELS, 0), (PIXELS, None)], CLASSES)
-    summary = tsds.export(store.path, tmp_path / "o", "folders")
-    assert (summary.files, summary.left_out) == (1, {"samples without a label": 1})
+@pytest.mark.parametrize("to", ["webdataset", "parquet"])
+def test_samples_without_a_label_beside_others(tmp_path: Path, to: str) -> None:
+    """Class folders have no place for them: the summary counts them, and the formats that its note names keep them."""
+    store = store_of(tmp_path / "s.tsds", [(PIXELS, 0), (PIXELS + 1, None), (PIXELS + 2, 2)], CLASSES)
+    done = command("export", store.path, tmp_path / "o", "--to", "folders")
+    assert "2 samples in 2 files" in done.stdout and "samples without a label (1 sample)" in done.stdout
+    assert done.stderr.startswith("note: to keep samples without a label") and to in done.stderr
     assert sorted(path.name for path in (tmp_path / "o" / "train").iterdir()) == sorted(CLASSES)
+    tsds.export(store.path, tmp_path / "all", to)
+    assert again(tmp_path / "all")["train"]["label"][:].tolist() == [0, -1, 2]
+
+
+def test_a_split_without_labels_is_a_folder_of_images(tmp_path: Path) -> None:
+    """Such as a test set whose labels are not published: the files come back as they were."""
+    source = class_folders(tmp_path / "src")
+    for path in list(source.glob("test/*/*.png")):
+        path.rename(source / "test" / f"{path.parent.name}_{path.name}")
+    for name in ("ant", "bee"):
+        (source / "test" / name).rmdir()
+    tsds.convert(source, tmp_path / "a.tsds", tsds.ConvertOptions(workers=0, encoding="source"))
+    assert set(tsds.open(tmp_path / "a.tsds")["test"]["label"][:]) == {-1}
+    summary = tsds.export(tmp_path / "a.tsds", tmp_path / "folders", "folders")
+    assert (summary.samples, summary.files) == ({"test": 8, "train": 8}, 16)
+    assert (summary.left_out, summary.notes) == ({}, ())
+    files = {path.relative_to(source): path.read_bytes() for path in source.rglob("*.png")}
+    assert files == {p.relative_to(summary.path): p.read_bytes() for p in summary.path.rglob("*") if p.is_file()}
 
 
 def test_classes_that_are_no_folders(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ class Exporter:
         folder: where it writes.
         splits: the names of those that are written.
         left_out: how many values are not written, by what they are.
+        missing: how many samples of each split are not written.
+        notes: what the user should know.
         files: how many files were written.
     """
 
@@ -43,6 +45,8 @@ class Exporter:
         self.splits = splits
         self.advance = advance
         self.left_out: Counter[str] = Counter()
+        self.missing: Counter[str] = Counter()
+        self.notes: list[str] = []
         self.files = 0
         fields = store.manifest.fields
         self.label = next(iter(of_kind(fields, LabelField).values()), None)

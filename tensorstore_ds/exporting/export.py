@@ -43,7 +43,7 @@ class ExportSummary:
 
     Attributes:
         path: the new folder.
-        samples: of each split.
+        samples: how many samples of each split were written.
         files: how many there are.
         left_out: what the format has no place for: fields and values by name, and in how many samples.
         seconds: wall time.
@@ -138,6 +138,6 @@ def export(
     for name, each in opened.manifest.fields.items():
         if not isinstance(each, (*exporter.takes, ImageField, KeyField, SizeField)):
             left_out[name] += sum(len(opened[split]) for split in names)
-    samples = {name: len(opened[name]) for name in names}
-    notes = (note,) if note else ()
+    samples = {name: len(opened[name]) - exporter.missing[name] for name in names}
+    notes = (*exporter.notes, note) if note else tuple(exporter.notes)
     return ExportSummary(target, samples, exporter.files, dict(left_out), time.monotonic() - began, notes)

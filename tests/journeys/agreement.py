@@ -154,6 +154,14 @@ def same_pictures(samples: Mapping[str, Sample], data: DataSet) -> list[set[str]
     return [group for group in groups.values() if len(group) > 1]
 
 
+def content(sample: Sample, data: DataSet) -> tuple[Any, ...]:
+    """Whatever a store keeps of a sample but its key."""
+    pixels = (
+        sample.path.read_bytes() if data.encoding == "source" else upright(sample.path, data.color or "RGB").tobytes()
+    )
+    return hashlib.sha256(pixels).digest(), sample.label, sample.things, sample.captions
+
+
 def files_of(store: Path) -> dict[str, str]:
     """The SHA-256 of each file of a store."""
     return {

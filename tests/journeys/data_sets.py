@@ -1,12 +1,13 @@
 """Six data sets as people have them, made without a download, each with what an oracle says of it; and real ones.
 
-`make` writes a data set, `grow` adds to it what next week brings, and `read` parses it.
+`make` writes a data set, `grow` adds to it what next week brings, `change` corrects it, and `read` parses it.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ class DataSet:
         make: writes it into a folder.
         read: what an oracle says of that folder.
         grow: adds samples to it, or None.
+        change: corrects annotations and images, replaces a damaged image and removes samples; or None.
         encoding: the encoding of its store, by default.
         exports: formats that lose nothing of it but what is named, as `what is left out` of the summary.
         has_splits: whether it says itself what is for testing.
@@ -38,6 +40,7 @@ class DataSet:
     make: Callable[[Path], None]
     read: Callable[[Path], Facts]
     grow: Callable[[Path], None] | None
+    change: Callable[[Path], None] | None
     encoding: str
     exports: tuple[str, ...]
     has_splits: bool = True
@@ -90,6 +93,13 @@ def grow_folders(root: Path) -> None:
         add_pet(root, 110 + i, f"train/fox/new {i}")  # a new class
 
 
+def change_folders(root: Path) -> None:
+    for seed, name in ((7, "train/cat/IMG 001"), (12, "train/cat/IMG 006"), (21, "test/cat/IMG 001")):
+        add_pet(root, seed + 10 * len(HOW), name)  # another picture in a file of the same kind
+    add_pet(root, 300, "train/dog/broken")
+    next(root.glob("train/emu/IMG 005.*")).unlink()
+
+
 # --- photographs of all sizes -----------------------------------------------------------------------------------
 
 SIZES = ((480, 640), (512, 512), (512, 768), (333, 500), (768, 1024), (1024, 768), (256, 384), (600, 450), (400, 1000))
@@ -116,6 +126,13 @@ def add_place(root: Path, seed: int, name: str) -> None:
 def grow_photographs(root: Path) -> None:
     for i in range(4):
         add_place(root, 1100 + i, f"city/new_{i}")
+
+
+def change_photographs(root: Path) -> None:
+    for seed, name in ((1003, "beach/DSC_0003"), (1020, "city/DSC_0004")):
+        add_place(root, seed + 126, name)  # in a file of the same kind
+    write(root / "forest/broken.jpg", (root / "beach/DSC_0000.jpg").read_bytes())
+    next(root.glob("city/DSC_0005.*")).unlink()
 
 
 # --- Pascal VOC -------------------------------------------------------------------------------------------------
@@ -165,6 +182,18 @@ def grow_voc(root: Path) -> None:
             file.write("\n".join(names) + "\n")
 
 
+def change_voc(root: Path) -> None:
+    add_voc(root, 2300, "cell_00006")
+    add_voc(root, 2301, "cell_00022")
+    corrected = root / "Annotations/cell_00001.xml"
+    text = corrected.read_text().replace("<name>RBC<", "<name>Blast<", 1).replace("<xmin>", "<xmin>1", 1)
+    corrected.write_text(text)
+    write(root / "JPEGImages/cell_00004.jpg", encoded(photograph(2302, 240, 320), "jpeg"))
+    for split in ("train", "trainval"):
+        listed = root / f"ImageSets/Main/{split}.txt"
+        listed.write_text(listed.read_text().replace("cell_00002\n", ""))
+
+
 # --- dlib's imglab ----------------------------------------------------------------------------------------------
 
 IMGLAB = {"train": "training.xml", "test": "testing.xml"}
@@ -211,6 +240,18 @@ def grow_imglab(root: Path) -> None:
     text = (root / IMGLAB["train"]).read_text("latin-1")
     more = "\n".join(add_face(root, 3700 + i, f"more_{i}.jpg") for i in range(3))
     (root / IMGLAB["train"]).write_text(text.replace("\n</images>", f"\n{more}\n</images>"), "latin-1")
+
+
+def change_imglab(root: Path) -> None:
+    text = (root / IMGLAB["train"]).read_text("latin-1")
+    images = re.findall(r"  <image .*?</image>", text, re.DOTALL)
+    moved = re.sub(r"<part name='30' x='\d+'", "<part name='30' x='7'", re.sub(r" top='-?\d+'", " top='5'", images[2]))
+    lacking = re.sub(r"\s*<part name='0\d'.*?/>", "", images[4])
+    others = {images[2]: moved, images[4]: lacking, images[9]: add_face(root, 3800, "train_09.jpg")}
+    for image, other in others.items():
+        text = text.replace(image, other)
+    (root / IMGLAB["train"]).write_text(text.replace(f"{images[11]}\n", ""), "latin-1")
+    write(root / "train_07.jpg", encoded(photograph(3801, *FACES[3007 % len(FACES)]), "jpeg"))
 
 
 # --- COCO -------------------------------------------------------------------------------------------------------
@@ -299,6 +340,24 @@ def grow_coco(root: Path) -> None:
         (root / file).write_text(json.dumps(data))
 
 
+def change_coco(root: Path) -> None:
+    instances, captions, folder = COCO["train"]
+    data, texts = (json.loads((root / file).read_text()) for file in (instances, captions))
+    some = [each for each in data["annotations"] if "keypoints" in each or not each["iscrowd"]]
+    some[0]["bbox"][2] += 5
+    some[1]["category_id"] = 18 if some[1]["category_id"] == 90 else 90
+    some[1].pop("keypoints", None)
+    some[-1]["segmentation"] = some[-1]["segmentation"][:1]
+    texts["annotations"][4]["caption"] = "Corrected"
+    write(root / folder / "000000004009.jpg", encoded(photograph(4800, 320, 240), "jpeg"))
+    removed = data["images"].pop(12)["id"]
+    data["annotations"] = [each for each in data["annotations"] if each["image_id"] != removed]
+    texts["annotations"] = [each for each in texts["annotations"] if each["image_id"] != removed]
+    write(root / instances, json.dumps(data).encode())
+    write(root / captions, json.dumps(texts).encode())
+    write(root / "val2017/000000004502.jpg", encoded(photograph(4801, 256, 384), "jpeg"))
+
+
 # --- a list -----------------------------------------------------------------------------------------------------
 
 NAMES = ("a b", "Ärger", "quote'd", "comma, and", "日本", "x" * 60, "dots.in.it", "% # & +")
@@ -329,32 +388,63 @@ def grow_list(root: Path) -> None:
     write_lines(root, [add_line(root, 5100 + i, f"scans/new/{i}.png", "dark", "train") for i in range(4)], "a")
 
 
+def change_list(root: Path) -> None:
+    with open(root / "labels.csv", newline="", encoding="utf-8") as file:
+        lines = [(line["path"], line["label"], line["split"]) for line in csv.DictReader(file)]
+    for row, label in ((3, "sharp"), (5, "dark"), (6, "torn"), (34, "")):
+        lines[row] = lines[row][0], label, lines[row][2]
+    for row in (9, 12):  # a damaged one and a good one
+        add_line(root, 5200 + row, *lines[row])
+    del lines[20]
+    write_lines(root, lines, "w")
+
+
 # --- all of them ------------------------------------------------------------------------------------------------
 
 MADE = {
     "folders": DataSet(
-        make_folders, oracle.class_folders, grow_folders, "raw", ("folders", "webdataset"), size=(240, 320)
+        make_folders,
+        oracle.class_folders,
+        grow_folders,
+        change_folders,
+        "raw",
+        ("folders", "webdataset"),
+        size=(240, 320),
     ),
     "photographs": DataSet(
         make_photographs,
         oracle.class_folders,
         grow_photographs,
+        change_photographs,
         "source",
         ("folders", "parquet"),
         has_splits=False,
         color=None,
     ),
-    "voc": DataSet(make_voc, oracle.voc, grow_voc, "raw", ("voc", "coco", "yolo"), size=(240, 320)),
+    "voc": DataSet(make_voc, oracle.voc, grow_voc, change_voc, "raw", ("voc", "coco", "yolo"), size=(240, 320)),
     "imglab": DataSet(
-        make_imglab, lambda root: oracle.imglab(root, IMGLAB), grow_imglab, "source", ("coco", "voc"), color=None
+        make_imglab,
+        lambda root: oracle.imglab(root, IMGLAB),
+        grow_imglab,
+        change_imglab,
+        "source",
+        ("coco", "voc"),
+        color=None,
     ),
     "coco": DataSet(
-        make_coco, lambda root: oracle.coco(root, COCO), grow_coco, "source", ("coco", "parquet"), color=None
+        make_coco,
+        lambda root: oracle.coco(root, COCO),
+        grow_coco,
+        change_coco,
+        "source",
+        ("coco", "parquet"),
+        color=None,
     ),
     "list": DataSet(
         make_list,
         lambda root: oracle.csv_list(root, "labels.csv"),
         grow_list,
+        change_list,
         "raw",
         ("parquet", "folders"),
         size=(96, 128),
@@ -378,9 +468,9 @@ def real(folder: Path) -> dict[str, DataSet]:
     faces = linked(*(f"faces/{path.name}" for path in sorted((folder / "faces").iterdir())))
     parsed = {"train": "training_with_face_landmarks.xml", "test": "testing_with_face_landmarks.xml"}
     return {
-        "BCCD": DataSet(bccd, oracle.voc, None, "raw", ("voc", "coco"), size=(480, 640)),
-        "faces": DataSet(faces, lambda root: oracle.imglab(root, parsed), None, "source", ("coco",), color=None),
+        "BCCD": DataSet(bccd, oracle.voc, None, None, "raw", ("voc", "coco"), size=(480, 640)),
+        "faces": DataSet(faces, lambda root: oracle.imglab(root, parsed), None, None, "source", ("coco",), color=None),
         "MNIST": DataSet(
-            linked("train", "test"), oracle.class_folders, None, "raw", ("folders",), size=(28, 28), color="L"
+            linked("train", "test"), oracle.class_folders, None, None, "raw", ("folders",), size=(28, 28), color="L"
         ),
     }

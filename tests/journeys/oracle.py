@@ -72,6 +72,18 @@ class Facts:
     def samples(self) -> dict[str, Sample]:
         return {f"{split}: {key}": each for split, some in self.splits.items() for key, each in some.items()}
 
+    def followed_by(self, later: Facts, *, adds: bool) -> Facts:
+        """Of these samples, as a later state of their source has them; with its other samples, if `adds`.
+
+        Samples that it lacks stay as they are. New classes and keypoints come after the others.
+        """
+        splits: dict[str, dict[str, Sample]] = {}
+        for name in [*self.splits, *(later.splits.keys() - self.splits.keys() if adds else ())]:
+            before, after = self.splits.get(name, {}), later.splits.get(name, {})
+            splits[name] = {key: after.get(key, sample) for key, sample in before.items()} | (after if adds else {})
+        lists = zip((self.classes, self.points, self.flags), (later.classes, later.points, later.flags), strict=True)
+        return Facts(splits, *(list(dict.fromkeys([*ours, *theirs])) for ours, theirs in lists))
+
     def counts(self, split: str) -> list[int]:
         """Samples, or objects, of each class."""
         names = Counter[str | None]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,12 @@ def cut_short(data: bytes) -> bytes:
 
 def upright(path: Path, mode: str = "RGB") -> np.ndarray:
     """(H, W, C) uint8, as Pillow decodes the file and EXIF turns it; raises as Pillow does if it is damaged."""
+    stat = path.stat()
+    return _upright(path, mode, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=256)  # each step decodes the files of its data set
+def _upright(path: Path, mode: str, *_version: int) -> np.ndarray:
     with Image.open(path) as image:
         image.load()
         orientation = image.getexif().get(ORIENTATION, 1)
