@@ -191,10 +191,10 @@ _files: dict[str, str] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    given = [path for path in config.args if path.endswith(".py")]
-    _files.update(
-        {path: text for path, text in python_files().items() if not (given and _is_test(path)) or path in given}
-    )
+    ran = [path for path in config.args if path.endswith(".py")]
+    for path, text in python_files().items():
+        if path in ran or not Path(path).name.startswith("test_") or (not ran and _is_test(path)):
+            _files[path] = text
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
