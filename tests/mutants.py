@@ -180,7 +180,7 @@ def record_run(folder: Path, tests: list[str], jobs: int) -> Record:
     whole = str(folder.resolve())
     environment = {"PYTHONPATH": ":".join(paths), "COVERAGE_FILE": f"{whole}/data", "MUTANTS_RECORD": whole}
     command += ["-n", str(jobs), "--dist", "worksteal"] if jobs > 1 else ["-p", "no:xdist"]
-    command += ["--cov", "--cov-context=test", "--cov-report="]
+    command += ["--cov", "--cov-context=test", "--cov-report=", "-o", "timeout=0"]  # tests take longer so
     subprocess.run(command, env=os.environ | environment, check=False)
     return Record(folder)
 

@@ -208,6 +208,7 @@ def test_conditions(tmp_path: Path, where: str, test: Any) -> None:
         ("label + 'x' == 'y'", "expected a number, found label"),
         ("age in 3", "a column in a list of values"),
         ("'a' in ('a', 'b')", "a column in a list of values"),
+        ("label in 'cat'", "a column in a list of values"),
         ("age > " + "(" * 300, "expected a condition"),
         ("not " * 50 + "age > 1", "at most 50 conditions within one another"),
         ("not " * 48 + "age + 0 > 1", None),
@@ -310,6 +311,16 @@ def test_other_names(tmp_path: Path) -> None:
         tsds.relabel_store(whole.path, tmp_path / "c.tsds", {"fish": "x"})
     with pytest.raises(tsds.OptionError, match="expected classes that stay"):
         tsds.relabel_store(whole.path, tmp_path / "c.tsds", dict.fromkeys(CLASSES, ""))
+
+
+def test_samples_without_a_label_stay_so(tmp_path: Path) -> None:
+    image = np.zeros((4, 4, 3), np.uint8)
+    one = store_of(tmp_path / "a.tsds", [{"image": image, "label": label} for label in (1, -1, 0)], ("cat", "dog"))
+    other = store_of(tmp_path / "b.tsds", [{"image": image, "label": label} for label in (-1, 0)], ("dog", "ant"))
+    tsds.relabel_store(one.path, tmp_path / "c.tsds", {"cat": "pet", "dog": "hound"})
+    assert tsds.open(tmp_path / "c.tsds")["train"]["label"][:].tolist() == [1, -1, 0]
+    tsds.merge_stores([one.path, other.path], tmp_path / "d.tsds")
+    assert tsds.open(tmp_path / "d.tsds")["train"]["label"][:].tolist() == [1, -1, 0, -1, 1]
 
 
 def test_put_together(tmp_path: Path) -> None:
@@ -478,7 +489,9 @@ def test_killed_and_run_again(tmp_path: Path, where: str) -> None:
 def test_licenses_that_differ(tmp_path: Path) -> None:
     """Neither is noted, and that is told."""
     paths = [store(tmp_path / f"{name}.tsds", 3, license=name).path for name in ("MIT", "CC-BY-4.0")]
-    notes = tsds.merge_stores(paths, tmp_path / "c.tsds").notes
+    events: list[tsds.Progress] = []
+    notes = tsds.merge_stores(paths, tmp_path / "c.tsds", progress=events.append).notes
+    assert [event for event in events if event.note] == [tsds.Progress("copy", 0, 0, note=note) for note in notes]
     assert [note for note in notes if "license" in note] == [notes[-1]] and "license (MIT; CC-BY-4.0)" in notes[-1]
     assert tsds.open(tmp_path / "c.tsds").manifest.license is None
     tsds.merge_stores([paths[0], paths[0]], tmp_path / "d.tsds")
@@ -599,6 +612,19 @@ def test_what_differs(tmp_path: Path) -> None:
     assert done.exit_code == 1
     listed = json.loads(done.stdout)
     assert listed["equal"] is False and listed["splits"]["train"]["fields"]["label"]["count"] == 1
+
+
+def test_many_differences_are_counted_and_five_are_named(tmp_path: Path) -> None:
+    """Each sample once, also where hundreds are compared in several steps."""
+    image, count = np.zeros((1, 1, 3), np.uint8), 600
+    one = store_of(tmp_path / "a.tsds", [{"image": image, "label": 0}] * count, [f"a{i}" for i in range(7)])
+    other = store_of(tmp_path / "b.tsds", [{"image": image, "label": 0}] * count, [f"b{i}" for i in range(7)])
+    found = tsds.compare_stores(one.path, other.path)
+    assert found.fields == [
+        "label: classes only in the first a0, a1, a2, a3, a4; only in the second b0, b1, b2, b3, b4"
+    ]
+    label = found.splits["train"].fields["label"]
+    assert (label.count, label.keys) == (count, [f"train/{i:05d}" for i in range(5)])
 
 
 def test_files_and_their_pixels(tmp_path: Path) -> None:
