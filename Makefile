@@ -23,7 +23,7 @@ help:
 	@echo "make docs         build the documentation into docs/_build/html"
 	@echo "make bench        measure the figures; MNIST=DIR with the real PNG files, VOC=DIR with boxes"
 	@echo "make fuzz         damaged input at every door, CASES=50000 or MINUTES=30; what fails is kept as a file"
-	@echo "make mutants      MODULE=tensorstore_ds/reading: small changes of the code that no test notices; COUNT=60 SEED=0"
+	@echo "make mutants      MODULE=tensorstore_ds/reading: small changes of the code that no test notices; COUNT=60 SEED=0 TESTS=FILES"
 	@echo "make clean        remove what these made, $(VENV) and $(CLIENTS) too"
 
 demo: $(VENV)/demo.stamp
@@ -77,7 +77,7 @@ fuzz: $(VENV)/dev.stamp
 	PYTHONPATH=tests $(BIN)/python -m fuzz $(if $(MINUTES),--minutes $(MINUTES),--cases $(or $(CASES),50000))
 
 mutants: $(VENV)/dev.stamp
-	$(BIN)/python tests/mutants.py $(MODULE) --count $(or $(COUNT),60) --seed $(or $(SEED),0)
+	$(BIN)/python tests/mutants.py $(MODULE) --count $(or $(COUNT),60) --seed $(or $(SEED),0) $(if $(TESTS),--only $(TESTS))
 
 $(CLIENTS)/stamp: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m venv $(CLIENTS)

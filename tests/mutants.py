@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -160,13 +160,14 @@ class Record:
         return {context.rpartition("|")[0] for context in reached} & self.seconds.keys()
 
 
-def records(jobs: int) -> list[Record]:
-    """The recorded runs, with one more of the test files that changed since; the first is of all tests."""
+def records(jobs: int, only: Collection[str] = ()) -> list[Record]:
+    """The recorded runs, with one more of test files that are new or changed; the first is of all, or of `only`."""
     known = [Record(file.parent) for file in sorted(RECORDS.glob("*/record.json"))]
     recorded = {path: text for record in known for path, text in record.files.items()}
-    changed = [path for path, text in python_files().items() if _is_test(path) and recorded.get(path) != text]
+    wanted = {path: text for path, text in python_files().items() if path in only or (_is_test(path) and not only)}
+    changed = [path for path, text in wanted.items() if recorded.get(path) != text]
     if not known or changed:
-        known.append(record_run(RECORDS / f"{len(known):04}", changed if known else [], jobs))
+        known.append(record_run(RECORDS / f"{len(known):04}", changed if known or only else [], jobs))
     return known
 
 
@@ -179,7 +180,7 @@ def record_run(folder: Path, tests: list[str], jobs: int) -> Record:
     whole = str(folder.resolve())
     environment = {"PYTHONPATH": ":".join(paths), "COVERAGE_FILE": f"{whole}/data", "MUTANTS_RECORD": whole}
     command += ["-n", str(jobs), "--dist", "worksteal"] if jobs > 1 else ["-p", "no:xdist"]
-    command += ["--cov", "--cov-context=test", "--cov-report="]
+    command += ["--cov", "--cov-context=test", "--cov-report=", "-o", "timeout=0"]  # tests take longer so
     subprocess.run(command, env=os.environ | environment, check=False)
     return Record(folder)
 
@@ -189,8 +190,11 @@ _failed: set[str] = set()
 _files: dict[str, str] = {}
 
 
-def pytest_configure() -> None:
-    _files.update(python_files())
+def pytest_configure(config: pytest.Config) -> None:
+    ran = [path for path in config.args if path.endswith(".py")]
+    for path, text in python_files().items():
+        if path in ran or not Path(path).name.startswith("test_") or (not ran and _is_test(path)):
+            _files[path] = text
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -217,13 +221,15 @@ def _is_test(path: str) -> bool:
     return re.fullmatch(r"tests/test_\w+\.py", path) is not None
 
 
-def chosen(mutant: Mutant, known: list[Record], most: int, seconds: float) -> list[str]:
+def chosen(mutant: Mutant, known: list[Record], most: int, seconds: float, only: Collection[str] = ()) -> list[str]:
     """Tests named after the module before others; of each function, one case before more; the fastest first."""
     times: dict[str, float] = {}
     for record in known:  # a test file that was recorded again replaces what was recorded of it before
         again = {test.partition("::")[0] for test in record.seconds}
         times = {test: time for test, time in times.items() if test.partition("::")[0] not in again}
         times |= {test: record.seconds[test] for test in record.tests(mutant)}
+    if only:
+        times = {test: time for test, time in times.items() if test.partition("::")[0] in only}
     cases: dict[str, int] = {}
     ranks = {}
     for test in sorted(times, key=lambda test: (times[test], test)):
@@ -359,14 +365,15 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time; default: cores")
     parser.add_argument("--tests", type=int, default=100, help="tests per mutant; default: 100")
     parser.add_argument("--seconds", type=float, default=30, help="recorded time of these; default: 30")
+    parser.add_argument("--only", nargs="+", default=(), metavar="FILE", help="test files; default: all")
     options = parser.parse_args(None if arguments is None else list(arguments))
-    known = records(options.jobs)
+    known = records(options.jobs, options.only)
     files = [file for module in options.modules for file in python_files(module).items()]
     every = [mutant for file in files for mutant in mutants_of(*file)]
     drawn = random.Random(options.seed).sample(every, min(options.count, len(every)))
     drawn.sort(key=lambda mutant: (mutant.path, mutant.lines[-1]))
     print(f"{len(drawn)} of {len(every)} mutants, seed {options.seed}", flush=True)
-    tests = [chosen(mutant, known, options.tests, options.seconds) for mutant in drawn]
+    tests = [chosen(mutant, known, options.tests, options.seconds, options.only) for mutant in drawn]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     for name in PRELOADED:
         with contextlib.suppress(ImportError):

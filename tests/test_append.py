@@ -19,7 +19,7 @@ from hypothesis import given, settings, strategies as st
 from PIL import Image
 
 import tensorstore_ds as tsds
-from small_stores import class_folders, tsds as command, voc
+from small_stores import VALID, class_folders, tsds as command, voc
 from tensorstore_ds import durable
 from tensorstore_ds.editing import append as module, in_place
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, SourceError
@@ -134,6 +134,15 @@ def test_what_is_not_new_or_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "s.tsds.append" / "mine").read_text() == "x"
 
 
+@pytest.mark.parametrize(
+    ("name", "found"), [("unlabelled", "no field image"), ("unknown-kinds", "bytes · not known to this version")]
+)
+def test_a_store_without_images_gets_none(tmp_path: Path, name: str, found: str) -> None:
+    shutil.copytree(VALID / f"{name}.tsds", tmp_path / "s.tsds")
+    with pytest.raises(OptionError, match=f"expected images, found {found}"):
+        tsds.append(tmp_path / "s.tsds", photos(tmp_path / "photos", 1), workers=0)
+
+
 def test_a_folder_that_cannot_be_synced_costs_no_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The manifest that lists the new shards is in its place then, so they stay."""
     root = photos(tmp_path / "photos", 3)
@@ -206,7 +215,7 @@ def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pyt
     for name in ("write_shard", "replacing"):
         with monkeypatch.context() as patch:
             patch.setattr(in_place, name, full)
-            with pytest.raises(ConversionError, match="the disk is full"):
+            with pytest.raises(ConversionError, match=r"the disk is full\. Nothing was changed; make room"):
                 tsds.append(path, root, workers=0)
         assert (path / "zarr.json").read_bytes() == state
         assert tsds.verify(path) == []

@@ -327,6 +327,43 @@ def test_masks_follow_the_pixels(tmp_path):
     resized = tsds.StoreDataset(path, decode=tsds.Resize((15, 20))).gather(range(4)).columns["mask"]
     want = TF.resize(torch.from_numpy(np.stack(masks)), [15, 20], interpolation=InterpolationMode.NEAREST_EXACT)
     assert torch.equal(resized, want)
+    single = tsds.StoreDataset(path, decode=tsds.Resize((1, 1))).gather(range(4)).columns["mask"]
+    want = TF.resize(torch.from_numpy(np.stack(masks)), [1, 1], interpolation=InterpolationMode.NEAREST_EXACT)
+    assert torch.equal(single, want)
+
+
+def test_a_canvas_without_any_of_the_image_is_filled(tmp_path):
+    path = store_of(tmp_path / "s.tsds", [{"image": drawn(4, 4), "label": 0}], ["a"]).path
+    plan = tsds.Compose([tsds.Pad((20, 0, 0, 0), fill=9), tsds.CenterCrop(4), tsds.Resize((8, 6))])
+    assert torch.equal(tsds.StoreDataset(path, decode=plan)[0]["image"], torch.full((3, 8, 6), 9, dtype=torch.uint8))
+
+
+def test_the_middle_of_a_much_enlarged_image_is_torchvisions(tmp_path):
+    """8 times as large: what is seen begins 2 lines after one at which a pixel begins."""
+    image = np.random.default_rng(0).integers(0, 256, (12, 15, 3), np.uint8)
+    path = store_of(tmp_path / "s.tsds", [{"image": image, "label": 0}], ["a"]).path
+    plan = tsds.Compose([tsds.Resize(96), tsds.CenterCrop((92, 84))])
+    want = TF.center_crop(TF.resize(torch.from_numpy(image).permute(2, 0, 1), [96], antialias=True), [92, 84])
+    assert (tsds.StoreDataset(path, decode=plan)[0]["image"].int() - want.int()).abs().max() <= 1
+
+
+def test_gray_pixels_among_colored_ones_are_placed_as_rgb(tmp_path):
+    images = [np.random.default_rng(i).integers(0, 256, (9 + i, 8, 1 + 2 * i), np.uint8) for i in range(2)]
+    split = store_of(tmp_path / "s.tsds", [{"image": image} for image in images], encoding="raw")
+    batch = tsds.StoreDataset(split, decode=tsds.CenterCrop(8)).gather(range(2)).columns["image"]
+    for got, image in zip(batch, images, strict=True):
+        colored = np.broadcast_to(image, (*image.shape[:2], 3)).copy()
+        assert torch.equal(got, TF.center_crop(torch.from_numpy(colored).permute(2, 0, 1), [8, 8]))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_file_alone_is_resized_and_made_gray_after(channels):
+    data = png_bytes(drawn(40, 30)[:, :, :channels].squeeze())
+    gray, size = decoding.decode_resized(data, (20, 25), is_gray=True, key="k")
+    whole = TF.resize(upright(data, "L" if channels == 1 else "RGB"), [20, 25], antialias=True)
+    want = np.asarray(TF.to_pil_image(whole).convert("L"))
+    assert size == (40, 30) and gray.shape == (20, 25, 1)
+    np.testing.assert_array_equal(gray[:, :, 0], want)
 
 
 # --- what goes wrong

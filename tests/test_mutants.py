@@ -90,11 +90,20 @@ def test_messages_types_and_decorators_stay(line: str) -> None:
     assert changed(line) == set()
 
 
+WHOLE_HALF = """from tiny.numbers import half
+
+
+def test_half_has_all_values():
+    assert half([1, 2, 3, 4]) == [1, 2]
+"""
+
+
 def tiny(folder: Path, tests: str = TESTS) -> None:
     for name, text in {
         "tiny/__init__.py": "",
         "tiny/numbers.py": TINY,
         "tests/test_numbers.py": tests,
+        "tests/test_whole.py": WHOLE_HALF,
         "pyproject.toml": SETTINGS,
     }.items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -106,12 +115,18 @@ def tiny(folder: Path, tests: str = TESTS) -> None:
 def test_changes_that_no_test_notices_are_reported(tmp_path: Path) -> None:
     tiny(tmp_path)
     command = [sys.executable, str(Path(mutants.__file__)), "tiny", "--jobs", "1", "--count", "99"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    lines = ran.stdout.partition("8 of 8 mutants, seed 0\n")[2].splitlines()
+
+    def report(*options: str) -> list[str]:
+        ran = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, check=True)
+        return ran.stdout.partition("8 of 8 mutants, seed 0\n")[2].splitlines()
+
+    lines = report("--only", "tests/test_numbers.py")
     # Equal numbers are equally large. The test of `half` looks only at the first value.
     assert lines[:3] == ["tiny/numbers.py:2: survived 1 tests", "    -    if a > b:", "    +    if (a >= b):"]
     assert lines[3:15:3] == ["tiny/numbers.py:8: survived 1 tests"] * 4
     assert lines[-2] == "| tiny/numbers.py | 8 | 3 | 5 |"
+    assert report()[-2] == "| tiny/numbers.py | 8 | 7 | 1 |"  # the other file is recorded now
+    assert report("--only", "tests/test_numbers.py")[-2] == "| tiny/numbers.py | 8 | 3 | 5 |"
     assert (tmp_path / "tiny" / "numbers.py").read_text("utf-8") == TINY
 
 

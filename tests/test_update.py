@@ -94,6 +94,7 @@ def test_an_updated_store_is_that_of_the_changed_source(tmp_path: Path, options:
     assert values(opened) == before  # whoever has it open reads what it was, also from shards not opened before
     assert updated.manifest.provenance["history"][-1]["updated"] == {"objects": 2, "image": 1}
     assert tsds.update(path, root, workers=0).updated == ()
+    assert tsds.open(path).sha256 == updated.sha256  # nothing is written where nothing has changed
     assert sorted(os.listdir(tmp_path)) == ["s.tsds", "voc", "whole.tsds"]
 
 
@@ -136,6 +137,21 @@ def test_copies_of_an_updated_store_are_the_same(tmp_path: Path) -> None:
     assert "[3., 2., 8., 9.]" in done.stdout.replace("  ", " ")
 
 
+def test_classes_of_other_samples_stay_where_a_new_one_sorts_first(tmp_path: Path) -> None:
+    root = boxes_of(tmp_path / "voc", *"abcd")
+    path = converted(root, tmp_path / "s.tsds", size=(16, 16), shard_nbytes=10**6)
+    edit(root, "b", "<name>cat<", "<name>ant<")
+    tsds.update(path, root, workers=0)
+    split = tsds.open(path)["train"]
+    names = split.fields["objects"].classes
+    assert [[names[n] for n in split["objects"][row]["labels"]] for row in range(4)] == [
+        ["cat"],
+        ["ant"],
+        ["cat"],
+        ["cat"],
+    ]
+
+
 def test_what_the_source_lacks_is_kept(tmp_path: Path) -> None:
     root = boxes_of(tmp_path / "voc", *"abcd")
     edit(root, "a", "<name>cat</name>", "<name>cat</name><difficult>1</difficult>")
@@ -161,8 +177,10 @@ def test_a_value_that_is_new_comes_to_all_samples(tmp_path: Path) -> None:
     opened, pickled = tsds.open(path), pickle.dumps(tsds.open(path))
     before = values(opened)
     edit(root, "b", "<name>cat</name>", "<name>cat</name><difficult>1</difficult>")
-    done = tsds.update(path, root, workers=0)
-    assert "adds objects.difficult to the 4 samples of s.tsds: unknown, stored as 0." in done.notes
+    events: list[tsds.Progress] = []
+    done = tsds.update(path, root, workers=0, progress=events.append)
+    note = "adds objects.difficult to the 4 samples of s.tsds: unknown, stored as 0."
+    assert note in done.notes and tsds.Progress("copy", 0, 0, note=note) in events
     objects = tsds.open(path)["train"]["objects"]
     assert [objects[row]["difficult"].tolist() for row in range(4)] == [[0], [1], [0], [0]]
     assert tsds.compare_stores(path, converted(root, tmp_path / "w.tsds", size=(16, 16))).is_empty
@@ -274,7 +292,7 @@ def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pyt
     for name in ("write_shard", "replacing"):
         with monkeypatch.context() as patch:
             patch.setattr(in_place, name, full)
-            with pytest.raises(ConversionError, match="the disk is full"):
+            with pytest.raises(ConversionError, match=r"the disk is full\. Nothing was changed; make room"):
                 tsds.update(path, root, workers=0)
         assert sorted(str(file) for file in path.rglob("*")) == state and tsds.verify(path) == []
 

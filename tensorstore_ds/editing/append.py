@@ -27,10 +27,9 @@ from tensorstore_ds.editing.in_place import Changes, InPlace, Place, remove_left
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.joining import JoinedFields, Numbers
-from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, RaggedImageField, RawImageField
+from tensorstore_ds.format.kinds import ImageField, KeyField, RaggedImageField, RawImageField
 from tensorstore_ds.format.kinds.base import first_of_kind
 from tensorstore_ds.options import declarations, with_changes
-from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
@@ -472,18 +471,14 @@ def _options(store: Store) -> ConvertOptions:
         for name, value in store.manifest.conversion_options.items()
         if name in known and name not in _NOT_TAKEN_OVER and value is not None
     }
-    image = store.manifest.fields["image"]
-    if isinstance(image, EncodedImageField | RaggedImageField | RawImageField):
-        recorded["encoding"] = image.encoding
-    if not isinstance(image, ImageField) or recorded.get("encoding") not in ("raw", "jpeg", "source", "smart"):
-        raise OptionError(f"{store.path}: expected images that convert writes, found others.")
-    split = next(store[name] for name in store if len(store[name]))
-    if recorded["encoding"] != "source":
-        column = split["image"]
-        shapes = column.per_row["shape"] if isinstance(column, RaggedColumn) else None
-        shape = tuple(shapes[0].tolist()) if isinstance(shapes, Column) else ()
-        shape = column.spec.shape if isinstance(column, Column) else shape
-        recorded["color"] = {1: "gray", 3: "rgb", 4: "rgba"}.get(shape[2] if len(shape) == 3 else 0, "auto")
+    image = store.manifest.fields.get("image")
+    if not isinstance(image, ImageField):
+        found = "no field image" if image is None else image.describe()
+        raise OptionError(f"{store.path}: expected images, found {found}. Convert the source to a store of its own.")
+    recorded["encoding"] = image.encoding
+    if image.encoding != "source":
+        split = next(store[name] for name in store if len(store[name]))
+        recorded["color"] = {1: "gray", 3: "rgb", 4: "rgba"}.get(int(split.image_shapes[0, 2]), "auto")
     return ConvertOptions(**{**recorded, "layout": store.layout})
 
 

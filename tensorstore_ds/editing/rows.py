@@ -28,7 +28,7 @@ from tensorstore_ds.format.joining import unknown_number, unknown_object
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
-from tensorstore_ds.format.schema import Layout
+from tensorstore_ds.format.schema import ArraySpec, Layout
 from tensorstore_ds.format.statistics import (
     Statistics,
     Summary as StatisticsSummary,
@@ -132,9 +132,8 @@ def write_store(
             fields=fields,
             splits=entries,
             provenance=with_step(before, **step, sha256=list(stores)),
+            **{name: _common(stores, name, workspace) for name in ("license", "citation")},
         )
-        if len(stores) > 1:
-            manifest = replace(manifest, **{name: _common(stores, name, workspace) for name in ("license", "citation")})
         manifest = workspace.commit(manifest, [], check_keys="key" in fields)
     return summarize(out, manifest, workspace.began, {}, (), 0, tuple(workspace.notes))
 
@@ -146,10 +145,11 @@ def _digest(pieces: Sequence[Piece]) -> list[list[Any]]:
 def _common(stores: Mapping[str, Store], name: str, workspace: Workspace) -> Any:
     """What all stores say of their license or citation; None where they differ, which is told."""
     values = dict.fromkeys(getattr(store.manifest, name) for store in stores.values())
-    if len(values) > 1:
-        said = "; ".join(one_line(value or "none")[:80] for value in values)
-        workspace.note(f"the stores say different things of their {name} ({said}). Note with tsds annotate what holds.")
-    return next(iter(values)) if len(values) == 1 else None
+    if len(values) == 1:
+        return next(iter(values))
+    said = "; ".join(one_line(value or "none")[:80] for value in values)
+    workspace.note(f"the stores say different things of their {name} ({said}). Note with tsds annotate what holds.")
+    return None
 
 
 def shards_of(pieces: Sequence[Piece], most: int) -> Iterator[list[Piece]]:
@@ -430,7 +430,7 @@ class _Writer:
         """A field that the piece's store lacks: for each row what stands for unknown."""
         rows = len(self._piece.rows)
         if isinstance(each, ArrayField):
-            step = max(1, COPY_NBYTES // max(1, each.spec.row_nbytes))
+            step = _at_once(each.spec)
             for start in range(0, rows, step):
                 shape = min(step, rows - start), *each.spec.shape
                 values = np.full(shape, unknown_number(each), each.spec.dtype)
@@ -493,7 +493,7 @@ class _Writer:
             return
         places = [each.keypoints.index(keypoint) for keypoint in known]
         rows = rows_of(runs)
-        step = max(1, COPY_NBYTES // max(1, each.values[value].row_nbytes))
+        step = _at_once(each.values[value])
         for start in range(0, len(rows), step):
             some = rows[start : start + step]
             filled = unknown_object(each, value, len(some))
@@ -561,7 +561,7 @@ def rows_of(runs: Runs) -> NDArray[np.int64]:
     [3, 4, 5, 9, 2]
     """
     lengths = runs[:, 1] - runs[:, 0]
-    shifts = runs[:, 0] - np.concatenate([[0], np.cumsum(lengths)[:-1]])[: len(runs)]
+    shifts = runs[:, 0] - (np.cumsum(lengths) - lengths)
     rows: NDArray[np.int64] = np.arange(lengths.sum()) + np.repeat(shifts, lengths)
     return rows
 
@@ -571,9 +571,14 @@ def value_runs(column: RaggedColumn, runs: Runs) -> Runs:
     return column.offsets[runs].reshape(-1, 2)
 
 
+def _at_once(spec: ArraySpec) -> int:
+    """How many rows are copied together."""
+    return max(1, COPY_NBYTES // max(1, spec.row_nbytes))
+
+
 def _pieces(column: Column, runs: Runs) -> Iterator[NDArray[Any]]:
     """The rows of runs, some at a time."""
-    step = max(1, COPY_NBYTES // max(1, column.spec.row_nbytes))
+    step = _at_once(column.spec)
     if len(runs) > 1 and (runs[:, 1] - runs[:, 0]).mean() < step / 4:  # many short ones: gathered together
         rows = rows_of(runs)
         for start in range(0, len(rows), step):
