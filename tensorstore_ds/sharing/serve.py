@@ -66,8 +66,8 @@ def serve(
     """Serve a store over HTTP, read-only, from threads of this process, until the block ends.
 
     GET and HEAD of its files, whole or by one range, with their SHA-256 as ETag. Nothing else is served, no list of
-    files either. If the store grows, is updated or annotated, the next request of its ``zarr.json`` gets the new one with the
-    new ETag. If another store takes its place, every answer is 500.
+    files either. If the store grows, is updated or annotated, the next request of its ``zarr.json`` gets the new one
+    with the new ETag. If another store takes its place, every answer is 500.
 
     >>> with tsds.serve("photos.tsds") as url:          # doctest: +SKIP
     ...     urllib.request.urlopen(f"{url}/zarr.json")
