@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import math
 import os
 import threading
 import time
@@ -21,7 +22,7 @@ import numpy as np
 
 from tensorstore_ds.errors import FormatError, Problem, RemoteError
 from tensorstore_ds.format.arrays import ArrayGeometry, shard_files
-from tensorstore_ds.format.manifest import File
+from tensorstore_ds.format.manifest import File, Shard
 from tensorstore_ds.format.root import parse_listing, parse_root
 from tensorstore_ds.reading.checks import check_listing, check_sizes
 from tensorstore_ds.reading.columns import Part
@@ -40,6 +41,7 @@ from tensorstore_ds.reading.mirror_file import (
 )
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, StoreFiles, open_file
 from tensorstore_ds.reading.zarr_part import ZarrPart
+from tensorstore_ds.remote.location import Found
 from tensorstore_ds.remote.server import Server
 
 #: Seconds in which the root is not looked at again.
@@ -60,6 +62,8 @@ class Mirror(StoreFiles):
         self.manifest, self.sha256 = parse_root(root)
         self._mirrored, self._root, self._etag = mirrored, root, etag
         self._root_seen = time.monotonic()
+        self._is_changed = False  # whether the root was another one when it was looked at last
+        self._confirmed: set[str] = set()  # folders of shards that were the same ones then
         self._listings: dict[str, Mapping[str, File]] = {}
         self._files: dict[str, MirroredFile] = {}
         self.after_fork()
@@ -136,20 +140,29 @@ class Mirror(StoreFiles):
                     progress(done, total)
         self._fetch_metadata()
 
-    def check_root(self) -> None:
-        """Raise `RemoteError` if another store has taken the place of this one; asked at most every few seconds."""
-        if time.monotonic() - self._root_seen < _ROOT_SECONDS:
-            return
-        self._root_seen = time.monotonic()
-        if self._etag is not None:
-            with contextlib.suppress(RemoteError):
-                self.server.read("zarr.json", 0, 1, etag=self._etag)
-                return
-        data, etag = self.server.read_all("zarr.json", MANIFEST_MAX_NBYTES)
-        if data != self._root:
-            message = f"{self.server.url}: another store is there than the one that was opened. Open it again."
-            raise RemoteError(message, "replaced")
-        self._etag = etag
+    def read(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
+        """As `Server.read`; raises as `check_root` if the file is not there any more."""
+        try:
+            return self.server.read(name, start, stop, etag=etag)
+        except RemoteError as error:
+            self._check_missing(name, error)
+            raise
+
+    def check_root(self, name: str) -> None:
+        """Raise `RemoteError` if a file is not that of this store any more; asked at most every few seconds.
+
+        Another store may have taken its place. If this one has grown or was updated, a shard with the same list of
+        files is the same: its files never change.
+        """
+        if time.monotonic() - self._root_seen >= _ROOT_SECONDS:
+            self._root_seen = time.monotonic()
+            self._look_at_root()
+        shard = "/".join(name.split("/")[:2])
+        if self._is_changed and shard not in self._confirmed:
+            if not self._is_there(shard):
+                what = f"the store has changed since it was opened, and {shard} is gone"
+                raise RemoteError(f"{self.server.url}: {what}. Open it again.", "replaced")
+            self._confirmed.add(shard)
 
     def file_is_whole(self) -> None:
         """See whether all data files are whole; then what is missing is little, and it is fetched, too."""
@@ -161,6 +174,36 @@ class Mirror(StoreFiles):
             self._fetch_metadata()
 
     # ---
+
+    def _look_at_root(self) -> None:
+        if self._etag is not None:
+            with contextlib.suppress(RemoteError):
+                self.server.read("zarr.json", 0, 1, etag=self._etag)
+                return
+        data, self._etag = self.server.read_all("zarr.json", MANIFEST_MAX_NBYTES)
+        self._is_changed = data != self._root
+        self._confirmed.clear()
+
+    def _is_there(self, shard: str) -> bool:
+        """Whether the server has a shard of this store."""
+        with contextlib.suppress(KeyError):
+            split, index = self.manifest.shard_at(shard)
+            try:
+                data, _ = self.server.read_all(f"{shard}/zarr.json", MANIFEST_MAX_NBYTES)
+            except RemoteError as error:
+                if error.reason != "missing":
+                    raise
+                return False
+            return hashlib.sha256(data).hexdigest() == self.manifest.splits[split].shards[index].sha256
+        return False
+
+    def _check_missing(self, name: str, error: RemoteError) -> None:
+        if error.reason == "missing":
+            self._check_root_now(name)
+
+    def _check_root_now(self, name: str) -> None:
+        self._root_seen = -math.inf
+        self.check_root(name)
 
     def _is_whole(self, split: str, index: int) -> bool:
         """Whether all data files of a shard are there."""
@@ -183,21 +226,29 @@ class Mirror(StoreFiles):
         try:
             files = parse_listing((self.folder / name).read_bytes(), name, shard)
         except (FileNotFoundError, FormatError):  # not fetched; or cut by somebody since
-            data, _ = self.server.read_all(name, MANIFEST_MAX_NBYTES)
-            files = self._own(name, lambda: parse_listing(data, name, shard))
+            data = self._mirrored.take_over(name, shard)
+            if data is None:
+                data = self._read_listing(name)
+            files = self._own(name, data, shard)
             self._keep(name, data)
         problems = check_listing(self.manifest, split, index, files)
         if problems:
             raise FormatError(problems)
         return files
 
-    def _own(self, name: str, parse: Callable[[], dict[str, File]]) -> dict[str, File]:
-        """What `parse` makes of a file that was fetched; if it is damaged, perhaps as another store is there now."""
+    def _read_listing(self, name: str) -> bytes:
         try:
-            return parse()
+            return self.server.read_all(name, MANIFEST_MAX_NBYTES)[0]
+        except RemoteError as error:
+            self._check_missing(name, error)
+            raise
+
+    def _own(self, name: str, data: bytes, shard: Shard) -> dict[str, File]:
+        """The files in a list that was fetched; if it is damaged, perhaps as another store is there now."""
+        try:
+            return parse_listing(data, name, shard)
         except FormatError:
-            self._root_seen = 0.0
-            self.check_root()
+            self._check_root_now(name)
             raise
 
     def _fetch_small(self, name: str, file: File) -> None:
@@ -210,13 +261,12 @@ class Mirror(StoreFiles):
                 data = bytearray()
                 while len(data) < file.size:
                     stop = min(file.size, len(data) + REQUEST_NBYTES)
-                    data += self.server.read(name, len(data), stop)[0]
+                    data += self.read(name, len(data), stop)[0]
                 found = hashlib.sha256(data).hexdigest()
                 if found == file.sha256:
                     break
                 if attempt:
-                    self._root_seen = 0.0
-                    self.check_root()
+                    self._check_root_now(name)
                     url = f"{self.server.url}/{name}"
                     message = f"expected SHA-256 {file.sha256[:12]}..., {url} has {found[:12]}..., fetched twice."
                     raise FormatError(Problem(name, "checksum", message), "Have the store written there again.")

@@ -21,6 +21,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import sys
 import time
 import weakref
@@ -30,10 +31,12 @@ from pathlib import Path
 
 from tensorstore_ds import words
 from tensorstore_ds.durable import lock
-from tensorstore_ds.errors import OptionError, OutputError
+from tensorstore_ds.errors import FormatError, OptionError, OutputError
+from tensorstore_ds.format.manifest import File, Shard
+from tensorstore_ds.format.root import parse_listing
 from tensorstore_ds.format.strict_json import load_object
 from tensorstore_ds.options import user_path
-from tensorstore_ds.reading.mirror_file import keep, unwritable
+from tensorstore_ds.reading.mirror_file import keep, marks_path, unwritable, whole_path
 
 #: The folder of a store's files, in that of its mirror.
 STORE = "store.tsds"
@@ -110,6 +113,42 @@ class Mirrored:
     def is_whole(self) -> bool:
         """Whether all of the store is there, as far as is known."""
         return _is_whole(self.folder)
+
+    def take_over(self, name: str, shard: Shard) -> bytes | None:
+        """Take a shard from another store in this cache, such as this one before it grew: its files are linked.
+
+        Args:
+            name: of the list of the shard's files.
+            shard: as the manifest has it.
+
+        Returns:
+            The list, if there is one.
+        """
+        for other in _folders(self.folder.parent):
+            with contextlib.suppress(OSError, FormatError):
+                data = (other / STORE / name).read_bytes()
+                for path, file in parse_listing(data, name, shard).items():
+                    self._link(other, str(Path(name).parent / path), file)
+                return data
+        return None
+
+    def _link(self, other: Path, name: str, file: File) -> None:
+        """Link a file of another store, if it has its whole length, and copy what is noted of it.
+
+        Its marks are read after that: they are those of this file, whose holes are not in them.
+        """
+        source, target = other / STORE / name, self.folder / STORE / name
+        with contextlib.suppress(OSError, NotImplementedError):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.link(source, target, follow_symlinks=False)
+            status = os.lstat(target)
+            if not stat.S_ISREG(status.st_mode) or status.st_size != file.size:
+                target.unlink()
+                return
+            noted = other / "marks" / name
+            for path in (whole_path(noted), marks_path(noted, status.st_ino)):
+                with contextlib.suppress(FileNotFoundError):
+                    keep(self.marks(name).with_name(path.name), path.read_bytes(), self.temporary)
 
     def note_lost(self) -> None:
         """Note that files of a store that was whole are missing: when it is opened again, they are fetched."""
@@ -208,14 +247,9 @@ class Cache:
         self._sweep()
         return True
 
-    def _entries(self) -> list[Path]:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return sorted(self.folder.iterdir())
-        return []
-
     def _sweep(self) -> None:
         """Remove what was renamed away, by this process or by one that was killed."""
-        for path in self._entries():
+        for path in _entries(self.folder):
             if _REMOVED.fullmatch(path.name):
                 _remove_tree(path)
 
@@ -227,9 +261,7 @@ class Cache:
 
     def stores(self) -> Iterator[CachedStore]:
         """All that are kept."""
-        for folder in self._entries():
-            if not _DIGEST.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
-                continue
+        for folder in _folders(self.folder):
             origin = _read_json(folder / "origin.json")
             nbytes = origin.get("nbytes")
             with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
@@ -317,6 +349,19 @@ def _limit() -> int | None:
     if limit is None:
         raise OptionError(f"TSDS_CACHE_LIMIT: expected a number of bytes, such as 200GB, found {text[:40]!r}.")
     return limit
+
+
+def _entries(folder: Path) -> list[Path]:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(folder.iterdir())
+    return []
+
+
+def _folders(cache: Path) -> list[Path]:
+    """Those of stores."""
+    return [
+        each for each in _entries(cache) if _DIGEST.fullmatch(each.name) and each.is_dir() and not each.is_symlink()
+    ]
 
 
 def _is_whole(folder: Path) -> bool:

@@ -35,6 +35,7 @@ from tensorstore_ds.format.manifest import File
 from tensorstore_ds.machine import read_system_file
 from tensorstore_ds.reading.store_files import open_file
 from tensorstore_ds.reading.zarr_part import read_index
+from tensorstore_ds.remote.location import Found
 from tensorstore_ds.remote.server import Server
 
 #: Chunks that are fetched with one request lie no further apart than this: bytes cost less than another request.
@@ -56,8 +57,11 @@ class Home(Protocol):
     server: Server
     folder: Path  #: of the store's files
 
-    def check_root(self) -> None:
-        """Raise `RemoteError` if another store has taken the place of this one."""
+    def read(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
+        """As `Server.read`."""
+
+    def check_root(self, name: str) -> None:
+        """Raise `RemoteError` if a file is not that of this store any more."""
 
     def file_is_whole(self) -> None:
         """Told when a file has become whole."""
@@ -192,7 +196,7 @@ class MirroredFile:
     def _shared_marks(self, inode: int) -> mmap.mmap:
         """The marks of the file with this inode, and what they belong to."""
         nbytes = _HEADER + self._geometry.chunks + 1
-        self._have_path = self._marks.with_name(f"{self._marks.name}.{inode:x}.marks")
+        self._have_path = marks_path(self._marks, inode)
         descriptor = _made(self._have_path)
         try:
             if os.fstat(descriptor).st_size < nbytes:
@@ -213,12 +217,12 @@ class MirroredFile:
     def _fetch_end(self) -> int:
         """Fetch the checksums and the index; their CRC."""
         size = self._file.size
-        data, found = self._home.server.read(self._name, size - self._geometry.tail_nbytes, size)
+        data, found = self._home.read(self._name, size - self._geometry.tail_nbytes, size)
         if found.nbytes != size:
             message = f"expected {size} bytes, found {found.nbytes}."
             raise FormatError(Problem(self._name, "file-size", message), self._advice)
         self._etag = found.etag
-        self._home.check_root()
+        self._home.check_root(self._name)
         self._write(data, size - len(data))
         return _crc(data)
 
@@ -292,7 +296,7 @@ class MirroredFile:
                 if not self._is_sound(chunk, part):
                     part = self._read(start, stop)
                     if not self._is_sound(chunk, part):
-                        self._home.check_root()
+                        self._home.check_root(self._name)
                         self._have[-1] = 0  # or the checksums are wrong: fetched again next time
                         message = f"chunk {chunk} does not agree with its checksum, fetched twice from {self._url}."
                         raise FormatError(Problem(self._name, "checksum", message), self._advice)
@@ -306,7 +310,7 @@ class MirroredFile:
             self._end_later()
 
     def _read(self, start: int, stop: int) -> memoryview:
-        data, found = self._home.server.read(self._name, start, stop, etag=self._etag)
+        data, found = self._home.read(self._name, start, stop, etag=self._etag)
         self._etag = self._etag or found.etag
         return data
 
@@ -425,6 +429,11 @@ def unwritable(path: Path, error: OSError) -> OutputError:
     room = "Make room with tsds cache clear, or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Choose"
     advice = f"{room} another folder: `cache_dir`, or TSDS_CACHE_DIR."
     return OutputError(f"{path}: expected to keep what was fetched, found: {reason}. {advice}")
+
+
+def marks_path(marks: Path, inode: int) -> Path:
+    """Where it is kept which chunks of the file with this inode are there."""
+    return marks.with_name(f"{marks.name}.{inode:x}.marks")
 
 
 def whole_path(marks: Path) -> Path:

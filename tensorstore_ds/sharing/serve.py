@@ -26,7 +26,7 @@ from socketserver import TCPServer
 from typing import IO, Any, ClassVar
 
 from tensorstore_ds.errors import FormatError, OptionError, Problem
-from tensorstore_ds.format.manifest import File, shard_path
+from tensorstore_ds.format.manifest import File, Manifest, shard_path
 from tensorstore_ds.format.root import parse_root
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, size_of, start_of
@@ -39,6 +39,8 @@ REQUEST_NBYTES = 16 * 1024
 SECONDS = 20
 #: Bytes that a client has to take in a second, after a minute.
 _SLOWEST = 16 * 1024
+#: States of a store before it changed whose files are served, as long as they are there.
+_EARLIER = 8
 _PIECE_NBYTES = 4 * 1024**2
 _FULL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
 
@@ -64,8 +66,8 @@ def serve(
     """Serve a store over HTTP, read-only, from threads of this process, until the block ends.
 
     GET and HEAD of its files, whole or by one range, with their SHA-256 as ETag. Nothing else is served, no list of
-    files either. If the store grows, or is annotated, the next request of its ``zarr.json`` gets the new one with the
-    new ETag. If another store takes its place, every answer is 500.
+    files either. If the store grows, is updated or annotated, the next request of its ``zarr.json`` gets the new one
+    with the new ETag. If another store takes its place, every answer is 500.
 
     >>> with tsds.serve("photos.tsds") as url:          # doctest: +SKIP
     ...     urllib.request.urlopen(f"{url}/zarr.json")
@@ -151,7 +153,13 @@ class _Content:
 
     def now(self) -> _Content:
         """The store as it is now; raises `FormatError` if another one is in its place."""
-        root = _root(self.store)
+        try:
+            root = _root(self.store)
+        except FormatError:  # another one, unless it was updated
+            now = _content(self.store.path, None)
+            if not _was_updated(self.store.manifest, now.store.manifest):
+                raise
+            return self if self.is_fixed else now
         return self if self.is_fixed or root == self.root else _content(self.store.path, None)
 
 
@@ -162,6 +170,19 @@ def _content(path: str | os.PathLike[str], sha256: str | None) -> _Content:
         if parse_root(root)[1] == store.sha256:
             listing = functools.lru_cache(maxsize=64)(store.listing)
             return _Content(store, root, sha256 is not None, listing)
+
+
+def _was_updated(before: Manifest, now: Manifest) -> bool:
+    """Whether a store is another one after `update`, which notes itself behind the steps of before."""
+    (one, first), (other, second) = (_origin(each) for each in (before, now))
+    return one == other and len(first) < len(second) and first == second[: len(first)]
+
+
+def _origin(manifest: Manifest) -> tuple[dict[str, Any], list[Any]]:
+    """Where a store comes from, and the steps that have changed it since."""
+    steps = manifest.provenance.get("edited")
+    others = {name: value for name, value in manifest.provenance.items() if name != "edited"}
+    return others, steps if isinstance(steps, list) else []
 
 
 def _root(store: Store) -> bytes:
@@ -188,11 +209,33 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, content: _Content, host: str, port: int, token: str | None, notify: Notify) -> None:
         self.content = content
+        self._earlier: list[_Content] = []  # the last one first
         self.token = token
         self.notify = notify
         self._connections: dict[socket.socket, str] = {}  # with the address of the client
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
+
+    def renew(self) -> bool:
+        """See whether the store has changed; raises `FormatError` if another one is in its place."""
+        before, now = self.content, self.content.now()
+        if now is before:
+            return False
+        self.content, self._earlier = now, [before, *self._earlier][:_EARLIER]
+        return True
+
+    def find(self, name: str) -> tuple[File, _Content] | None:
+        """A file of the store as it is, or as it was before, if the file is still there."""
+        file = self.content.find(name)
+        if file is not None:
+            return file, self.content
+        for content in self._earlier:
+            with suppress(FormatError):  # it is gone
+                file = content.find(name)
+                if file is not None:
+                    content.store.open_file(name).close()
+                    return file, content
+        return None
 
     def server_bind(self) -> None:
         """Bind to the address; http.server's own would ask a name server about it."""
@@ -331,16 +374,23 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             if name == "zarr.json":
-                self.server.content = self.server.content.now()
-            content = self.server.content
-            file = content.find(name)
-            if file is None:
-                self._refuse(404)
-            else:
-                self._send(name, file, content)
+                self.server.renew()
+            try:
+                self._find_and_send(name)
+            except FormatError:  # nothing was sent yet
+                if not self.server.renew():
+                    raise
+                self._find_and_send(name)
         except FormatError as error:
             self.server.notify(str(error))
             self._refuse(500)
+
+    def _find_and_send(self, name: str) -> None:
+        found = self.server.find(name)
+        if found is None:
+            self._refuse(404)
+        else:
+            self._send(name, *found)
 
     def _send(self, name: str, file: File, content: _Content) -> None:
         tag = f'"{file.sha256}"'

@@ -1,0 +1,184 @@
+"""A store by URL that is appended to or updated on its server: who has it open reads on, who opens it sees all."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+import tensorstore_ds as tsds
+from remote.servers_mirror import FaultyServer, faulty_server
+from tensorstore_ds.reading import mirror
+
+ROWS, SIDE = 24, 160
+
+
+def photographs(folder: Path, first: int, count: int, seed: int = 0) -> None:
+    for i in range(first, first + count):
+        Image.fromarray(photograph(i, seed)).save(folder / f"{i:03}.png")
+
+
+def photograph(i: int, seed: int = 0) -> NDArray[Any]:
+    return np.random.default_rng([seed, i]).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """The folder of photographs that a store is made of: two shards, of several chunks each."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    photographs(folder, 0, ROWS)
+    (tmp_path / "served").mkdir()
+    options = tsds.ConvertOptions(workers=0, encoding="raw", shard_nbytes=ROWS // 2 * SIDE**2 * 3)
+    tsds.convert(folder, tmp_path / "served/s.tsds", options)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where stores are kept. All data files are fetched in chunks, and the root is looked at each time."""
+    monkeypatch.setenv("TSDS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("TSDS_CACHE_LIMIT", raising=False)
+    monkeypatch.setattr(mirror, "SMALL_NBYTES", 0)
+    monkeypatch.setattr(mirror, "_ROOT_SECONDS", -1.0)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def served(source: Path) -> Iterator[tuple[Path, FaultyServer, str]]:
+    """The store, its server and its URL."""
+    folder = source.parent / "served"
+    with faulty_server(folder) as server:
+        yield folder / "s.tsds", server, f"{server.url}/s.tsds"
+
+
+Served = tuple[Path, FaultyServer, str]
+
+
+def images(store: tsds.Store, rows: Any) -> NDArray[Any]:
+    return store["train"].column("image").take(rows)
+
+
+def change(path: Path, source: Path, command: str) -> None:
+    if command == "append":
+        photographs(source, ROWS, 4)
+        tsds.append(path, source, workers=0)
+    else:
+        photographs(source, 1, 1, seed=5)  # in the first shard
+        tsds.update(path, source, workers=0)
+
+
+@pytest.mark.parametrize("command", ["append", "update"])
+def test_who_has_it_open_reads_on(served: Served, source: Path, command: str) -> None:
+    path, _, url = served
+    store = tsds.open(url)
+    assert np.array_equal(images(store, [0]), [photograph(0)])
+    change(path, source, command)
+    for row in (1, ROWS - 1):  # of a file that is open already, and of one that was never asked for
+        assert np.array_equal(images(store, [row]), [photograph(row)])
+    assert [store["train"]["key"][i] for i in (0, ROWS - 1)] == ["000.png", f"{ROWS - 1:03}.png"]
+    assert len(store["train"]) == ROWS
+
+
+@pytest.mark.parametrize("command", ["append", "update"])
+def test_who_opens_it_anew_sees_all_and_fetches_only_what_is_new(served: Served, source: Path, command: str) -> None:
+    path, server, url = served
+    before = tsds.open(url)
+    images(before, [0, 1, ROWS - 1])
+    change(path, source, command)
+    known = len(server.requests)
+    store = tsds.open(url)
+    assert store.sha256 != before.sha256
+    expected = [photograph(0), photograph(1, seed=5 if command == "update" else 0), photograph(ROWS - 1)]
+    assert np.array_equal(images(store, [0, 1, ROWS - 1]), expected)
+    if command == "append":
+        assert np.array_equal(images(store, [ROWS + 3]), [photograph(ROWS + 3)])
+    asked = {"/".join(request.path.split("/")[2:3]) for request in server.requests[known:]}
+    assert asked == {"", "00002"}  # the root, and the shard that is new
+    every = np.concatenate([images(tsds.open(url), [i]) for i in range(ROWS)])
+    assert np.array_equal(every, images(tsds.open(path), range(ROWS)))
+
+
+def test_a_whole_store_that_grew_is_linked_and_outlives_the_one_before(served: Served, source: Path) -> None:
+    path, server, url = served
+    before = tsds.open(url)
+    before.fetch()
+    old = before.sha256
+    del before
+    change(path, source, "append")
+    known = len(server.requests)
+    store = tsds.open(url)
+    store.fetch()
+    asked = {request.path.split("/")[2] for request in server.requests[known:] if request.path.count("/") > 2}
+    assert asked == {"00002"}
+    assert (store.path / "train/00000/image/c/0/0/0/0").stat().st_nlink == 2
+    gc.collect()
+    tsds.clear_cache(old)
+    assert [kept.sha256 for kept in tsds.cached_stores()] == [store.sha256]
+    assert tsds.verify(store.path) == []
+    assert np.array_equal(images(tsds.open(url), range(ROWS + 4)), [photograph(i) for i in range(ROWS + 4)])
+
+
+def test_what_was_lost_in_the_older_store_is_fetched(served: Served, source: Path) -> None:
+    """Damage of the older store's files does not become zeros in the one that takes them over."""
+    path, _, url = served
+    before = tsds.open(url)
+    images(before, range(ROWS))
+    data = before.path / "train/00000/image/c/0/0/0/0"
+    with data.open("r+b") as file:
+        file.truncate(1000)
+    change(path, source, "append")
+    assert np.array_equal(images(tsds.open(url), range(ROWS)), [photograph(i) for i in range(ROWS)])
+
+
+def test_a_shard_that_is_gone_ends_with_what_to_do(served: Served, source: Path) -> None:
+    path, _, url = served
+    store = tsds.open(url)
+    images(store, [ROWS - 1])
+    change(path, source, "update")
+    photographs(source, 2, 1, seed=6)
+    tsds.update(path, source, workers=0)  # removes the shard that was replaced before
+    message = rf"^{url}: the store has changed since it was opened, and train/00000 is gone\. Open it again\.$"
+    with pytest.raises(tsds.RemoteError, match=message) as caught:
+        images(store, [0])
+    assert caught.value.reason == "replaced"
+    assert np.array_equal(images(store, [ROWS - 2]), [photograph(ROWS - 2)])  # of a shard that is there
+    expected = [photograph(0), photograph(1, seed=5), photograph(2, seed=6)]
+    assert np.array_equal(images(tsds.open(url), [0, 1, 2]), expected)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_store_that_tsds_serves(source: Path, fixed: bool) -> None:
+    path = source.parent / "served/s.tsds"
+    lines: list[str] = []
+    with tsds.serve(path, notify=lines.append, sha256=tsds.open(path).sha256 if fixed else None) as url:
+        store = tsds.open(url)
+        images(store, [ROWS - 1])
+        change(path, source, "update")
+        after = tsds.open(url)
+        assert np.array_equal(images(after, [1]), [photograph(1, seed=0 if fixed else 5)])
+        assert np.array_equal(images(store, [0, 1]), [photograph(0), photograph(1)])
+        if not fixed:
+            assert tsds.open(url).sha256 == tsds.open(path).sha256
+    assert lines == []
+
+
+def test_a_shard_that_is_gone_of_a_store_that_tsds_serves(source: Path) -> None:
+    path = source.parent / "served/s.tsds"
+    lines: list[str] = []
+    with tsds.serve(path, notify=lines.append) as url:
+        store = tsds.open(url)
+        images(store, [ROWS - 1])
+        for seed in (5, 6):
+            photographs(source, 1, 1, seed=seed)
+            tsds.update(path, source, workers=0)
+        with pytest.raises(tsds.RemoteError, match=r"has changed since it was opened, and train/00000 is gone"):
+            images(store, [0])
+        assert np.array_equal(images(tsds.open(url), [1]), [photograph(1, seed=6)])
+    assert lines == []
