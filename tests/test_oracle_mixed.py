@@ -166,7 +166,7 @@ def check_mixture(folder: Path, case: dict[str, Any]) -> None:
                 streams[owners[row]].append(row)
         for rank in range(ranks):
             place = {**order_options, "rank": rank, "num_replicas": ranks}
-            own = dataset.sampler(**place) or tsds.ShuffleSampler(len(samples), **place)
+            own: Any = dataset.sampler(**place) if shares else tsds.ShuffleSampler(len(samples), **place)
             loader = tsds.DataLoader(dataset, case["batch_size"], sampler=own, num_threads=case["num_threads"])
             loader.set_epoch(epoch)
             expected = dealt(whole, rank, ranks, drop_last=order_options["drop_last"])
