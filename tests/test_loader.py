@@ -125,6 +125,15 @@ def test_tuples(path, objects):
     assert [len(t["boxes"]) for t in targets] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("fields", [["label"], ["key", "label"], ["label", "image"]])
+def test_tuples_have_the_fields_that_are_loaded(path, fields):
+    dataset = StoreDataset(path, fields=fields, return_as="tuple")
+    batch = next(iter(DataLoader(dataset, 5)))
+    for i in range(5):
+        for values, value in zip(batch, dataset[i], strict=True):
+            assert np.array_equal(values[i], value)
+
+
 def test_a_collate_fn_gets_a_list_of_samples(path):
     seen = []
 

@@ -155,5 +155,5 @@ def as_tuple(columns: dict[str, Any], fields: Mapping[str, Field]) -> tuple[Any,
     image = columns.pop("image", None)
     objects = next((name for name in columns if isinstance(fields[name], ObjectsField)), None)
     if objects is None:
-        return (image, *columns.values())
+        return (image, *columns.values()) if image is not None else tuple(columns.values())
     return image, columns[objects] if len(columns) == 1 else columns

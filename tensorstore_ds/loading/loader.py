@@ -181,7 +181,9 @@ class DataLoader(data.DataLoader[Batches]):
         if not theirs and isinstance(dataset, Sized) and not isinstance(dataset, IterableDataset):
             order: Order = {"seed": seed, "even_batches": even_batches}
             mixing = dataset.sampler(**order) if isinstance(dataset, MixedDataset) and shuffle else None
-            sampler, shuffle = mixing or ShuffleSampler(dataset, shuffle=bool(shuffle), **order), None
+            if mixing is None:  # one that has no rows for this rank is empty, and no None
+                mixing = ShuffleSampler(dataset, shuffle=bool(shuffle), **order)
+            sampler, shuffle = mixing, None
         if isinstance(sampler, RowSampler):
             # Ranks are dealt their rows by this loader's own iteration alone. Whoever takes the sampler out of it
             # (Accelerate) divides it among the ranks himself: what he gets is the order of all ranks.
