@@ -5,7 +5,11 @@ PYTHON ?= python3
 VENV := .venv
 CLIENTS := .venv-clients
 BIN := $(VENV)/bin
+
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+# Python keeps what it has compiled: tests start it hundreds of times, and pytest compiles each of their files.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow test-faults test-remote test-cluster test-clients test-journeys coverage check docs bench fuzz mutants clean help
 
@@ -29,12 +33,15 @@ help:
 demo: $(VENV)/demo.stamp
 	$(BIN)/tsds demo
 
+# Few files have quiet or slow tests: pytest collects only these, since it imports what it collects.
+TEST_FILES := tests/test_*.py tests/fuzz/test_*.py
+
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not quiet and not slow'
-	$(BIN)/python -m pytest -m 'quiet and not slow'
+	$(BIN)/python -m pytest -m 'quiet and not slow' $$(grep -l 'mark\.quiet' $(TEST_FILES))
 
 test-slow: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m slow
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m slow $$(grep -l 'mark\.slow' $(TEST_FILES))
 
 # Some thousand conversions, on Linux alone: gcc compiles what stands between Python and the C library.
 test-faults: $(VENV)/dev.stamp

@@ -100,15 +100,25 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
 }
 
 
-@pytest.mark.parametrize("pack", [zipped, stored, tarred])
-@pytest.mark.parametrize("name", SOURCES)
-def test_an_archive_gives_the_store_of_its_folder(tmp_path: Path, name: str, pack: Pack) -> None:
-    root = SOURCES[name](tmp_path / "data")
+@pytest.fixture(scope="module", params=SOURCES)
+def of_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Path]:
+    """The name of a format, a data set in it, and its store."""
+    folder = tmp_path_factory.mktemp("folders")
+    root = SOURCES[request.param](folder / "data")
     (root / ".hidden").write_text("x")
-    options = tsds.ConvertOptions(workers=2)
-    tsds.convert(root, tmp_path / "folder.tsds", options)
+    tsds.convert(root, folder / "folder.tsds", tsds.ConvertOptions(workers=0))
+    return request.param, root, folder / "folder.tsds"
+
+
+@pytest.mark.parametrize(("pack", "workers"), [(zipped, 2), (stored, 0), (tarred, 0)])
+def test_an_archive_gives_the_store_of_its_folder(
+    tmp_path: Path, of_folder: tuple[str, Path, Path], pack: Pack, workers: int
+) -> None:
+    """Worker processes read it alike: those of compressed tar archives are below."""
+    name, root, expected = of_folder
+    options = tsds.ConvertOptions(workers=workers)
     summary = tsds.convert(pack(root, tmp_path / "packed"), tmp_path / "archive.tsds", options)
-    difference = tsds.compare_stores(tmp_path / "folder.tsds", tmp_path / "archive.tsds")
+    difference = tsds.compare_stores(expected, tmp_path / "archive.tsds")
     assert difference.is_empty, difference
     assert tsds.open(tmp_path / "archive.tsds").manifest.provenance["source_format"] == name
     assert len(summary.left_out) == len(tsds.estimate(root, options).left_out)

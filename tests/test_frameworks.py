@@ -313,12 +313,14 @@ def test_ranks_see_every_row_exactly_once(ranks: list[dict[str, list[int]]], nam
     assert sorted(first + second) == list(range(ROWS))
 
 
+@pytest.mark.slow
 def test_ranks_see_another_order_in_every_epoch(ranks: list[dict[str, list[int]]]) -> None:
     first, second = of_both(ranks, "shuffle, epoch 0"), of_both(ranks, "shuffle, epoch 1")
     assert first != second
     assert [row for pair in zip(first[:12], first[12:], strict=True) for row in pair] == [*order(0), order(0)[0]]
 
 
+@pytest.mark.slow
 @needs_lightning
 @pytest.mark.parametrize("name", ["epoch 0", "epoch 1", "validation"])
 def test_lightning_ranks_share_the_rows(ranks: list[dict[str, list[int]]], name: str) -> None:
@@ -328,6 +330,7 @@ def test_lightning_ranks_share_the_rows(ranks: list[dict[str, list[int]]], name:
         assert both == of_both(ranks, f"shuffle, {name}")
 
 
+@pytest.mark.slow
 @needs_accelerate
 @pytest.mark.parametrize("how", ["prepared", "prepared, split batches", "prepared, dispatched"])
 @pytest.mark.parametrize("name", ["epoch 0", "epoch 1", "weighted", "in order"])
@@ -336,6 +339,7 @@ def test_accelerate_ranks_share_the_rows(ranks: list[dict[str, list[int]]], how:
     assert len(both) <= 24 and sorted(set(both)) == list(range(ROWS))
 
 
+@pytest.mark.slow
 @needs_accelerate
 @pytest.mark.parametrize("how", ["prepared", "prepared, split batches", "prepared, dispatched"])
 def test_accelerate_epochs_differ(ranks: list[dict[str, list[int]]], how: str) -> None:

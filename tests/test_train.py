@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,12 @@ from training_stores import annotated, labelled, load_history, one_line, pattern
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return labelled(tmp_path_factory.mktemp("train"))
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without matplotlib, but for the run of all tests here: `test_plots.py` looks at the pictures, which take long."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
 
 
 def state(folder: Path, name: str = "last.pt") -> dict[str, Any]:
