@@ -91,12 +91,15 @@ def test_at_any_moment(tmp_path: Path, name: str) -> None:
         time.sleep(moments.uniform(0.2, 1.0) * lasts)
         process.send_signal(SIGNALS[i % len(SIGNALS)])
         process.wait(timeout=100)
-        assert tsds.verify(folder / "a.tsds") == []
-        assert state(folder / "a.tsds") in ((old,) if name in MAKING else (old, new))
+        listed, left = state(folder / "a.tsds"), tsds.verify(folder / "a.tsds")
+        # What SIGKILL left is not listed; the same command removes it.
+        assert {each.reason for each in left} <= ({"unlisted-file"} if process.returncode == -signal.SIGKILL else set())
+        for each in left:
+            del listed[each.where]
+        assert listed in ((old,) if name in MAKING else (old, new))
         if name in MAKING and made.exists():
             assert tsds.verify(made) == [] and state(made) == new
             shutil.rmtree(made)
-        if name in MAKING or state(made) != new:
-            run(folder, command)
+        run(folder, command)
         assert tsds.verify(made) == [] and state(made) == new
         assert sorted(os.listdir(folder)) == sorted({*os.listdir(first), made.name})

@@ -166,9 +166,6 @@ class _Growing:
             if not self.dry_run:
                 remove_leftovers(path, opened.manifest)
             options = with_changes(_options(opened), self.changes)
-            for name in ("class_map", "split"):
-                if opened.manifest.conversion_options.get(name) and not getattr(options, name):
-                    self._note(f"the store was made with `{name}`, and new samples are not.")
             check_apart(source, path)
             known = _Known(opened)
             listed = _Listed(open_any(source, options), known)
@@ -178,6 +175,9 @@ class _Growing:
             wanted = {"known": listed.known if self.compares else [], "new": listed.new if self.adds else []}
             if not any(wanted.values()):
                 return self._summary(opened, listed, _Found())
+            for name in ("class_map", "split"):
+                if opened.manifest.conversion_options.get(name) and not getattr(options, name):
+                    self._note(f"the store was made with `{name}`, and new samples are not.")
             with closing(work):
                 try:
                     work.open(os.urandom(8).hex())

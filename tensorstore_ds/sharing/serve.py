@@ -25,6 +25,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import IO, Any, ClassVar
 
+from tensorstore_ds.conversion.history import steps_of
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import File, Manifest, shard_path
 from tensorstore_ds.format.root import parse_root
@@ -178,11 +179,9 @@ def _was_updated(before: Manifest, now: Manifest) -> bool:
     return one == other and len(first) < len(second) and first == second[: len(first)]
 
 
-def _origin(manifest: Manifest) -> tuple[dict[str, Any], list[Any]]:
+def _origin(manifest: Manifest) -> tuple[dict[str, Any], list[Mapping[str, Any]]]:
     """Where a store comes from, and the steps that have changed it since."""
-    steps = manifest.provenance.get("edited")
-    others = {name: value for name, value in manifest.provenance.items() if name != "edited"}
-    return others, steps if isinstance(steps, list) else []
+    return {**manifest.provenance, "history": None}, steps_of(manifest.provenance)
 
 
 def _root(store: Store) -> bytes:
