@@ -182,7 +182,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
     assert state(out)["batch"] == batch
     notes: list[str] = []
     tsds.train(store, small(**BUSY, num_threads=2), out=out, resume=True, listeners=tsds.Listeners(notes.append))
-    assert notes[-1] == f"goes on {place}"
+    assert f"goes on {place}" in notes  # a busy machine is named after it
     ended, whole = state(out), state(uninterrupted)
     for name in ("weights", "learner", "tally"):
         assert equal(ended[name], whole[name]), name
