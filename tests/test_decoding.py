@@ -563,3 +563,16 @@ def test_floating_point_is_not_rounded_to_whole_numbers(tmp_path, dtype):
     image = tsds.StoreDataset(split, decode=tsds.Resize((4, 4)))[0]["image"]
     expected = TF.resize(torch.from_numpy(samples[0]["image"].astype(np.float32)).permute(2, 0, 1), [4, 4])
     torch.testing.assert_close(image.float(), expected, rtol=0, atol=1e-3)
+
+
+def test_padding_after_a_crop_keeps_the_pixels_at_the_edges_of_the_crop(tmp_path):
+    """Pixels beyond a crop count for the resized image, as they do when the steps are done one after the other."""
+    pixels = np.random.default_rng(0).integers(0, 256, (17, 23, 3), np.uint8)
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    Image.fromarray(pixels).save(tmp_path / "train" / "a" / "0.png")
+    tsds.convert(tmp_path / "train", tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, encoding="raw"))
+    plan = tsds.Compose([tsds.Resize(240), tsds.CenterCrop(35), tsds.Pad(18)])
+    found = tsds.StoreDataset(tmp_path / "s.tsds", decode=plan)[0]["image"]
+    image = torch.from_numpy(pixels).permute(2, 0, 1)
+    image = TF.pad(TF.center_crop(TF.resize(image, [240], antialias=True), [35]), [18])
+    assert (found.int() - image.int()).abs().max() <= 1

@@ -20,6 +20,8 @@ class Placements:
         resized: (B, 2) int64: what it is resized to; 0 where nothing of the image is left.
         offset: (B, 2) int64: where it lies on the canvas. It may begin before it, and end behind it: then the canvas
             shows a window of it.
+        first, last: (B, 2) int64: where on the canvas the image may be seen. Padding does not show again what an
+            earlier step has cut off, but the pixels at the edges still depend on it.
         size: (B, 2) int64: height and width of the canvas.
         flip: (B,) bool: whether the canvas is mirrored left to right, at last.
         fill: what the canvas has where there is no image; None if no step has said it.
@@ -31,6 +33,8 @@ class Placements:
     extent: NDArray[np.float64]
     resized: NDArray[np.int64]
     offset: NDArray[np.int64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
     size: NDArray[np.int64]
     flip: NDArray[np.bool_]
     fill: float | None = None
@@ -41,7 +45,7 @@ class Placements:
         """Images of these (B, 2) heights and widths as they are."""
         size = np.asarray(sizes, np.int64).reshape(-1, 2)
         zeros = np.zeros_like(size)
-        return cls(zeros.astype(float), size.astype(float), size, zeros, size, np.zeros(len(size), bool))
+        return cls(zeros.astype(float), size.astype(float), size, zeros, zeros, size, size, np.zeros(len(size), bool))
 
     def __len__(self) -> int:
         return len(self.size)
@@ -49,8 +53,8 @@ class Placements:
     @property
     def window(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(B, 2) where what is seen of the image begins and ends on the canvas, before it is mirrored."""
-        low = self.offset.clip(0, self.size)
-        return low, (self.offset + self.resized).clip(low, self.size)
+        low = np.maximum(self.offset, self.first).clip(0, self.size)
+        return low, np.minimum(self.offset + self.resized, self.last).clip(low, self.size)
 
     @property
     def zoom(self) -> NDArray[np.float64]:
@@ -63,7 +67,8 @@ class Placements:
         size = np.broadcast_to(np.asarray(size, np.int64), self.size.shape)
         corner = np.broadcast_to(np.asarray(corner, np.int64), size.shape).copy()
         corner[self.flip, 1] = (self.size - corner - size)[self.flip, 1]
-        return replace(self, offset=self.offset - corner, size=size, min_visibility=least)
+        offset, first, last = self.offset - corner, self.first - corner, self.last - corner
+        return replace(self, offset=offset, first=first, last=last, size=size, min_visibility=least)
 
     def pad(self, before: ArrayLike, after: ArrayLike, fill: float) -> Self:
         """Add to the canvases: (B, 2) pixels at the top and left, and at the bottom and right.
@@ -76,10 +81,11 @@ class Placements:
             return self
         if self.fill not in (None, fill):
             raise ValueError(f"fill: expected one for all steps of a plan, found {self.fill:g} and {fill:g}.")
-        cut = self._without_hidden()
-        first = before.copy()
-        first[self.flip, 1] = after[self.flip, 1]
-        return replace(cut, offset=cut.offset + first, size=cut.size + before + after, fill=fill)
+        low, high = self.window
+        added = before.copy()
+        added[self.flip, 1] = after[self.flip, 1]
+        offset, size = self.offset + added, self.size + before + after
+        return replace(self, offset=offset, first=low + added, last=high + added, size=size, fill=fill)
 
     def resize(self, sizes: ArrayLike) -> Self:
         """Resize the canvases to (B, 2) heights and widths, or one for all."""
@@ -90,7 +96,7 @@ class Placements:
         fills = (cut.resized == cut.size) | ~seen  # otherwise a resized image that is thin keeps at least a pixel
         resized = np.where(fills, sizes * seen, np.rint(cut.resized * zoom).clip(1, sizes)).astype(np.int64)
         offset = np.rint(cut.offset * zoom).astype(np.int64).clip(0, sizes - resized)
-        return replace(cut, resized=resized, offset=offset, size=sizes)
+        return replace(cut, resized=resized, offset=offset, first=offset, last=offset + resized, size=sizes)
 
     def mirror(self, where: NDArray[np.bool_]) -> Self:
         """Mirror the canvases left to right where `where`, (B,)."""
@@ -103,6 +109,5 @@ class Placements:
             return self
         share = self.extent / np.maximum(1, self.resized)
         extent = np.maximum((high - low) * share, np.finfo(float).tiny)
-        return replace(
-            self, origin=self.origin + (low - self.offset) * share, extent=extent, resized=high - low, offset=low
-        )
+        origin = self.origin + (low - self.offset) * share
+        return replace(self, origin=origin, extent=extent, resized=high - low, offset=low, first=low, last=high)
