@@ -575,4 +575,4 @@ def test_padding_after_a_crop_keeps_the_pixels_at_the_edges_of_the_crop(tmp_path
     found = tsds.StoreDataset(tmp_path / "s.tsds", decode=plan)[0]["image"]
     image = torch.from_numpy(pixels).permute(2, 0, 1)
     image = TF.pad(TF.center_crop(TF.resize(image, [240], antialias=True), [35]), [18])
-    assert (found.int() - image.int()).abs().max() <= 1
+    assert (found.int() - image.int()).abs().max() <= 255 / 32  # a crop begins within 1/32 of a pixel
