@@ -63,6 +63,7 @@ from .errors import (
     TsdsError as TsdsError,
     UnfinishedError as UnfinishedError,
 )
+from .exporting import EXPORT_FORMATS as EXPORT_FORMATS
 from .exporting.export import ExportSummary as ExportSummary, export as export
 from .format.schema import Keypoints as Keypoints
 from .imaging.outlines import draw_masks as draw_masks

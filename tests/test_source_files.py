@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tensorstore_ds.errors import OptionError, SourceError
-from tensorstore_ds.sources import FORMATS, files
+from tensorstore_ds.sources import FORMATS, files, recognized
 from tensorstore_ds.sources.files import (
     PackedStrings,
     encoding_problem,
@@ -257,10 +257,6 @@ EXAMPLES: dict[str, tuple[str, dict[str, bytes]]] = {
     "arrays of splits": ("arrays", {"train/images.npy": b"", "test/images.npy": b""}),
     "an archive of arrays": ("arrays", {"mnist.npz": b""}),
 }
-
-
-def recognized(path: Path) -> list[str]:
-    return [name for name, format in FORMATS.items() if format.load().detect(path)]
 
 
 def test_formats_have_the_names_that_their_sources_have() -> None:

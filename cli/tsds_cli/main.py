@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from tsds_cli import text
 from tsds_cli.messages import described, failure_of, interrupted, make_readable
 from tsds_cli.signals import terminable
+
+if TYPE_CHECKING:
+    from tensorstore_ds.plugins import Plugin
 
 #: The commands and what each does, for `tsds --help`, which imports none of them.
 COMMANDS = {
@@ -57,19 +62,21 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names."""
-        return list(COMMANDS)
+        return [*COMMANDS, *(name for name in _added() if name not in COMMANDS)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command."""
         if cmd_name not in COMMANDS:
-            return None
+            added = _added().get(cmd_name)
+            return None if added is None else cast(click.Command, added.load())
         command: click.Command = getattr(importlib.import_module(f"tsds_cli.{cmd_name}"), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            added = [(name, each.description) for name, each in _added().items() if name not in COMMANDS]
+            formatter.write_dl([*COMMANDS.items(), *added])
 
     def make_context(self, info_name: str | None, args: list[str], *others: Any, **extra: Any) -> click.Context:
         """Read the command line."""
@@ -89,10 +96,10 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that is named."""
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args[0] not in COMMANDS and not args[0].startswith("-") and args[0] not in _added():
             from tensorstore_ds.options import meant
 
-            ctx.fail(f"No such command {args[0]!r}.{meant(args[0], COMMANDS)}")
+            ctx.fail(f"No such command {args[0]!r}.{meant(args[0], self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -118,6 +125,14 @@ class Commands(click.Group):
             if failure is None:
                 raise
             raise failure from error
+
+
+@functools.cache
+def _added() -> Mapping[str, Plugin]:
+    """The commands of other packages: their entry points ``tsds.commands``."""
+    from tensorstore_ds.plugins import Plugins
+
+    return Plugins("tsds.commands", {})
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

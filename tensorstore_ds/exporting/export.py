@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ from pathlib import Path
 from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.durable import unwritable
 from tensorstore_ds.errors import OptionError, StoreExistsError, TsdsError
+from tensorstore_ds.exporting import EXPORT_FORMATS
 from tensorstore_ds.exporting.base import Exporter, sync_all
 from tensorstore_ds.format.kinds import ImageField, KeyField, SizeField
 from tensorstore_ds.options import meant
@@ -22,19 +22,6 @@ from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.reading.verification import require_whole
 from tensorstore_ds.regular_files import tidied
-
-#: Module and class of each format.
-FORMATS: Mapping[str, tuple[str, str]] = {
-    "folders": ("folders", "FoldersExporter"),
-    "voc": ("voc", "VocExporter"),
-    "coco": ("coco", "CocoExporter"),
-    "yolo": ("yolo", "YoloExporter"),
-    "labelme": ("labelme", "LabelmeExporter"),
-    "npy": ("npy", "NpyExporter"),
-    "webdataset": ("webdataset", "WebDatasetExporter"),
-    "parquet": ("parquet", "ParquetExporter"),
-    "huggingface": ("parquet", "HuggingFaceExporter"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +66,7 @@ def export(
     Args:
         store: path or URL of the store.
         out: the new folder; must not exist. It grows in ``OUT.partial``, and appears when it is complete.
-        to: one of `FORMATS`: ``folders``, ``voc``, ``coco``, ``yolo``, ``labelme``, ``npy``, ``webdataset``,
+        to: one of `EXPORT_FORMATS`: ``folders``, ``voc``, ``coco``, ``yolo``, ``labelme``, ``npy``, ``webdataset``,
             ``parquet``, ``huggingface``.
         splits: those that are written; None for all.
         progress: called with (samples done, samples in all).
@@ -90,8 +77,9 @@ def export(
         StoreExistsError: `out` exists.
         OutputError: a file cannot be written: the disk is full.
     """
-    if to not in FORMATS:
-        raise OptionError(f"`to`: expected one of {', '.join(FORMATS)}, found {to!r}.{meant(to, FORMATS)}")
+    if to not in EXPORT_FORMATS:
+        known = ", ".join(EXPORT_FORMATS)
+        raise OptionError(f"`to`: expected one of {known}, found {to!r}.{meant(to, EXPORT_FORMATS)}")
     began, opened, target = time.monotonic(), open_store(store), tidied(out)
     names = list(opened if splits is None else splits)
     if unknown := [name for name in names if name not in opened]:
@@ -113,8 +101,7 @@ def export(
         notify(done, total)
 
     require_whole(opened, "Copy the store again; nothing was exported.")
-    module, kind = FORMATS[to]
-    made: type[Exporter] = getattr(importlib.import_module(f"tensorstore_ds.exporting.{module}"), kind)
+    made: type[Exporter] = EXPORT_FORMATS[to].load()
     with closing(work):
         folder = work.path / "store"
         try:

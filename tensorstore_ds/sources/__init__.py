@@ -5,56 +5,48 @@ No format is imported before it is used, so that the list itself costs nothing.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorstore_ds.archives import UNREAD, plain
 from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.plugins import Plugin, Plugins
 from tensorstore_ds.regular_files import entries, exists, is_dir, os_errors
 
 if TYPE_CHECKING:
     from tensorstore_ds.sources.base import Source, SourceOptions
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """Where a format's source is: a module below this package and a class in it; and what the format is."""
-
-    module: str
-    source: str
-    description: str
-
-    def load(self) -> type[Source]:
-        """The class, imported."""
-        source: type[Source] = getattr(importlib.import_module(f"{__name__}.{self.module}"), self.source)
-        return source
+def _built_in(module: str, source: str, description: str) -> Plugin:
+    return Plugin(f"{__name__}.{module}", source, description)
 
 
-#: Every format that is read from a path, by its name; a page in ``formats/sources/`` describes each.
-FORMATS: Mapping[str, Format] = {
-    "arrays": Format("arrays.numpy_files", "ArraysSource", "NumPy's .npy and .npz files"),
-    "beton": Format("beton.source", "BetonSource", "FFCV's .beton files"),
-    "cifar": Format("cifar", "CifarSource", "CIFAR-10 and CIFAR-100, binary or pickled"),
-    "coco": Format("coco", "CocoSource", "COCO's JSON: boxes, keypoints and segmentations"),
-    "cvat": Format("cvat", "CvatSource", "CVAT for images 1.1: XML with shapes"),
-    "folders": Format("folders", "FolderSource", "images in class folders, or without labels"),
-    "idx": Format("arrays.idx", "IdxSource", "MNIST's files"),
-    "imglab": Format("imglab", "ImglabSource", "dlib's XML: boxes and keypoints"),
-    "labelme": Format("labelme", "LabelmeSource", "labelme: a JSON file with shapes for each image"),
-    "labelstudio": Format("labelstudio", "LabelStudioSource", "Label Studio's JSON export"),
-    "list": Format("list.source", "ListSource", "a text or CSV file with a line for each image"),
-    "masks": Format("masks", "MaskSource", "images and masks of the same names, or Pascal VOC's"),
-    "mds": Format("mds.source", "MdsSource", "MosaicML Streaming's shards"),
-    "panlabel": Format("panlabel", "PanlabelSource", "39 formats of boxes, through the program panlabel"),
-    "parquet": Format("parquet", "ParquetSource", "Parquet with a column of images, as of Hugging Face"),
-    "pts": Format("pts", "PtsSource", "300-W and iBUG: a .pts file of facial points for each image"),
-    "voc": Format("voc.source", "VocSource", "Pascal VOC: an XML file for each image"),
-    "webdataset": Format("webdataset", "WebDatasetSource", "WebDataset: tar files of images with their labels"),
-    "yolo": Format("yolo.source", "YoloSource", "Ultralytics and Darknet: a text file of boxes for each image"),
-}
+#: Every format that is read from a path, by its name; a page in ``formats/sources/`` describes each that is built in.
+#: Other packages add theirs by an entry point ``tsds.sources``.
+FORMATS = Plugins(
+    "tsds.sources",
+    {
+        "arrays": _built_in("arrays.numpy_files", "ArraysSource", "NumPy's .npy and .npz files"),
+        "beton": _built_in("beton.source", "BetonSource", "FFCV's .beton files"),
+        "cifar": _built_in("cifar", "CifarSource", "CIFAR-10 and CIFAR-100, binary or pickled"),
+        "coco": _built_in("coco", "CocoSource", "COCO's JSON: boxes, keypoints and segmentations"),
+        "cvat": _built_in("cvat", "CvatSource", "CVAT for images 1.1: XML with shapes"),
+        "folders": _built_in("folders", "FolderSource", "images in class folders, or without labels"),
+        "idx": _built_in("arrays.idx", "IdxSource", "MNIST's files"),
+        "imglab": _built_in("imglab", "ImglabSource", "dlib's XML: boxes and keypoints"),
+        "labelme": _built_in("labelme", "LabelmeSource", "labelme: a JSON file with shapes for each image"),
+        "labelstudio": _built_in("labelstudio", "LabelStudioSource", "Label Studio's JSON export"),
+        "list": _built_in("list.source", "ListSource", "a text or CSV file with a line for each image"),
+        "masks": _built_in("masks", "MaskSource", "images and masks of the same names, or Pascal VOC's"),
+        "mds": _built_in("mds.source", "MdsSource", "MosaicML Streaming's shards"),
+        "panlabel": _built_in("panlabel", "PanlabelSource", "39 formats of boxes, through the program panlabel"),
+        "parquet": _built_in("parquet", "ParquetSource", "Parquet with a column of images, as of Hugging Face"),
+        "pts": _built_in("pts", "PtsSource", "300-W and iBUG: a .pts file of facial points for each image"),
+        "voc": _built_in("voc.source", "VocSource", "Pascal VOC: an XML file for each image"),
+        "webdataset": _built_in("webdataset", "WebDatasetSource", "WebDataset: tar files of images with their labels"),
+        "yolo": _built_in("yolo.source", "YoloSource", "Ultralytics and Darknet: a text file of boxes for each image"),
+    },
+)
 
 
 #: An archive of this format is read as one; others are folders.
@@ -88,9 +80,10 @@ def open_source(path: Path, format: str = "auto", options: SourceOptions | None 
         if format not in ("auto", _VIA):
             raise OptionError(f"`via`: expected no other format beside it, found {format}. Leave one of them out.")
         format = _VIA
-    names = [format] if format != "auto" else [n for n, each in FORMATS.items() if each.load().detect(path)]
+    names = [format] if format != "auto" else recognized(path)
     if len(names) == 1:
-        return FORMATS[names[0]].load()(path, options or SourceOptions())
+        made: type[Source] = FORMATS[names[0]].load()
+        return made(path, options or SourceOptions())
     if names:
         problem = Problem(str(path), "ambiguous-format", f"this could be {' or '.join(names)}.")
         raise SourceError(problem, "Name the format with `format`, or convert one data set, by its own folder.")
@@ -101,6 +94,15 @@ def open_source(path: Path, format: str = "auto", options: SourceOptions | None 
         _check_images(path)
     problem = Problem(str(path), "unknown-format", "no known data set format was recognized.")
     raise SourceError(problem, _advice(path))
+
+
+def recognized(path: Path) -> list[str]:
+    """The formats that recognize a path, and are more sure of it than all others are."""
+    from tensorstore_ds.sources.base import Match
+
+    found = {name: Match.of(each.load().detect(path)) for name, each in FORMATS.items()}
+    surest = max(found.values())
+    return [name for name, match in found.items() if match == surest != Match.NO]
 
 
 def _inside(path: Path) -> Path:

@@ -1,13 +1,14 @@
 """What a source is: something that lists samples, and reads each of them in a worker process.
 
 A new format is a class derived from `Source`, in a module or a package beside this one; its line in `FORMATS` of
-`tensorstore_ds.sources`; and its page in ``formats/sources/``.
+`tensorstore_ds.sources`; and its page in ``formats/sources/``. Or it is in a package of its own: docs/plugins.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -146,6 +147,20 @@ class Contents:
     notes: tuple[str, ...] = ()
 
 
+class Match(IntEnum):
+    """How sure a format is that a path is of it. The surest one reads it; two that are equally sure are an error."""
+
+    NO = 0
+    MAYBE = 1  #: as class folders and lists are: other files in the folder may say more
+    YES = 2  #: what ``True`` means
+    ONLY = 3  #: whatever else recognizes it
+
+    @classmethod
+    def of(cls, found: bool | int) -> Match:
+        """What a `Source.detect` has said."""
+        return cls.YES if found is True else cls(found)
+
+
 @runtime_checkable
 class Source(Protocol):
     """A data set in somebody else's format. Instances travel to worker processes once.
@@ -171,8 +186,8 @@ class Source(Protocol):
         self.options = options
 
     @classmethod
-    def detect(cls, path: Path) -> bool:
-        """Whether `path` looks like this format, from names and first bytes alone."""
+    def detect(cls, path: Path) -> bool | Match:
+        """Whether `path` looks like this format, from names and first bytes alone: a `Match`, or True for ``YES``."""
         return False
 
     def scan(self) -> Contents:

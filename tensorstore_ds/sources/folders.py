@@ -17,9 +17,8 @@ from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import entries, is_dir, os_errors
 from tensorstore_ds.sources import coco, masks
-from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Match, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import LITTER, PackedStrings, encodable, encoding_problem, glance, walk_files
-from tensorstore_ds.sources.labelling import is_labelled
 from tensorstore_ds.sources.list.table import names_images
 from tensorstore_ds.sources.names import order_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_names
@@ -47,16 +46,16 @@ class FolderSource(Source):
         self._pattern = None if options.label_from is None else _compiled(options.label_from)
 
     @classmethod
-    def detect(cls, path: Path) -> bool:
-        """Whether there are images, and neither masks, XML files, a list that names images nor labels of a tool."""
+    def detect(cls, path: Path) -> bool | Match:
+        """Whether there are images, and neither masks, XML files nor a list that names images."""
         if not is_dir(path) or masks.find(path) or coco.find(path):
             return False
         files = glance(path)
         names = [file.lower() for file in files]
         images = any(name.endswith(tuple(IMAGE_SUFFIXES)) for name in names)
         lists = (path / file for file in files if "/" not in file)
-        other = any(name.endswith(".xml") for name in names) or any(map(names_images, lists)) or is_labelled(path)
-        return images and not other
+        other = any(name.endswith(".xml") for name in names) or any(map(names_images, lists))
+        return Match.MAYBE if images and not other else Match.NO
 
     def scan(self) -> Contents:
         """List the images; the labels follow from their paths."""

@@ -20,6 +20,7 @@ from tensorstore_ds.regular_files import entries, is_dir, is_file, os_errors
 from tensorstore_ds.sources.base import (
     IMAGE_SUFFIXES,
     Contents,
+    Match,
     Objects,
     Reference,
     Sample,
@@ -28,7 +29,6 @@ from tensorstore_ds.sources.base import (
     no_column,
 )
 from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
-from tensorstore_ds.sources.labelling import is_labelled
 from tensorstore_ds.sources.list.table import (
     LIST_SUFFIXES,
     Columns,
@@ -63,13 +63,14 @@ class ListSource(Source):
         self._has_objects = False  # whether rows are objects, of which an image may have several
 
     @classmethod
-    def detect(cls, path: Path) -> bool:
+    def detect(cls, path: Path) -> bool | Match:
         """Whether this is a list, or a folder with one at its top and no XML files."""
         if is_file(path):
-            return names_images(path)
+            return Match.MAYBE if names_images(path) else Match.NO
         files = glance(path) if is_dir(path) else []
         listed = any(names_images(path / file) for file in files if "/" not in file)
-        return listed and not any(file.lower().endswith(".xml") for file in files) and not is_labelled(path)
+        has_xml = any(file.lower().endswith(".xml") for file in files)
+        return Match.MAYBE if listed and not has_xml else Match.NO
 
     def scan(self) -> Contents:
         """Read all lines; no image is opened or looked for."""

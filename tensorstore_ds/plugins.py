@@ -1,0 +1,72 @@
+"""Formats and commands of other packages: entry points ``tsds.sources``, ``tsds.exporters`` and ``tsds.commands``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tensorstore_ds.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A class or a command that is imported when it is used.
+
+    Attributes:
+        module: the module's name.
+        attribute: the name of the class or command in it.
+        description: what it is, in a few words.
+        package: the distribution that adds it, with its version; empty if it is built in.
+    """
+
+    module: str
+    attribute: str
+    description: str
+    package: str = ""
+
+    def load(self) -> Any:
+        """Import it; raises `OptionError` if another package's cannot be imported."""
+        try:
+            return getattr(importlib.import_module(self.module), self.attribute)
+        except Exception as error:
+            if not self.package:
+                raise
+            what = f"{self.module}:{self.attribute} cannot be imported ({type(error).__name__}: {error})"
+            raise OptionError(f"{self.package}: {what}. Update or uninstall this package.") from error
+
+
+class Plugins(Mapping[str, Plugin]):
+    """What is built in, by name, and after that what the installed packages add, sorted by name.
+
+    A built-in name cannot be replaced. Entry points are read at the first question that needs them.
+
+    Args:
+        group: of the entry points, such as ``tsds.sources``.
+        own: what is built in.
+    """
+
+    def __init__(self, group: str, own: Mapping[str, Plugin]) -> None:
+        self._group = group
+        self._own = dict(own)
+
+    @cached_property
+    def _all(self) -> dict[str, Plugin]:
+        from importlib.metadata import entry_points  # here, because it takes a while
+
+        added = {}
+        for point in sorted(entry_points(group=self._group), key=lambda point: point.name):
+            package = "" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+            added[point.name] = Plugin(point.module, point.attr, f"from {package}", package or point.module)
+        return {**self._own, **{name: each for name, each in added.items() if name not in self._own}}
+
+    def __getitem__(self, name: str) -> Plugin:
+        return self._own[name] if name in self._own else self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
