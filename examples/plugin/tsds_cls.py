@@ -37,7 +37,8 @@ class ClsSource(Source):
         classes = order_classes(names.values(), self.options.classes, str(self.path))
         self._labels = {image: classes.index(name) for image, name in names.items()}
         labels = np.array(list(self._labels.values()), np.int64)
-        return Contents({"label": LabelField(classes=classes)}, {"train": list(names)}, {"train": labels}, tuple(missing))
+        fields = {"label": LabelField(classes=classes)}
+        return Contents(fields, {"train": list(names)}, {"train": labels}, tuple(missing))
 
     def read(self, split: str, reference: Reference) -> Sample:
         """Read one sample."""
