@@ -6,9 +6,12 @@ import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorstore_ds.errors import OptionError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,12 @@ class Plugin:
     attribute: str
     description: str
     package: str = ""
+
+    @classmethod
+    def of(cls, point: EntryPoint) -> Plugin:
+        """What an entry point names."""
+        package = point.module if point.dist is None else f"{point.dist.name} {point.dist.version}"
+        return cls(point.module, point.attr, f"from {package}", package)
 
     def load(self) -> Any:
         """Import it; raises `OptionError` if another package's cannot be imported."""
@@ -56,11 +65,8 @@ class Plugins(Mapping[str, Plugin]):
     def _all(self) -> dict[str, Plugin]:
         from importlib.metadata import entry_points  # here, because it takes a while
 
-        added = {}
-        for point in sorted(entry_points(group=self._group), key=lambda point: point.name):
-            package = "" if point.dist is None else f"{point.dist.name} {point.dist.version}"
-            added[point.name] = Plugin(point.module, point.attr, f"from {package}", package or point.module)
-        return {**self._own, **{name: each for name, each in added.items() if name not in self._own}}
+        points = sorted(entry_points(group=self._group), key=lambda point: point.name)
+        return {**self._own, **{point.name: Plugin.of(point) for point in points if point.name not in self._own}}
 
     def __getitem__(self, name: str) -> Plugin:
         return self._own[name] if name in self._own else self._all[name]

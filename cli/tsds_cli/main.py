@@ -16,7 +16,7 @@ from tsds_cli.messages import described, failure_of, interrupted, make_readable
 from tsds_cli.signals import terminable
 
 if TYPE_CHECKING:
-    from tensorstore_ds.plugins import Plugin
+    from importlib.metadata import EntryPoint
 
 #: The commands and what each does, for `tsds --help`, which imports none of them.
 COMMANDS = {
@@ -62,20 +62,23 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names."""
-        return [*COMMANDS, *(name for name in _added() if name not in COMMANDS)]
+        return [*COMMANDS, *_added()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command."""
         if cmd_name not in COMMANDS:
-            added = _added().get(cmd_name)
-            return None if added is None else cast(click.Command, added.load())
+            if cmd_name not in _added():
+                return None
+            from tensorstore_ds.plugins import Plugin
+
+            return cast(click.Command, Plugin.of(_added()[cmd_name]).load())
         command: click.Command = getattr(importlib.import_module(f"tsds_cli.{cmd_name}"), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands."""
         with formatter.section("Commands"):
-            added = [(name, each.description) for name, each in _added().items() if name not in COMMANDS]
+            added = [(name, f"from {each.dist and each.dist.name}") for name, each in _added().items()]
             formatter.write_dl([*COMMANDS.items(), *added])
 
     def make_context(self, info_name: str | None, args: list[str], *others: Any, **extra: Any) -> click.Context:
@@ -128,11 +131,12 @@ class Commands(click.Group):
 
 
 @functools.cache
-def _added() -> Mapping[str, Plugin]:
+def _added() -> Mapping[str, EntryPoint]:
     """The commands of other packages: their entry points ``tsds.commands``."""
-    from tensorstore_ds.plugins import Plugins
+    from importlib.metadata import entry_points  # here, because most commands need it never
 
-    return Plugins("tsds.commands", {})
+    points = sorted(entry_points(group="tsds.commands"), key=lambda point: point.name)
+    return {point.name: point for point in points if point.name not in COMMANDS}
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
