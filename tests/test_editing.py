@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import signal
@@ -75,14 +76,28 @@ def assert_rows(made: tsds.Split, whole: tsds.Split, rows: Sequence[int]) -> Non
         assert row(made, i) == row(whole, number)
 
 
+@pytest.fixture(scope="module")
+def wholes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], tsds.Store]:
+    """Stores of 20 samples by the bytes of a shard and the layout: a row a shard, some rows, and all."""
+    folder, cases = tmp_path_factory.mktemp("wholes"), itertools.product((60, 2000, 1 << 20), ("memmap", "zarr"))
+    return {(n, layout): store(folder / f"{n}.{layout}", shard_nbytes=n, layout=layout) for n, layout in cases}
+
+
 @settings(max_examples=12, deadline=None)
 @given(
-    st.lists(st.integers(0, 19), unique=True, min_size=1), st.integers(60, 4000), st.sampled_from(["memmap", "zarr"])
+    st.lists(st.integers(0, 19), unique=True, min_size=1),
+    st.sampled_from([60, 2000, 1 << 20]),
+    st.sampled_from(["memmap", "zarr"]),
 )
-def test_any_rows(tmp_path_factory: pytest.TempPathFactory, dropped: list[int], nbytes: int, layout: Any) -> None:
+def test_any_rows(
+    wholes: dict[tuple[int, str], tsds.Store],
+    tmp_path_factory: pytest.TempPathFactory,
+    dropped: list[int],
+    nbytes: int,
+    layout: Any,
+) -> None:
     """Also where rows come from several shards, in either layout."""
-    folder = tmp_path_factory.mktemp("rows")
-    whole = store(folder / "a.tsds", shard_nbytes=nbytes, layout=layout)
+    folder, whole = tmp_path_factory.mktemp("rows"), wholes[nbytes, layout]
     kept = sorted({*range(20)} - {*dropped})
     if not kept:
         with pytest.raises(tsds.OptionError, match="expected rows for the new store, found none"):
