@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import IO, NamedTuple
 
 from tensorstore_ds.errors import OptionError, ResidencyError
-from tensorstore_ds.format.arrays import array_paths
 from tensorstore_ds.format.manifest import File
 from tensorstore_ds.machine import memory_limit, memory_limits
 from tensorstore_ds.page_cache.system_calls import resident_nbytes
+from tensorstore_ds.reading import checks
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import open_file, size_of, start_of
 
@@ -203,16 +203,11 @@ def _open_kept(store: Store, path: str) -> IO[bytes]:
 
 def data_files(store: Store, split: str, name: str) -> list[DataFile]:
     """The files with a field's bytes, shard by shard."""
-    manifest = store.manifest
-    files = []
-    for i, shard in enumerate(manifest.splits[split].shards):
-        arrays = manifest.arrays(shard)
-        listing: Mapping[str, File] = {}
-        for array in array_paths(name, manifest.fields[name]):
-            geometry, path = arrays[array], f"{array}/{arrays[array].data_path}"
-            if geometry.layout == "zarr" and geometry.rows:
-                listing = listing or store.listing(split, i)
-                files.append(DataFile(f"{manifest.shard_path(split, i)}/{path}", listing[path].size))
-            elif geometry.rows:
-                files.append(DataFile(f"{manifest.shard_path(split, i)}/{path}", geometry.file_nbytes[0]))
+    manifest, files = store.manifest, []
+    listing: tuple[int, Mapping[str, File]] = -1, {}
+    for shard, path, layout, nbytes, _ in checks.data_files(manifest, split, (name,)):
+        if layout == "zarr":
+            listing = listing if listing[0] == shard else (shard, store.listing(split, shard))
+            nbytes = listing[1][path].size
+        files.append(DataFile(f"{manifest.shard_path(split, shard)}/{path}", nbytes))
     return files

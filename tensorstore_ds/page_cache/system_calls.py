@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import mmap
 import os
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +30,7 @@ def resident_nbytes(descriptor: int, nbytes: int, offset: int = 0) -> int:
     number, flags = ctypes.c_long(_CACHESTAT), ctypes.c_long(0)
     # struct cachestat_range: offset, length; struct cachestat: cached, dirty, writeback, evicted, recently evicted
     wanted, counts = (ctypes.c_uint64 * 2)(offset, nbytes), (ctypes.c_uint64 * 5)()
-    syscall = ctypes.CDLL(None).syscall
-    if syscall(number, ctypes.c_long(descriptor), ctypes.byref(wanted), ctypes.byref(counts), flags) == 0:
+    if _function("syscall")(number, ctypes.c_long(descriptor), ctypes.byref(wanted), ctypes.byref(counts), flags) == 0:
         return counts[0] * mmap.PAGESIZE
     # An older kernel does not know the call (ENOSYS), and a container may forbid it (EPERM).
     return mincore_nbytes(descriptor, nbytes, offset)
@@ -72,9 +73,14 @@ def _address(mapped: mmap.mmap) -> int:
     return int(np.frombuffer(mapped, np.uint8).ctypes.data)
 
 
+@functools.cache  # once for the thousands of files of a store
+def _function(name: str) -> Any:
+    """A function of the C library."""
+    return getattr(ctypes.CDLL(None, use_errno=True), name)
+
+
 def _call(name: str, address: int, nbytes: int, *pointers: int) -> None:
     """Call a function of the C library that takes an address and a size, and answers 0 where all went well."""
-    function = getattr(ctypes.CDLL(None, use_errno=True), name)
-    if function(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), *map(ctypes.c_void_p, pointers)):
+    if _function(name)(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), *map(ctypes.c_void_p, pointers)):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -7,8 +7,8 @@ and again when a file is mapped. ``formats/v1/spec.md`` says what is checked whe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.arrays import GROUP, ZSTD_LEVEL, ArrayGeometry, shard_files
 from tensorstore_ds.format.manifest import CONVENTION, File, Manifest
+from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.strict_json import load_object, same_json
 from tensorstore_ds.reading.store_files import StoreFiles
 
@@ -24,6 +25,23 @@ METADATA_MAX_NBYTES = 1024**2
 #: Offsets looked at together.
 _OFFSETS = 1_000_000
 _ZSTD_LEVELS = range(1, 23)
+
+
+class DataFile(NamedTuple):
+    """A file with an array's bytes, as it follows from the manifest.
+
+    Attributes:
+        shard: place of its shard in the split.
+        path: relative to the shard.
+        layout: of the file.
+        least, most: bytes that it can have.
+    """
+
+    shard: int
+    path: str
+    layout: Layout
+    least: int
+    most: int
 
 
 def check_root_files(manifest: Manifest) -> list[Problem]:
@@ -46,20 +64,25 @@ def check_data_files(files: StoreFiles) -> list[Problem]:
     """
     manifest = files.manifest
     problems = check_sizes(files, {path: file.size for path, file in manifest.files.items()})
-    known: dict[tuple[str, int], tuple[str, int, int]] = {}  # most of thousands of shards have as many rows
-    arrays = [(n, f, path, f"{n}/{path}" if path else n) for n, f in manifest.fields.items() for path in f.arrays]
-    for split, entry in manifest.splits.items():
-        for i, shard in enumerate(entry.shards):
-            directory = manifest.shard_path(split, i)
-            for name, field, path, array in arrays:
-                rows = field.array_rows(name, path, shard.rows, shard.lengths)
-                if (array, rows) not in known:
-                    geometry = manifest.arrays(shard)[array]
-                    known[array, rows] = f"{array}/{geometry.data_path}", *geometry.file_nbytes
-                file, least, most = known[array, rows]
-                if most:
-                    problems += _size_problems(files, f"{directory}/{file}", least, most)
+    for split in manifest.splits:
+        for i, file, _, least, most in data_files(manifest, split, manifest.fields):
+            problems += _size_problems(files, f"{manifest.shard_path(split, i)}/{file}", least, most)
     return problems
+
+
+def data_files(manifest: Manifest, split: str, names: Iterable[str]) -> Iterator[DataFile]:
+    """The files with the bytes of these fields, shard by shard."""
+    known: dict[tuple[str, int], tuple[str, Layout, int, int]] = {}  # most of thousands of shards have as many rows
+    fields = [(name, manifest.fields[name]) for name in names]
+    arrays = [(n, f, path, f"{n}/{path}" if path else n) for n, f in fields for path in f.arrays]
+    for i, shard in enumerate(manifest.splits[split].shards):
+        for name, field, path, array in arrays:
+            rows = field.array_rows(name, path, shard.rows, shard.lengths)
+            if rows and (array, rows) not in known:
+                geometry = manifest.arrays(shard)[array]
+                known[array, rows] = f"{array}/{geometry.data_path}", geometry.layout, *geometry.file_nbytes
+            if rows:
+                yield DataFile(i, *known[array, rows])
 
 
 def check_shard(files: StoreFiles, split: str, index: int, listing: Mapping[str, File]) -> list[Problem]:

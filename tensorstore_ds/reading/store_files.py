@@ -96,7 +96,8 @@ class StoreFiles:
         try:
             status = os.lstat(f"{self.path}/{name}")
         except OSError as error:
-            message = f"this file cannot be found ({error.strerror})."
+            advice = " Check who may read its folder." if isinstance(error, PermissionError) else ""
+            message = f"this file cannot be found ({error.strerror}).{advice}"
             raise FormatError(Problem(name, "missing-file", message)) from error
         if stat.S_ISLNK(status.st_mode):
             raise FormatError(Problem(name, "symlink", "expected a file, found a symbolic link."))
@@ -203,7 +204,9 @@ def open_file(root: Path, name: str) -> IO[bytes]:
         descriptor = os.open(f"{root}/{name}", flags)
     except OSError as error:
         reason = "symlink" if (root / name).is_symlink() else "missing-file"
-        raise FormatError(Problem(name, reason, f"this file cannot be opened ({error.strerror}).")) from error
+        advice = " Check who may read it." if isinstance(error, PermissionError) else ""
+        message = f"this file cannot be opened ({error.strerror}).{advice}"
+        raise FormatError(Problem(name, reason, message)) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise FormatError(Problem(name, "missing-file", "expected a file, found something else."))

@@ -53,7 +53,11 @@ class Folder:
         if not (self._path / "zarr.json").exists():
             message = "this is not a store (it has no zarr.json). Correct the path."
             raise FormatError(Problem(words.missing_path(self._path), "not-a-store", message))
-        return self.read("zarr.json", MANIFEST_MAX_NBYTES)
+        try:
+            return self.read("zarr.json", MANIFEST_MAX_NBYTES)
+        except FormatError as error:
+            problem = Problem(f"{self._path}/zarr.json", error.reason, error.problems[0].message)
+            raise FormatError(problem) from error
 
     def read(self, name: str, limit: int) -> bytes:
         """As of `Origin`."""

@@ -62,6 +62,7 @@ FAULTS = {
     "SIGTERM": Fault(Action.SIGNAL, error=signal.SIGTERM),
     "EIO when reading": Fault(Action.FAIL_ONCE, Class.READS, errno.EIO),
     "EMFILE when reading": Fault(Action.FAIL_ONCE, Class.READS, errno.EMFILE),
+    "ESTALE when reading": Fault(Action.FAIL_ONCE, Class.READS, errno.ESTALE),
     "ENOMEM when reading": Fault(Action.FAIL_ONCE, Class.READS, errno.ENOMEM),
 }
 

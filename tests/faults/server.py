@@ -82,11 +82,29 @@ def convert_by_tasks(argv: Sequence[str]) -> None:
         print("shards are used again")
 
 
+def read_by_url(argv: Sequence[str]) -> None:
+    """Compare the images of a store by URL with those of the same store on this disk: URL CACHE STORE."""
+    import numpy as np
+
+    import tensorstore_ds as tsds
+    from tensorstore_ds.errors import TsdsError
+
+    url, cache, path = argv
+    expected = tsds.open(path)["train"].column("image")[:]
+    try:
+        found = tsds.open(url, cache_dir=cache)["train"].column("image")[:]
+    except (TsdsError, OSError) as error:  # a failing disk is the system's error, which the command shows in a line
+        sys.exit(f"tsds: {error}")
+    if not np.array_equal(found, expected):
+        sys.exit("WRONG DATA")
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "tsds": tsds,
     "write": write_samples,
     "tasks": convert_by_tasks,
     "save": save_checkpoints,
+    "read": read_by_url,
     "calls": every_call,
 }
 
@@ -168,6 +186,8 @@ def _scale_down() -> None:
     """Let shards of a few samples be as those of many: of several blocks; and take no 8 MiB to read a small file."""
     importlib.import_module("tensorstore_ds.conversion.plan").BLOCK_ROWS = 2
     importlib.import_module("tensorstore_ds.conversion.shard_writer").COPY_NBYTES = 4096
+    if mirror := sys.modules.get("tensorstore_ds.reading.mirror"):
+        mirror.SMALL_NBYTES = 0  # type: ignore[attr-defined]  # fetched chunk by chunk, as large files are
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import tensorstore_ds
 from faults.bench import Bench, Case, Sweep, some
 from faults.cases import EDITS, EXPORTS, REPLACING, conversion, copying, editing, exporting, repacking, replacing
 from faults.checkpoints import value_of
@@ -175,6 +176,39 @@ def test_copies(
     sweep.check()
 
 
+@pytest.mark.parametrize("filled", [False, True], ids=["empty", "filled"])
+@pytest.mark.parametrize("errno", ["EIO", "ESTALE"])
+def test_a_cache_that_fails(bench: Bench, root: Path, sweep: Sweep, errno: str, filled: bool) -> None:
+    """Reads of what is kept of a store by URL: one line or the right images, and the next reader gets them all."""
+    sweep.name = f"store by URL, {errno} in a cache that is {'filled' if filled else 'empty'}"
+    store, fault = root / "raw-zarr.tsds", FAULTS[f"{errno} when reading"]
+
+    def read(cache: Path, fault: Fault | None = None, at: int = 0) -> Result:
+        return bench.server.run(["read", url, str(cache), str(store)], fault, at, cache)
+
+    def fresh() -> Path:
+        cache = bench.fresh() / "cache"
+        if filled:
+            assert read(cache).outcome == "done"
+        return cache
+
+    with tensorstore_ds.serve(store) as url:
+        bench.server.warm(["read", url, str(root / "cache-warm"), str(store)])
+        counting = read(fresh(), dataclasses.replace(fault, action=Action.PASS))
+        assert counting.outcome == "done", counting
+        sweep.operations = counting.count
+        for at in some(sweep, 6):
+            cache = fresh()
+            result = read(cache, fault, at)
+            sweep.trials += 1
+            sweep.outcomes[result.outcome] += 1
+            if result.outcome not in ("done", "refused") or "WRONG DATA" in result.text:
+                sweep.failures.append(f"operation {at}, {result.what}: {result.outcome}: {result.last_line}")
+            if (again := read(cache)).outcome != "done":
+                sweep.failures.append(f"operation {at}, {result.what}, again: {again.last_line}")
+    sweep.check()
+
+
 CHANGING = ("SIGKILL", "EIO", "ENOSPC from there on", "half a write, SIGKILL", "SIGINT", "SIGTERM")
 
 
@@ -200,11 +234,14 @@ def test_exports(bench: Bench, root: Path, sweep: Sweep, name: str, fault: str) 
     sweep.check()
 
 
+@pytest.mark.parametrize("errno", ["EIO", "ESTALE"])
 @pytest.mark.parametrize("case_of", [editing, exporting], ids=["edits", "exports"])
-def test_reading_a_store(bench: Bench, root: Path, sweep: Sweep, case_of: Callable[[str, Path], Case]) -> None:
-    """A failing disk under the store that is read: one line, and no half of a result."""
-    sweep.name = f"{case_of.__name__}, EIO in the store that is read"
-    fault = FAULTS["EIO when reading"]
+def test_reading_a_store(
+    bench: Bench, root: Path, sweep: Sweep, case_of: Callable[[str, Path], Case], errno: str
+) -> None:
+    """A failing disk, or network drive, under the store that is read: one line, and no half of a result."""
+    sweep.name = f"{case_of.__name__}, {errno} in the store that is read"
+    fault = FAULTS[f"{errno} when reading"]
     for name in EDITS if case_of is editing else EXPORTS:
         case = case_of(name, root)
         sweep.operations = bench.count(case, fault, case.source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -105,6 +106,22 @@ def test_a_folder_that_is_not_ours_is_left(server: FaultyServer, cache: Path) ->
     (cache / ("a" * 64)).symlink_to(cache / "mine")
     tsds.clear_cache()
     assert {path.name for path in cache.iterdir()} == {"mine", "urls.txt", "removed-things", "urls", "a" * 64}
+
+
+@pytest.mark.parametrize("seconds", [0, 2**33])
+def test_a_clock_that_jumps(server: FaultyServer, stores: Path, cache: Path, seconds: int) -> None:
+    """Times of files decide only what is evicted first: what is read stays right."""
+    url, expected = f"{server.url}/0.tsds", tsds.open(stores / "0.tsds")["train"].column("image")[:]
+    store = kept(url)
+    for _ in range(2):  # while the store is open, and when it is opened again
+        for path in [*cache.rglob("*")]:
+            os.utime(path, (seconds, seconds))
+        assert np.array_equal(store["train"].column("image")[:], expected)
+        store = tsds.open(url)
+    assert np.array_equal(store["train"].column("image")[:], expected)
+    del store
+    gc.collect()
+    assert [each.urls for each in tsds.clear_cache()[0]] == [(url,)]
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder in which none can be made")

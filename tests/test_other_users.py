@@ -1,0 +1,94 @@
+"""Stores and folders that another user owns: a command says in one line what it may not read or write."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from small_stores import VALID, tsds
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a folder is closed by its mode")
+NOBODY = 65534
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that everybody may write to, unlike that of pytest."""
+    folder = Path(tempfile.mkdtemp(prefix="tsds-users-"))
+    folder.chmod(0o777)
+    yield folder
+    for path in folder.rglob("*"):
+        path.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def ordinary_user() -> Iterator[None]:
+    """A user for whom modes count: root becomes nobody."""
+    if os.geteuid():
+        yield
+        return
+    group = os.getegid()
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+
+
+def refused(*words: object) -> str:
+    """What a command says that may not do this."""
+    with ordinary_user():
+        done = tsds(*words)
+    lines = done.output.splitlines()
+    assert (done.exit_code, len(lines)) == (1, 1), done.output
+    assert lines[0].startswith("tsds: ") and "Permission denied" in lines[0]
+    return str(lines[0])
+
+
+@pytest.mark.parametrize("closed", [".", "zarr.json", "train/00000/image", "train/00000/image/c/0/0/0/0"])
+@pytest.mark.parametrize("command", ["info", "copy", "check"])
+def test_a_store_that_may_not_be_read(place: Path, command: str, closed: str) -> None:
+    store = shutil.copytree(VALID / "classification.tsds", place / "s.tsds")
+    out = [place / "o.tsds"] if command == "copy" else []
+    tsds(command, store, *([place / "first"] if out else []))  # imports what nobody may not read on some machines
+    (store / closed).chmod(0)
+    said = refused(command, store, *out)
+    assert str(store if closed in (".", "zarr.json") else "train/00000/image") in said
+    assert "who may read" in said or command == "copy"
+    assert not (place / "o.tsds").exists()
+
+
+@pytest.mark.parametrize("command", ["annotate", "filter", "pack", "copy", "check"])
+def test_a_folder_that_may_not_be_written(place: Path, command: str) -> None:
+    store = shutil.copytree(VALID / "classification.tsds", place / "s.tsds")
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+    def words(folder: str) -> list[object]:
+        (place / folder).mkdir()
+        target = shutil.copytree(store, place / folder / "s.tsds") if command == "annotate" else store
+        out = place / folder / ("o.zip" if command == "pack" else "o.tsds")
+        options = {
+            "annotate": [target, "--citation", "Us, 2026"],
+            "filter": [target, out, "--where", "key != ''"],
+            "check": [target, "--out", out],
+        }
+        return [command, *options.get(command, [target, out])]
+
+    assert tsds(*words("open")).exit_code == (command == "check")
+    closed = words("closed")
+    there = sorted((place / "closed").rglob("*"))
+    for path in (place / "closed", *there):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    assert str(place / "closed") in refused(*closed)
+    assert sorted((place / "closed").rglob("*")) == there
+    assert {path: path.read_bytes() for path in before} == before
