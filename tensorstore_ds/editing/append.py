@@ -19,6 +19,7 @@ from tensorstore_ds.conversion.convert import check_apart, convert_source
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import open_any
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook, one_line_for_failures
+from tensorstore_ds.conversion.smart import usual_budget
 from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.durable import lock
 from tensorstore_ds.editing.compare import NAMED, differing_fields
@@ -184,7 +185,7 @@ class _Growing:
                     work.remove_all_but({f"{name}.partial" for name in wanted})
                     converted: dict[str, Summary] = {}
                     for name in [name for name in wanted if wanted[name]]:
-                        own = options if name == "new" else replace(options, split=None, split_by=None)
+                        own = options if name == "new" else _of_known(options, opened)
                         chosen = listed.chosen(wanted[name])
                         try:
                             converted[name] = convert_source(chosen, work.path / name, own, self.notify, like=like)
@@ -401,7 +402,7 @@ def _found(own: tuple[Store, Numbers], sources: Mapping[str, tuple[Store, Number
         other, others = sources["known"]
         place = known.place(name, key)
         assert place is not None  # noqa: S101  # they were chosen by that
-        differing = differing_fields((store[place[0]], place[1], numbers), (other[name], row, others))
+        differing = differing_fields((store, *place, numbers), (other, name, row, others))
         if not differing:
             found.same.append(key)
             continue
@@ -480,6 +481,15 @@ def _options(store: Store) -> ConvertOptions:
         split = next(store[name] for name in store if len(store[name]))
         recorded["color"] = {1: "gray", 3: "rgb", 4: "rgba"}.get(int(split.image_shapes[0, 2]), "auto")
     return ConvertOptions(**{**recorded, "layout": store.layout})
+
+
+def _of_known(options: ConvertOptions, store: Store) -> ConvertOptions:
+    """The same for the samples that a store has, which may take more than the budget that it began with."""
+    options = replace(options, split=None, split_by=None)
+    if options.encoding != "smart":
+        return options
+    budget = usual_budget() if options.budget is None else options.budget
+    return replace(options, budget=max(budget, 2 * store.nbytes))
 
 
 @contextmanager

@@ -273,8 +273,8 @@ def _repeated(stores: Sequence[Store], joined: JoinedFields) -> dict[str, bool]:
             key = f"{name}/{store[name].key(row)}"
             if key in places:
                 first, split, place = places[key]
-                pair = store[name], row, joined.numbers[i]
-                known = stores[first][split], place, joined.numbers[first]
+                pair = store, name, row, joined.numbers[i]
+                known = stores[first], split, place, joined.numbers[first]
                 repeated[key] = repeated.get(key, True) and not differing_fields(known, pair)
             else:
                 places[key] = i, name, row
