@@ -12,6 +12,12 @@ from tsds_cli.editing import made
 from tsds_cli.options import fractions, json_option, path_argument, store_argument
 
 
+def _point_to_shares(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """Refuse the option of ``tsds convert``, and say how it is called here."""
+    if value is not None:
+        raise click.UsageError(f"SHARES is an argument here, without --split: tsds split STORE OUT {value}", ctx)
+
+
 @click.command()
 @store_argument()
 @path_argument("out")
@@ -26,6 +32,7 @@ from tsds_cli.options import fractions, json_option, path_argument, store_argume
     "number a sample; or a regular expression, and samples are together if what it finds in their keys, in its first "
     "group if it has one, is the same. Default: every sample is divided on its own.",
 )
+@click.option("--split", hidden=True, is_eager=True, expose_value=False, callback=_point_to_shares)
 @json_option
 def split(
     store: str | Path, out: Path, shares: dict[str, float], seed: int, group_by: str | None, as_json: bool

@@ -503,3 +503,11 @@ def test_small_files_come_whole(server: FaultyServer, monkeypatch: pytest.Monkey
     assert isinstance(request, Request)
     assert request.start == 0
     assert isinstance(store["train"].column("size").part(0), np.ndarray)
+
+
+@pytest.mark.parametrize("inside", [".", "cache", "train/cache"])
+def test_a_cache_inside_a_store(server: FaultyServer, stores: Path, tmp_path: Path, inside: str) -> None:
+    store = shutil.copytree(stores / "raw.tsds", tmp_path / "s.tsds")
+    with pytest.raises(tsds.OptionError, match=r"lies inside the store .*/s.tsds, .* Choose a place outside of it"):
+        tsds.open(f"{server.url}/jpeg.tsds", cache_dir=store / inside)
+    assert tsds.verify(store) == []
