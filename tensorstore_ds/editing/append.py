@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.joining import JoinedFields, Numbers
 from tensorstore_ds.format.kinds import ImageField, KeyField, RaggedImageField, RawImageField
 from tensorstore_ds.format.kinds.base import first_of_kind
+from tensorstore_ds.format.statistics import class_counts
 from tensorstore_ds.options import declarations, with_changes
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.regular_files import tidied
@@ -214,7 +215,8 @@ class _Growing:
     ) -> GrowthSummary:
         """Compare samples that were converted just now with those of a store, and change that."""
         others = {name: open_store(each.path) for name, each in converted.items()}
-        joined = _joined([store, *others.values()], source)
+        unused = {} if self.adds else _unused_classes(store, others.values())
+        joined = _joined([store, *others.values()], source, unused)
         numbers = dict(zip(others, joined.numbers[1:], strict=True))
         sources = {name: (others[name], numbers[name]) for name in others}
         found = _found((store, joined.numbers[0]), sources, known)
@@ -429,10 +431,23 @@ def _taken(source: str, found: _Found) -> OptionError:
     )
 
 
-def _joined(stores: Sequence[Store], source: str) -> JoinedFields:
+def _unused_classes(store: Store, others: Iterable[Store]) -> dict[str, str]:
+    """A map by which classes are gone that a store lacks, and that no sample of the others has."""
+    used = {each for field in store.manifest.fields.values() for each in field.classes}
+    unused = set[str]()
+    for other in others:
+        for name, each in other.manifest.fields.items():
+            unused |= set(each.classes)
+            for split in other:
+                counts = class_counts(other[split].statistics, name, each.kind, each.classes)
+                used |= {found for found, count in counts.items() if count}
+    return dict.fromkeys(unused - used, "")
+
+
+def _joined(stores: Sequence[Store], source: str, class_map: Mapping[str, str]) -> JoinedFields:
     store = stores[0]
     try:
-        return joined_stores(stores, [store.name, *[source] * (len(stores) - 1)])
+        return joined_stores(stores, [store.name, *[source] * (len(stores) - 1)], class_map)
     except OptionError as error:
         one, *others = (each.manifest.fields["image"] for each in stores)
         other = next((each for each in others if each != one), one)
