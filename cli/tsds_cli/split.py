@@ -12,13 +12,19 @@ from tsds_cli.editing import made
 from tsds_cli.options import fractions, json_option, path_argument, store_argument
 
 
-def _point_to_shares(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    """Refuse the option of ``tsds convert``, and say how it is called here."""
-    if value is not None:
-        raise click.UsageError(f"SHARES is an argument here, without --split: tsds split STORE OUT {value}", ctx)
+class _Split(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse the option of ``tsds convert``, and say how it is called here."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name != "--split":
+                raise
+            example = "tsds split STORE OUT train=0.8,val=0.2"
+            raise click.UsageError(f"SHARES is an argument here, without --split: {example}", ctx) from None
 
 
-@click.command()
+@click.command(cls=_Split)
 @store_argument()
 @path_argument("out")
 @click.argument("shares", type=fractions, metavar="SHARES")
@@ -32,7 +38,6 @@ def _point_to_shares(ctx: click.Context, param: click.Parameter, value: str | No
     "number a sample; or a regular expression, and samples are together if what it finds in their keys, in its first "
     "group if it has one, is the same. Default: every sample is divided on its own.",
 )
-@click.option("--split", hidden=True, is_eager=True, expose_value=False, callback=_point_to_shares)
 @json_option
 def split(
     store: str | Path, out: Path, shares: dict[str, float], seed: int, group_by: str | None, as_json: bool
