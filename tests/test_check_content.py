@@ -366,3 +366,14 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
         with pytest.raises(tsds.OptionError, match=f"`{next(iter(options))}`: expected"):
             tsds.CheckOptions(**options)
     assert command("check", tmp_path / "nothing.tsds").exit_code == 1
+
+
+def test_a_file_that_is_not_of_the_store(planted: Path, tmp_path: Path) -> None:
+    """One advice, and it leads to success."""
+    store = tmp_path / "s.tsds"
+    tsds.convert(planted, store, tsds.ConvertOptions(workers=0, size=(64, 64)))
+    (store / "notes.txt").write_text("x")
+    result = command("check", store)
+    assert (result.exit_code, result.output) == (1, "tsds: notes.txt: this file is not listed. Remove it.\n")
+    (store / "notes.txt").unlink()
+    assert "not listed" not in command("check", store).output

@@ -307,6 +307,22 @@ def test_the_code_to_paste(photos):
     )
 
 
+@pytest.mark.parametrize("model", ["none", "seed"])
+def test_the_code_decodes_as_it_was_measured(tmp_path, model):
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 256, (40 + i, 50, 3), np.uint8) for i in range(8)]
+    samples = [{"image": image, "label": i % 2} for i, image in enumerate(images)]
+    path = store_of(tmp_path / "s.tsds", samples, ["a", "b"], encoding="jpeg").path
+    found, _ = found_in(path, model=model, batch_size=4, image_size=(32, 24))
+    names = {"tsds": tsds, "torch": torch}
+    exec(found.code, names)  # noqa: S102
+    batch = next(iter(names["loader"]))
+    assert batch["image"].shape == (4, 3, 32, 24)
+    own = tsds.RandomResizedCrop((32, 24), seed=3)
+    dataset = StoreDataset(path, decode=own)
+    assert "decode" not in found_in(dataset, model=model, batch_size=4, image_size=(32, 24))[0].code
+
+
 def test_what_is_measured_is_told_and_no_longer_than_asked(digits):
     told = []
     began = time.monotonic()

@@ -720,3 +720,13 @@ def test_moments_that_do_not_fit_together_are_not_pooled(tmp_path: Path) -> None
     for name in ("array-fields", "minimal"):  # no image, and an image whose statistics are not stored
         without = Piece(tsds.open(VALID / f"{name}.tsds"), "train", np.arange(1))
         assert pooled_channels([pieces["a"], without]) is pooled_channels([without]) is None
+
+
+def test_the_option_split_leads_to_the_argument(tmp_path: Path) -> None:
+    samples = [{"image": np.full((4, 4), i, np.uint8), "label": i % 2} for i in range(20)]
+    store, out = store_of(tmp_path / "s.tsds", samples, ["a", "b"]).path, tmp_path / "o.tsds"
+    for order in ((store, out, "--split", "one=0.5,two=0.5"), ("--split=one=0.5,two=0.5", store, out)):
+        result = command("split", *order)
+        assert result.exit_code == 2
+        assert "SHARES is an argument here, without --split: tsds split STORE OUT train=0.8,val=0.2" in result.output
+    assert command("split", store, out, "one=0.5,two=0.5").exit_code == 0

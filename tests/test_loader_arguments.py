@@ -323,7 +323,7 @@ def test_batch_transforms_that_take_rows_and_epoch(labelled: Path, right: Any) -
 
 def test_batch_transforms_are_for_stores(labelled: Path) -> None:
     subset = data.Subset(tsds.StoreDataset(labelled), [1, 2])
-    with pytest.raises(tsds.OptionError, match="expected a StoreDataset, whose rows it draws by, found a Subset"):
+    with pytest.raises(tsds.OptionError, match=r"whose rows it draws by, found a Subset: use `StoreDataset.subset"):
         tsds.DataLoader(subset, batch_transform=tsds.RandomCrop(2))
 
 
@@ -353,3 +353,20 @@ def test_what_is_mistaken_for_something_else_is_named(labelled: Path) -> None:
     crop = tsds.RandomCrop(2)
     with pytest.raises(ValueError, match="pass a crop or Resize to the loader as `decode`, use `collate_images"):
         crop({"image": [torch.zeros(3, 4, 4), torch.zeros(3, 5, 4)]})
+
+
+def test_torchs_subset_is_shown_the_way_to_ours(labelled: Path) -> None:
+    dataset = tsds.StoreDataset(labelled)
+    taken = data.Subset(dataset, [1, 2])
+    for options in ({"decode": tsds.Resize((4, 4))}, {"collate_images": "padded"}):
+        with pytest.raises(tsds.OptionError, match=r"found a Subset: use `StoreDataset.subset\(rows\)`\.$"):
+            tsds.DataLoader(taken, 2, **options)
+        assert len(next(iter(tsds.DataLoader(dataset.subset([1, 2]), 2, **options)))["image"]) == 2
+
+
+@pytest.mark.parametrize("batch_size", ["32", 2.0, 0, -1, True])
+def test_a_batch_size_that_is_no_count(labelled: Path, batch_size: Any) -> None:
+    expected = f"`batch_size`: expected a whole number, at least 1, or None, found {batch_size!r}."
+    with pytest.raises(tsds.OptionError) as caught:
+        tsds.DataLoader(tsds.StoreDataset(labelled), batch_size=batch_size)
+    assert str(caught.value) == expected

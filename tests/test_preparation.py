@@ -256,8 +256,10 @@ def test_16_bit_files_among_others_are_not_kept(mixed, tmp_path, check):
     summary = tsds.convert(mixed, tmp_path / "s.tsds", replace(options, on_error="skip"))
     assert summary.rows == {"train": 8, "test": 7}
     assert summary.skipped == {"unsupported-depth": 1}
-    note = "1 images have pixels of a different type than most, such as test/bee/3.png: they are left out."
-    assert note in summary.notes
+    assert "left out: 1 image has pixels of a different type than most: test/bee/3.png." in summary.notes
+    (mixed / "test/bee/4.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint16)))
+    summary = tsds.convert(mixed, tmp_path / "two.tsds", replace(options, on_error="skip"))
+    assert "left out: 2 images have pixels of a different type than most, such as test/bee/3.png." in summary.notes
 
 
 def test_files_of_16_bit_alone_are_kept(tmp_path):

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import tensorstore_ds as tsds
-from small_stores import image_field, label_field, write_store
+from small_stores import image_field, label_field, tsds as command, write_store
 from stores import Samples, detections, store_of
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import FormatError, OptionError
@@ -88,6 +89,21 @@ def test_objects_that_transforms_do_not_move_are_not_learned_from(tmp_path: Path
     write_store(tmp_path / "s.tsds", {"image": image_field(pixels), "faces": faces}, ("train", 2, arrays))
     with pytest.raises(OptionError, match=r"to learn from, found image \(image\), faces \(objects\)\."):
         task_of(tsds.open(tmp_path / "s.tsds")["train"])
+
+
+def test_a_store_without_labels_leads_to_paths_that_have_them(tmp_path: Path) -> None:
+    (tmp_path / "flat").mkdir()
+    for i in range(4):
+        Image.new("RGB", (9, 8), (60 * i, 0, 0)).save(tmp_path / "flat" / f"{'ab'[i % 2]}_{i}.png")
+    assert command("convert", tmp_path / "flat", tmp_path / "s.tsds", "--workers", 0).exit_code == 0
+    result = command("train", tmp_path / "s.tsds", "--out", tmp_path / "run")
+    assert result.exit_code == 1
+    assert (
+        "Convert images in class folders, with annotations, or with --label-from, which finds labels" in result.output
+    )
+    options = ("--workers", 0, "--label-from", "^([ab])_")
+    assert command("convert", tmp_path / "flat", tmp_path / "t.tsds", *options).exit_code == 0
+    assert task_of(tsds.open(tmp_path / "t.tsds")["train"]).classes == ("a", "b")
 
 
 @pytest.mark.parametrize(

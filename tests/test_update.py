@@ -326,3 +326,28 @@ def test_a_call_that_is_killed_at_any_moment(tmp_path: Path) -> None:
         assert values(tsds.open(out)) == new
         assert tsds.verify(out) == []
         assert not [name for name in os.listdir(tmp_path) if name.endswith(".append")]
+
+
+def test_classes_of_samples_that_are_not_added(tmp_path: Path) -> None:
+    """A class that no sample of the store gets is not added; one that a corrected sample has is."""
+    root = tmp_path / "photos"
+    for name in ("cat/0", "dog/1", "dog/2"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((5, 4, 3), 9, np.uint8)).save(root / f"{name}.png")
+    table = tmp_path / "list.csv"
+
+    def write(*rows: str) -> None:
+        table.write_text("\n".join(["path,label", *rows]) + "\n")
+
+    write("cat/0.png,cat", "dog/1.png,dog")
+    store, options = tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, images=root)
+    tsds.convert(table, store, options)
+    write("cat/0.png,cat", "dog/1.png,elk", "dog/2.png,fox")
+    summary = tsds.update(store, table, images=root, workers=0)
+    assert (len(summary.updated), len(summary.not_added)) == (1, 1)
+    split = tsds.open(store)["train"]
+    assert split.fields["label"].classes == ("cat", "dog", "elk")
+    assert split["label"][:].tolist() == [0, 2]
+    assert tsds.verify(store) == []
+    tsds.append(store, table, images=root, workers=0)
+    assert tsds.open(store)["train"].fields["label"].classes == ("cat", "dog", "elk", "fox")

@@ -12,7 +12,19 @@ from tsds_cli.editing import made
 from tsds_cli.options import fractions, json_option, path_argument, store_argument
 
 
-@click.command()
+class _Split(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse the option of ``tsds convert``, and say how it is called here."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name != "--split":
+                raise
+            example = "tsds split STORE OUT train=0.8,val=0.2"
+            raise click.UsageError(f"SHARES is an argument here, without --split: {example}", ctx) from None
+
+
+@click.command(cls=_Split)
 @store_argument()
 @path_argument("out")
 @click.argument("shares", type=fractions, metavar="SHARES")

@@ -407,8 +407,9 @@ def decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> 
         notes.append(_NOTES[surveyed.image.encoding].format(f"{len(surveyed.sizes):,}"))
     if surveyed.odd:
         first = next(iter(surveyed.odd.values())).where
-        what = "images have pixels of a different type than most"
-        notes.append(f"{len(surveyed.odd):,} {what}, such as {first}: they are left out.")
+        many = "image has pixels" if len(surveyed.odd) == 1 else "images have pixels"
+        what = "of a different type than most, such as" if len(surveyed.odd) > 1 else "of a different type than most:"
+        notes.append(f"left out: {len(surveyed.odd):,} {many} {what} {first}.")
     mixed = _note_of_mixed_colors(surveyed, surveyed.image)
     if mixed:
         surveyed.image = replace(surveyed.image, color="rgb")

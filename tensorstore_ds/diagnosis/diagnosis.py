@@ -17,9 +17,11 @@ from tensorstore_ds.diagnosis.results import Diagnosis, Measured, Settings
 from tensorstore_ds.diagnosis.verdicts import judge, starved
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.decoding import Plan
 from tensorstore_ds.options import of_class
 from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.training.crops import plan_in_code
 from tensorstore_ds.training.process import random_state_kept, ranks
 
 #: Other settings are worth a try from here on; of those that are nearly as quick as the best the smallest are taken.
@@ -88,7 +90,15 @@ def diagnose(
         measured=measured,
         verdicts=verdicts,
         recommended=recommended,
-        code=code_of(dataset, path, recommended, batch_size=batch_size, device=str(device), torch_threads=threads),
+        code=code_of(
+            dataset,
+            path,
+            recommended,
+            batch_size=batch_size,
+            device=str(device),
+            torch_threads=threads,
+            decode=examination.decode,
+        ),
         gain=measured.gain,
         not_measured=tuple(examination.notes),
     )
@@ -145,10 +155,12 @@ def code_of(
     batch_size: int,
     device: str,
     torch_threads: int | None = None,
+    decode: Plan | None = None,
 ) -> str:
     """Python that makes the loader, and the data set of the store at `path`; None: the user has it.
 
-    Torch's threads are set where another number of them is better.
+    Torch's threads are set where another number of them is better. The loader gets the plan `decode` that was measured
+    with, unless the data set has one.
     """
     lines = [] if torch_threads is None else [f"torch.set_num_threads({torch_threads})"]
     if path is not None:
@@ -161,6 +173,8 @@ def code_of(
     arguments = [f"batch_size={batch_size}", order]
     if device != "cpu":
         arguments.append(f"device={device!r}")
+    if decode is not None and dataset.decode is None:
+        arguments.append(f"decode={plan_in_code(decode)}")
     arguments += [f"{name}={value!r}" for name, value in settings.arguments().items()]
     lines.append(f"loader = tsds.DataLoader(dataset, {', '.join(arguments)})")
     return "\n".join(lines)

@@ -21,6 +21,7 @@ from tensorstore_ds.diagnosis.options import DiagnoseOptions
 from tensorstore_ds.diagnosis.results import Measured, ModelRun, Run, Settings
 from tensorstore_ds.errors import TsdsError
 from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.decoding import Plan
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.machine import usable_cores
@@ -72,6 +73,11 @@ class Examination:
                 self._note("whole images", f"they are decoded to {decoded}")
         self._dataset = dataset
         self._rows = dataset  # those that are in memory, once they have been brought there
+
+    @property
+    def decode(self) -> Plan | None:
+        """The plan by which images were decoded: the data set's own, or one that makes images of one size."""
+        return self._dataset.decode
 
     def _choose_student(self, dataset: StoreDataset, step: Callable[[Any], Any] | None) -> training.Student | None:
         model = self._options.model

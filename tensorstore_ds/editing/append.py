@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from tensorstore_ds.conversion.convert import check_apart, convert_source
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import open_any
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook, one_line_for_failures
+from tensorstore_ds.conversion.smart import usual_budget
 from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.durable import lock
 from tensorstore_ds.editing.compare import NAMED, differing_fields
@@ -29,6 +30,7 @@ from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.joining import JoinedFields, Numbers
 from tensorstore_ds.format.kinds import ImageField, KeyField, RaggedImageField, RawImageField
 from tensorstore_ds.format.kinds.base import first_of_kind
+from tensorstore_ds.format.statistics import class_counts
 from tensorstore_ds.options import declarations, with_changes
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.regular_files import tidied
@@ -184,7 +186,7 @@ class _Growing:
                     work.remove_all_but({f"{name}.partial" for name in wanted})
                     converted: dict[str, Summary] = {}
                     for name in [name for name in wanted if wanted[name]]:
-                        own = options if name == "new" else replace(options, split=None, split_by=None)
+                        own = options if name == "new" else _of_known(options, opened)
                         chosen = listed.chosen(wanted[name])
                         try:
                             converted[name] = convert_source(chosen, work.path / name, own, self.notify, like=like)
@@ -213,7 +215,8 @@ class _Growing:
     ) -> GrowthSummary:
         """Compare samples that were converted just now with those of a store, and change that."""
         others = {name: open_store(each.path) for name, each in converted.items()}
-        joined = _joined([store, *others.values()], source)
+        unused = {} if self.adds else _unused_classes(store, others.values())
+        joined = _joined([store, *others.values()], source, unused)
         numbers = dict(zip(others, joined.numbers[1:], strict=True))
         sources = {name: (others[name], numbers[name]) for name in others}
         found = _found((store, joined.numbers[0]), sources, known)
@@ -401,7 +404,7 @@ def _found(own: tuple[Store, Numbers], sources: Mapping[str, tuple[Store, Number
         other, others = sources["known"]
         place = known.place(name, key)
         assert place is not None  # noqa: S101  # they were chosen by that
-        differing = differing_fields((store[place[0]], place[1], numbers), (other[name], row, others))
+        differing = differing_fields((store, *place, numbers), (other, name, row, others))
         if not differing:
             found.same.append(key)
             continue
@@ -428,10 +431,23 @@ def _taken(source: str, found: _Found) -> OptionError:
     )
 
 
-def _joined(stores: Sequence[Store], source: str) -> JoinedFields:
+def _unused_classes(store: Store, others: Iterable[Store]) -> dict[str, str]:
+    """A map by which classes are gone that a store lacks, and that no sample of the others has."""
+    used = {each for field in store.manifest.fields.values() for each in field.classes}
+    unused = set[str]()
+    for other in others:
+        for name, each in other.manifest.fields.items():
+            unused |= set(each.classes)
+            for split in other:
+                counts = class_counts(other[split].statistics, name, each.kind, each.classes)
+                used |= {found for found, count in counts.items() if count}
+    return dict.fromkeys(unused - used, "")
+
+
+def _joined(stores: Sequence[Store], source: str, class_map: Mapping[str, str]) -> JoinedFields:
     store = stores[0]
     try:
-        return joined_stores(stores, [store.name, *[source] * (len(stores) - 1)])
+        return joined_stores(stores, [store.name, *[source] * (len(stores) - 1)], class_map)
     except OptionError as error:
         one, *others = (each.manifest.fields["image"] for each in stores)
         other = next((each for each in others if each != one), one)
@@ -480,6 +496,15 @@ def _options(store: Store) -> ConvertOptions:
         split = next(store[name] for name in store if len(store[name]))
         recorded["color"] = {1: "gray", 3: "rgb", 4: "rgba"}.get(int(split.image_shapes[0, 2]), "auto")
     return ConvertOptions(**{**recorded, "layout": store.layout})
+
+
+def _of_known(options: ConvertOptions, store: Store) -> ConvertOptions:
+    """The same for the samples that a store has, which may take more than the budget that it began with."""
+    options = replace(options, split=None, split_by=None)
+    if options.encoding != "smart":
+        return options
+    budget = usual_budget() if options.budget is None else options.budget
+    return replace(options, budget=max(budget, 2 * store.nbytes))
 
 
 @contextmanager

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
 from tensorstore_ds.editing.rows import opened_for_editing, reading_progress
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.joining import unknown_number, unknown_object
-from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
+from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, first_of_kind
+from tensorstore_ds.imaging.jpeg import JPEG, encode_jpeg
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Split, Store
-from tensorstore_ds.reading.stored_images import decode_stored
+from tensorstore_ds.reading.stored_images import decode_stored, netpbm_pixels
 from tensorstore_ds.reading.verification import require_whole
 
 #: What says which samples belong together.
@@ -207,8 +210,8 @@ def _difference(name: str, one: Split, first: int, other: Split, second: int, ke
     return "" if _same(a, b) else name
 
 
-#: A row of a split, and the new numbers of the split's classes, as `JoinedFields.numbers`.
-Row = tuple[Split, int, Mapping[str, NDArray[np.int64]]]
+#: A store, a split of it, a row of that, and the new numbers of the store's classes, as `JoinedFields.numbers`.
+Row = tuple[Store, str, int, Mapping[str, NDArray[np.int64]]]
 
 
 def differing_fields(one: Row, other: Row) -> list[str]:
@@ -217,7 +220,8 @@ def differing_fields(one: Row, other: Row) -> list[str]:
     Both are of stores of the same joined fields: what the first lacks is unknown there, and what the second lacks is
     not compared. Images are not decoded: encoders make the same bytes of the same pixels.
     """
-    (first, a, numbers), (second, b, others) = one, other
+    (store, split, a, numbers), (other_store, other_split, b, others) = one, other
+    first, second = store[split], other_store[other_split]
     found = []
     for name, each in second.fields.items():
         own, value = first.fields.get(name), second[name][b]
@@ -226,6 +230,8 @@ def differing_fields(one: Row, other: Row) -> list[str]:
         if isinstance(each, ObjectsField):
             known = first[name][a] if isinstance(own, ObjectsField) else {}
             same = _same_objects((known, own, numbers.get(name)), (value, each, others.get(name)))
+        elif isinstance(each, EncodedImageField) and each.encoding == "smart":
+            same = _same_files((store, first[name][a]), (other_store, value))
         elif own is None:
             same = _same(value, _unknown(each)) if isinstance(each, ArrayField) else not len(value)
         else:
@@ -233,6 +239,20 @@ def differing_fields(one: Row, other: Row) -> list[str]:
         if not same:
             found.append(name)
     return found
+
+
+def _same_files(one: tuple[Store, bytes], other: tuple[Store, bytes]) -> bool:
+    """Whether two files are equal, or one is what its store's encoder makes of the pixels in the other."""
+    if one[1] == other[1]:
+        return True
+    for (store, file), (_, plain) in ((one, other), (other, one)):
+        pixels = netpbm_pixels(plain)
+        if pixels is not None and file[:2] == JPEG:
+            noted = store.manifest.conversion_options
+            with suppress(OptionError):  # anybody may have written these
+                options = ImageOptions(**{name: noted[name] for name in ("quality", "subsampling") if name in noted})
+                return encode_jpeg(pixels, options.quality, options.subsampling) == file
+    return False
 
 
 #: The objects of a row, their field, and the new numbers of its classes.

@@ -241,11 +241,14 @@ def merge_stores(stores: Sequence[PathLike], out: PathLike, *, progress: OnProgr
     return replace(summary, notes=(*notes, *summary.notes))
 
 
-def joined_stores(stores: Sequence[Store], names: Sequence[str] | None = None) -> JoinedFields:
+def joined_stores(
+    stores: Sequence[Store], names: Sequence[str] | None = None, class_map: Mapping[str, str] | None = None
+) -> JoinedFields:
     """The fields of several stores as those of one.
 
     Args:
         names: what to call each in errors and notes; None for their paths.
+        class_map: as of `join_fields`.
 
     Raises:
         OptionError: they cannot be those of one store.
@@ -256,7 +259,7 @@ def joined_stores(stores: Sequence[Store], names: Sequence[str] | None = None) -
         for name, store in zip(names, stores, strict=True)
     ]
     try:
-        return join_fields(sides)
+        return join_fields(sides, class_map)
     except FieldsDifferError as error:
         raise OptionError(f"{names[error.side]}: {error.message} {error.advice}") from error
 
@@ -273,8 +276,8 @@ def _repeated(stores: Sequence[Store], joined: JoinedFields) -> dict[str, bool]:
             key = f"{name}/{store[name].key(row)}"
             if key in places:
                 first, split, place = places[key]
-                pair = store[name], row, joined.numbers[i]
-                known = stores[first][split], place, joined.numbers[first]
+                pair = store, name, row, joined.numbers[i]
+                known = stores[first], split, place, joined.numbers[first]
                 repeated[key] = repeated.get(key, True) and not differing_fields(known, pair)
             else:
                 places[key] = i, name, row

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils import data
-from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, SequentialSampler
+from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, SequentialSampler, Subset
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.augment.base import OfBatches
@@ -138,7 +138,7 @@ class DataLoader(data.DataLoader[Batches]):
     ) -> None:
         if decode is not None and decode != "device":
             if not isinstance(dataset, StoreDataset):
-                raise refusal("decode", "a StoreDataset", f"a {type(dataset).__name__}")
+                raise refusal("decode", "a StoreDataset", _found(dataset))
             dataset = dataset.with_decode(decode)
         if isinstance(dataset, MixedDataset) and (decode == "device" or residency not in ("page-cache", "auto")):
             raise refusal("dataset", 'one store, for `decode="device"` or another `residency`', "a MixedDataset")
@@ -146,7 +146,7 @@ class DataLoader(data.DataLoader[Batches]):
         in_batches = batch_size is not None or batch_sampler is not None
         if isinstance(collate_fn, StoreCollate):  # of a loader that Lightning makes again
             collate_fn = collate_fn.collate_fn
-        _check(dataset, sampler, in_batches, collate, num_threads, batch_transform)
+        _check(dataset, sampler, in_batches, collate, num_threads, batch_transform, batch_size)
         _check_buckets(dataset, sampler, batch_sampler)
         _check_padding(dataset, in_batches, collate_fn, collate_images, size_divisor)
         self.device = None if device is None else checked_device(device)
@@ -482,6 +482,7 @@ def _check(
     collate: Collate,
     num_threads: int | None,
     batch_transform: TransformsBatches | None,
+    batch_size: Any,
 ) -> None:
     """Raise an `OptionError` for arguments that are found wrong only later, far away, or never."""
     if isinstance(dataset, str | os.PathLike | Store | Split):
@@ -491,6 +492,8 @@ def _check(
         raise refusal("sampler", f"a weight for each of {len(dataset):,} samples", f"{len(weights):,}")
     if collate not in COLLATES:
         raise refusal("collate", f"one of {', '.join(COLLATES)}", repr(collate))
+    if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
+        raise refusal("batch_size", "a whole number, at least 1, or None", repr(batch_size))
     if num_threads is not None and (not isinstance(num_threads, int) or num_threads < 1):
         raise refusal("num_threads", "an integer, at least 1", repr(num_threads))
     if batch_transform is None:
@@ -508,7 +511,13 @@ def _check(
     if not in_batches:
         raise refusal("batch_transform", "batches", "`batch_size=None`")
     if not isinstance(dataset, StoreDataset):
-        raise refusal("batch_transform", "a StoreDataset, whose rows it draws by", f"a {type(dataset).__name__}")
+        raise refusal("batch_transform", "a StoreDataset, whose rows it draws by", _found(dataset))
+
+
+def _found(dataset: Dataset[Any]) -> str:
+    """What was passed in the place of a `StoreDataset`, and what to pass for torch's `Subset`."""
+    what = f"a {type(dataset).__name__}"
+    return f"{what}: use `StoreDataset.subset(rows)`" if isinstance(dataset, Subset) else what
 
 
 def _other_arguments(transform: TransformsBatches) -> str:
@@ -552,7 +561,7 @@ def _check_padding(
             raise refusal("size_divisor", '1 without `collate_images="padded"`', size_divisor)
         return
     if not isinstance(dataset, StoreDataset) or "image" not in dataset.fields:
-        found = ", ".join(dataset.fields) if isinstance(dataset, StoreDataset) else f"a {type(dataset).__name__}"
+        found = ", ".join(dataset.fields) if isinstance(dataset, StoreDataset) else _found(dataset)
         raise refusal("collate_images=padded", "a StoreDataset with the field image", found)
     if not in_batches or collate_fn is not None:
         found = "a `collate_fn`, which gets samples" if in_batches else "`batch_size=None`"

@@ -37,6 +37,7 @@ from tensorstore_ds.format.root import parse_listing
 from tensorstore_ds.format.strict_json import load_object
 from tensorstore_ds.options import user_path
 from tensorstore_ds.reading.mirror_file import keep, marks_path, unwritable, whole_path
+from tensorstore_ds.reading.store_files import check_outside_stores
 
 #: The folder of a store's files, in that of its mirror.
 STORE = "store.tsds"
@@ -188,7 +189,13 @@ class Cache:
         return found if isinstance(found, str) and _DIGEST.fullmatch(found) else None
 
     def use(self, sha256: str, url: str, root: bytes, nbytes: int) -> Mirrored:
-        """The place of a store that is opened, after others have made room for it; raises `OutputError`."""
+        """The place of a store that is opened, after others have made room for it.
+
+        Raises:
+            OptionError: the cache lies inside a store.
+            OutputError: it cannot be written.
+        """
+        check_outside_stores(self.folder / "urls")
         mirrored = Mirrored(self.folder / sha256)
         urls = _urls(_read_json(mirrored.folder / "origin.json"))
         urls = [*(each for each in urls if each != url), url][-_URLS:]

@@ -20,7 +20,7 @@ import os
 import struct
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -142,8 +142,12 @@ class MirroredFile:
         for _ in range(2):  # chunks that the disk has lost meanwhile are fetched once more
             if self.is_whole:
                 return
-            self.fetch(np.arange(self._geometry.chunks))
-            self._end()
+            with self._lock:
+                self._is_ending = True  # in this thread: one that was queued would keep the store open for longer
+            try:
+                self.fetch(np.arange(self._geometry.chunks))
+            finally:
+                self._end()
             if self._damage is not None:
                 raise self._damage
         if not self.is_whole:
@@ -525,16 +529,29 @@ def _data_from(file: io.RawIOBase, offset: int) -> int:
 # --- threads ------------------------------------------------------------------------------------------------------
 
 #: Pools by name. Who works in one waits for those that come after it alone: "ahead", "fields", "shards", "requests".
-_pools: dict[str, ThreadPoolExecutor] = {}
+_pools: dict[str, Pool] = {}
 _files: weakref.WeakSet[MirroredFile] = weakref.WeakSet()
 _making = threading.Lock()
 
 
-def pool(name: str, width: int = _REQUESTS) -> ThreadPoolExecutor:
+class Pool(ThreadPoolExecutor):
+    """Threads that have let go of what they were given when its result is known: a store that it held can be closed."""
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """As of its base."""
+        return super().submit(_take_and_call, [(function, args, kwargs)])
+
+
+def _take_and_call(given: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]) -> Any:
+    function, args, kwargs = given.pop()
+    return function(*args, **kwargs)
+
+
+def pool(name: str, width: int = _REQUESTS) -> Pool:
     """This process's threads of a name."""
     with _making:
         if name not in _pools:
-            _pools[name] = ThreadPoolExecutor(width, thread_name_prefix=f"tsds-{name}")
+            _pools[name] = Pool(width, thread_name_prefix=f"tsds-{name}")
         return _pools[name]
 
 

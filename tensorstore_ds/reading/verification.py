@@ -103,9 +103,13 @@ def find_damage(path: Path, progress: Callable[[int, int], None]) -> list[Proble
 
 
 def require_whole(store: Store, advice: str, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
-    """Raise `FormatError` for what `find_damage` finds; chunks of a store by URL are checked when they are fetched."""
+    """Raise `FormatError` for what `find_damage` finds; chunks of a store by URL are checked when they are fetched.
+
+    Args:
+        advice: for damage. A file that is not listed says itself what to do.
+    """
     if not store.is_remote and (problems := find_damage(store.path, progress)):
-        raise FormatError(problems, advice)
+        raise FormatError(problems, "" if problems[0].reason == "unlisted-file" else advice)
 
 
 def listed_files(files: StoreFiles) -> tuple[dict[str, File], list[Problem]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from typing import Any, cast
 
 from torchvision.transforms import v2
 
 from tensorstore_ds.format.kinds import RawImageField
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip, RandomResizedCrop, Resize
+from tensorstore_ds.loading.decoding import Plan
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.training.data import image_shape
 
@@ -31,6 +33,21 @@ def decode_plan(size: Size | None, *, objects: bool, seed: int = 0) -> Compose |
     if size is None:
         return None
     return Compose([Resize(size)] if objects else [RandomResizedCrop(size), RandomHorizontalFlip()], seed=seed)
+
+
+def plan_in_code(plan: Plan) -> str:
+    """Python that makes a plan anew.
+
+    >>> plan_in_code(Compose([Resize(56), RandomHorizontalFlip(seed=2)]))
+    'tsds.Compose([tsds.Resize(size=56), tsds.RandomHorizontalFlip(seed=2)])'
+    """
+    if isinstance(plan, Compose):
+        seed = f", seed={plan.seed}" if plan.seed else ""
+        return f"tsds.Compose([{', '.join(plan_in_code(cast(Plan, step)) for step in plan.transforms)}]{seed})"
+    known = inspect.signature(type(plan)).parameters.values()
+    values = {each.name: getattr(plan, each.name) for each in known}
+    given = (f"{each.name}={values[each.name]!r}" for each in known if values[each.name] != each.default)
+    return f"tsds.{type(plan).__name__}({', '.join(given)})"
 
 
 def torchvision_steps(size: Size, *, objects: bool) -> list[Any]:

@@ -87,7 +87,7 @@ def task_of(split: Split, task: TaskName = "auto") -> Task:
     """
     possible = _possible_tasks(split.fields)
     if not possible:
-        advice = "Convert images in class folders, or with annotations."
+        advice = "Convert images in class folders, with annotations, or with `label_from`, which finds labels in paths."
         if of_kind(split.fields, MaskField):
             advice = "tsds train cannot train on masks yet; docs/masks.md leads to a script that does."
         raise OptionError(

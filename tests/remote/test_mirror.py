@@ -9,9 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from remote.servers_mirror import FaultyServer, Request, faulty_server
 from small_stores import tsds as command
 from stores import contents, detections, store_of
 from tensorstore_ds.format.kinds.base import TableField
-from tensorstore_ds.reading import mirror
+from tensorstore_ds.reading import mirror, mirror_file
 from tensorstore_ds.reading.store import Split
 
 ROWS = 260
@@ -313,7 +314,7 @@ def test_marks_of_another_start_of_the_machine_are_not_believed(
 _READ = """
 import sys, numpy as np, hashlib
 import tensorstore_ds as tsds
-from tensorstore_ds.reading import mirror
+from tensorstore_ds.reading import mirror, mirror_file
 mirror.SMALL_NBYTES = 0
 column = tsds.open(sys.argv[1])["train"].column("image")
 rows = np.random.default_rng(int(sys.argv[2])).permutation(len(column))
@@ -432,6 +433,47 @@ def test_the_limit_of_the_environment(server: FaultyServer, monkeypatch: pytest.
         tsds.open(f"{server.url}/raw.tsds")
 
 
+class _SlowPool(mirror_file.Pool):
+    """Threads that go on with nothing after a result is known, or that begin nothing at all, until `go_on` is set."""
+
+    def __init__(self, *, begins: bool) -> None:
+        super().__init__(64)
+        self.go_on = threading.Event()
+        for _ in range(0 if begins else 64):
+            super().submit(self.go_on.wait, 60)
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        watched = threading.Event()
+
+        def run() -> Any:
+            assert watched.wait(60)
+            return function(*args, **kwargs)
+
+        future = super().submit(run)
+        future.add_done_callback(lambda _: self.go_on.wait(60))  # by the thread, after whoever waits was told
+        watched.set()
+        return future
+
+
+@pytest.mark.parametrize("name", ["endings", "requests", "fields"])
+def test_threads_do_not_keep_a_store_open(server: FaultyServer, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    pool = _SlowPool(begins=name != "endings")
+    monkeypatch.setattr(mirror_file, "_pools", {name: pool})
+    try:
+        store = tsds.open(f"{server.url}/raw.tsds")
+        if name == "fields":
+            store["train"].fetch(["image"], np.array([0]))
+        else:
+            store.fetch()
+        assert [kept.is_open for kept in tsds.cached_stores()] == [True]
+        del store
+        gc.collect()
+        assert [kept.is_open for kept in tsds.cached_stores()] == [False]
+    finally:
+        pool.go_on.set()
+        pool.shutdown()
+
+
 @pytest.mark.parametrize("arguments", [["info"], ["stats"], ["verify"], ["warm"], ["evict"], ["preview"]])
 def test_commands_take_a_url(server: FaultyServer, tmp_path: Path, arguments: list[str]) -> None:
     out = ["--out", tmp_path / "p.png"] if arguments == ["preview"] else []
@@ -461,3 +503,11 @@ def test_small_files_come_whole(server: FaultyServer, monkeypatch: pytest.Monkey
     assert isinstance(request, Request)
     assert request.start == 0
     assert isinstance(store["train"].column("size").part(0), np.ndarray)
+
+
+@pytest.mark.parametrize("inside", [".", "cache", "train/cache"])
+def test_a_cache_inside_a_store(server: FaultyServer, stores: Path, tmp_path: Path, inside: str) -> None:
+    store = shutil.copytree(stores / "raw.tsds", tmp_path / "s.tsds")
+    with pytest.raises(tsds.OptionError, match=r"lies inside the store .*/s.tsds, .* Choose a place outside of it"):
+        tsds.open(f"{server.url}/jpeg.tsds", cache_dir=store / inside)
+    assert tsds.verify(store) == []
