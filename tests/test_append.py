@@ -334,7 +334,10 @@ def test_the_command(tmp_path: Path) -> None:
     again = command("append", tmp_path / "s.tsds", root, "--class-map", tmp_path / "names.txt")
     assert again.exit_code == 0 and "nothing new" in again.output
     other = command("append", tmp_path / "s.tsds", root)
-    assert other.exit_code == 1 and "found 2 with the key of another sample: kitten/009.png (label)" in other.output
+    assert (
+        other.exit_code == 1
+        and "found 2 that differ from the stored samples with the same keys: kitten/009.png (label)" in other.output
+    )
     none = command("append", tmp_path / "nowhere.tsds", class_folders(tmp_path / "c", "cat"))
     assert none.exit_code == 1 and "there is no such store" in none.output
 

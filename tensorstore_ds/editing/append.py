@@ -422,9 +422,10 @@ def _taken(source: str, found: _Found) -> OptionError:
     count = len(found.differing)
     more = f" and {count - NAMED:,} more" if count > NAMED else ""
     return OptionError(
-        f"{source}: expected new keys, or the samples that the store has, found {count:,} with the key of another "
-        f"sample: {', '.join(named)}{more}. Pass `update` to put them in the place of those, or `key_prefix` to append "
-        "all samples under other keys."
+        f"{source}: expected new samples, or samples as the store has them, found {count:,} that differ from the "
+        f"stored {'sample' if count == 1 else 'samples'} with the same {'key' if count == 1 else 'keys'}: "
+        f"{', '.join(named)}{more}. Pass `update` to replace the stored samples, or `key_prefix` to append all samples "
+        "under other keys."
     )
 
 
