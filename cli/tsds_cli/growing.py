@@ -18,7 +18,7 @@ from tsds_cli.options import READERS, F, option_of
 if TYPE_CHECKING:
     from tensorstore_ds import GrowthSummary
 
-_NAMED = 3  # keys that are printed; --json prints all
+_NAMED = 3  # keys, and skipped samples, that are printed; --json prints all
 
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Change nothing, and print what would be done. SRC is converted nevertheless."
@@ -81,6 +81,11 @@ def _tell(summary: GrowthSummary, *, is_update: bool) -> None:
     if summary.skipped:
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in summary.skipped.items())
         text.echo(f"skipped: {sum(summary.skipped.values()):,} ({reasons})")
+        problems = [problem for problem in summary.left_out if problem.reason in summary.skipped]
+        for problem in problems[:_NAMED]:
+            text.echo(f"  {problem}")
+        if len(problems) > _NAMED:
+            text.echo(f"  and {len(problems) - _NAMED:,} more; --json prints all")
 
 
 def _named(keys: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from tensorstore_ds.conversion.blocks import NOTHING_LEFT
 from tensorstore_ds.conversion.convert import check_apart, convert_source
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import open_any
+from tensorstore_ds.conversion.repack import skipped_in
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook, one_line_for_failures
 from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.durable import lock
@@ -43,6 +44,7 @@ class GrowthSummary(Summary):
     """What `append` or `update` did; `rows` and `nbytes` are those of the store then.
 
     Attributes:
+        left_out: each skipped sample and box, and what is no sample of its own, such as a file that is no image.
         added: keys of the samples that were appended.
         updated: keys of the samples of which something was taken from the source.
         updated_fields: in how many samples each field was.
@@ -258,7 +260,8 @@ class _Growing:
         skipped = Counter(problem.reason for problem in self._unreadable)
         for each in converted.values():
             skipped.update(each.skipped)
-        left_out = [*self._unreadable, *(problem for each in converted.values() for problem in each.left_out)]
+        listed_there = (problem for each in converted.values() for problem in skipped_in(open_store(each.path)))
+        left_out = [*self._unreadable, *listed_there]
         return GrowthSummary(
             store.path,
             rows,
