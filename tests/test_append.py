@@ -351,6 +351,26 @@ def test_statistics_of_two_parts_are_those_of_the_whole(labels: list[int], cut: 
     np.testing.assert_allclose(joined["channels"]["std"], whole["channels"]["std"], rtol=1e-6, atol=1e-6)
 
 
+def test_what_is_skipped_is_named(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos", 3)
+    convert(root, tmp_path / "s.tsds")
+    photos(root, 1, "kitten", start=9)
+    for i in range(5):
+        (root / f"kitten/bad {i}.png").write_bytes(b"none" if i else b"")
+    done = command("append", tmp_path / "s.tsds", root, "--on-error", "skip")
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    first = lines.index("skipped: 5 (not-an-image 5)")
+    assert lines[first + 1 : first + 5] == [
+        "  kitten/bad 0.png: expected an image file, found an empty file.",
+        "  kitten/bad 1.png: expected an image file, found something else.",
+        "  kitten/bad 2.png: expected an image file, found something else.",
+        "  and 2 more; --json prints all",
+    ]
+    found = json.loads(command("append", tmp_path / "s.tsds", root, "--on-error", "skip", "--json").stdout)
+    assert [each["where"] for each in found["left_out"]] == [f"kitten/bad {i}.png" for i in range(5)]
+
+
 def test_the_command(tmp_path: Path) -> None:
     root = photos(tmp_path / "photos", 3)
     convert(root, tmp_path / "s.tsds")
@@ -363,7 +383,10 @@ def test_the_command(tmp_path: Path) -> None:
     again = command("append", tmp_path / "s.tsds", root, "--class-map", tmp_path / "names.txt")
     assert again.exit_code == 0 and "nothing new" in again.output
     other = command("append", tmp_path / "s.tsds", root)
-    assert other.exit_code == 1 and "found 2 with the key of another sample: kitten/009.png (label)" in other.output
+    assert (
+        other.exit_code == 1
+        and "found 2 that differ from the stored samples with the same keys: kitten/009.png (label)" in other.output
+    )
     none = command("append", tmp_path / "nowhere.tsds", class_folders(tmp_path / "c", "cat"))
     assert none.exit_code == 1 and "there is no such store" in none.output
 

@@ -221,6 +221,7 @@ def test_conditions(tmp_path: Path, where: str, test: Any) -> None:
         ("(lambda: 1)()", "expected columns, numbers, texts"),
         ("age ** 9 > 1", "expected columns, numbers, texts"),
         ("label + 'x' == 'y'", "expected a number, found label"),
+        ("label in (1, 3)", r"found label in \(1, 3\)\. Texts, as names of classes, are in quotes\."),
         ("age in 3", "a column in a list of values"),
         ("'a' in ('a', 'b')", "a column in a list of values"),
         ("label in 'cat'", "a column in a list of values"),
@@ -269,7 +270,7 @@ def test_divided_anew(tmp_path: Path) -> None:
         assert np.bincount(made[name]["label"][:]).tolist() == [len(made[name]) // 3] * 3
     keys = [key for name in made for key in made[name]["key"][:]]
     assert sorted(keys) == whole["train"]["key"][:]
-    with pytest.raises(tsds.OptionError, match="add up to 1"):
+    with pytest.raises(tsds.OptionError, match=r"`shares`: .* add up to 1, found 0\.6\. Write"):
         tsds.split_store(whole.path, tmp_path / "d.tsds", {"train": 0.6})
 
 

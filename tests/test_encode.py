@@ -136,6 +136,9 @@ def test_text_is_not_an_image():
         decode_image(b"these are the notes of last week", key="notes.jpg")
     assert caught.value.reason == "not-an-image"
     assert str(caught.value) == "notes.jpg: expected an image file, found something else."
+    with pytest.raises(SourceError, match=r"notes\.jpg: expected an image file, found an empty file\.") as caught:
+        decode_image(b"", key="notes.jpg")
+    assert caught.value.reason == "not-an-image"
 
 
 def test_a_decompression_bomb_is_refused_from_its_header():

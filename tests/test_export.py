@@ -470,6 +470,8 @@ def test_a_part_of_the_splits(tmp_path: Path) -> None:
 def test_samples_without_a_label_beside_others(tmp_path: Path, to: str) -> None:
     """Class folders have no place for them: the summary counts them, and the formats that its note names keep them."""
     store = store_of(tmp_path / "s.tsds", [(PIXELS, 0), (PIXELS + 1, None), (PIXELS + 2, 2)], CLASSES)
+    meant = command("export", store.path, tmp_path / "o", "--to", "folder")
+    assert meant.exit_code == 2 and "Did you mean folders?" in meant.output
     done = command("export", store.path, tmp_path / "o", "--to", "folders")
     assert "2 samples in 2 files" in done.stdout and "samples without a label (1 sample)" in done.stdout
     assert done.stderr.startswith("note: to keep samples without a label") and to in done.stderr

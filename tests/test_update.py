@@ -237,7 +237,7 @@ def test_a_key_that_is_taken_is_an_error_unless_decided(tmp_path: Path) -> None:
     boxes_of(root, "c")
     state = (path / "zarr.json").read_bytes()
     refused = command("append", path, root, "--workers", 0)
-    expected = "found 1 with the key of another sample: JPEGImages/b.png (image). Pass --update"
+    expected = "found 1 that differ from the stored sample with the same key: JPEGImages/b.png (image). Pass --update"
     assert refused.exit_code == 1 and expected in refused.output and "--key-prefix" in refused.output
     assert (path / "zarr.json").read_bytes() == state
     done = tsds.append(path, root, compare=False, workers=0)
@@ -251,6 +251,21 @@ def test_a_key_that_is_taken_is_an_error_unless_decided(tmp_path: Path) -> None:
     assert tsds.append(path, root, update=True, workers=0).updated == ("JPEGImages/b.png",)
     again = command("append", path, root, "--workers", 0)
     assert again.exit_code == 0 and "nothing new" in again.output and "already there: 3 samples" in again.output
+
+
+def test_a_moved_file_and_another_source_are_named(tmp_path: Path) -> None:
+    root = class_folders(tmp_path / "photos", "cat", "dog")
+    path = converted(root, tmp_path / "s.tsds", size=(16, 16))
+    moved = min((root / "cat").iterdir())
+    moved.rename(root / "dog" / f"moved{moved.suffix}")
+    told = command("update", path, root, "--workers", 0).output
+    assert "nothing changed" in told and "nothing new" not in told
+    assert f"not added: 1 sample: dog/moved{moved.suffix}" in told and "kept: 1 sample that SRC lacks" in told
+    assert "A moved or renamed file has a new key: to drop its old sample, convert SRC again." in told
+    told = command("update", path, class_folders(tmp_path / "others", "emu"), "--workers", 0).output
+    assert "The store has none of the keys of SRC" in told and "moved or renamed" not in told
+    converted(root, tmp_path / "again.tsds", size=(16, 16))  # as advised
+    assert len(tsds.open(tmp_path / "again.tsds")["train"]) == len(tsds.open(path)["train"])
 
 
 def test_arguments_in_the_other_order(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import tensorstore_ds
 from tensorstore_ds import words
 from tsds_cli import text
 from tsds_cli.messages import not_made
-from tsds_cli.options import json_option, path_argument, store_argument
+from tsds_cli.options import Choice, json_option, path_argument, store_argument
 from tsds_cli.progress import ProgressBar
 
 
@@ -19,7 +19,7 @@ from tsds_cli.progress import ProgressBar
 @store_argument()
 @path_argument("out")
 @click.option(
-    "--to", required=True, type=click.Choice(list(tensorstore_ds.EXPORT_FORMATS)), help="The format that is written."
+    "--to", required=True, type=Choice(list(tensorstore_ds.EXPORT_FORMATS)), help="The format that is written."
 )
 @click.option("--split", "splits", multiple=True, metavar="NAME", help="Only this split; may be given several times.")
 @json_option

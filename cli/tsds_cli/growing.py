@@ -18,7 +18,7 @@ from tsds_cli.options import READERS, F, option_of
 if TYPE_CHECKING:
     from tensorstore_ds import GrowthSummary
 
-_NAMED = 3  # keys that are printed; --json prints all
+_NAMED = 3  # keys, and skipped samples, that are printed; --json prints all
 
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Change nothing, and print what would be done. SRC is converted nevertheless."
@@ -64,7 +64,7 @@ def _tell(summary: GrowthSummary, *, is_update: bool) -> None:
         fields = ", ".join(f"{name} of {count:,}" for name, count in summary.updated_fields.items())
         text.echo(f"updated: {_named(summary.updated)} ({fields})")
     if not summary.added and not summary.updated:
-        text.echo("nothing new")
+        text.echo("nothing changed" if summary.not_added else "nothing new")
     for what, keys in (
         ("already there", summary.already_there),
         ("already there, not compared", summary.not_compared),
@@ -74,9 +74,18 @@ def _tell(summary: GrowthSummary, *, is_update: bool) -> None:
             text.echo(f"{what}: {_named(keys)}")
     if summary.only_in_store and is_update:
         text.echo(f"kept: {text.count(summary.only_in_store, 'sample')} that SRC lacks")
+    if summary.not_added and not summary.updated and not summary.already_there:
+        text.echo("The store has none of the keys of SRC: name the folder that the store was made of.")
+    elif summary.not_added and summary.only_in_store:
+        text.echo("A moved or renamed file has a new key: to drop its old sample, convert SRC again.")
     if summary.skipped:
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in summary.skipped.items())
         text.echo(f"skipped: {sum(summary.skipped.values()):,} ({reasons})")
+        problems = [problem for problem in summary.left_out if problem.reason in summary.skipped]
+        for problem in problems[:_NAMED]:
+            text.echo(f"  {problem}")
+        if len(problems) > _NAMED:
+            text.echo(f"  and {len(problems) - _NAMED:,} more; --json prints all")
 
 
 def _named(keys: Sequence[str]) -> str:

@@ -84,7 +84,7 @@ def plan_splits(
     splits = {name: Selection(name, references, range(len(references))) for name, references in contents.splits.items()}
     if fractions is None:
         return in_order(splits)
-    _check_shares(fractions)
+    _check_shares(fractions, "split")
     divided = next(iter(splits)) if len(splits) == 1 else "train"
     others = {name: split for name, split in splits.items() if name != divided}
     if divided not in splits or others.keys() & fractions.keys():
@@ -109,16 +109,17 @@ def share_rows(
     where: str = "",
     *,
     are_groups: bool = False,
+    option: str = "split",
 ) -> dict[str, NDArray[np.int64]]:
     """The rows of each part, ascending, as `plan_splits` divides the samples with these keys, (count,).
 
     Where the keys are those of groups, the groups are ordered by the hash and each goes as a whole where its middle
-    lies, whatever classes it has: parts have their fractions up to a group.
+    lies, whatever classes it has: parts have their fractions up to a group. Errors name `option`.
 
     Raises:
         OptionError: the fractions do not add up to 1, a name cannot be that of a split, or a part would be empty.
     """
-    _check_shares(fractions)
+    _check_shares(fractions, option)
     salt = seed.to_bytes(16, "little", signed=True)
     digests = (
         hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8, salt=salt).digest() for key in keys
@@ -132,7 +133,7 @@ def share_rows(
             if are_groups and (groups := len(np.unique(hashes))) < count:
                 found = f"the {count:,} samples{where} are {groups:,} group{'s' * (groups > 1)}, which stay whole"
                 raise OptionError(
-                    f"`split`: expected a group for {name}, found none: {found}. Group them by something finer, or "
+                    f"`{option}`: expected a group for {name}, found none: {found}. Group them by something finer, or "
                     f"leave {name} out."
                 )
             of = f"{count:,}{where}"
@@ -140,18 +141,21 @@ def share_rows(
                 largest = int(np.unique(labels, return_counts=True)[1].max(initial=0))
                 of = f"each class{where}, of at most {largest:,} sample{'s' * (largest != 1)}"
             raise OptionError(
-                f"`split`: expected a sample for {name}, found none: {fractions[name]:g} of {of}. "
+                f"`{option}`: expected a sample for {name}, found none: {fractions[name]:g} of {of}. "
                 f"Choose a larger fraction, or leave {name} out."
             )
     return parts
 
 
-def _check_shares(fractions: Mapping[str, float]) -> None:
+def _check_shares(fractions: Mapping[str, float], option: str) -> None:
     if not math.isclose(sum(fractions.values()), 1, abs_tol=1e-6) or min(fractions.values()) < 0:
-        raise OptionError(f"`split`: expected fractions that add up to 1, found {sum(fractions.values()):g}.")
+        advice = "Write 80 percent as 0.8."
+        raise OptionError(
+            f"`{option}`: expected fractions that add up to 1, found {sum(fractions.values()):g}. {advice}"
+        )
     for name in fractions:
         if not NAME.fullmatch(name):
-            raise OptionError(f"`split`: expected names of a-z, 0-9, _ and -, found {name!r}.")
+            raise OptionError(f"`{option}`: expected names of a-z, 0-9, _ and -, found {name!r}.")
 
 
 def in_order(splits: Mapping[str, S]) -> dict[str, S]:

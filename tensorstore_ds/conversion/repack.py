@@ -88,7 +88,7 @@ def repack(
         raise FormatError(problems, "Copy the store again; a damaged one is not repacked.")
     with one_line_for_failures(target):
         if is_encoded:
-            return Reencoding(store, target, options, notify, _skipped(store)).run()
+            return Reencoding(store, target, options, notify, skipped_in(store)).run()
         return _with_layout(store, target, options.layout or store.layout, notify)
 
 
@@ -118,7 +118,7 @@ def _with_layout(store: Store, out: Path, layout: Layout, notify: OnProgress) ->
             splits[name] = SplitEntry(tuple(shards), store[name].statistics)
         provenance = with_step(store.manifest.provenance, "repack", sha256=store.sha256, options={"layout": layout})
         manifest = replace(store.manifest, layout=layout, splits=splits, provenance=provenance)
-        manifest = workspace.commit(manifest, _skipped(store))
+        manifest = workspace.commit(manifest, skipped_in(store))
     return summarize(out, manifest, workspace.began, {}, (), 0, tuple(workspace.notes))
 
 
@@ -131,7 +131,12 @@ def _repack_shard(store: Store, name: str, index: int, root: Path, layout: Layou
     return whole
 
 
-def _skipped(store: Store) -> list[Problem]:
+def skipped_in(store: Store) -> list[Problem]:
+    """What ``skipped.jsonl`` of a store lists: skipped samples and boxes, and what was left out.
+
+    Raises:
+        FormatError: the file is damaged.
+    """
     if "skipped.jsonl" not in store.manifest.files:
         return []
     with store.open_file("skipped.jsonl") as file:

@@ -18,6 +18,7 @@ from tensorstore_ds.conversion.blocks import NOTHING_LEFT
 from tensorstore_ds.conversion.convert import check_apart, convert_source
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import open_any
+from tensorstore_ds.conversion.repack import skipped_in
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook, one_line_for_failures
 from tensorstore_ds.conversion.smart import usual_budget
 from tensorstore_ds.conversion.work_folder import WorkFolder
@@ -45,6 +46,7 @@ class GrowthSummary(Summary):
     """What `append` or `update` did; `rows` and `nbytes` are those of the store then.
 
     Attributes:
+        left_out: each skipped sample and box, and what is no sample of its own, such as a file that is no image.
         added: keys of the samples that were appended.
         updated: keys of the samples of which something was taken from the source.
         updated_fields: in how many samples each field was.
@@ -261,7 +263,8 @@ class _Growing:
         skipped = Counter(problem.reason for problem in self._unreadable)
         for each in converted.values():
             skipped.update(each.skipped)
-        left_out = [*self._unreadable, *(problem for each in converted.values() for problem in each.left_out)]
+        listed_there = (problem for each in converted.values() for problem in skipped_in(open_store(each.path)))
+        left_out = [*self._unreadable, *listed_there]
         return GrowthSummary(
             store.path,
             rows,
@@ -425,9 +428,10 @@ def _taken(source: str, found: _Found) -> OptionError:
     count = len(found.differing)
     more = f" and {count - NAMED:,} more" if count > NAMED else ""
     return OptionError(
-        f"{source}: expected new keys, or the samples that the store has, found {count:,} with the key of another "
-        f"sample: {', '.join(named)}{more}. Pass `update` to put them in the place of those, or `key_prefix` to append "
-        "all samples under other keys."
+        f"{source}: expected new samples, or samples as the store has them, found {count:,} that differ from the "
+        f"stored {'sample' if count == 1 else 'samples'} with the same {'key' if count == 1 else 'keys'}: "
+        f"{', '.join(named)}{more}. Pass `update` to replace the stored samples, or `key_prefix` to append all samples "
+        "under other keys."
     )
 
 

@@ -120,7 +120,7 @@ def split_store(
     group = _of_image(opened) if group_by is None else _group(opened, group_by)
     keys = (group(name, row) for name, count in every for row in range(count))
     total = sum(count for _, count in every)
-    parts = share_rows(shares, keys, total, labels, seed, are_groups=are_groups)
+    parts = share_rows(shares, keys, total, labels, seed, are_groups=are_groups, option="shares")
     starts = np.cumsum([0, *(count for _, count in every)])
     pieces = {
         new: [

@@ -147,6 +147,8 @@ class Condition:
         elif isinstance(left, str) and isinstance(right, np.ndarray) and _kind(right) in ("text", "names"):
             return _each(right, lambda value: left in value)
         shown = f"{self._shown(left_node, 40)} in {self._shown(right_node, 40)}"
+        if _kind(left) == "text" and isinstance(right, list):
+            shown += ". Texts, as names of classes, are in quotes."
         raise self._wrong("a column in a list of values, a text in key, or a text in classes", shown)
 
     def _truth(self, node: ast.expr, value: Any) -> NDArray[np.bool_]:

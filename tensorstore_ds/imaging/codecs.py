@@ -177,7 +177,8 @@ def open_image(data: bytes | BinaryIO, *, max_pixels: int = MAX_PIXELS, key: str
     except Image.DecompressionBombError as error:
         raise bad_image(key, "too-many-pixels", str(error)) from error
     except UnidentifiedImageError as error:
-        raise bad_image(key, "not-an-image", "expected an image file, found something else.") from error
+        found = "an empty file" if data == b"" else "something else"
+        raise bad_image(key, "not-an-image", f"expected an image file, found {found}.") from error
     except Exception as error:
         raise _damaged(key, "this image's header is damaged", error) from error
     check_pixels((image.height, image.width), max_pixels, key)
