@@ -195,7 +195,7 @@ def bytes_of(pixels: Any, kind: str = "PNG") -> bytes:
     ("content", "text"),
     [
         (None, "cannot be read: No such file or directory."),
-        (b"", "expected an image file, found something else."),
+        (b"", "expected an image file, found an empty file."),
         (b"an essay\nof two lines", "expected an image file, found something else."),
         (bytes_of(np.random.default_rng(0).integers(0, 256, STORED, np.uint8))[:-60], "this image is damaged"),
         (bytes_of(np.zeros(STORED, np.uint16)), "expected uint8 with 3 channels, found uint16 with 3."),

@@ -492,7 +492,7 @@ def _check(
         raise refusal("sampler", f"a weight for each of {len(dataset):,} samples", f"{len(weights):,}")
     if collate not in COLLATES:
         raise refusal("collate", f"one of {', '.join(COLLATES)}", repr(collate))
-    if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
+    if not isinstance(batch_size, int | float | None):  # torch refuses other numbers
         raise refusal("batch_size", "a whole number, at least 1, or None", repr(batch_size))
     if num_threads is not None and (not isinstance(num_threads, int) or num_threads < 1):
         raise refusal("num_threads", "an integer, at least 1", repr(num_threads))
