@@ -343,7 +343,7 @@ class MirroredFile:
             if self._is_ending:
                 return
             self._is_ending = True
-        pool("endings", 1).submit(self._end)
+        pool("endings", 4).submit(self._end)  # one that waits for a server that does not answer holds up no other
 
     def _end(self) -> None:
         """All is there: compare it with what is listed."""
