@@ -273,6 +273,8 @@ class DataLoader(data.DataLoader[Batches]):
         is_divided_anew = self.is_elastic and state.get("num_replicas") != setting["num_replicas"]
         if is_divided_anew:
             setting = {name: setting[name] for name in ("seed", "sampler", "sampler_seed")}
+        if self.is_elastic and (is_divided_anew or not getattr(self._dealt, "even_batches", True)):
+            setting.pop("batches", None)  # which differ among ranks then
             setting["samples"] = cast(RowSampler, self._dealt).size
         for name, value in setting.items():
             if name not in state or state[name] != value:

@@ -47,6 +47,11 @@ class Sample:
     things: list[Thing] | None = None
     captions: list[str] = field(default_factory=list)
 
+    @property
+    def names(self) -> list[str | None]:
+        """The class of the image, or those of its objects."""
+        return [self.label] if self.things is None else [thing.name for thing in self.things]
+
 
 @dataclass
 class Facts:
@@ -75,20 +80,29 @@ class Facts:
     def followed_by(self, later: Facts, *, adds: bool) -> Facts:
         """Of these samples, as a later state of their source has them; with its other samples, if `adds`.
 
-        Samples that it lacks stay as they are. New classes and keypoints come after the others.
+        Samples that it lacks stay as they are. New classes and keypoints come after the others: of samples that are
+        taken, and classes that no sample has.
         """
         splits: dict[str, dict[str, Sample]] = {}
         for name in [*self.splits, *(later.splits.keys() - self.splits.keys() if adds else ())]:
             before, after = self.splits.get(name, {}), later.splits.get(name, {})
             splits[name] = {key: after.get(key, sample) for key, sample in before.items()} | (after if adds else {})
-        lists = zip((self.classes, self.points, self.flags), (later.classes, later.points, later.flags), strict=True)
+        classes = later.classes
+        if not adds:
+            keys = {key for samples in self.splits.values() for key in samples}
+            every = [(key, sample) for samples in later.splits.values() for key, sample in samples.items()]
+            kept, others = (
+                {n for k, s in every if (k in keys) == is_kept for n in s.names} for is_kept in (True, False)
+            )
+            classes = [name for name in classes if name in kept or name not in others]
+        lists = zip((self.classes, self.points, self.flags), (classes, later.points, later.flags), strict=True)
         return Facts(splits, *(list(dict.fromkeys([*ours, *theirs])) for ours, theirs in lists))
 
     def counts(self, split: str) -> list[int]:
         """Samples, or objects, of each class."""
         names = Counter[str | None]()
         for sample in self.splits[split].values():
-            names.update([sample.label] if sample.things is None else [thing.name for thing in sample.things])
+            names.update(sample.names)
         return [names[name] for name in self.classes]
 
 
