@@ -54,12 +54,13 @@ class Plugins(Mapping[str, Plugin]):
 
     Args:
         group: of the entry points, such as ``tsds.sources``.
-        own: what is built in.
+        package: that the built-in modules are below.
+        own: module, attribute and description of what is built in.
     """
 
-    def __init__(self, group: str, own: Mapping[str, Plugin]) -> None:
+    def __init__(self, group: str, package: str, own: Mapping[str, tuple[str, str, str]]) -> None:
         self._group = group
-        self._own = dict(own)
+        self._own = {name: Plugin(f"{package}.{module}", *others) for name, (module, *others) in own.items()}
 
     @cached_property
     def _all(self) -> dict[str, Plugin]:

@@ -52,6 +52,8 @@ def convert_shards(
     written = write_shards(prepared, shards, writers, options.workers, on_rows=on_rows, on_block=on_block, note=note)
     with contextlib.closing(written):
         for name, writer in written:
+            if name != begun:  # a shard without rows
+                origin = begin_origin(common, shards[name])
             yield name, writer.finish(options.layout, len(shards[name]), origin.hexdigest())
 
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from tensorstore_ds.plugins import Plugin, Plugins
-
-
-def _built_in(module: str, exporter: str, description: str) -> Plugin:
-    return Plugin(f"{__name__}.{module}", exporter, description)
-
+from tensorstore_ds.plugins import Plugins
 
 #: Every format that a store is exported to, by its name. Other packages add theirs by an entry point
 #: ``tsds.exporters``.
 EXPORT_FORMATS = Plugins(
     "tsds.exporters",
+    __name__,
     {
-        "folders": _built_in("folders", "FoldersExporter", "images in class folders"),
-        "voc": _built_in("voc", "VocExporter", "Pascal VOC: an XML file for each image"),
-        "coco": _built_in("coco", "CocoExporter", "COCO's JSON"),
-        "yolo": _built_in("yolo", "YoloExporter", "Ultralytics: a text file of boxes for each image"),
-        "labelme": _built_in("labelme", "LabelmeExporter", "labelme: a JSON file for each image"),
-        "npy": _built_in("npy", "NpyExporter", "NumPy's .npy files"),
-        "webdataset": _built_in("webdataset", "WebDatasetExporter", "WebDataset: tar files"),
-        "parquet": _built_in("parquet", "ParquetExporter", "Parquet, as of Hugging Face"),
-        "huggingface": _built_in("parquet", "HuggingFaceExporter", "a folder for datasets.load_dataset"),
+        "folders": ("folders", "FoldersExporter", "images in class folders"),
+        "voc": ("voc", "VocExporter", "Pascal VOC: an XML file for each image"),
+        "coco": ("coco", "CocoExporter", "COCO's JSON"),
+        "yolo": ("yolo", "YoloExporter", "Ultralytics: a text file of boxes for each image"),
+        "labelme": ("labelme", "LabelmeExporter", "labelme: a JSON file for each image"),
+        "npy": ("npy", "NpyExporter", "NumPy's .npy files"),
+        "webdataset": ("webdataset", "WebDatasetExporter", "WebDataset: tar files"),
+        "parquet": ("parquet", "ParquetExporter", "Parquet, as of Hugging Face"),
+        "huggingface": ("parquet", "HuggingFaceExporter", "a folder for datasets.load_dataset"),
     },
 )

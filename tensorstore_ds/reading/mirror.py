@@ -149,7 +149,7 @@ class Mirror(StoreFiles):
             raise
 
     def check_root(self, name: str) -> None:
-        """Raise `RemoteError` if a file is not that of this store any more; asked at most every few seconds.
+        """Raise `RemoteError` if a file no longer belongs to this store; the server is asked at most every few seconds.
 
         Another store may have taken its place. If this one has grown or was updated, a shard with the same list of
         files is the same: its files never change.

@@ -365,7 +365,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _folders(cache: Path) -> list[Path]:
-    """Those of stores."""
+    """The folders of stores in a cache."""
     return [
         each for each in _entries(cache) if _DIGEST.fullmatch(each.name) and each.is_dir() and not each.is_symlink()
     ]

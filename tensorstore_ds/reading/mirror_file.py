@@ -61,7 +61,7 @@ class Home(Protocol):
         """As `Server.read`."""
 
     def check_root(self, name: str) -> None:
-        """Raise `RemoteError` if a file is not that of this store any more."""
+        """Raise `RemoteError` if a file no longer belongs to this store."""
 
     def file_is_whole(self) -> None:
         """Told when a file has become whole."""
@@ -538,7 +538,7 @@ class Pool(ThreadPoolExecutor):
     """Threads that have let go of what they were given when its result is known: a store that it held can be closed."""
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As of its base."""
+        """Call a function in one of the threads, as `ThreadPoolExecutor.submit` does."""
         return super().submit(_take_and_call, [(function, args, kwargs)])
 
 

@@ -10,41 +10,38 @@ from typing import TYPE_CHECKING
 
 from tensorstore_ds.archives import UNREAD, plain
 from tensorstore_ds.errors import OptionError, Problem, SourceError
-from tensorstore_ds.plugins import Plugin, Plugins
+from tensorstore_ds.plugins import Plugins
 from tensorstore_ds.regular_files import entries, exists, is_dir, os_errors
 
 if TYPE_CHECKING:
     from tensorstore_ds.sources.base import Source, SourceOptions
 
 
-def _built_in(module: str, source: str, description: str) -> Plugin:
-    return Plugin(f"{__name__}.{module}", source, description)
-
-
 #: Every format that is read from a path, by its name; a page in ``formats/sources/`` describes each that is built in.
 #: Other packages add theirs by an entry point ``tsds.sources``.
 FORMATS = Plugins(
     "tsds.sources",
+    __name__,
     {
-        "arrays": _built_in("arrays.numpy_files", "ArraysSource", "NumPy's .npy and .npz files"),
-        "beton": _built_in("beton.source", "BetonSource", "FFCV's .beton files"),
-        "cifar": _built_in("cifar", "CifarSource", "CIFAR-10 and CIFAR-100, binary or pickled"),
-        "coco": _built_in("coco", "CocoSource", "COCO's JSON: boxes, keypoints and segmentations"),
-        "cvat": _built_in("cvat", "CvatSource", "CVAT for images 1.1: XML with shapes"),
-        "folders": _built_in("folders", "FolderSource", "images in class folders, or without labels"),
-        "idx": _built_in("arrays.idx", "IdxSource", "MNIST's files"),
-        "imglab": _built_in("imglab", "ImglabSource", "dlib's XML: boxes and keypoints"),
-        "labelme": _built_in("labelme", "LabelmeSource", "labelme: a JSON file with shapes for each image"),
-        "labelstudio": _built_in("labelstudio", "LabelStudioSource", "Label Studio's JSON export"),
-        "list": _built_in("list.source", "ListSource", "a text or CSV file with a line for each image"),
-        "masks": _built_in("masks", "MaskSource", "images and masks of the same names, or Pascal VOC's"),
-        "mds": _built_in("mds.source", "MdsSource", "MosaicML Streaming's shards"),
-        "panlabel": _built_in("panlabel", "PanlabelSource", "39 formats of boxes, through the program panlabel"),
-        "parquet": _built_in("parquet", "ParquetSource", "Parquet with a column of images, as of Hugging Face"),
-        "pts": _built_in("pts", "PtsSource", "300-W and iBUG: a .pts file of facial points for each image"),
-        "voc": _built_in("voc.source", "VocSource", "Pascal VOC: an XML file for each image"),
-        "webdataset": _built_in("webdataset", "WebDatasetSource", "WebDataset: tar files of images with their labels"),
-        "yolo": _built_in("yolo.source", "YoloSource", "Ultralytics and Darknet: a text file of boxes for each image"),
+        "arrays": ("arrays.numpy_files", "ArraysSource", "NumPy's .npy and .npz files"),
+        "beton": ("beton.source", "BetonSource", "FFCV's .beton files"),
+        "cifar": ("cifar", "CifarSource", "CIFAR-10 and CIFAR-100, binary or pickled"),
+        "coco": ("coco", "CocoSource", "COCO's JSON: boxes, keypoints and segmentations"),
+        "cvat": ("cvat", "CvatSource", "CVAT for images 1.1: XML with shapes"),
+        "folders": ("folders", "FolderSource", "images in class folders, or without labels"),
+        "idx": ("arrays.idx", "IdxSource", "MNIST's files"),
+        "imglab": ("imglab", "ImglabSource", "dlib's XML: boxes and keypoints"),
+        "labelme": ("labelme", "LabelmeSource", "labelme: a JSON file with shapes for each image"),
+        "labelstudio": ("labelstudio", "LabelStudioSource", "Label Studio's JSON export"),
+        "list": ("list.source", "ListSource", "a text or CSV file with a line for each image"),
+        "masks": ("masks", "MaskSource", "images and masks of the same names, or Pascal VOC's"),
+        "mds": ("mds.source", "MdsSource", "MosaicML Streaming's shards"),
+        "panlabel": ("panlabel", "PanlabelSource", "39 formats of boxes, through the program panlabel"),
+        "parquet": ("parquet", "ParquetSource", "Parquet with a column of images, as of Hugging Face"),
+        "pts": ("pts", "PtsSource", "300-W and iBUG: a .pts file of facial points for each image"),
+        "voc": ("voc.source", "VocSource", "Pascal VOC: an XML file for each image"),
+        "webdataset": ("webdataset", "WebDatasetSource", "WebDataset: tar files of images with their labels"),
+        "yolo": ("yolo.source", "YoloSource", "Ultralytics and Darknet: a text file of boxes for each image"),
     },
 )
 
