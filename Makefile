@@ -21,7 +21,7 @@ help:
 	@echo "make test-remote  copy stores from and to servers that fail: S3 by moto, and nginx where it is installed"
 	@echo "make test-cluster convert on Dask, on Ray, in network namespaces and on Slurm, where they are installed"
 	@echo "make test-clients docs/clients.md: train with timm, Ultralytics, JAX and others; WRITE=1 writes its table"
-	@echo "make test-journeys  a newcomer's way through all commands, with six data sets; JOURNEYS=all draws none of them"
+	@echo "make test-journeys  a newcomer's way through all commands, with six data sets; training and other slow steps with two"
 	@echo "make coverage     run all tests but the faults, and say which lines none of them runs; htmlcov/ shows them"
 	@echo "make check        format, lint, types, direction of imports, documentation"
 	@echo "make docs         build the documentation into docs/_build/html"
@@ -55,9 +55,9 @@ test-remote: $(VENV)/dev.stamp
 test-cluster: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest tests/cluster
 
-# From the first folder to a shared store, through the command. JOURNEYS=SEED repeats a run; JOURNEY_DATA=DIR adds real data.
+# From the first folder to a shared store, through the command. TSDS_DRAW=SEED repeats a run, TSDS_DRAW=all makes all; JOURNEY_DATA=DIR adds real data.
 test-journeys: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest --numprocesses auto --dist loadscope tests/journeys
+	TSDS_DRAW=$${TSDS_DRAW:-some} $(BIN)/python -m pytest --numprocesses auto --dist loadscope tests/journeys
 
 # The frameworks that a data set goes into, some gigabytes: an environment of their own.
 test-clients: $(CLIENTS)/stamp

@@ -1,9 +1,16 @@
-"""Settings of all tests, and of the processes that they start."""
+"""Settings of all tests, and of the processes that they start.
+
+Tests that are marked ``drawn(count)`` run with `count` of their variants, 2 by default, where the environment says so:
+``TSDS_DRAW=some`` draws a seed, which the head of the report prints, and ``TSDS_DRAW=SEED`` repeats a run.
+"""
 
 from __future__ import annotations
 
 import os
+import random
+import secrets
 import signal
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +32,39 @@ settings.load_profile("without deadline")
 # Shells start jobs in the background with SIGINT ignored, and so would be the processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Here, before pytest-xdist starts its processes, so that all of them draw the same.
+if os.environ.get("TSDS_DRAW") == "some":
+    os.environ["TSDS_DRAW"] = str(secrets.randbelow(10**6))
+DRAW = os.environ.get("TSDS_DRAW", "all")
+
+
+def pytest_report_header() -> str:
+    return f"variants of tests: TSDS_DRAW={DRAW}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if DRAW == "all":
+        return
+    variants: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("drawn") and not getattr(item.cls, "is_real", False):  # type: ignore[attr-defined]
+            variants[item.path, item.originalname].append(item)  # type: ignore[attr-defined]
+    left_out = set[pytest.Item]()
+    for (_, name), found in variants.items():
+        mark = found[0].get_closest_marker("drawn")
+        count = min(len(found), *(mark.args if mark else ()) or (2,))
+        chosen = random.Random(f"{DRAW} {name}").sample(sorted(found, key=lambda item: item.nodeid), count)
+        left_out.update(set(found) - set(chosen))
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture
+def draw(request: pytest.FixtureRequest) -> random.Random:
+    """What a test chooses by itself, such as a size or a fraction: the same for a seed and a variant of a test."""
+    return random.Random(f"{DRAW} {request.node.name} {getattr(request.cls, '__name__', '')}")
 
 
 @pytest.fixture(scope="module")

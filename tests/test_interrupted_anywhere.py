@@ -133,7 +133,7 @@ def test_at_some_lines(name: str, made: tuple[Path, Path, Path], tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", CALLS)
 def test_at_every_line(name: str, made: tuple[Path, Path, Path], tmp_path: Path) -> None:
     sweep(name, made, tmp_path, 1)

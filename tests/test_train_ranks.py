@@ -98,6 +98,7 @@ def test_a_preempted_run_goes_on(store: Path, tmp_path: Path) -> None:
     assert [r.epoch for r in load_history(out)] == [1, 2]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
 def test_a_run_goes_on_with_another_number_of_ranks(store: Path, tmp_path: Path, before: int, after: int) -> None:
     """Stopped in the middle of an epoch: the rest of it is divided anew, and every sample is counted once."""

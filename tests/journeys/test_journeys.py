@@ -17,7 +17,9 @@ REAL = real(Path(os.environ["JOURNEY_DATA"]).resolve()) if "JOURNEY_DATA" in os.
 
 def journey(name: str) -> type[Journey]:
     """The steps for a data set, as a class of tests: pytest-xdist gives it to one process as a whole."""
-    return type(f"Test{name.title()}", (Journey,), {"data_set": name, "sets": {**MADE, **REAL}})
+    return type(
+        f"Test{name.title()}", (Journey,), {"data_set": name, "sets": {**MADE, **REAL}, "is_real": name in REAL}
+    )
 
 
 TestFolders = journey("folders")
