@@ -314,16 +314,20 @@ def test_several_loaders_at_once(path):
 
 
 def test_two_threads_on_one_loader_are_refused(path):
+    begun, may_end = threading.Event(), threading.Event()
+
     def slow(sample):
-        time.sleep(0.3)
+        begun.set()
+        assert may_end.wait(60)
         return sample
 
     batches = iter(DataLoader(StoreDataset(path, transform=slow), 1, num_threads=1))
     waiting = threading.Thread(target=next, args=(batches,))
     waiting.start()
-    time.sleep(0.05)
+    assert begun.wait(60)
     with pytest.raises(RuntimeError, match="a loader of its own"):
         next(batches)
+    may_end.set()
     waiting.join()
 
 
