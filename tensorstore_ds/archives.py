@@ -1,4 +1,4 @@
-"""Files in ZIP and tar archives, by the archive's path with the name of the member behind it: ``a.zip/cats/1.jpg``.
+"""Read files in ZIP and tar archives by a path such as ``a.zip/cats/1.jpg``.
 
 Nothing is unpacked. The list of members is read once, members are read by their place. Each process has its own list,
 or the one of the process that it was forked from; no descriptor is kept. A compressed tar archive, which has no places,

@@ -1,4 +1,4 @@
-"""Two small data sets of real handwritten digits, as people keep them in folders, and what this library makes of them.
+"""Convert two small data sets of real handwritten digits, and show the result.
 
 The digits come with scikit-learn (1,797 of 8 x 8 pixels, from the UCI repository): nothing is downloaded.
 """

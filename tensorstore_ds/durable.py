@@ -1,4 +1,4 @@
-"""Write, replace, sync and lock a file: with what POSIX has, or on Windows with what there is instead."""
+"""Write, replace, sync and lock files, on POSIX and Windows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Everything this library raises on purpose; in brackets what it is, too.
-
-::
+"""The exceptions of this library, each with the built-in class that it also is::
 
     TsdsError
     ├── FormatError       a store, or a part of it, is not what the format says   (ValueError)

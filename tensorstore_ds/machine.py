@@ -1,4 +1,4 @@
-"""What this process may use of its machine: memory and cores, or what its control groups (a container) grant if less.
+"""Memory and CPU cores that this process may use, within the limits of a container.
 
 On Linux, pages of the page cache count as available where they can be dropped at once; locked ones cannot.
 """

@@ -1,4 +1,4 @@
-"""An option is declared once: with its help, its default, its range, and whether it decides what comes out.
+"""Declare an option once: help, default, range, and whether it changes the result.
 
 From the declaration follow the check of its value, the description in its class's docstring, what two runs are compared
 by, and the flags of the command::

@@ -1,4 +1,4 @@
-"""Very many strings in little memory."""
+"""Keep very many strings in little memory."""
 
 from __future__ import annotations
 

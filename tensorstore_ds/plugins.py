@@ -1,4 +1,4 @@
-"""Formats and commands of other packages: entry points ``tsds.sources``, ``tsds.exporters`` and ``tsds.commands``."""
+"""Formats and commands of other packages, added by entry points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress in a notebook: a bar and a line below the cell. Elsewhere nothing is shown that nobody asked for."""
+"""Progress bars in notebooks."""
 
 from __future__ import annotations
 

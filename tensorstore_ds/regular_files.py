@@ -1,4 +1,4 @@
-"""The one door to a source's files: regular files alone, of bounded size, and whose fault it is when reading fails."""
+"""Open a source's files: regular files only, with a size limit."""
 
 from __future__ import annotations
 

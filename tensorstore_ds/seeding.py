@@ -1,4 +1,4 @@
-"""The one derivation of random numbers: all that is drawn follows from a seed and from where it is drawn.
+"""Derive random numbers from a seed and a place.
 
 Nothing is drawn "next": an order follows from (seed, epoch), an augmentation from (seed, epoch, row). So a run that is
 resumed draws what it would have drawn, with any number of threads, processes and batches.

@@ -1,4 +1,4 @@
-"""Numbers as they stand in a sentence: sizes, durations, rates and shares; and the places of stores."""
+"""Format sizes, durations, rates and shares as text."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is wrong with the content of a store: copies, leaks between splits, labels that disagree, blank images."""
+"""Find problems in a store's content: duplicates, leaks between splits, conflicting labels, blank images."""

@@ -1,4 +1,4 @@
-"""Ways to load one data set, side by side on this machine: ``tsds bench``, and what ``benchmarks/`` measures with.
+"""Compare ways to load one data set on this machine: `tsds bench`, and the engine of ``benchmarks/``.
 
 Its words: a **way** is one way to load a data set, and a **feed** the code that does it. A way has a **lane**, a
 process of its own, in which a **runner** answers what the lane asks: an **answer** is one line of JSON. Lanes take

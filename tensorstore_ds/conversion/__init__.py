@@ -1,1 +1,1 @@
-"""From a source, or from what a program makes, to a store."""
+"""Convert a source, or samples that a program makes, into a store."""

@@ -1,1 +1,1 @@
-"""What holds training back on this machine with this store, measured in a minute or two, and what to change."""
+"""Measure what limits training on this machine with this store, and suggest what to change."""

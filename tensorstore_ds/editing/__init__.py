@@ -1,1 +1,1 @@
-"""Stores made of stores: rows are chosen, divided and put together. No image is decoded."""
+"""Make stores from rows of other stores, and change stores in place, without decoding images."""

@@ -1,4 +1,4 @@
-"""A store as files in the formats of others: `export` walks through it, `EXPORT_FORMATS` lists the formats."""
+"""Write a store as files in other formats: `export`, and `EXPORT_FORMATS`, the list of formats."""
 
 from __future__ import annotations
 

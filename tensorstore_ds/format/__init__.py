@@ -1,1 +1,1 @@
-"""What a store is, byte by byte: fields, arrays, manifest. It opens no file."""
+"""The bytes of a store: fields, arrays, manifest. This package opens no file."""

@@ -1,4 +1,4 @@
-"""Image files to pixels, and pixels to image files; what no Pillow is needed for stands here."""
+"""Decode, encode, resize and place images."""
 
 from typing import Literal
 

@@ -1,1 +1,1 @@
-"""From the mapped columns of a store to batches. Only this package and `training` import torch."""
+"""Load batches from the mapped columns of a store."""

@@ -1,1 +1,1 @@
-"""Where a store's bytes are, and how they are brought to memory, held there, or dropped."""
+"""Find which bytes of a store are in memory; warm, lock and evict them."""

@@ -1,1 +1,1 @@
-"""The papers that go with a shared store: card, Croissant, preview, citation."""
+"""Documents for a shared store: dataset card, Croissant, preview, citation."""

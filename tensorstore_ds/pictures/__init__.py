@@ -1,1 +1,1 @@
-"""Contact sheets, and what all pictures have in common."""
+"""Contact sheets, and what all pictures share."""

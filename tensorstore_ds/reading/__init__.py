@@ -1,1 +1,1 @@
-"""Open a store, gather its rows, check its bytes. NumPy only."""
+"""Open a store, gather rows and verify bytes, with NumPy only."""

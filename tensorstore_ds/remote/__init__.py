@@ -1,1 +1,1 @@
-"""Stores that are reached by URL."""
+"""Read and write files at a URL: HTTP, S3 and the Hugging Face Hub."""

@@ -1,1 +1,1 @@
-"""Stores are passed on: pushed, pulled, packed into one file, and served."""
+"""Push, pull, pack, copy and serve stores."""

@@ -1,4 +1,4 @@
-"""Data sets in the formats of others: `FORMATS` lists them, `open_source` opens one, `base` says what a source is.
+"""Read data sets in other formats: `FORMATS` lists them, `open_source` opens one, `base` defines a source.
 
 No format is imported before it is used, so that the list itself costs nothing.
 """

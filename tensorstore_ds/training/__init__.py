@@ -1,1 +1,1 @@
-"""From batches to a trained model, and what holds training back. Only this package and `loading` import torch."""
+"""Train models on a store and predict with them."""

@@ -1,0 +1,17 @@
+"""The drawing of the layers."""
+
+from __future__ import annotations
+
+import runpy
+
+from small_stores import ROOT
+
+
+def test_the_drawing_shows_the_layers_of_today() -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "draw_layers.py"))
+    drawn = script["draw"]()
+    assert script["PICTURE"].read_text("utf-8") == drawn, "run: python docs/draw_layers.py"
+    assert all(f">{name.removeprefix('tensorstore_ds.')}<" in drawn for layer in script["layers"]() for name in layer)
+    assert script["needs_torch"]() == {
+        f"tensorstore_ds.{name}" for name in ("loading", "training", "comparison", "diagnosis")
+    }
