@@ -77,10 +77,13 @@ def batch_size_of(
         dataset=dataset,
         transform=train_transform(split, complete, vit),
     )
-    needed, least = footprint.nbytes(wanted), footprint.nbytes(1)
+    needed = footprint.nbytes(wanted)
     who, left = min((memory_limits() | address_limits()).items(), key=lambda limit: limit[1])
     room = int(PLANNED * left / int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    most = wanted if needed <= room else 1 + (room - least) * (wanted - 1) // max(1, needed - least)
+    most = wanted
+    if needed > room:
+        least = footprint.nbytes(1)
+        most = 1 + (room - least) * (wanted - 1) // max(1, needed - least)
     size = -ranks.any(-_halved(wanted, most))
     if needed > TIGHT * room:
         return_freed_memory()
