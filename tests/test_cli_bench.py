@@ -63,6 +63,7 @@ def test_a_table_of_all_ways_and_batch_sizes(measured: tuple[Path, Result]) -> N
     assert "as fast as the best TensorDataset" not in done.stdout
 
 
+@pytest.mark.slow
 def test_files_are_written(measured: tuple[Path, Result]) -> None:
     folder, done = measured
     data = json.loads((folder / "out" / "bench.json").read_text())
