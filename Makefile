@@ -51,9 +51,9 @@ test-faults: $(VENV)/dev.stamp
 test-remote: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests/remote
 
-# Clusters on this machine; Slurm and namespaces need root. One after the other: each has processes of its own.
+# Clusters on this machine, two at a time; Slurm and namespaces need root. Those of one kind run one after the other.
 test-cluster: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest tests/cluster
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/cluster
 
 # From the first folder to a shared store, through the command. TSDS_DRAW=SEED repeats a run, TSDS_DRAW=all makes all; JOURNEY_DATA=DIR adds real data.
 test-journeys: $(VENV)/dev.stamp
