@@ -366,3 +366,24 @@ def test_classes_of_samples_that_are_not_added(tmp_path: Path) -> None:
     assert tsds.verify(store) == []
     tsds.append(store, table, images=root, workers=0)
     assert tsds.open(store)["train"].fields["label"].classes == ("cat", "dog", "elk", "fox")
+
+
+def test_a_box_that_is_dropped_later_is_listed_and_a_sample_that_is_kept_is_not(tmp_path: Path) -> None:
+    source, path = boxes_of(tmp_path / "src", "a", "b", "c"), tmp_path / "s.tsds"
+    converted(source, path)
+    edit(source, "a", "<xmin>1</xmin>", "<xmin>9</xmin>")
+    (source / "JPEGImages" / "b.png").write_bytes(b"none")
+    summary = tsds.update(path, source, workers=0, on_error="skip")
+    assert len(summary.updated) == 1 and sum(summary.skipped.values()) == 2
+
+    def listed() -> list[tuple[str, str]]:
+        lines = [json.loads(line) for line in (path / "skipped.jsonl").read_text().splitlines()]
+        return [(line["where"], line["reason"]) for line in lines]
+
+    reversed_box = (summary.updated[0], "box-reversed")
+    assert listed() == [reversed_box]
+    assert tsds.open(path).manifest.provenance["skipped"] == {"box-reversed": 1}
+    edit(source, "a", "<xmin>9</xmin>", "<xmin>2</xmin>")
+    tsds.update(path, source, workers=0, on_error="skip")
+    assert listed() == [reversed_box, (summary.updated[0], "mended")]
+    assert tsds.open(path).manifest.provenance["skipped"] == {}

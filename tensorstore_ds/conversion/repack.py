@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +19,12 @@ from tensorstore_ds.conversion.result import (
     summarize,
 )
 from tensorstore_ds.conversion.shard_writer import complete_shard
+from tensorstore_ds.conversion.skipped import skipped_in
 from tensorstore_ds.conversion.stored_samples import copy_arrays
 from tensorstore_ds.conversion.workers import end_if_inheriting
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.durable import sync
-from tensorstore_ds.errors import FormatError, OptionError, Problem, one_line
+from tensorstore_ds.errors import FormatError, OptionError, one_line
 from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import Layout
@@ -129,21 +129,3 @@ def _repack_shard(store: Store, name: str, index: int, root: Path, layout: Layou
     whole = complete_shard(directory, fields, shard.rows, shard.lengths, layout, store.manifest.chunk_size)
     sync(directory.parent)
     return whole
-
-
-def skipped_in(store: Store) -> list[Problem]:
-    """What ``skipped.jsonl`` of a store lists: skipped samples and boxes, and what was left out.
-
-    Raises:
-        FormatError: the file is damaged.
-    """
-    if "skipped.jsonl" not in store.manifest.files:
-        return []
-    with store.open_file("skipped.jsonl") as file:
-        text = file.read()
-    try:
-        lines = [json.loads(line) for line in text.decode().split("\n") if line]
-        return [Problem(line["where"], line["reason"], line["message"]) for line in lines]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        problem = Problem("skipped.jsonl", "manifest", f"expected a JSON object a line ({error}).")
-        raise FormatError(problem) from error

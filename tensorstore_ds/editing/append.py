@@ -18,8 +18,8 @@ from tensorstore_ds.conversion.blocks import NOTHING_LEFT
 from tensorstore_ds.conversion.convert import check_apart, convert_source
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import open_any
-from tensorstore_ds.conversion.repack import skipped_in
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook, one_line_for_failures
+from tensorstore_ds.conversion.skipped import MoreSkipped, more_skipped, skipped_in
 from tensorstore_ds.conversion.smart import usual_budget
 from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.durable import lock
@@ -241,7 +241,9 @@ class _Growing:
             "rows": {name: len(rows) for name, rows in found.changes.added.items()},
             **({"updated": found.counts()} if self.updates else {}),
         }
-        manifest = InPlace((store, joined.numbers[0]), sources, joined.fields, found.changes, self.notify).run(step)
+        skipped = self._skipped(store, others.values(), found, known)
+        changed = InPlace((store, joined.numbers[0]), sources, joined.fields, found.changes, self.notify, skipped)
+        manifest = changed.run(step)
         replaced = sum(
             shard.nbytes
             for name, split in store.manifest.splits.items()
@@ -255,6 +257,22 @@ class _Growing:
             found.notes[note] = None
         rows = {name: entry.rows for name, entry in manifest.splits.items()}
         return replace(self._summary(store, listed, found, converted), rows=rows, nbytes=manifest.nbytes)
+
+    def _skipped(self, store: Store, others: Iterable[Store], found: _Found, known: _Known) -> MoreSkipped:
+        """What is listed from now on of samples that were skipped. A sample that the store keeps is not one of them."""
+
+        def is_of_step(problem: Problem) -> bool:
+            if known.place("", problem.where) is None:
+                return self.adds
+            return problem.where in found.differing
+
+        skipped, left_out = list(self._unreadable), list[Problem]()
+        for other in others:
+            reasons = other.manifest.provenance["skipped"]
+            for problem in skipped_in(other):
+                (skipped if problem.reason in reasons else left_out).append(problem)
+        listed = filter(is_of_step, skipped), filter(is_of_step, left_out)
+        return more_skipped(store, *listed, {*found.added, *found.differing})
 
     def _summary(
         self, store: Store, listed: _Listed, found: _Found, converted: Mapping[str, Summary] = MappingProxyType({})

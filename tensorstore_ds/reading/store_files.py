@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import os
 import stat
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import File, Manifest
 from tensorstore_ds.format.root import is_root, parse_listing, parse_root
 
+#: What a conversion skipped. `append` adds lines at the end, before it replaces the manifest: those do not count yet.
+SKIPPED = "skipped.jsonl"
 #: Refuse a root ``zarr.json`` larger than this before reading it.
 MANIFEST_MAX_NBYTES = 64 * 1024**2
 
@@ -82,10 +85,17 @@ class StoreFiles:
         file = open_file(self.path, name)
         try:
             self._check_identity(name)
+            if name == SKIPPED and os.fstat(file.fileno()).st_size > (most := self._most(name)):
+                with file:
+                    return io.BytesIO(file.read(most))
         except BaseException:
             file.close()
             raise
         return file
+
+    def _most(self, name: str) -> int:
+        """How many bytes of a file above the shards count."""
+        return self.manifest.files[name].size if name in self.manifest.files else 2**63
 
     def size(self, name: str) -> int:
         """Bytes of one of the files, which is not opened.
@@ -103,7 +113,7 @@ class StoreFiles:
             raise FormatError(Problem(name, "symlink", "expected a file, found a symbolic link."))
         if not stat.S_ISREG(status.st_mode):
             raise FormatError(Problem(name, "missing-file", "expected a file, found something else."))
-        return status.st_size
+        return min(status.st_size, self._most(name)) if name == SKIPPED else status.st_size
 
     def is_link(self, directory: str) -> bool:
         """Whether a directory of the store is a symbolic link."""

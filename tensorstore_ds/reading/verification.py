@@ -37,8 +37,8 @@ T = TypeVar("T")
 
 #: Bytes looked at together.
 _READ_NBYTES = 8 * 1024**2
-#: A file of a shard, as `append` leaves some that no root lists.
-_SHARD = re.compile(r"[^/]+/[0-9]{5}(\.partial)?/")
+#: A file of a shard or the list of skipped samples, as an interrupted `append` leaves some that no root lists.
+_APPENDED = re.compile(r"[^/]+/[0-9]{5}(\.partial)?/|skipped\.jsonl")
 _NOT_ZERO = "expected the last chunk to be filled up with zeros, found other bytes."
 
 
@@ -136,7 +136,9 @@ def listed_files(files: StoreFiles) -> tuple[dict[str, File], list[Problem]]:
             continue
         if path not in listed and path != "zarr.json" and not path.startswith(tuple(unknown)):
             advice = (
-                "Run the tsds append again that was interrupted, or remove it." if _SHARD.match(path) else "Remove it."
+                "Run the tsds append again that was interrupted, or remove it."
+                if _APPENDED.match(path)
+                else "Remove it."
             )
             problems.append(Problem(path, "unlisted-file", f"this file is not listed. {advice}"))
     return listed, problems
