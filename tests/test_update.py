@@ -20,6 +20,8 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from small_stores import class_folders, tsds as command, voc
+from tensorstore_ds.conversion.work_folder import WorkFolder
+from tensorstore_ds.editing import append as append_module
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError
 from tensorstore_ds.format.manifest import shard_path
 
@@ -291,6 +293,31 @@ def test_images_of_another_size_are_advised_about(tmp_path: Path) -> None:
     done = command("append", path, tmp_path / "more", "--size", f"{height}x{width}", "--color", "rgb", "--workers", 0)
     assert done.exit_code == 0, done.output
     assert tsds.verify(path) == []
+
+
+def test_images_of_several_sizes_are_refused_before_they_are_converted(tmp_path: Path) -> None:
+    path = converted(class_folders(tmp_path / "photos", "cat"), tmp_path / "s.tsds", encoding="raw")
+    (tmp_path / "more/cat").mkdir(parents=True)
+    for i in range(3):
+        Image.new("RGB", (10 + i, 12)).save(tmp_path / "more/cat" / f"new{i}.png")
+    stages: list[tsds.Progress] = []
+    with pytest.raises(OptionError, match="found images of several sizes"):
+        tsds.append(path, tmp_path / "more", workers=0, progress=stages.append)
+    assert not any(stage.note or stage.stage == "copy" or stage.done > 1 for stage in stages)
+    assert not (tmp_path / "s.tsds.append").exists()
+
+
+def test_nothing_new_leaves_nothing_of_an_interrupted_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = boxes_of(tmp_path / "src", *"abcd")
+    path = converted(source, tmp_path / "s.tsds")
+    with monkeypatch.context() as patch:
+        patch.setattr(append_module, "_found", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(WorkFolder, "remove", lambda _: None)  # as if the process had been killed
+        with pytest.raises(KeyboardInterrupt):
+            tsds.append(path, source, workers=0)
+    assert (tmp_path / "s.tsds.append").exists()
+    summary = tsds.append(path, source, compare=False, workers=0)
+    assert len(summary.not_compared) == 4 and not (tmp_path / "s.tsds.append").exists()
 
 
 def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -28,9 +29,9 @@ from tensorstore_ds.editing.edit import joined_stores
 from tensorstore_ds.editing.in_place import Changes, InPlace, Place, remove_leftovers
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE
-from tensorstore_ds.format.joining import JoinedFields, Numbers
+from tensorstore_ds.format.joining import Numbers
 from tensorstore_ds.format.kinds import ImageField, KeyField, RaggedImageField, RawImageField
-from tensorstore_ds.format.kinds.base import first_of_kind
+from tensorstore_ds.format.kinds.base import Field, first_of_kind
 from tensorstore_ds.format.statistics import class_counts
 from tensorstore_ds.options import declarations, with_changes
 from tensorstore_ds.reading.store import Store, open as open_store
@@ -175,9 +176,14 @@ class _Growing:
             listed = _Listed(open_any(source, options), known)
             image = opened.manifest.fields["image"]
             like = image if isinstance(image, RaggedImageField) else None
+            called = one_line(listed.source.path.name)
+            converting = partial(
+                convert_source, notify=self.notify, like=like, check=partial(_check_images, opened, called)
+            )
             work = WorkFolder(path.with_name(f"{path.name}.append"))
             wanted = {"known": listed.known if self.compares else [], "new": listed.new if self.adds else []}
             if not any(wanted.values()):
+                work.remove_leftover(os.urandom(8).hex())  # of a call that compared, and was interrupted
                 return self._summary(opened, listed, _Found())
             for name in ("class_map", "split"):
                 if opened.manifest.conversion_options.get(name) and not getattr(options, name):
@@ -191,12 +197,12 @@ class _Growing:
                         own = options if name == "new" else _of_known(options, opened)
                         chosen = listed.chosen(wanted[name])
                         try:
-                            converted[name] = convert_source(chosen, work.path / name, own, self.notify, like=like)
+                            converted[name] = converting(chosen, work.path / name, own)
                         except SourceError as error:
                             if error.advice != NOTHING_LEFT:
                                 raise
                             self._unreadable += error.problems  # all of these are bad, and are to be left out
-                    summary = self._change(opened, converted, listed, known, one_line(listed.source.path.name))
+                    summary = self._change(opened, converted, listed, known, called)
                     try:
                         work.remove()
                     except OSError as error:
@@ -218,7 +224,7 @@ class _Growing:
         """Compare samples that were converted just now with those of a store, and change that."""
         others = {name: open_store(each.path) for name, each in converted.items()}
         unused = {} if self.adds else _unused_classes(store, others.values())
-        joined = _joined([store, *others.values()], source, unused)
+        joined = joined_stores([store, *others.values()], [store.name, *[source] * len(others)], unused)
         numbers = dict(zip(others, joined.numbers[1:], strict=True))
         sources = {name: (others[name], numbers[name]) for name in others}
         found = _found((store, joined.numbers[0]), sources, known)
@@ -466,25 +472,19 @@ def _unused_classes(store: Store, others: Iterable[Store]) -> dict[str, str]:
     return dict.fromkeys(unused - used, "")
 
 
-def _joined(stores: Sequence[Store], source: str, class_map: Mapping[str, str]) -> JoinedFields:
-    store = stores[0]
-    try:
-        return joined_stores(stores, [store.name, *[source] * (len(stores) - 1)], class_map)
-    except OptionError as error:
-        one, *others = (each.manifest.fields["image"] for each in stores)
-        other = next((each for each in others if each != one), one)
-        if (
-            not isinstance(one, RawImageField)
-            or not isinstance(other, RawImageField | RaggedImageField)
-            or one == other
-        ):
-            raise
-        height, width, channels = one.spec.shape
-        color = {1: "gray", 3: "rgb", 4: "rgba"}.get(channels)
-        found = other.describe() if isinstance(other, RawImageField) else "images of several sizes"
-        advice = f"Pass `size=({height}, {width})`" + (f' and `color="{color}"`' if color else "")
-        message = f"expected images of {height}x{width} (height x width) as in {store.name}, found {found}."
-        raise OptionError(f"{source}: {message} {advice}.") from error
+def _check_images(store: Store, source: str, found: Field) -> None:
+    """Raise an error where a store has pixels of one size, and a source would give others."""
+    image = store.manifest.fields["image"]
+    if not isinstance(image, RawImageField) or not isinstance(found, RawImageField | RaggedImageField):
+        return
+    if found == image:
+        return
+    height, width, channels = image.spec.shape
+    color = {1: "gray", 3: "rgb", 4: "rgba"}.get(channels)
+    what = found.describe() if isinstance(found, RawImageField) else "images of several sizes"
+    advice = f"Pass `size=({height}, {width})`" + (f' and `color="{color}"`' if color else "")
+    message = f"expected images of {height}x{width} (height x width) as in {store.name}, found {what}."
+    raise OptionError(f"{source}: {message} {advice}.")
 
 
 def _check_order(path: Path, source: Path) -> None:
