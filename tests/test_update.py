@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -268,6 +269,29 @@ def test_a_moved_file_and_another_source_are_named(tmp_path: Path) -> None:
     assert "The store has none of the keys of SRC" in told and "moved or renamed" not in told
     converted(root, tmp_path / "again.tsds", size=(16, 16))  # as advised
     assert len(tsds.open(tmp_path / "again.tsds")["train"]) == len(tsds.open(path)["train"])
+
+
+def test_files_in_another_class_folder_are_named(tmp_path: Path) -> None:
+    root = tmp_path / "photos"
+    for name in ("cat", "dog"):
+        (root / name).mkdir(parents=True)
+    images(root / "cat", "one.png", "two's.png", "gone.png", "more.png", seed=1)
+    images(root / "dog", "one.png", "other.png", seed=2)
+    path = converted(root, tmp_path / "s.tsds")
+    (root / "cat" / "two's.png").rename(root / "dog" / "two's.png")
+    (root / "cat" / "gone.png").unlink()
+    images(root / "dog", "gone.png", seed=3)  # has its name, and is another image
+    done = command("update", path, root, "--workers", 0).output
+    assert "note: new files of the source that are called as a sample of the store whose file it lacks: " in done
+    assert "dog/gone.png (cat/gone.png), dog/two's.png (cat/two's.png). If they were moved, convert" in done
+    done = command("append", path, root, "--workers", 0).output
+    assert "and have its image: dog/two's.png (cat/two's.png). Both are kept." in done
+    where = shlex.split(done.split("tsds filter STORE NEW ")[1].splitlines()[0])[1].removesuffix(".")
+    tsds.filter_store(path, tmp_path / "new.tsds", where)  # as advised
+    split = tsds.open(tmp_path / "new.tsds")["train"]
+    assert [split.key(row) for row in range(len(split))].count("dog/two's.png") == 1
+    assert len(split) == 7 and "cat/two's.png" not in {split.key(row) for row in range(7)}
+    assert "moved" not in command("append", path, root, "--workers", 0).stderr
 
 
 def test_arguments_in_the_other_order(tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
+from itertools import chain
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
@@ -232,6 +234,9 @@ class _Growing:
             raise _taken(source, found)
         for each in [note for summary in converted.values() for note in summary.notes]:
             found.notes[each] = None
+        for note in _note_of_moved(listed, known, found, sources.get("new"), (store, joined.numbers[0])):
+            self._note(note)
+            found.notes[note] = None
         own = store.manifest.fields
         reshapes = any(name not in own or own[name].arrays != each.arrays for name, each in joined.fields.items())
         if found.changes.is_empty and not (self.updates and reshapes):
@@ -342,6 +347,10 @@ class _Known:
             raise OptionError(f"{store.path}: expected samples with keys, found none. Convert the source anew.")
         self._rows = {split: {store[split].key(i): i for i in range(len(store[split]))} for split in store}
 
+    def keys(self) -> Iterator[str]:
+        """Of all samples."""
+        return chain.from_iterable(self._rows.values())
+
     def place(self, split: str, key: str) -> Place | None:
         """Where a sample is: in this split, or in another one."""
         for name in (split, *self._rows):
@@ -366,6 +375,15 @@ class _Listed:
             for i, each in enumerate(listed):
                 is_known = known.place(name, source.key(name, each)) is not None
                 (self.known if is_known else self.new).append((name, i))
+        self._known = known
+
+    def moved(self) -> dict[str, str]:
+        """Keys that are new, and for each the one key of the store that the source lacks and that has its file name."""
+        gone: dict[str, list[str]] = {}
+        for key in {*self._known.keys()} - {*self.keys(self.known)}:
+            gone.setdefault(PurePosixPath(key).name, []).append(key)
+        candidates = {key: gone.get(PurePosixPath(key).name, []) for key in self.keys(self.new)}
+        return {key: old[0] for key, old in candidates.items() if len(old) == 1}
 
     def keys(self, places: Sequence[Place]) -> Iterator[str]:
         """Of some samples."""
@@ -439,6 +457,31 @@ def _found(own: tuple[Store, Numbers], sources: Mapping[str, tuple[Store, Number
         for each in differing:
             found.changes.replaced.setdefault(place[0], {}).setdefault(each, {})[place[1]] = (name, row)
     return found
+
+
+def _note_of_moved(
+    listed: _Listed, known: _Known, found: _Found, new: tuple[Store, Numbers] | None, own: tuple[Store, Numbers]
+) -> list[str]:
+    """What the user should know where a file seems to have been moved, such as to the folder of another class."""
+    moved = listed.moved() if listed.known or new else {}
+    if new is not None:  # by their images; `update` does not convert what it does not add
+        rows, (store, numbers) = {key: (name, row) for name, key, row in _rows(new[0])}, own
+        pairs, moved = {key: old for key, old in moved.items() if key in rows}, {}
+        for key, old in pairs.items():
+            place = known.place("", old)
+            if place and "image" not in differing_fields((store, *place, numbers), (new[0], *rows[key], new[1])):
+                moved[key] = old
+    if not moved:
+        return []
+    named = ", ".join(f"{key} ({old})" for key, old in list(moved.items())[:NAMED])
+    named += f" and {len(moved) - NAMED:,} more" if len(moved) > NAMED else ""
+    what = "new files of the source that are called as a sample of the store whose file it lacks"
+    if new is None:
+        return [f"{what}: {named}. If they were moved, convert the source again: `update` keeps the old samples."]
+    leave = f"tsds filter STORE NEW --where {shlex.quote(f'key not in {list(moved.values())[:NAMED]}')}"
+    return [
+        f"{what}, and have its image: {named}. Both are kept. If files were moved, leave out the old ones: {leave}."
+    ]
 
 
 def _rows(store: Store) -> Iterator[tuple[str, str, int]]:
