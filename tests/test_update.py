@@ -229,8 +229,12 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
     assert (found["updated"], found["updated_fields"]) == (["JPEGImages/a.png"], {"objects": 1})
     shown = command("update", path, root, "--dry-run", "--workers", 0).output
     assert "updated: 1 sample: JPEGImages/a.png (objects of 1)" in shown and "nothing was changed" in shown
+    words = [str(path), str(root), "--workers", "0"]
+    last = shlex.split(shown.splitlines()[-1])
+    assert last[:1] == ["next:"] and last[2:] == ["update", *words], "the command without --dry-run"
     assert sorted((str(file), file.read_bytes()) for file in path.rglob("*") if file.is_file()) == state
     assert sorted(os.listdir(tmp_path)) == ["s.tsds", "voc"]
+    assert command(*last[2:]).exit_code == 0 and f" info {path}" in command("update", *words).output
 
 
 def test_a_key_that_is_taken_is_an_error_unless_decided(tmp_path: Path) -> None:
@@ -286,7 +290,7 @@ def test_files_in_another_class_folder_are_named(tmp_path: Path) -> None:
     assert "dog/gone.png (cat/gone.png), dog/two's.png (cat/two's.png). If they were moved, convert" in done
     done = command("append", path, root, "--workers", 0).output
     assert "and have its image: dog/two's.png (cat/two's.png). Both are kept." in done
-    where = shlex.split(done.split("tsds filter STORE NEW ")[1].splitlines()[0])[1].removesuffix(".")
+    where = done.split("tsds filter, ")[1].splitlines()[0].removesuffix(".")
     tsds.filter_store(path, tmp_path / "new.tsds", where)  # as advised
     split = tsds.open(tmp_path / "new.tsds")["train"]
     assert [split.key(row) for row in range(len(split))].count("dog/two's.png") == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -478,10 +477,10 @@ def _note_of_moved(
     what = "new files of the source that are called as a sample of the store whose file it lacks"
     if new is None:
         return [f"{what}: {named}. If they were moved, convert the source again: `update` keeps the old samples."]
-    leave = f"tsds filter STORE NEW --where {shlex.quote(f'key not in {list(moved.values())[:NAMED]}')}"
-    return [
-        f"{what}, and have its image: {named}. Both are kept. If files were moved, leave out the old ones: {leave}."
-    ]
+    advice = (
+        f"If files were moved, make a store without the old ones: tsds filter, key not in {[*moved.values()][:NAMED]}"
+    )
+    return [f"{what}, and have its image: {named}. Both are kept. {advice}."]
 
 
 def _rows(store: Store) -> Iterator[tuple[str, str, int]]:
