@@ -68,6 +68,28 @@ def test_a_store_that_may_not_be_read(place: Path, command: str, closed: str) ->
     assert not (place / "o.tsds").exists()
 
 
+@pytest.mark.parametrize("command", ["check", "export", "compare", "filter", "repack"])
+def test_a_file_that_may_not_be_read_is_not_called_damaged(place: Path, command: str) -> None:
+    store = shutil.copytree(VALID / "classification.tsds", place / "s.tsds")
+    out, other = place / "out", VALID / "classification.tsds"
+    others: dict[str, list[object]] = {
+        "check": [],
+        "export": ["--to", "npy", out],
+        "compare": [other],
+        "filter": [out, "--where", "label != 'x'"],
+        "repack": [out, "--layout", "zarr"],
+    }
+    words = (command, store, *others[command])
+    tsds(*words)
+    shutil.rmtree(place / "out", ignore_errors=True)
+    for closed, advice in (("c/0/0/0/0", "Check who may read it."), ("c/0/0", "Check who may read its folder.")):
+        path = store / "train/00000/image" / closed
+        mode = path.stat().st_mode
+        path.chmod(0)
+        assert refused(*words).endswith(advice)
+        path.chmod(mode)
+
+
 @pytest.mark.parametrize("command", ["annotate", "filter", "pack", "copy", "check"])
 def test_a_folder_that_may_not_be_written(place: Path, command: str) -> None:
     store = shutil.copytree(VALID / "classification.tsds", place / "s.tsds")

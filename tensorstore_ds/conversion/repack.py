@@ -24,12 +24,13 @@ from tensorstore_ds.conversion.stored_samples import copy_arrays
 from tensorstore_ds.conversion.workers import end_if_inheriting
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.durable import sync
-from tensorstore_ds.errors import FormatError, OptionError, one_line
+from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.options import of_class, with_changes
 from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.reading.store_files import damage
 from tensorstore_ds.reading.verification import verify
 from tensorstore_ds.regular_files import tidied
 
@@ -85,7 +86,7 @@ def repack(
     Workspace(target).check_free()
     problems = verify(store.path, progress=lambda done, total: notify(Progress("checksum", done, total)))
     if problems:
-        raise FormatError(problems, "Copy the store again; a damaged one is not repacked.")
+        raise damage(problems, "Copy the store again; a damaged one is not repacked.")
     with one_line_for_failures(target):
         if is_encoded:
             return Reencoding(store, target, options, notify, skipped_in(store)).run()

@@ -28,7 +28,7 @@ from tensorstore_ds.reading.checks import check_group, check_root_files, check_r
 from tensorstore_ds.reading.columns import Column, RaggedColumn, array_columns
 from tensorstore_ds.reading.packed_files import find_files
 from tensorstore_ds.reading.store import Split, Store, open as open_store
-from tensorstore_ds.reading.store_files import StoreFiles, size_of
+from tensorstore_ds.reading.store_files import StoreFiles, damage, size_of
 from tensorstore_ds.reading.zarr_part import ZarrPart, read_index
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.remote.location import is_url
@@ -106,10 +106,10 @@ def require_whole(store: Store, advice: str, progress: Callable[[int, int], None
     """Raise `FormatError` for what `find_damage` finds; chunks of a store by URL are checked when they are fetched.
 
     Args:
-        advice: for damage. A file that is not listed says itself what to do.
+        advice: for damage, as of `damage`.
     """
     if not store.is_remote and (problems := find_damage(store.path, progress)):
-        raise FormatError(problems, "" if problems[0].reason == "unlisted-file" else advice)
+        raise damage(problems, advice)
 
 
 def listed_files(files: StoreFiles) -> tuple[dict[str, File], list[Problem]]:
