@@ -66,7 +66,7 @@ def open(
         FormatError: with every problem found, in the manifest or among the files; or it is another store.
         RemoteError: the server cannot be reached, and the store is not known here; or it refuses.
         OptionError: the URL cannot be used, or needs a package that is not installed.
-        OutputError: `cache_dir` cannot be written.
+        OutputError: `cache_dir` cannot be read or written.
     """
     if is_url(path):
         url = os.fspath(path)
