@@ -223,6 +223,7 @@ def _unused(image: ImageOptions) -> Iterator[tuple[str, str]]:
         (("quality", "subsampling"), image.encoding in ("jpeg", "smart"), "images are not encoded as JPEG"),
         (("check",), image.encoding in ("auto", "source"), "images are decoded anyway"),
         (("fit",), image.size is not None, "images keep their sizes"),
+        (("min_visibility",), image.size is not None and image.fit == "crop", 'only `fit="crop"` cuts objects'),
     ):
         yield from ((name, why) for name in names if not is_used and getattr(image, name) != getattr(usual, name))
 
