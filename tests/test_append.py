@@ -413,3 +413,90 @@ def test_new_samples_that_are_all_bad_are_listed_and_nothing_is_new(tmp_path: Pa
     assert [problem.where for problem in summary.left_out] == ["cat/bad.png"]
     assert tsds.open(store.path).sha256 == store.sha256
     assert not (tmp_path / "s.tsds.append").exists()
+
+
+def listed(store: Path) -> list[tuple[str, str]]:
+    """Sample and reason of each line of ``skipped.jsonl``."""
+    lines = [json.loads(line) for line in (store / "skipped.jsonl").read_text().splitlines()]
+    return [(line["where"], line["reason"]) for line in lines]
+
+
+def card_of(store: Path, out: Path) -> str:
+    tsds.card(store, out)
+    return (out / "README.md").read_text()
+
+
+def test_what_is_skipped_is_listed_in_the_store(tmp_path: Path) -> None:
+    source, path = photos(tmp_path / "src", 2), tmp_path / "s.tsds"
+    bad, worse = source / "cat" / "bad.png", source / "dog" / "worse.png"
+    convert(source, path)
+    bad.write_bytes(b"none")
+    photos(source, 1, start=5)
+    before = tsds.open(path)
+    tsds.append(path, source, workers=0, on_error="skip")
+    assert listed(path) == [("cat/bad.png", "not-an-image")]
+    assert "skipped.jsonl" not in before.manifest.files and before["train"].key(3) == "dog/001.png"  # reads on
+    assert tsds.open(path).manifest.provenance["skipped"] == {"not-an-image": 1}
+    assert tsds.verify(path) == []
+    assert "cat/bad.png: expected an image file" in card_of(path, tmp_path / "one")
+
+    between = tsds.open(path)
+    shutil.copy(source / "cat" / "000.png", bad)  # mended
+    worse.write_bytes((source / "dog" / "000.png").read_bytes()[:60])
+    tsds.append(path, source, workers=0, on_error="skip")
+    expected = [("cat/bad.png", "not-an-image"), ("cat/bad.png", "mended"), ("dog/worse.png", "truncated-image")]
+    assert listed(path) == expected
+    assert tsds.open(path).manifest.provenance["skipped"] == {"truncated-image": 1}
+    with between.open_file("skipped.jsonl") as file:  # a reader sees the list of the store that it has opened
+        assert [json.loads(line)["where"] for line in file.read().splitlines()] == ["cat/bad.png"]
+    assert "cat/bad.png" not in card_of(path, tmp_path / "two")
+
+    photos(source, 1, start=7)
+    tsds.append(path, source, workers=0, on_error="skip")
+    assert listed(path) == expected  # each once
+    tsds.repack(path, tmp_path / "r.tsds", layout="zarr")
+    assert listed(tmp_path / "r.tsds") == [("dog/worse.png", "truncated-image")]
+
+
+@pytest.mark.parametrize("had_some", [False, True])
+def test_lines_of_an_append_that_was_killed_do_not_count(tmp_path: Path, had_some: bool) -> None:
+    """It was killed when ``skipped.jsonl`` had its lines, and the manifest did not list them yet."""
+    source, path = photos(tmp_path / "src", 2), tmp_path / "s.tsds"
+    (source / "cat" / "zero.png").write_bytes(b"none" if had_some else (source / "cat" / "000.png").read_bytes())
+    convert(source, path, on_error="skip")
+    before, root = snapshot(path), (path / "zarr.json").read_bytes()
+    (source / "cat" / "bad.png").write_bytes(b"none")
+    photos(source, 1, start=5)
+    tsds.append(path, source, workers=0, on_error="skip")
+    whole = snapshot(path)
+    (path / "zarr.json").write_bytes(root)
+    shutil.rmtree(path / "train" / "00001")
+    assert {problem.reason for problem in tsds.verify(path)} == (set() if had_some else {"unlisted-file"})
+    if had_some:
+        tsds.pack(path, tmp_path / "s.tsds.zip")
+        assert tsds.verify(tmp_path / "s.tsds.zip") == []
+    in_place.remove_leftovers(path, tsds.open(path).manifest)
+    assert snapshot(path) == before
+    tsds.append(path, source, workers=0, on_error="skip")
+    assert {name: data for name, data in snapshot(path).items() if name != "zarr.json"} == {
+        name: data for name, data in whole.items() if name != "zarr.json"
+    }
+
+
+def test_a_manifest_that_cannot_be_written_leaves_the_list_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, path = photos(tmp_path / "src", 2), tmp_path / "s.tsds"
+    (source / "cat" / "zero.png").write_bytes(b"none")
+    convert(source, path, on_error="skip")
+    before = snapshot(path)
+    (source / "cat" / "bad.png").write_bytes(b"none")
+    photos(source, 1, start=5)
+    monkeypatch.setattr(in_place, "change_root", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+    with pytest.raises(ConversionError, match="the disk is full"):
+        tsds.append(path, source, workers=0, on_error="skip")
+    assert snapshot(path) == before
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

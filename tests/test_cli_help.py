@@ -221,6 +221,13 @@ def test_help_imports_nothing_heavy() -> None:
         assert not loaded(*arguments) & {"PIL", "zarr", "rich", "torch"}
 
 
+@pytest.mark.parametrize("module", ["tsds_cli", "tsds_cli.main", "tsds_cli.program"])
+def test_each_module_that_has_a_main_is_the_program(module: str) -> None:
+    command = [sys.executable, "-m", module, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT / "cli")
+    assert done.stdout.startswith("tsds ") and not done.stderr
+
+
 def test_info_imports_neither_pillow_nor_zarr() -> None:
     modules = loaded("info", str(VALID / "detection.tsds"))
     assert "numpy" in modules  # or else the check below would check nothing

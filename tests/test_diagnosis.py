@@ -323,6 +323,25 @@ def test_the_code_decodes_as_it_was_measured(tmp_path, model):
     assert "decode" not in found_in(dataset, model=model, batch_size=4, image_size=(32, 24))[0].code
 
 
+@pytest.mark.parametrize("encoding", ["jpeg", "raw"])
+def test_the_model_takes_what_the_plan_of_a_data_set_makes(tmp_path, encoding):
+    samples = noise(16, (40, 50, 3))
+    path = store_of(tmp_path / "s.tsds", samples, ["a", "b"], encoding=encoding).path
+    dataset = StoreDataset(path, decode=tsds.RandomResizedCrop((24, 32)))
+    found, _ = found_in(dataset, model="seed", batch_size=4)
+    assert found.measured.model is not None and not any("no model learns" in note for note in found.not_measured)
+
+
+def test_no_model_learns_from_a_plan_that_makes_several_sizes(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (8, 48, 64, 3), np.uint8)
+    samples = [{"image": image[: 24 + i], "label": i % 2} for i, image in enumerate(images)]
+    path = store_of(tmp_path / "s.tsds", samples, ["a", "b"], encoding="jpeg").path
+    dataset = StoreDataset(path, decode=tsds.Resize(16))
+    found, _ = found_in(dataset, model="seed", batch_size=4)
+    assert found.measured.model is None
+    assert any("expected a plan that makes images of one size" in note for note in found.not_measured)
+
+
 def test_what_is_measured_is_told_and_no_longer_than_asked(digits):
     told = []
     began = time.monotonic()

@@ -49,6 +49,16 @@ def test_so_is_the_figure_of_the_first_page() -> None:
     assert f"**tensorstore-ds** | **{rate}** |" in README.read_text()
 
 
+def test_the_factors_of_photographs_are_those_of_their_rates() -> None:
+    figures = RESULTS["photographs"]["figures"]
+    for figure in figures:
+        ours, theirs = (float(each.replace(",", "")) for each in re.findall(r"[\d,]*\d", figure["note"])[:2])
+        assert figure["value"] == pytest.approx(ours / theirs, rel=0.005), figure["what"]
+    shown = [f"{figure['value']:.1f}x" for figure in figures if "training crops, encoding `jpeg`" in figure["what"]]
+    (sentence,) = re.findall(r"training crops of photographs come [^.]*\.[^.]*\.[^.]*\.", README.read_text())
+    assert re.findall(r"[\d.]+x", sentence) == shown
+
+
 def test_every_result_is_of_a_measurement_and_says_its_machine_and_date() -> None:
     assert set(RESULTS) <= set(MEASUREMENTS)
     assert all(

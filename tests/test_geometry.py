@@ -6,6 +6,7 @@ from hypothesis import given, strategies as st
 from PIL import Image
 
 from tensorstore_ds.conversion.encode import place_objects
+from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.imaging.placement import FITS, box_faults, place
 from tensorstore_ds.imaging.resizing import resize
 
@@ -87,6 +88,21 @@ def test_a_box_that_the_crop_cuts_off_is_dropped_and_a_landmark_keeps_its_place(
     assert kept["boxes"].tolist() == [[2, 1, 10, 9]]
     assert kept["keypoints"].tolist() == [[[15, 5]]]
     assert [p.reason for p in problems] == ["box-cropped"]
+
+
+def test_a_box_of_which_the_crop_leaves_too_little_is_dropped_if_that_is_wanted():
+    placement = ConvertOptions(size=(10, 10), fit="crop", min_visibility=0.5).placement((10, 30))  # columns 10 to 20
+    boxes = np.array([[5.0, 0, 15, 9], [4, 0, 15, 9], [12, 1, 14, 9], [19, 1, 90, 9], [np.nan, 0, 1, 1]])
+    kept, problems = place_objects("k", {"boxes": boxes}, (10, 30), placement)
+    assert kept["boxes"].tolist() == [[0, 0, 5, 9], [2, 1, 4, 9]]  # half of a box is enough
+    assert [p.reason for p in problems] == ["box-cropped", "box-cropped", "box-nan"]
+    clipped, _ = place_objects(
+        "k", {"boxes": np.array([[18.0, 0, 90, 5]])}, (10, 20), place((10, 20), (10, 20), "crop")
+    )
+    assert clipped["boxes"].tolist() == [[18, 0, 20, 5]]
+    whole = ConvertOptions(size=(10, 20), fit="crop", min_visibility=1).placement((10, 20))
+    clipped, problems = place_objects("k", {"boxes": np.array([[18.0, 0, 90, 5]])}, (10, 20), whole)
+    assert clipped["boxes"].tolist() == [[18, 0, 20, 5]] and not problems  # the rest was never in the image
 
 
 def test_absent_landmarks_stay_absent():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import tensorstore_ds
 from small_stores import VALID, tsds
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a folder is closed by its mode")
@@ -68,6 +70,28 @@ def test_a_store_that_may_not_be_read(place: Path, command: str, closed: str) ->
     assert not (place / "o.tsds").exists()
 
 
+@pytest.mark.parametrize("command", ["check", "export", "compare", "filter", "repack"])
+def test_a_file_that_may_not_be_read_is_not_called_damaged(place: Path, command: str) -> None:
+    store = shutil.copytree(VALID / "classification.tsds", place / "s.tsds")
+    out, other = place / "out", VALID / "classification.tsds"
+    others: dict[str, list[object]] = {
+        "check": [],
+        "export": ["--to", "npy", out],
+        "compare": [other],
+        "filter": [out, "--where", "label != 'x'"],
+        "repack": [out, "--layout", "zarr"],
+    }
+    words = (command, store, *others[command])
+    tsds(*words)
+    shutil.rmtree(place / "out", ignore_errors=True)
+    for closed, advice in (("c/0/0/0/0", "Check who may read it."), ("c/0/0", "Check who may read its folder.")):
+        path = store / "train/00000/image" / closed
+        mode = path.stat().st_mode
+        path.chmod(0)
+        assert refused(*words).endswith(advice)
+        path.chmod(mode)
+
+
 @pytest.mark.parametrize("command", ["annotate", "filter", "pack", "copy", "check"])
 def test_a_folder_that_may_not_be_written(place: Path, command: str) -> None:
     store = shutil.copytree(VALID / "classification.tsds", place / "s.tsds")
@@ -92,3 +116,40 @@ def test_a_folder_that_may_not_be_written(place: Path, command: str) -> None:
     assert str(place / "closed") in refused(*closed)
     assert sorted((place / "closed").rglob("*")) == there
     assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+@pytest.mark.parametrize("is_filled", [False, True])
+def test_the_cache_of_another_user(place: Path, mode: int, is_filled: bool) -> None:
+    """One typed error that says what to do, and works with a folder of one's own."""
+    cache, own = place / "cache", place / "own"
+    store = shutil.copytree(VALID / "classification.tsds", place / "s.tsds")
+    with tensorstore_ds.serve(store) as url:
+        if is_filled:
+            tensorstore_ds.open(url, cache_dir=cache).fetch()
+        cache.mkdir(exist_ok=True)
+        cache.chmod(mode)
+        program = f"""
+import os, sys
+import tensorstore_ds as tsds, tensorstore_ds.reading.store
+for limit in (None, 1):
+    try:
+        tsds.open({url!r}, cache_dir={str(cache)!r}, cache_limit=limit)
+    except tsds.TsdsError:  # all that may be imported is, before the user changes
+        pass
+os.setgid({NOBODY}); os.setuid({NOBODY})
+for limit in (None, 1):
+    try:
+        tsds.open({url!r}, cache_dir={str(cache)!r}, cache_limit=limit)
+    except tsds.TsdsError as error:
+        print(type(error).__name__, error)
+print(len(tsds.open({url!r}, cache_dir={str(own)!r})["train"]))
+"""
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    *refusals, rows = done.stdout.splitlines()
+    assert rows == str(len(tensorstore_ds.open(store)["train"])) and len(refusals) == 2
+    for line in refusals:
+        assert line.startswith(f"OutputError {cache}") and "Permission denied" in line
+        assert "another folder: `cache_dir`, or TSDS_CACHE_DIR." in line

@@ -91,7 +91,7 @@ def test_what_is_refused(folder, tmp_path):
 
 def test_without_a_budget_the_store_fits_into_memory(folder, tmp_path):
     summary = tsds.convert(folder, tmp_path / "s.tsds", ConvertOptions(encoding="smart", workers=0))
-    assert any("that it may take" in note for note in summary.notes)
+    assert any("that they may take" in note for note in summary.notes)
     assert summary.nbytes < tsds.memory_limits()["machine"]
 
 

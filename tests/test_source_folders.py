@@ -286,6 +286,18 @@ def test_images_without_labels_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_classes_beside_annotations_are_told(tmp_path: Path) -> None:
+    """Such as the folder of images of a VOC data set, which is no class."""
+    _, contents = scan(make(tmp_path / "voc", "JPEGImages/1.jpg", "Annotations/1.xml"))
+    assert classes(contents) == ("JPEGImages",)
+    assert contents.notes == (
+        "the classes are the names of folders: JPEGImages. Annotations beside them may have annotations, which are not "
+        "read. Name their `format` to read them.",
+    )
+    assert scan(make(tmp_path / "photos", "cat/1.jpg", "labels/2.jpg", "notes/1.txt"))[1].notes == ()
+    assert scan(make(tmp_path / "split", "train/cat/1.jpg", "test/cat/1.jpg"))[1].notes == ()
+
+
 def test_a_pipe_is_said_to_be_none(tmp_path: Path) -> None:
     make(tmp_path, "cat/a.png", "cat/note.xyz")
     os.mkfifo(tmp_path / "cat" / "pipe.jpg")

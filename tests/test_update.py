@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,8 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from small_stores import class_folders, tsds as command, voc
+from tensorstore_ds.conversion.work_folder import WorkFolder
+from tensorstore_ds.editing import append as append_module
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError
 from tensorstore_ds.format.manifest import shard_path
 
@@ -226,8 +229,12 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
     assert (found["updated"], found["updated_fields"]) == (["JPEGImages/a.png"], {"objects": 1})
     shown = command("update", path, root, "--dry-run", "--workers", 0).output
     assert "updated: 1 sample: JPEGImages/a.png (objects of 1)" in shown and "nothing was changed" in shown
+    words = [str(path), str(root), "--workers", "0"]
+    last = shlex.split(shown.splitlines()[-1])
+    assert last[:1] == ["next:"] and last[2:] == ["update", *words], "the command without --dry-run"
     assert sorted((str(file), file.read_bytes()) for file in path.rglob("*") if file.is_file()) == state
     assert sorted(os.listdir(tmp_path)) == ["s.tsds", "voc"]
+    assert command(*last[2:]).exit_code == 0 and f" info {path}" in command("update", *words).output
 
 
 def test_a_key_that_is_taken_is_an_error_unless_decided(tmp_path: Path) -> None:
@@ -268,6 +275,29 @@ def test_a_moved_file_and_another_source_are_named(tmp_path: Path) -> None:
     assert len(tsds.open(tmp_path / "again.tsds")["train"]) == len(tsds.open(path)["train"])
 
 
+def test_files_in_another_class_folder_are_named(tmp_path: Path) -> None:
+    root = tmp_path / "photos"
+    for name in ("cat", "dog"):
+        (root / name).mkdir(parents=True)
+    images(root / "cat", "one.png", "two's.png", "gone.png", "more.png", seed=1)
+    images(root / "dog", "one.png", "other.png", seed=2)
+    path = converted(root, tmp_path / "s.tsds")
+    (root / "cat" / "two's.png").rename(root / "dog" / "two's.png")
+    (root / "cat" / "gone.png").unlink()
+    images(root / "dog", "gone.png", seed=3)  # has its name, and is another image
+    done = command("update", path, root, "--workers", 0).output
+    assert "note: new files of the source that are called as a sample of the store whose file it lacks: " in done
+    assert "dog/gone.png (cat/gone.png), dog/two's.png (cat/two's.png). If they were moved, convert" in done
+    done = command("append", path, root, "--workers", 0).output
+    assert "and have its image: dog/two's.png (cat/two's.png). Both are kept." in done
+    where = done.split("tsds filter, ")[1].splitlines()[0].removesuffix(".")
+    tsds.filter_store(path, tmp_path / "new.tsds", where)  # as advised
+    split = tsds.open(tmp_path / "new.tsds")["train"]
+    assert [split.key(row) for row in range(len(split))].count("dog/two's.png") == 1
+    assert len(split) == 7 and "cat/two's.png" not in {split.key(row) for row in range(7)}
+    assert "moved" not in command("append", path, root, "--workers", 0).stderr
+
+
 def test_arguments_in_the_other_order(tmp_path: Path) -> None:
     root = class_folders(tmp_path / "photos", "cat")
     path = converted(root, tmp_path / "s.tsds")
@@ -291,6 +321,31 @@ def test_images_of_another_size_are_advised_about(tmp_path: Path) -> None:
     done = command("append", path, tmp_path / "more", "--size", f"{height}x{width}", "--color", "rgb", "--workers", 0)
     assert done.exit_code == 0, done.output
     assert tsds.verify(path) == []
+
+
+def test_images_of_several_sizes_are_refused_before_they_are_converted(tmp_path: Path) -> None:
+    path = converted(class_folders(tmp_path / "photos", "cat"), tmp_path / "s.tsds", encoding="raw")
+    (tmp_path / "more/cat").mkdir(parents=True)
+    for i in range(3):
+        Image.new("RGB", (10 + i, 12)).save(tmp_path / "more/cat" / f"new{i}.png")
+    stages: list[tsds.Progress] = []
+    with pytest.raises(OptionError, match="found images of several sizes"):
+        tsds.append(path, tmp_path / "more", workers=0, progress=stages.append)
+    assert not any(stage.note or stage.stage == "copy" or stage.done > 1 for stage in stages)
+    assert not (tmp_path / "s.tsds.append").exists()
+
+
+def test_nothing_new_leaves_nothing_of_an_interrupted_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = boxes_of(tmp_path / "src", *"abcd")
+    path = converted(source, tmp_path / "s.tsds")
+    with monkeypatch.context() as patch:
+        patch.setattr(append_module, "_found", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(WorkFolder, "remove", lambda _: None)  # as if the process had been killed
+        with pytest.raises(KeyboardInterrupt):
+            tsds.append(path, source, workers=0)
+    assert (tmp_path / "s.tsds.append").exists()
+    summary = tsds.append(path, source, compare=False, workers=0)
+    assert len(summary.not_compared) == 4 and not (tmp_path / "s.tsds.append").exists()
 
 
 def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,3 +421,24 @@ def test_classes_of_samples_that_are_not_added(tmp_path: Path) -> None:
     assert tsds.verify(store) == []
     tsds.append(store, table, images=root, workers=0)
     assert tsds.open(store)["train"].fields["label"].classes == ("cat", "dog", "elk", "fox")
+
+
+def test_a_box_that_is_dropped_later_is_listed_and_a_sample_that_is_kept_is_not(tmp_path: Path) -> None:
+    source, path = boxes_of(tmp_path / "src", "a", "b", "c"), tmp_path / "s.tsds"
+    converted(source, path)
+    edit(source, "a", "<xmin>1</xmin>", "<xmin>9</xmin>")
+    (source / "JPEGImages" / "b.png").write_bytes(b"none")
+    summary = tsds.update(path, source, workers=0, on_error="skip")
+    assert len(summary.updated) == 1 and sum(summary.skipped.values()) == 2
+
+    def listed() -> list[tuple[str, str]]:
+        lines = [json.loads(line) for line in (path / "skipped.jsonl").read_text().splitlines()]
+        return [(line["where"], line["reason"]) for line in lines]
+
+    reversed_box = (summary.updated[0], "box-reversed")
+    assert listed() == [reversed_box]
+    assert tsds.open(path).manifest.provenance["skipped"] == {"box-reversed": 1}
+    edit(source, "a", "<xmin>9</xmin>", "<xmin>2</xmin>")
+    tsds.update(path, source, workers=0, on_error="skip")
+    assert listed() == [reversed_box, (summary.updated[0], "mended")]
+    assert tsds.open(path).manifest.provenance["skipped"] == {}

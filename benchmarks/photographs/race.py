@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import ROOT, Figure, Settings, as_result, median_ratio, say
+from benchmarks.measure import ROOT, Figure, Settings, as_result, say
 from benchmarks.peers import OURS, WORKERS
 from benchmarks.photographs import BATCH, FFCV_JPEG, OBJECTS_BATCH, STORES, TORCHVISION, Way
 from benchmarks.photographs.drawing import write_class_folders, write_voc
@@ -167,7 +167,7 @@ _NAMES = {"train": "training crops", "validate": "validation crops", "detect": "
 
 
 def figures_of_races(races: Sequence[dict[str, Any]]) -> list[Figure]:
-    """The targets; each ratio is the median of the ratios of the rounds."""
+    """The targets; each ratio is the quotient of the two rates in the table."""
     ways = {(one["task"], way["title"], way["mode"]): way for one in races for way in one["ways"]}
     figures = []
     for task, encoding, other, limit in TARGETS:
@@ -175,7 +175,7 @@ def figures_of_races(races: Sequence[dict[str, Any]]) -> list[Figure]:
         if ours is None or theirs is None:
             continue
         missing = ours["reason"] or theirs["reason"]
-        value = None if missing else median_ratio(theirs["seconds"], ours["seconds"])
+        value = None if missing else ours["rate"] / theirs["rate"]
         note = missing or f"{ours['rate']:,.0f} against {theirs['rate']:,.0f} images/s, {WORKERS} threads or workers"
         what = f"speed, photographs, {_NAMES[task]}, encoding `{encoding}`, relative to {other.title}"
         figures.append(Figure(what, value, limit, "x", decimals=1, at_least=True, note=note))

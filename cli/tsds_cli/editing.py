@@ -14,13 +14,20 @@ from tsds_cli.progress import ProgressBar
 
 
 def made(
-    out: Path, as_json: bool, run: Callable[..., Any], *, again: str = "", told: Callable[[], None] = lambda: None
+    out: Path,
+    as_json: bool,
+    run: Callable[..., Any],
+    *,
+    again: str = "",
+    told: Callable[[], None] = lambda: None,
+    following: str = "",
 ) -> None:
     """Run a function of the library with a progress bar, and say what it has made.
 
     Args:
         again: what to say when it was interrupted, if not that `out` was not made.
         told: prints more of what was done.
+        following: the command to run next, if not `tsds info`.
     """
     try:
         with ProgressBar() as bar:
@@ -37,4 +44,4 @@ def made(
     for name, rows in summary.rows.items():
         text.echo(f"  {name:<{width}}  {rows:,}")
     told()
-    text.echo(f"next: {text.program()} info {shlex.quote(str(out))}")
+    text.echo(f"next: {text.program()} {following or f'info {shlex.quote(str(out))}'}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,8 @@ def grown(
         if given["dry_run"]:
             text.echo("dry run: nothing was changed")
 
-    made(store, as_json, run, again="the same command goes on, unless all was done", told=told)
+    whole = shlex.join(each for each in ctx.meta[text.ARGUMENTS] if each != "--dry-run") if given["dry_run"] else ""
+    made(store, as_json, run, again="the same command goes on, unless all was done", told=told, following=whole)
 
 
 def _tell(summary: GrowthSummary, *, is_update: bool) -> None:

@@ -86,7 +86,7 @@ class Commands(click.Group):
         given = tuple(args)
         try:
             ctx = super().make_context(info_name, args, *others, **extra)
-            ctx.meta[text.WANTS_JSON] = "--json" in given
+            ctx.meta.update({text.WANTS_JSON: "--json" in given, text.ARGUMENTS: given})
             return ctx
         except click.ClickException as error:
             if given:  # without anything, the message is the help
@@ -180,3 +180,7 @@ def main() -> None:
         failure = interrupted()
         failure.show()
         sys.exit(failure.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -19,3 +19,7 @@ def main() -> None:
     finally:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python, as it ends, would print a traceback
+
+
+if __name__ == "__main__":
+    main()

@@ -21,6 +21,8 @@ import click
 
 #: In the `meta` of a click context: whether JSON is wanted and was not printed yet.
 WANTS_JSON = "tsds_cli.wants_json"
+#: There, too: the words of the command line behind ``tsds``.
+ARGUMENTS = "tsds_cli.arguments"
 
 
 def count(n: int, noun: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -33,6 +33,7 @@ from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.conversion.writer import Writer
 from tensorstore_ds.errors import OptionError, SourceError, one_line
 from tensorstore_ds.format.kinds import RaggedImageField
+from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.options import of_class
 from tensorstore_ds.regular_files import tidied
@@ -95,14 +96,22 @@ def convert(
 
 
 def convert_source(
-    source: Source, out: Path, options: ConvertOptions, notify: OnProgress, *, like: RaggedImageField | None = None
+    source: Source,
+    out: Path,
+    options: ConvertOptions,
+    notify: OnProgress,
+    *,
+    like: RaggedImageField | None = None,
+    check: Callable[[Field], None] | None = None,
 ) -> Summary:
     """Convert a source that was opened, as `convert` does.
 
     Args:
         like: keep images as pixels of differing sizes, as this field does, also where all have one size.
+        check: called with the field of the images before they are converted. Whoever passes it knows how they are kept,
+            and gets no note of that.
     """
-    return _Conversion(source, out, options, notify, like).run()
+    return _Conversion(source, out, options, notify, like, check).run()
 
 
 def _streams(source: object) -> dict[str, Iterable[Any]]:
@@ -157,10 +166,16 @@ class _Conversion:
     """Shards of a source, converted or taken over from an earlier run, and committed."""
 
     def __init__(
-        self, source: Source, out: Path, options: ConvertOptions, notify: OnProgress, like: RaggedImageField | None
+        self,
+        source: Source,
+        out: Path,
+        options: ConvertOptions,
+        notify: OnProgress,
+        like: RaggedImageField | None,
+        check: Callable[[Field], None] | None,
     ) -> None:
         self._source = source
-        self._like = like
+        self._like, self._check = like, check
         self._options = options
         self._notify = notify
         self._total = self._samples = self._row_nbytes = self._resumed = 0
@@ -209,11 +224,14 @@ class _Conversion:
         if surveyed.differing is not None:
             raise SourceError(surveyed.differing)
         for note in surveyed.notes:
-            self._workspace.note(note)
+            if self._check is None or note != surveyed.kept:
+                self._workspace.note(note)
         return prepared.as_surveyed(surveyed) if surveyed.notes else None
 
     def _shards(self, prepared: Prepared) -> dict[str, list[FinishedShard]]:
         options, workspace = self._options, self._workspace
+        if self._check is not None:
+            self._check(prepared.format.fields["image"])
         self._total, self._samples, self._row_nbytes = prepared.samples, 0, prepared.row_nbytes
         workspace.begin(
             {

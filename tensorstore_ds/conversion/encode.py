@@ -42,6 +42,8 @@ from tensorstore_ds.sources.base import Objects, Sample
 
 #: Reasons that are the resizing's doing, not a fault of the source.
 BOX_CROPPED = "box-cropped"
+#: By which a share of an area may be less than it should be.
+_ROUNDING = 1e-9
 #: An image is decoded at least so many times as large as it is to become.
 _RESERVE = 2
 #: Characters of a path in an error.
@@ -310,7 +312,8 @@ def place_objects(
     """Check boxes against their image, move boxes and keypoints with it, and clip boxes to what is stored.
 
     A box that is not finite, is reversed, has no area or lies outside of its image is dropped with its object and
-    named; so is one that the crop leaves without area (reason `box-cropped`). Keypoints are moved, never clipped: one
+    named; so is one that the crop leaves without area, or with less of it than the placement's `min_visibility` (reason
+    `box-cropped`). Keypoints are moved, never clipped: one
     that lies outside of the stored image keeps its coordinates there.
 
     Args:
@@ -330,9 +333,13 @@ def place_objects(
     with np.errstate(invalid="ignore"):  # infinite or NaN boxes are faults already
         clipped = clip(boxes, source)
         if placement is not None:
-            clipped = clip(placement.move(clipped.reshape(-1, 2, 2)).reshape(-1, 4), (height, width))
+            whole = placement.move(clipped.reshape(-1, 2, 2)).reshape(-1, 4)
+            clipped = clip(whole, (height, width))
         stored = clipped.astype(np.float32)
         lost = ~((stored[:, 0] < stored[:, 2]) & (stored[:, 1] < stored[:, 3]))
+        if placement is not None and placement.min_visibility:
+            seen, area = ((box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1]) for box in (clipped, whole))
+            lost |= seen < (placement.min_visibility - _ROUNDING) * area
     problems = []
     for i in np.flatnonzero(lost | (faults != "")):
         reason = str(faults[i]) or (BOX_CROPPED if placement is not None else "box-empty")

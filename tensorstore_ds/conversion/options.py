@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 from tensorstore_ds.conversion.licenses import license_expression
@@ -67,6 +67,13 @@ class ImageOptions:
         "changes the aspect ratio.",
         default="pad",
     )
+    min_visibility: float = option(
+        'The smallest share of a box\'s area that `fit="crop"` must leave in the image. Objects with less are left out '
+        "and listed. 0 leaves out only boxes of which nothing is left.",
+        default=0.0,
+        at_least=0,
+        at_most=1,
+    )
     max_side: int | None = option(
         "Make images whose longer side has more pixels smaller, to so many, together with their boxes, keypoints and "
         "masks. The aspect ratio stays.",
@@ -109,7 +116,9 @@ class ImageOptions:
         """Where an image of (height, width) comes to lie; None: it is stored in its own size."""
         if self.max_side is not None:
             return shrink(size, self.max_side)
-        return None if self.size is None else place(size, self.size, self.fit)
+        if self.size is None:
+            return None
+        return replace(place(size, self.size, self.fit), min_visibility=self.min_visibility)
 
 
 @declared
@@ -246,6 +255,7 @@ class RepackOptions:
     subsampling: Subsampling = changed(_CONVERT["subsampling"], default="4:2:0")
     size: tuple[int, int] | None = changed(_CONVERT["size"], default=None)
     fit: Fit = changed(_CONVERT["fit"], default="pad")
+    min_visibility: float = changed(_CONVERT["min_visibility"], default=0.0)
     max_side: int | None = changed(_CONVERT["max_side"], default=None)
     color: Color = changed(_CONVERT["color"], default="auto")
     workers: int | None = changed(
@@ -262,6 +272,6 @@ class RepackOptions:
 
     def image(self, max_pixels: int) -> ImageOptions:
         """The options of images, of at most so many pixels."""
-        names = ("encoding", "budget", "quality", "subsampling", "size", "fit", "max_side", "color")
+        names = ("encoding", "budget", "quality", "subsampling", "size", "fit", "min_visibility", "max_side", "color")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return ImageOptions(**given, max_pixels=max_pixels)

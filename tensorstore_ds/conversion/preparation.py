@@ -199,7 +199,7 @@ def learn(
         files = map(jpeg_size, _encoded(source, contents, every, image, "skip", []))
         worth, total = least_worth(list(files), samples, budget)
         row_nbytes = total // samples
-        notes.append(f"the store will have about {words.size(total)}, of the {words.size(budget)} that it may take.")
+        notes.append(f"these images take about {words.size(total)}, of the {words.size(budget)} that they may take.")
     if image.encoding in ("jpeg", "smart") and _is_encoded_again(source, splits, first):
         notes.append(ENCODED_AGAIN)
     notes += [f"`{name}` changes nothing here: {why}." for name, why in _unused(image)]
@@ -223,6 +223,7 @@ def _unused(image: ImageOptions) -> Iterator[tuple[str, str]]:
         (("quality", "subsampling"), image.encoding in ("jpeg", "smart"), "images are not encoded as JPEG"),
         (("check",), image.encoding in ("auto", "source"), "images are decoded anyway"),
         (("fit",), image.size is not None, "images keep their sizes"),
+        (("min_visibility",), image.size is not None and image.fit == "crop", 'only `fit="crop"` cuts objects'),
     ):
         yield from ((name, why) for name in names if not is_used and getattr(image, name) != getattr(usual, name))
 
@@ -321,6 +322,7 @@ class Survey:
     differing: Problem | None = None  #: what keeps the images from being stored, with the way out of it all
     image: ImageOptions = field(default_factory=ImageOptions)  #: how they are stored
     is_ragged: bool = False  #: whether they are stored as pixels of differing sizes
+    kept: str = ""  #: the note on how images of several sizes are kept, which is one of `notes`
     notes: tuple[str, ...] = ()  #: what the user is told of what follows from how they differ; if there is anything
 
     @property
@@ -404,7 +406,8 @@ def decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> 
         kept: Encoding = "source" if options.max_side is None else "jpeg"
         surveyed.image = replace(options, encoding=kept if options.encoding == "auto" and are_files else "raw")
         surveyed.is_ragged = surveyed.image.encoding == "raw"
-        notes.append(_NOTES[surveyed.image.encoding].format(f"{len(surveyed.sizes):,}"))
+        surveyed.kept = _NOTES[surveyed.image.encoding].format(f"{len(surveyed.sizes):,}")
+        notes.append(surveyed.kept)
     if surveyed.odd:
         first = next(iter(surveyed.odd.values())).where
         many = "image has pixels" if len(surveyed.odd) == 1 else "images have pixels"

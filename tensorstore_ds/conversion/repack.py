@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -20,16 +19,18 @@ from tensorstore_ds.conversion.result import (
     summarize,
 )
 from tensorstore_ds.conversion.shard_writer import complete_shard
+from tensorstore_ds.conversion.skipped import skipped_in
 from tensorstore_ds.conversion.stored_samples import copy_arrays
 from tensorstore_ds.conversion.workers import end_if_inheriting
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.durable import sync
-from tensorstore_ds.errors import FormatError, OptionError, Problem, one_line
+from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.options import of_class, with_changes
 from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.reading.store_files import damage
 from tensorstore_ds.reading.verification import verify
 from tensorstore_ds.regular_files import tidied
 
@@ -85,7 +86,7 @@ def repack(
     Workspace(target).check_free()
     problems = verify(store.path, progress=lambda done, total: notify(Progress("checksum", done, total)))
     if problems:
-        raise FormatError(problems, "Copy the store again; a damaged one is not repacked.")
+        raise damage(problems, "Copy the store again; a damaged one is not repacked.")
     with one_line_for_failures(target):
         if is_encoded:
             return Reencoding(store, target, options, notify, skipped_in(store)).run()
@@ -129,21 +130,3 @@ def _repack_shard(store: Store, name: str, index: int, root: Path, layout: Layou
     whole = complete_shard(directory, fields, shard.rows, shard.lengths, layout, store.manifest.chunk_size)
     sync(directory.parent)
     return whole
-
-
-def skipped_in(store: Store) -> list[Problem]:
-    """What ``skipped.jsonl`` of a store lists: skipped samples and boxes, and what was left out.
-
-    Raises:
-        FormatError: the file is damaged.
-    """
-    if "skipped.jsonl" not in store.manifest.files:
-        return []
-    with store.open_file("skipped.jsonl") as file:
-        text = file.read()
-    try:
-        lines = [json.loads(line) for line in text.decode().split("\n") if line]
-        return [Problem(line["where"], line["reason"], line["message"]) for line in lines]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        problem = Problem("skipped.jsonl", "manifest", f"expected a JSON object a line ({error}).")
-        raise FormatError(problem) from error

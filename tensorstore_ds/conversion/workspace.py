@@ -30,6 +30,7 @@ import PIL
 
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard, check_in_file
+from tensorstore_ds.conversion.skipped import skipped_lines
 from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem, SourceError, StoreExistsError
@@ -41,7 +42,7 @@ from tensorstore_ds.format.root import dump_root
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Store, open as open_store
-from tensorstore_ds.reading.store_files import check_outside_stores
+from tensorstore_ds.reading.store_files import SKIPPED, check_outside_stores
 from tensorstore_ds.version import __version__
 
 #: The folder of a plan for several processes.
@@ -308,8 +309,7 @@ class Workspace:
             files[f"{name}/zarr.json"] = self._add(f"{name}/zarr.json", dump_json(GROUP))
             sync(self.store / name)
         if skipped:
-            lines = [json.dumps(asdict(problem), ensure_ascii=False) + "\n" for problem in skipped]
-            files["skipped.jsonl"] = self._add("skipped.jsonl", "".join(lines).encode("utf-8", "backslashreplace"))
+            files[SKIPPED] = self._add(SKIPPED, skipped_lines(skipped))
         manifest = replace(manifest, files=files)
         self._add("zarr.json", dump_root(manifest))
         sync(self.store)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from tensorstore_ds.diagnosis import measure_loading as loading, measure_training as training
@@ -19,9 +20,9 @@ from tensorstore_ds.diagnosis.measure_machine import (
 )
 from tensorstore_ds.diagnosis.options import DiagnoseOptions
 from tensorstore_ds.diagnosis.results import Measured, ModelRun, Run, Settings
-from tensorstore_ds.errors import TsdsError
+from tensorstore_ds.errors import OptionError, TsdsError
 from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.loading.decoding import Plan
+from tensorstore_ds.loading.decoding import Plan, place
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.machine import usable_cores
@@ -37,6 +38,8 @@ BATCH = 0.02
 ROUNDS = 3
 #: A batch so many times as large is tried, too.
 LARGER_TIMES = 4
+#: Images that are placed to learn what size a plan makes of them, at most.
+PLACED = 256
 #: Bytes that are copied to the device to try it from there, at most.
 DEVICE_NBYTES = 4 * 1024**3
 
@@ -87,9 +90,8 @@ class Examination:
             self._note("training", "the model none was chosen, loading alone was examined")
             return None
         try:
-            options = TrainOptions(
-                model=model, batch_size=self._options.batch_size, image_size=self._options.image_size
-            )
+            size = self._options.image_size if dataset.decode is None else _decoded_size(dataset, dataset.decode)
+            options = TrainOptions(model=model, batch_size=self._options.batch_size, image_size=size)
             return training.student_of(dataset.split, options, self._device)
         except TsdsError as error:
             self._note("training", f"no model learns from this store, loading alone was examined ({error})")
@@ -247,3 +249,13 @@ class Examination:
     def _alone(self, student: training.Student, batch_size: int, share: float) -> ModelRun:
         seconds = share * self._options.seconds
         return training.model_alone(student, self._rows, batch_size, self._device, seconds=seconds)
+
+
+def _decoded_size(dataset: StoreDataset, plan: Plan) -> tuple[int, int]:
+    """(height, width) of images that a data set's own plan has placed; an `OptionError` where they have several."""
+    rows = dataset.store_rows(np.arange(min(PLACED, len(dataset))))
+    sizes = np.unique(place(plan, dataset.split.image_shapes[rows], rows, 0).size, axis=0).tolist()
+    if len(sizes) > 1:
+        raise OptionError("`decode`: expected a plan that makes images of one size, found several. Add a Resize.")
+    height, width = sizes[0]
+    return height, width

@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial
+from itertools import chain
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
@@ -18,8 +20,8 @@ from tensorstore_ds.conversion.blocks import NOTHING_LEFT
 from tensorstore_ds.conversion.convert import check_apart, convert_source
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import open_any
-from tensorstore_ds.conversion.repack import skipped_in
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook, one_line_for_failures
+from tensorstore_ds.conversion.skipped import MoreSkipped, more_skipped, skipped_in
 from tensorstore_ds.conversion.smart import usual_budget
 from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.durable import lock
@@ -28,9 +30,9 @@ from tensorstore_ds.editing.edit import joined_stores
 from tensorstore_ds.editing.in_place import Changes, InPlace, Place, remove_leftovers
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE
-from tensorstore_ds.format.joining import JoinedFields, Numbers
+from tensorstore_ds.format.joining import Numbers
 from tensorstore_ds.format.kinds import ImageField, KeyField, RaggedImageField, RawImageField
-from tensorstore_ds.format.kinds.base import first_of_kind
+from tensorstore_ds.format.kinds.base import Field, first_of_kind
 from tensorstore_ds.format.statistics import class_counts
 from tensorstore_ds.options import declarations, with_changes
 from tensorstore_ds.reading.store import Store, open as open_store
@@ -175,9 +177,14 @@ class _Growing:
             listed = _Listed(open_any(source, options), known)
             image = opened.manifest.fields["image"]
             like = image if isinstance(image, RaggedImageField) else None
+            called = one_line(listed.source.path.name)
+            converting = partial(
+                convert_source, notify=self.notify, like=like, check=partial(_check_images, opened, called)
+            )
             work = WorkFolder(path.with_name(f"{path.name}.append"))
             wanted = {"known": listed.known if self.compares else [], "new": listed.new if self.adds else []}
             if not any(wanted.values()):
+                work.remove_leftover(os.urandom(8).hex())  # of a call that compared, and was interrupted
                 return self._summary(opened, listed, _Found())
             for name in ("class_map", "split"):
                 if opened.manifest.conversion_options.get(name) and not getattr(options, name):
@@ -191,12 +198,12 @@ class _Growing:
                         own = options if name == "new" else _of_known(options, opened)
                         chosen = listed.chosen(wanted[name])
                         try:
-                            converted[name] = convert_source(chosen, work.path / name, own, self.notify, like=like)
+                            converted[name] = converting(chosen, work.path / name, own)
                         except SourceError as error:
                             if error.advice != NOTHING_LEFT:
                                 raise
                             self._unreadable += error.problems  # all of these are bad, and are to be left out
-                    summary = self._change(opened, converted, listed, known, one_line(listed.source.path.name))
+                    summary = self._change(opened, converted, listed, known, called)
                     try:
                         work.remove()
                     except OSError as error:
@@ -218,7 +225,7 @@ class _Growing:
         """Compare samples that were converted just now with those of a store, and change that."""
         others = {name: open_store(each.path) for name, each in converted.items()}
         unused = {} if self.adds else _unused_classes(store, others.values())
-        joined = _joined([store, *others.values()], source, unused)
+        joined = joined_stores([store, *others.values()], [store.name, *[source] * len(others)], unused)
         numbers = dict(zip(others, joined.numbers[1:], strict=True))
         sources = {name: (others[name], numbers[name]) for name in others}
         found = _found((store, joined.numbers[0]), sources, known)
@@ -226,6 +233,9 @@ class _Growing:
             raise _taken(source, found)
         for each in [note for summary in converted.values() for note in summary.notes]:
             found.notes[each] = None
+        for note in _note_of_moved(listed, known, found, sources.get("new"), (store, joined.numbers[0])):
+            self._note(note)
+            found.notes[note] = None
         own = store.manifest.fields
         reshapes = any(name not in own or own[name].arrays != each.arrays for name, each in joined.fields.items())
         if found.changes.is_empty and not (self.updates and reshapes):
@@ -241,7 +251,9 @@ class _Growing:
             "rows": {name: len(rows) for name, rows in found.changes.added.items()},
             **({"updated": found.counts()} if self.updates else {}),
         }
-        manifest = InPlace((store, joined.numbers[0]), sources, joined.fields, found.changes, self.notify).run(step)
+        skipped = self._skipped(store, others.values(), found, known)
+        changed = InPlace((store, joined.numbers[0]), sources, joined.fields, found.changes, self.notify, skipped)
+        manifest = changed.run(step)
         replaced = sum(
             shard.nbytes
             for name, split in store.manifest.splits.items()
@@ -255,6 +267,22 @@ class _Growing:
             found.notes[note] = None
         rows = {name: entry.rows for name, entry in manifest.splits.items()}
         return replace(self._summary(store, listed, found, converted), rows=rows, nbytes=manifest.nbytes)
+
+    def _skipped(self, store: Store, others: Iterable[Store], found: _Found, known: _Known) -> MoreSkipped:
+        """What is listed from now on of samples that were skipped. A sample that the store keeps is not one of them."""
+
+        def is_of_step(problem: Problem) -> bool:
+            if known.place("", problem.where) is None:
+                return self.adds
+            return problem.where in found.differing
+
+        skipped, left_out = list(self._unreadable), list[Problem]()
+        for other in others:
+            reasons = other.manifest.provenance["skipped"]
+            for problem in skipped_in(other):
+                (skipped if problem.reason in reasons else left_out).append(problem)
+        listed = filter(is_of_step, skipped), filter(is_of_step, left_out)
+        return more_skipped(store, *listed, {*found.added, *found.differing})
 
     def _summary(
         self, store: Store, listed: _Listed, found: _Found, converted: Mapping[str, Summary] = MappingProxyType({})
@@ -318,6 +346,10 @@ class _Known:
             raise OptionError(f"{store.path}: expected samples with keys, found none. Convert the source anew.")
         self._rows = {split: {store[split].key(i): i for i in range(len(store[split]))} for split in store}
 
+    def keys(self) -> Iterator[str]:
+        """Of all samples."""
+        return chain.from_iterable(self._rows.values())
+
     def place(self, split: str, key: str) -> Place | None:
         """Where a sample is: in this split, or in another one."""
         for name in (split, *self._rows):
@@ -342,6 +374,15 @@ class _Listed:
             for i, each in enumerate(listed):
                 is_known = known.place(name, source.key(name, each)) is not None
                 (self.known if is_known else self.new).append((name, i))
+        self._known = known
+
+    def moved(self) -> dict[str, str]:
+        """Keys that are new, and for each the one key of the store that the source lacks and that has its file name."""
+        gone: dict[str, list[str]] = {}
+        for key in {*self._known.keys()} - {*self.keys(self.known)}:
+            gone.setdefault(PurePosixPath(key).name, []).append(key)
+        candidates = {key: gone.get(PurePosixPath(key).name, []) for key in self.keys(self.new)}
+        return {key: old[0] for key, old in candidates.items() if len(old) == 1}
 
     def keys(self, places: Sequence[Place]) -> Iterator[str]:
         """Of some samples."""
@@ -417,6 +458,31 @@ def _found(own: tuple[Store, Numbers], sources: Mapping[str, tuple[Store, Number
     return found
 
 
+def _note_of_moved(
+    listed: _Listed, known: _Known, found: _Found, new: tuple[Store, Numbers] | None, own: tuple[Store, Numbers]
+) -> list[str]:
+    """What the user should know where a file seems to have been moved, such as to the folder of another class."""
+    moved = listed.moved() if listed.known or new else {}
+    if new is not None:  # by their images; `update` does not convert what it does not add
+        rows, (store, numbers) = {key: (name, row) for name, key, row in _rows(new[0])}, own
+        pairs, moved = {key: old for key, old in moved.items() if key in rows}, {}
+        for key, old in pairs.items():
+            place = known.place("", old)
+            if place and "image" not in differing_fields((store, *place, numbers), (new[0], *rows[key], new[1])):
+                moved[key] = old
+    if not moved:
+        return []
+    named = ", ".join(f"{key} ({old})" for key, old in list(moved.items())[:NAMED])
+    named += f" and {len(moved) - NAMED:,} more" if len(moved) > NAMED else ""
+    what = "new files of the source that are called as a sample of the store whose file it lacks"
+    if new is None:
+        return [f"{what}: {named}. If they were moved, convert the source again: `update` keeps the old samples."]
+    advice = (
+        f"If files were moved, make a store without the old ones: tsds filter, key not in {[*moved.values()][:NAMED]}"
+    )
+    return [f"{what}, and have its image: {named}. Both are kept. {advice}."]
+
+
 def _rows(store: Store) -> Iterator[tuple[str, str, int]]:
     """Split, key and row of each sample."""
     return ((name, store[name].key(row), row) for name in store for row in range(len(store[name])))
@@ -448,25 +514,19 @@ def _unused_classes(store: Store, others: Iterable[Store]) -> dict[str, str]:
     return dict.fromkeys(unused - used, "")
 
 
-def _joined(stores: Sequence[Store], source: str, class_map: Mapping[str, str]) -> JoinedFields:
-    store = stores[0]
-    try:
-        return joined_stores(stores, [store.name, *[source] * (len(stores) - 1)], class_map)
-    except OptionError as error:
-        one, *others = (each.manifest.fields["image"] for each in stores)
-        other = next((each for each in others if each != one), one)
-        if (
-            not isinstance(one, RawImageField)
-            or not isinstance(other, RawImageField | RaggedImageField)
-            or one == other
-        ):
-            raise
-        height, width, channels = one.spec.shape
-        color = {1: "gray", 3: "rgb", 4: "rgba"}.get(channels)
-        found = other.describe() if isinstance(other, RawImageField) else "images of several sizes"
-        advice = f"Pass `size=({height}, {width})`" + (f' and `color="{color}"`' if color else "")
-        message = f"expected images of {height}x{width} (height x width) as in {store.name}, found {found}."
-        raise OptionError(f"{source}: {message} {advice}.") from error
+def _check_images(store: Store, source: str, found: Field) -> None:
+    """Raise an error where a store has pixels of one size, and a source would give others."""
+    image = store.manifest.fields["image"]
+    if not isinstance(image, RawImageField) or not isinstance(found, RawImageField | RaggedImageField):
+        return
+    if found == image:
+        return
+    height, width, channels = image.spec.shape
+    color = {1: "gray", 3: "rgb", 4: "rgba"}.get(channels)
+    what = found.describe() if isinstance(found, RawImageField) else "images of several sizes"
+    advice = f"Pass `size=({height}, {width})`" + (f' and `color="{color}"`' if color else "")
+    message = f"expected images of {height}x{width} (height x width) as in {store.name}, found {what}."
+    raise OptionError(f"{source}: {message} {advice}.")
 
 
 def _check_order(path: Path, source: Path) -> None:

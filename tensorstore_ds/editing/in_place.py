@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.conversion.history import with_step
 from tensorstore_ds.conversion.result import OnProgress, Progress
+from tensorstore_ds.conversion.skipped import MoreSkipped, skipped_bytes, skipped_lines
 from tensorstore_ds.durable import partial_of, replacing, sync
 from tensorstore_ds.editing.rows import Piece, count_rows, pixels_of, pooled_channels, shards_of, write_shard
 from tensorstore_ds.errors import ConversionError
@@ -32,6 +33,7 @@ from tensorstore_ds.format.manifest import File, Manifest, Shard, SplitEntry, du
 from tensorstore_ds.format.root import change_root
 from tensorstore_ds.format.statistics import Statistics, join_summaries
 from tensorstore_ds.reading.store import Store
+from tensorstore_ds.reading.store_files import SKIPPED
 
 #: A split and a row of it.
 Place = tuple[str, int]
@@ -62,6 +64,7 @@ class InPlace:
         own: the store, which is locked, and the new numbers of its classes.
         sources: the same of the store of ``new`` samples, and of that of ``known`` ones.
         fields: of all of them.
+        skipped: what its ``skipped.jsonl`` gets.
     """
 
     def __init__(
@@ -71,9 +74,10 @@ class InPlace:
         fields: Mapping[str, Field],
         changes: Changes,
         notify: OnProgress,
+        skipped: MoreSkipped,
     ) -> None:
         (self._store, self._numbers), self._sources = own, sources
-        self._fields, self._changes, self._notify = fields, changes, notify
+        self._fields, self._changes, self._notify, self._skipped = fields, changes, notify, skipped
         store, before = self._store, self._store.manifest.fields
         self._reshaped = [n for n, f in fields.items() if n not in before or before[n].arrays != f.arrays]
         self._made: list[Path] = []
@@ -96,8 +100,9 @@ class InPlace:
                 files |= self._split_folder(name)
                 entries[name] = self._split(name)
                 sync(store.path / name)
+            files |= self._skipped_file()
             changed = replace(manifest, fields=self._fields, splits=entries, files=files)
-            data = change_root(before, partial(_change, changed, step))
+            data = change_root(before, partial(_change, changed, step, self._skipped.counts))
             with replacing(root) as file:
                 file.write(data)
         except BaseException:
@@ -105,6 +110,7 @@ class InPlace:
                 if root.read_bytes() == before:  # else what was made belongs to the store
                     for folder in self._made:
                         shutil.rmtree(folder, ignore_errors=True)
+                    _cut_skipped(store.path, manifest)
             raise
         return changed
 
@@ -202,6 +208,15 @@ class InPlace:
         store, numbers = self._sources["new"]
         return Piece(store, name, np.array(rows, np.int64), numbers)
 
+    def _skipped_file(self) -> dict[str, File]:
+        """``skipped.jsonl`` with more lines, behind those that readers of the store as it was go on to see."""
+        if not self._skipped.lines:
+            return {}
+        data = skipped_bytes(self._store) + skipped_lines(self._skipped.lines)
+        with replacing(self._store.path / SKIPPED) as file:
+            file.write(data)
+        return {SKIPPED: File(len(data), hashlib.sha256(data).hexdigest())}
+
     def _advance(self, rows: int) -> None:
         self._done += rows
         self._notify(Progress("copy", self._done, self._total))
@@ -223,17 +238,19 @@ class InPlace:
         return {listed: File(len(data), hashlib.sha256(data).hexdigest())}
 
 
-def _change(changed: Manifest, step: Mapping[str, Any], data: dict[str, Any]) -> None:
+def _change(changed: Manifest, step: Mapping[str, Any], counts: Mapping[str, Any], data: dict[str, Any]) -> None:
     """Change a manifest, as JSON has it; members that this version does not know stay."""
     dumped = dump(changed)
     for name in ("fields", "splits", "files"):
         data[name] = dumped[name]
-    data["provenance"] = with_step(data.get("provenance", {}), **step)
+    data["provenance"] = with_step({**data.get("provenance", {}), **counts}, **step)
 
 
 def remove_leftovers(path: Path, manifest: Manifest) -> None:
     """Remove what no manifest lists: what an interrupted call has left, and shards that were replaced before."""
-    partial_of(path / "zarr.json").unlink(missing_ok=True)
+    for name in ("zarr.json", SKIPPED):
+        partial_of(path / name).unlink(missing_ok=True)
+    _cut_skipped(path, manifest)
     for folder in [path / entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]:
         split = manifest.splits.get(folder.name)
         entries = list(os.scandir(folder))
@@ -252,3 +269,11 @@ def _is_unlisted(entry: os.DirEntry[str], listed: Sequence[int]) -> bool:
     if not entry.is_dir(follow_symlinks=False) or not number.isdecimal() or len(number) < 5:
         return False
     return int(number) not in listed or entry.name != number
+
+
+def _cut_skipped(path: Path, manifest: Manifest) -> None:
+    """Take away the lines of ``skipped.jsonl`` that the manifest does not list."""
+    if SKIPPED not in manifest.files:
+        (path / SKIPPED).unlink(missing_ok=True)
+    elif (path / SKIPPED).is_file() and (path / SKIPPED).stat().st_size > manifest.files[SKIPPED].size:
+        os.truncate(path / SKIPPED, manifest.files[SKIPPED].size)

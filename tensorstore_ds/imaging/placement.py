@@ -21,12 +21,14 @@ class Placement:
         resized: (height, width) that it is resized to.
         size: (height, width) of the stored image.
         offset: (top, left) where it lies in the stored image.
+        min_visibility: the smallest share of a box's area that must be in the stored image; else its object is dropped.
     """
 
     box: tuple[float, float, float, float]
     resized: tuple[int, int]
     size: tuple[int, int]
     offset: tuple[int, int] = (0, 0)
+    min_visibility: float = 0.0
 
     def move(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
         """Points (..., 2) x y of the source, in pixels of the stored image. Pixel edges map to pixel edges."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +14,12 @@ import numpy as np
 
 from tensorstore_ds import words
 from tensorstore_ds.conversion.options import ConvertOptions
-from tensorstore_ds.errors import FormatError, Problem
+from tensorstore_ds.conversion.skipped import skipped_in
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import first_of_kind, of_kind
 from tensorstore_ds.options import declarations
 from tensorstore_ds.papers.answers import Answers
 from tensorstore_ds.reading.store import Store
-from tensorstore_ds.reading.store_files import open_file
 
 #: Stores of more bytes are not read for duplicates.
 _READ_FOR_DUPLICATES = 4 * 1024**3
@@ -197,32 +197,12 @@ def size_of(store: Store, split: str) -> str:
 
 
 def _faults(store: Store) -> tuple[Fault, ...]:
-    listed = store.manifest.files.get("skipped.jsonl")
-    if listed is None:
-        return ()
-    counts: dict[str, int] = {}
     examples: dict[str, str] = {}
-    digest = hashlib.sha256()
-    with open_file(store.path, "skipped.jsonl") as file:
-        while line := file.readline(1024**2):
-            digest.update(line)
-            entry = _line(line)
-            reason = entry.get("reason", "other")
-            counts[reason] = counts.get(reason, 0) + 1
-            examples.setdefault(reason, f"{entry.get('where', '?')}: {entry.get('message', '')}")
-    if digest.hexdigest() != listed.sha256:
-        message = f"expected SHA-256 {listed.sha256[:12]}..., found {digest.hexdigest()[:12]}...."
-        raise FormatError(Problem("skipped.jsonl", "checksum", message), "Copy the store again.")
+    problems = skipped_in(store)
+    for problem in problems:
+        examples.setdefault(problem.reason, f"{problem.where}: {problem.message}")
+    counts = Counter(problem.reason for problem in problems)
     return tuple(Fault(reason, counts[reason], examples[reason]) for reason in sorted(counts))
-
-
-def _line(line: bytes) -> Mapping[str, str]:
-    """A line of `skipped.jsonl`; what is no such line has no members."""
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return {k: v for k, v in entry.items() if isinstance(v, str)} if isinstance(entry, dict) else {}
 
 
 def _duplicates(store: Store) -> Duplicates | None:

@@ -35,6 +35,7 @@ from tensorstore_ds.reading.mirror_file import (
     MirroredFile,
     is_whole,
     keep,
+    kept_in,
     pool,
     was_whole,
     whole_path,
@@ -103,7 +104,7 @@ class Mirror(StoreFiles):
     def listing(self, split: str, index: int) -> dict[str, File]:
         """As of `StoreFiles`; what is listed is compared with the manifest, too."""
         directory = self.manifest.shard_path(split, index)
-        with self._lock_of(directory):
+        with self._lock_of(directory), kept_in(self.folder):
             if directory not in self._listings:
                 self._listings[directory] = self._fetch_listing(split, index)
             return dict(self._listings[directory])
@@ -122,7 +123,7 @@ class Mirror(StoreFiles):
         open_data = functools.partial(open_file, self.folder, name) if mirrored is None else mirrored.open
         if geometry.layout == "zarr":
             return ZarrPart(name, geometry, open_data, mirrored)
-        with open_data() as opened:
+        with kept_in(self.folder), open_data() as opened:
             mapped = map_array(opened, geometry.spec.dtype, geometry.shape)
         return mapped if mirrored is None else MirroredArray(mirrored, mapped)
 
@@ -318,16 +319,22 @@ class _Arrived(StoreFiles):
     """The files of a store by URL that are all here: an ordinary store, of which a cleaner may remove files."""
 
     def __init__(self, mirrored: Mirrored, sha256: str) -> None:
-        super().__init__(mirrored.folder / STORE, sha256)
+        with kept_in(mirrored.folder):
+            super().__init__(mirrored.folder / STORE, sha256)
         self.held = self._mirrored = mirrored
 
     def open(self, name: str) -> IO[bytes]:
         try:
-            return super().open(name)
+            with kept_in(self.path):
+                return super().open(name)
         except FormatError as error:
             raise self._lost(error.problems) from error
 
     def listing(self, split: str, index: int) -> dict[str, File]:
+        with kept_in(self.path):
+            return self._listing(split, index)
+
+    def _listing(self, split: str, index: int) -> dict[str, File]:
         files = super().listing(split, index)
         listed = {f"{self.manifest.shard_path(split, index)}/{path}": file for path, file in files.items()}
         problems = check_sizes(self, {name: file.size for name, file in listed.items()})
@@ -382,10 +389,9 @@ def open_url(url: str, sha256: str | None, cache: Cache) -> StoreFiles:
     if digest not in (None, found):
         message = f"expected the store {sha256}, found the store {found}."
         raise FormatError(Problem("zarr.json", "checksum", message))
-    mirrored = cache.use(found, server.url, root, manifest.nbytes)
-    if not mirrored.is_whole:
-        return Mirror(server, mirrored, root, etag)
-    return _Arrived(mirrored, found)
+    with kept_in(cache.folder):
+        mirrored = cache.use(found, server.url, root, manifest.nbytes)
+        return _Arrived(mirrored, found) if mirrored.is_whole else Mirror(server, mirrored, root, etag)
 
 
 _mirrors: weakref.WeakSet[Mirror] = weakref.WeakSet()

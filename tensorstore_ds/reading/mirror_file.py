@@ -20,7 +20,7 @@ import os
 import struct
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.durable import sync, write_at
-from tensorstore_ds.errors import FormatError, OutputError, Problem
+from tensorstore_ds.errors import FormatError, OutputError, Problem, TsdsError
 from tensorstore_ds.format.arrays import ArrayGeometry
 from tensorstore_ds.format.manifest import File
 from tensorstore_ds.machine import read_system_file
@@ -94,12 +94,13 @@ class MirroredFile:
         self._etag: str | None = None
         self._damage: FormatError | None = None
         self.after_fork()
-        inode = was_whole(home.folder, name, marks, file)
-        self.is_whole = inode is not None
-        if inode is None:
-            self._open()
-        else:
-            self._inode = inode
+        with kept_in(home.folder):
+            inode = was_whole(home.folder, name, marks, file)
+            self.is_whole = inode is not None
+            if inode is None:
+                self._open()
+            else:
+                self._inode = inode
         _files.add(self)
 
     def after_fork(self) -> None:
@@ -160,9 +161,13 @@ class MirroredFile:
             file = open_file(self._home.folder, self._name)
         except FormatError as error:
             raise self._lost() from error
-        if _inode(os.fstat(file.fileno())) != self._inode:
+        try:
+            with kept_in(self._home.folder):
+                if _inode(os.fstat(file.fileno())) != self._inode:
+                    raise self._lost()
+        except BaseException:
             file.close()
-            raise self._lost()
+            raise
         return file
 
     # --- what is there
@@ -347,7 +352,7 @@ class MirroredFile:
 
     def _end(self) -> None:
         """All is there: compare it with what is listed."""
-        with self._ending:
+        with self._ending, kept_in(self._home.folder):
             self._is_ending = False
             if self.is_whole or self._damage is not None or not self._have.all():
                 return
@@ -433,6 +438,21 @@ def unwritable(path: Path, error: OSError) -> OutputError:
     room = "Make room with tsds cache clear, or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Choose"
     advice = f"{room} another folder: `cache_dir`, or TSDS_CACHE_DIR."
     return OutputError(f"{path}: expected to keep what was fetched, found: {reason}. {advice}")
+
+
+@contextlib.contextmanager
+def kept_in(folder: Path) -> Iterator[None]:
+    """What the disk of a mirror refuses becomes an `OutputError`."""
+    try:
+        yield
+    except TsdsError:
+        raise
+    except OSError as error:
+        where, reason = error.filename if isinstance(error.filename, str) else folder, error.strerror or str(error)
+        advice = "Check this disk and who may use it, or choose another folder: `cache_dir`, or TSDS_CACHE_DIR."
+        raise OutputError(
+            f"{where}: expected to use what is kept of a store by URL, found: {reason}. {advice}"
+        ) from error
 
 
 def marks_path(marks: Path, inode: int) -> Path:

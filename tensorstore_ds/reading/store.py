@@ -31,7 +31,7 @@ from tensorstore_ds.reading.mirror import Mirror, open_url
 from tensorstore_ds.reading.mirror_cache import Cache
 from tensorstore_ds.reading.mirror_file import pool
 from tensorstore_ds.reading.packed_files import find_files
-from tensorstore_ds.reading.store_files import Origin, StoreFiles, size_of, start_of
+from tensorstore_ds.reading.store_files import Origin, StoreFiles, damage, size_of, start_of
 from tensorstore_ds.reading.zarr_part import ZarrPart
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.remote.location import is_url
@@ -66,7 +66,7 @@ def open(
         FormatError: with every problem found, in the manifest or among the files; or it is another store.
         RemoteError: the server cannot be reached, and the store is not known here; or it refuses.
         OptionError: the URL cannot be used, or needs a package that is not installed.
-        OutputError: `cache_dir` cannot be written.
+        OutputError: `cache_dir` cannot be read or written.
     """
     if is_url(path):
         url = os.fspath(path)
@@ -84,7 +84,7 @@ def _open_here(path: Path, sha256: str | None, root: bytes = b"") -> Store:
     files = find_files(path, sha256, root)
     problems = check_root_files(files.manifest) or check_data_files(files)
     if problems:
-        raise FormatError(problems, f"Check the copy with: tsds verify {shlex.quote(str(path))}")
+        raise damage(problems, f"Check the copy with: tsds verify {shlex.quote(str(path))}")
     return Store(files)
 
 

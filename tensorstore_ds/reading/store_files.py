@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -17,6 +18,10 @@ from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import File, Manifest
 from tensorstore_ds.format.root import is_root, parse_listing, parse_root
 
+#: What a conversion skipped. `append` adds lines at the end, before it replaces the manifest: those do not count yet.
+SKIPPED = "skipped.jsonl"
+#: What to do where the system permits something to others alone.
+_MAY_READ = "Check who may read"
 #: Refuse a root ``zarr.json`` larger than this before reading it.
 MANIFEST_MAX_NBYTES = 64 * 1024**2
 
@@ -82,10 +87,17 @@ class StoreFiles:
         file = open_file(self.path, name)
         try:
             self._check_identity(name)
+            if name == SKIPPED and os.fstat(file.fileno()).st_size > (most := self._most(name)):
+                with file:
+                    return io.BytesIO(file.read(most))
         except BaseException:
             file.close()
             raise
         return file
+
+    def _most(self, name: str) -> int:
+        """How many bytes of a file above the shards count."""
+        return self.manifest.files[name].size if name in self.manifest.files else 2**63
 
     def size(self, name: str) -> int:
         """Bytes of one of the files, which is not opened.
@@ -96,14 +108,14 @@ class StoreFiles:
         try:
             status = os.lstat(f"{self.path}/{name}")
         except OSError as error:
-            advice = " Check who may read its folder." if isinstance(error, PermissionError) else ""
+            advice = f" {_MAY_READ} its folder." if isinstance(error, PermissionError) else ""
             message = f"this file cannot be found ({error.strerror}).{advice}"
             raise FormatError(Problem(name, "missing-file", message)) from error
         if stat.S_ISLNK(status.st_mode):
             raise FormatError(Problem(name, "symlink", "expected a file, found a symbolic link."))
         if not stat.S_ISREG(status.st_mode):
             raise FormatError(Problem(name, "missing-file", "expected a file, found something else."))
-        return status.st_size
+        return min(status.st_size, self._most(name)) if name == SKIPPED else status.st_size
 
     def is_link(self, directory: str) -> bool:
         """Whether a directory of the store is a symbolic link."""
@@ -181,6 +193,12 @@ def _begins_so(grown: Manifest, manifest: Manifest) -> bool:
     )
 
 
+def damage(problems: Sequence[Problem], advice: str) -> FormatError:
+    """The error for problems that were found, with an advice where the first does not say itself what to do."""
+    is_advised = problems[0].reason == "unlisted-file" or _MAY_READ in problems[0].message
+    return FormatError(problems, "" if is_advised else advice)
+
+
 def start_of(file: IO[bytes]) -> int:
     """Where the bytes of an open file begin in what its descriptor is of: 0, but in a packed store."""
     return int(getattr(getattr(file, "raw", None), "start", 0))
@@ -204,7 +222,7 @@ def open_file(root: Path, name: str) -> IO[bytes]:
         descriptor = os.open(f"{root}/{name}", flags)
     except OSError as error:
         reason = "symlink" if (root / name).is_symlink() else "missing-file"
-        advice = " Check who may read it." if isinstance(error, PermissionError) else ""
+        advice = f" {_MAY_READ} it." if isinstance(error, PermissionError) else ""
         message = f"this file cannot be opened ({error.strerror}).{advice}"
         raise FormatError(Problem(name, reason, message)) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

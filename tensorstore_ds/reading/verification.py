@@ -28,7 +28,7 @@ from tensorstore_ds.reading.checks import check_group, check_root_files, check_r
 from tensorstore_ds.reading.columns import Column, RaggedColumn, array_columns
 from tensorstore_ds.reading.packed_files import find_files
 from tensorstore_ds.reading.store import Split, Store, open as open_store
-from tensorstore_ds.reading.store_files import StoreFiles, size_of
+from tensorstore_ds.reading.store_files import StoreFiles, damage, size_of
 from tensorstore_ds.reading.zarr_part import ZarrPart, read_index
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.remote.location import is_url
@@ -37,8 +37,8 @@ T = TypeVar("T")
 
 #: Bytes looked at together.
 _READ_NBYTES = 8 * 1024**2
-#: A file of a shard, as `append` leaves some that no root lists.
-_SHARD = re.compile(r"[^/]+/[0-9]{5}(\.partial)?/")
+#: A file of a shard or the list of skipped samples, as an interrupted `append` leaves some that no root lists.
+_APPENDED = re.compile(r"[^/]+/[0-9]{5}(\.partial)?/|skipped\.jsonl")
 _NOT_ZERO = "expected the last chunk to be filled up with zeros, found other bytes."
 
 
@@ -106,10 +106,10 @@ def require_whole(store: Store, advice: str, progress: Callable[[int, int], None
     """Raise `FormatError` for what `find_damage` finds; chunks of a store by URL are checked when they are fetched.
 
     Args:
-        advice: for damage. A file that is not listed says itself what to do.
+        advice: for damage, as of `damage`.
     """
     if not store.is_remote and (problems := find_damage(store.path, progress)):
-        raise FormatError(problems, "" if problems[0].reason == "unlisted-file" else advice)
+        raise damage(problems, advice)
 
 
 def listed_files(files: StoreFiles) -> tuple[dict[str, File], list[Problem]]:
@@ -136,7 +136,9 @@ def listed_files(files: StoreFiles) -> tuple[dict[str, File], list[Problem]]:
             continue
         if path not in listed and path != "zarr.json" and not path.startswith(tuple(unknown)):
             advice = (
-                "Run the tsds append again that was interrupted, or remove it." if _SHARD.match(path) else "Remove it."
+                "Run the tsds append again that was interrupted, or remove it."
+                if _APPENDED.match(path)
+                else "Remove it."
             )
             problems.append(Problem(path, "unlisted-file", f"this file is not listed. {advice}"))
     return listed, problems

@@ -28,6 +28,7 @@ _DOCUMENTS = ("readme", "license", "licence", "copying", "citation", "changelog"
 
 #: Folders of these names beside a folder of images are likely to have its annotations.
 _ANNOTATIONS = frozenset({"annotations", "annotation", "labels", "xml", "xmls", "imagesets"})
+_NAMED = 5  # classes in a note
 _LONGEST = 1000  # characters of an expression
 
 _Names = tuple[str, ...]  # of the folders on the way to an image, from the top
@@ -78,7 +79,8 @@ class FolderSource(Source):
             classes = order_classes(names, self.options.classes, str(self.path), self.options.class_map)
             self._labels = {name: i for i, name in enumerate(classes)}
         contents = self._divide(images, folders, split_names(tops) if self._level else {}, self._left_out(others))
-        return contents if labelled else replace(contents, notes=(self._note_of_no_labels(len(images)),))
+        notes = self._note_of_annotations() if labelled else (self._note_of_no_labels(len(images)),)
+        return replace(contents, notes=notes)
 
     def _left_out(self, others: Iterable[str]) -> tuple[Problem, ...]:
         """The files that are no images, but those that nobody would take for data."""
@@ -93,6 +95,18 @@ class FolderSource(Source):
             for other in others
             if other.rpartition("/")[2].lower().split(".")[0] not in _DOCUMENTS
         )
+
+    def _note_of_annotations(self) -> tuple[str, ...]:
+        """What is said of class folders with a folder beside them that is called as annotations are."""
+        with os_errors(str(self.path)):
+            beside = sorted(name for name, is_folder in entries(self.path) if is_folder and name not in self._labels)
+        unread = next((name for name in beside if name.lower() in _ANNOTATIONS), None)
+        if self._level or unread is None:
+            return ()
+        classes = list(self._labels)
+        named = ", ".join(classes[:_NAMED]) + (", ..." if len(classes) > _NAMED else "")
+        what = f"the classes are the names of folders: {named}. {unread} beside them may have annotations"
+        return (f"{what}, which are not read. Name their `format` to read them.",)
 
     def _note_of_no_labels(self, count: int) -> str:
         """What is said of a folder of images and nothing else: such as the one beside its annotations."""

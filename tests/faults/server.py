@@ -92,8 +92,12 @@ def read_by_url(argv: Sequence[str]) -> None:
     url, cache, path = argv
     expected = tsds.open(path)["train"].column("image")[:]
     try:
-        found = tsds.open(url, cache_dir=cache)["train"].column("image")[:]
-    except (TsdsError, OSError) as error:  # a failing disk is the system's error, which the command shows in a line
+        store = tsds.open(url, cache_dir=cache)
+    except TsdsError as error:
+        sys.exit(f"tsds: {error}")
+    try:
+        found = store["train"].column("image")[:]
+    except (TsdsError, OSError) as error:  # as of a store on this disk: the system's error, shown in a line by commands
         sys.exit(f"tsds: {error}")
     if not np.array_equal(found, expected):
         sys.exit("WRONG DATA")

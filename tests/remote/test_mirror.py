@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import pickle
@@ -295,6 +296,32 @@ def test_a_full_disk(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> N
         store["train"]["image"][ROWS - 1]
     monkeypatch.undo()
     store["train"]["image"][ROWS - 1]
+
+
+@pytest.mark.parametrize(
+    "broken", ["mirror_cache._is_whole", "mirror_cache._nbytes_on_disk", "store_files.identity_of"]
+)
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
+def test_a_cache_disk_that_fails_is_one_typed_error(
+    server: FaultyServer, cache: Path, monkeypatch: pytest.MonkeyPatch, broken: str, code: int
+) -> None:
+    """Whatever it is that the system refuses: what is kept is looked at in many places."""
+    url = f"{server.url}/raw.tsds"
+    tsds.open(url).fetch()
+
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code), str(cache / "there"))
+
+    monkeypatch.setattr(f"tensorstore_ds.reading.{broken}", fail)
+    with pytest.raises(
+        tsds.OutputError, match=rf"{cache}/there: .*{os.strerror(code)}\. .*another folder: `cache_dir`"
+    ):
+        tsds.open(url, cache_limit=1)
+    done = command("info", url)
+    assert (done.exit_code, done.stderr.count("\n")) == (0 if "nbytes" in broken else 1, int("nbytes" not in broken))
+    monkeypatch.undo()
+    monkeypatch.setenv("TSDS_CACHE_DIR", str(cache))
+    assert len(tsds.open(url)["train"]) == ROWS
 
 
 def test_marks_of_another_start_of_the_machine_are_not_believed(

@@ -1,0 +1,100 @@
+"""``skipped.jsonl``: the samples, boxes and files that a conversion left out, and what later steps added to it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field
+
+from tensorstore_ds.errors import FormatError, Problem
+from tensorstore_ds.reading.store import Store
+from tensorstore_ds.reading.store_files import SKIPPED
+
+#: The reason of a line that takes back all lines before it with the same ``where``.
+MENDED = "mended"
+
+
+@dataclass(frozen=True, slots=True)
+class MoreSkipped:
+    """What a step adds to the file.
+
+    Attributes:
+        lines: at its end.
+        counts: ``skipped`` and ``left_out`` of the provenance after that.
+    """
+
+    lines: Sequence[Problem] = ()
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+def more_skipped(
+    store: Store, skipped: Iterable[Problem], left_out: Iterable[Problem], stored: Set[str]
+) -> MoreSkipped:
+    """The problems of a step that a store does not list.
+
+    Args:
+        stored: keys of samples that the store has as the step found them: what was listed of them is taken back.
+    """
+    before, now = skipped_in(store), {"skipped": dict.fromkeys(skipped), "left_out": dict.fromkeys(left_out)}
+    known = store.manifest.provenance
+    counts = {name: Counter(each if isinstance(each := known.get(name), Mapping) else {}) for name in now}
+    gone = {p.where for p in before if p.where in stored and p not in now["skipped"]}
+    lines = [Problem(where, MENDED, "the store has this sample now. Lines before this one are void.") for where in gone]
+    lines.sort(key=lambda problem: problem.where)
+    for problem in before:
+        if problem.where in gone:
+            counts["skipped" if counts["skipped"][problem.reason] > 0 else "left_out"][problem.reason] -= 1
+    there = {problem for problem in before if problem.where not in gone}
+    for name, problems in now.items():
+        new = [problem for problem in problems if problem not in there]
+        counts[name].update(problem.reason for problem in new)
+        lines += new
+    return MoreSkipped(lines, {name: dict(+each) for name, each in counts.items()} if lines else {})
+
+
+def skipped_lines(problems: Iterable[Problem]) -> bytes:
+    """Problems as lines of the file."""
+    lines = [json.dumps(asdict(problem), ensure_ascii=False) + "\n" for problem in problems]
+    return "".join(lines).encode("utf-8", "backslashreplace")
+
+
+def skipped_bytes(store: Store) -> bytes:
+    """The file of a store; empty if it has none.
+
+    Raises:
+        FormatError: it is damaged.
+    """
+    listed = store.manifest.files.get(SKIPPED)
+    if listed is None:
+        return b""
+    with store.open_file(SKIPPED) as file:
+        data = file.read()
+    if (found := hashlib.sha256(data).hexdigest()) != listed.sha256:
+        message = f"expected SHA-256 {listed.sha256[:12]}..., found {found[:12]}...."
+        raise FormatError(Problem(SKIPPED, "checksum", message), "Copy the store again.")
+    return data
+
+
+def skipped_in(store: Store) -> list[Problem]:
+    """The skipped samples and boxes of a store and the files that were left out, without those that were mended.
+
+    Raises:
+        FormatError: the file is damaged.
+    """
+    text = skipped_bytes(store)
+    try:
+        lines = [json.loads(line) for line in text.decode().split("\n") if line]
+        problems = [Problem(*(_text(line[name]) for name in ("where", "reason", "message"))) for line in lines]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        problem = Problem(SKIPPED, "manifest", f"expected a JSON object a line ({error}).")
+        raise FormatError(problem) from error
+    mended = {problem.where: i for i, problem in enumerate(problems) if problem.reason == MENDED}
+    return [problem for i, problem in enumerate(problems) if i > mended.get(problem.where, -1)]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a member is no text")
+    return value
