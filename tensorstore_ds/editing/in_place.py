@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.conversion.history import with_step
 from tensorstore_ds.conversion.result import OnProgress, Progress
-from tensorstore_ds.durable import partial_of, replacing, sync
+from tensorstore_ds.durable import partial_of, sync, write_file
 from tensorstore_ds.editing.rows import Piece, count_rows, pixels_of, pooled_channels, shards_of, write_shard
 from tensorstore_ds.errors import ConversionError
 from tensorstore_ds.format.arrays import GROUP, dump_json
@@ -98,8 +98,7 @@ class InPlace:
                 sync(store.path / name)
             changed = replace(manifest, fields=self._fields, splits=entries, files=files)
             data = change_root(before, partial(_change, changed, step))
-            with replacing(root) as file:
-                file.write(data)
+            write_file(root, data)
         except BaseException:
             with suppress(OSError):  # what cannot be removed now is removed by the next call
                 if root.read_bytes() == before:  # else what was made belongs to the store
@@ -218,8 +217,7 @@ class InPlace:
         self._made.append(folder)
         folder.mkdir()
         data = dump_json(GROUP)
-        with replacing(folder / "zarr.json") as file:
-            file.write(data)
+        write_file(folder / "zarr.json", data)
         return {listed: File(len(data), hashlib.sha256(data).hexdigest())}
 
 
