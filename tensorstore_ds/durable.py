@@ -122,6 +122,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise OutputError(unsynced(path, error)) from error
 
 
+def write_file(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write or replace a file with these bytes, as `replacing` does."""
+    with replacing(path) as file:
+        file.write(data)
+
+
 def unsynced(path: Path, error: OSError) -> str:
     """What to say of a file or folder that stands in its place, but not for sure after a power loss."""
     reason = error.strerror or str(error)

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+import tomllib
 from collections.abc import Iterator
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
@@ -234,3 +235,14 @@ def test_links_lead_somewhere(page: str) -> None:
         target = (path.parent / file).resolve() if file else path
         assert target.exists() or (target.parent / f"{target.stem}.rst").exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+def test_design_names_all_dependencies_and_extras() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (ROOT / "DESIGN.md").read_text().partition("## 8. Dependencies")[2]
+    always, _, table = text.partition("| extra |")
+    names = {re.split(r"[>=\[]", each)[0] for each in project["dependencies"]}
+    assert {name for name in names if name not in always} == set()
+    assert set(re.findall(r"`([a-z]+)`", "".join(re.findall(r"^\|([^|]*)\|", table, re.M)))) == {
+        *project["optional-dependencies"]
+    }

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -298,3 +299,27 @@ def test_each_file_is_detected_by_its_own_source_alone(tmp_path: Path, name: str
 def test_nothing_is_detected_where_nothing_is(tmp_path: Path) -> None:
     touch(tmp_path, "a.md", "sub/b.txt")
     assert recognized(tmp_path) == []
+
+
+def test_all_formats_together_list_a_folder_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cats").mkdir()
+    (tmp_path / "cats" / "a.jpg").write_bytes(b"")
+    listed = []
+    entries = files.entries
+
+    def counted(path: str) -> Iterator[tuple[str, bool]]:
+        listed.append(Path(path))
+        return entries(path)
+
+    monkeypatch.setattr(files, "entries", counted)
+    assert recognized(tmp_path) == ["folders"]
+    assert sorted(listed) == [tmp_path, tmp_path / "cats"]
+    (tmp_path / "cats" / "b.jpg").write_bytes(b"")
+    assert sorted(files.glance(tmp_path)) == ["cats/a.jpg", "cats/b.jpg"]  # nothing is kept after that
+
+
+def test_what_a_caller_does_with_a_list_changes_no_other(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"")
+    with files.listed_once():
+        files.glance(tmp_path).clear()
+        assert files.glance(tmp_path) == ["a.jpg"]

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tensorstore_ds.durable import replacing
+from tensorstore_ds.durable import write_file
 from tensorstore_ds.reading.store_files import check_outside_stores
 
 
@@ -142,5 +142,4 @@ class CheckFindings:
             OutputError: it cannot be written.
         """
         check_outside_stores(Path(path))
-        with replacing(path) as file:
-            file.write(json.dumps(self.dump(), indent=2).encode())
+        write_file(path, json.dumps(self.dump(), indent=2).encode())

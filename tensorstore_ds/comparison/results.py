@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tensorstore_ds.comparison.options import GROUPS, Group
-from tensorstore_ds.durable import replacing
+from tensorstore_ds.durable import write_file
 
 Phase = Literal["load", "train"]
 
@@ -155,8 +155,7 @@ class Comparison:
         """Write ``bench.json`` into a folder, which is made if need be; one that is there is replaced in one step."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "bench.json"
-        with replacing(path) as file:
-            file.write(json.dumps(self.as_data(), indent=1).encode() + b"\n")
+        write_file(path, json.dumps(self.as_data(), indent=1).encode() + b"\n")
         return path
 
 

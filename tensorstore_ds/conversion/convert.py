@@ -179,6 +179,7 @@ class _Conversion:
         self._options = options
         self._notify = notify
         self._total = self._samples = self._row_nbytes = self._resumed = 0
+        self._common = b""  # `identities` of the files that all samples share, after the scan
         self._workspace = Workspace(out, on_note=self._tell)
 
     def run(self) -> Summary:

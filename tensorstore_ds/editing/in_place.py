@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.conversion.history import with_step
 from tensorstore_ds.conversion.result import OnProgress, Progress
 from tensorstore_ds.conversion.skipped import MoreSkipped, skipped_bytes, skipped_lines
-from tensorstore_ds.durable import partial_of, replacing, sync
+from tensorstore_ds.durable import partial_of, sync, write_file
 from tensorstore_ds.editing.rows import Piece, count_rows, pixels_of, pooled_channels, shards_of, write_shard
 from tensorstore_ds.errors import ConversionError
 from tensorstore_ds.format.arrays import GROUP, dump_json
@@ -103,8 +103,7 @@ class InPlace:
             files |= self._skipped_file()
             changed = replace(manifest, fields=self._fields, splits=entries, files=files)
             data = change_root(before, partial(_change, changed, step, self._skipped.counts))
-            with replacing(root) as file:
-                file.write(data)
+            write_file(root, data)
         except BaseException:
             with suppress(OSError):  # what cannot be removed now is removed by the next call
                 if root.read_bytes() == before:  # else what was made belongs to the store
@@ -213,8 +212,7 @@ class InPlace:
         if not self._skipped.lines:
             return {}
         data = skipped_bytes(self._store) + skipped_lines(self._skipped.lines)
-        with replacing(self._store.path / SKIPPED) as file:
-            file.write(data)
+        write_file(self._store.path / SKIPPED, data)
         return {SKIPPED: File(len(data), hashlib.sha256(data).hexdigest())}
 
     def _advance(self, rows: int) -> None:
@@ -233,8 +231,7 @@ class InPlace:
         self._made.append(folder)
         folder.mkdir()
         data = dump_json(GROUP)
-        with replacing(folder / "zarr.json") as file:
-            file.write(data)
+        write_file(folder / "zarr.json", data)
         return {listed: File(len(data), hashlib.sha256(data).hexdigest())}
 
 

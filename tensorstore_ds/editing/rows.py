@@ -398,20 +398,42 @@ class _Writer:
         self._fields = fields
         self._files = files
         self._behind = hashing, syncing
-        self._count = count
+        self.count = count
         self.lengths = {group: 0 for name, each in fields.items() for group in each.groups(name)}
         for group in self.lengths:
-            self._write(f"{group}/offsets", bytes(8))
+            self.write(f"{group}/offsets", bytes(8))
 
     def append(self, piece: Piece, names: Iterable[str]) -> None:
         """Some fields of the rows of a piece."""
+        rows = _Rows(self, piece)
+        for name in names:
+            rows.append(name, self._fields[name])
+
+    def offsets(self, name: str, lengths: NDArray[np.int64]) -> None:
+        """Rows of a table that have these numbers of values."""
+        ends = self.lengths[name] + np.cumsum(lengths, dtype=np.int64)
+        self.write(f"{name}/offsets", ends.astype("<i8"))
+        self.lengths[name] += int(lengths.sum())
+
+    def write(self, path: str, values: NDArray[Any] | bytes) -> None:
+        """Values of an array."""
+        flat = np.frombuffer(values, np.uint8) if isinstance(values, bytes) else np.ascontiguousarray(values)
+        data = flat.reshape(-1).view(np.uint8).data
+        if path in self._files:
+            self._files[path].write(data, *self._behind)
+
+
+class _Rows:
+    """The rows of a piece, appended to a shard field by field."""
+
+    def __init__(self, writer: _Writer, piece: Piece) -> None:
         self._piece = piece
         self._split = piece.store[piece.split]
         self._runs = runs_of(piece.rows)
-        for name in names:
-            self._field(name, self._fields[name])
+        self._write, self._offsets, self._count = writer.write, writer.offsets, writer.count
 
-    def _field(self, name: str, each: Field) -> None:
+    def append(self, name: str, each: Field) -> None:
+        """One field of them."""
         if name not in self._split.fields:
             self._unknown(name, each)
             return
@@ -528,17 +550,6 @@ class _Writer:
     def _column(self, path: str, column: Column, runs: Runs) -> None:
         for values in _pieces(column, runs):
             self._write(path, values)
-
-    def _offsets(self, name: str, lengths: NDArray[np.int64]) -> None:
-        ends = self.lengths[name] + np.cumsum(lengths, dtype=np.int64)
-        self._write(f"{name}/offsets", ends.astype("<i8"))
-        self.lengths[name] += int(lengths.sum())
-
-    def _write(self, path: str, values: NDArray[Any] | bytes) -> None:
-        flat = np.frombuffer(values, np.uint8) if isinstance(values, bytes) else np.ascontiguousarray(values)
-        data = flat.reshape(-1).view(np.uint8).data
-        if path in self._files:
-            self._files[path].write(data, *self._behind)
 
 
 def runs_of(rows: NDArray[np.int64]) -> Runs:

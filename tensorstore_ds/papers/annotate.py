@@ -11,11 +11,11 @@ from typing import Any
 from tensorstore_ds.conversion.history import with_step
 from tensorstore_ds.conversion.licenses import license_expression
 from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.durable import write_file
 from tensorstore_ds.editing.append import locked
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.root import change_root, parse_root
 from tensorstore_ds.options import declarations
-from tensorstore_ds.papers.files import write_file
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, open_file
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorstore_ds.durable import unwritable
+from tensorstore_ds.durable import unwritable, write_file
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.format.kinds.base import of_kind
@@ -15,7 +15,6 @@ from tensorstore_ds.papers.charts import write_class_chart, write_samples
 from tensorstore_ds.papers.citing import citation_cff, datacite_json
 from tensorstore_ds.papers.croissant import croissant_json
 from tensorstore_ds.papers.facts import COUNTED, Facts, facts_of
-from tensorstore_ds.papers.files import write_file
 from tensorstore_ds.papers.preview_table import NBYTES, preview_table
 from tensorstore_ds.papers.readme import readme
 from tensorstore_ds.pictures.sheet import plots_available

@@ -6,7 +6,7 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 
-from tensorstore_ds.papers.files import write_file
+from tensorstore_ds.durable import write_file
 from tensorstore_ds.pictures.contact_sheet import preview
 from tensorstore_ds.pictures.sheet import TRAIN, name_ticks, sheet
 from tensorstore_ds.reading.store import Split

@@ -96,8 +96,10 @@ def open_source(path: Path, format: str = "auto", options: SourceOptions | None 
 def recognized(path: Path) -> list[str]:
     """The formats that recognize a path, and are more sure of it than all others are."""
     from tensorstore_ds.sources.base import Match
+    from tensorstore_ds.sources.files import listed_once
 
-    found = {name: Match.of(each.load().detect(path)) for name, each in FORMATS.items()}
+    with listed_once():
+        found = {name: Match.of(each.load().detect(path)) for name, each in FORMATS.items()}
     surest = max(found.values())
     return [name for name, match in found.items() if match == surest != Match.NO]
 

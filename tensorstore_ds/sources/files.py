@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import islice
 from pathlib import Path
 
@@ -18,6 +20,7 @@ LITTER = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini"})
 
 _GLANCE_FOLDER = 1_000  # entries of one folder below the root, and of all, that `glance` looks at
 _GLANCE_ALL = 10_000
+_glances: ContextVar[dict[str, list[str]] | None] = ContextVar("glances", default=None)
 
 
 def walk_files(root: Path, suffixes: Collection[str], *, others: list[str] | None = None) -> Iterator[str]:
@@ -84,12 +87,31 @@ def _walk(
     yield run
 
 
+@contextmanager
+def listed_once() -> Iterator[None]:
+    """In this block, `glance` lists each folder once, however many formats ask for it."""
+    before = _glances.set({})
+    try:
+        yield
+    finally:
+        _glances.reset(before)
+
+
 def glance(root: Path) -> list[str]:
     """Some files below `root`, to tell its format by: those of the root and of two levels below, relative, with ``/``.
 
     The widest view first, and never more than some ten thousand. A folder that cannot be read is passed over: the scan
     reports it.
     """
+    seen = _glances.get()
+    if seen is None:
+        return _glance(root)
+    if str(root) not in seen:
+        seen[str(root)] = _glance(root)
+    return seen[str(root)].copy()
+
+
+def _glance(root: Path) -> list[str]:
     files: list[str] = []
     folders = [""]
     for depth in range(3):

@@ -33,9 +33,9 @@ class PtsSource(PackedSource):
     @classmethod
     def detect(cls, path: Path) -> bool:
         """Whether some .pts file of a folder, or the file itself, says how many points it has."""
-        files = [path] if is_file(path) else [path / each for each in glance(path)]
-        some = [file for file in files if file.name.lower().endswith(".pts")][:_PROBED]
-        return any(_POINTS.search(read_head(file, 256)) for file in some)
+        files = [path.name] if (is_one := is_file(path)) else glance(path)
+        some = [file for file in files if file.lower().endswith(".pts")][:_PROBED]
+        return any(_POINTS.search(read_head(path if is_one else path / file, 256)) for file in some)
 
     def scan(self) -> Contents:
         """Read every .pts file."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from tensorstore_ds import words
-from tensorstore_ds.durable import replacing, sync, unwritable, write_all
+from tensorstore_ds.durable import sync, unwritable, write_all, write_file
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.progress import notebook_bar
 
@@ -228,8 +228,7 @@ class History:
             kept = [(line, r) for line, r in parse_lines(content, self.path) if r.epoch <= self.keep_epochs]
             wanted = b"".join(line + b"\n" for line, _ in kept)
             if wanted != content:  # lines that are kept stay as they are
-                with replacing(self.path) as file:
-                    file.write(wanted)
+                write_file(self.path, wanted)
             self.records = [record for _, record in kept]
             self._file = opened.enter_context(open(self.path, "ab", buffering=0))
             sync(self.path.parent)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tensorstore_ds.durable import replacing
+from tensorstore_ds.durable import write_file
 from tensorstore_ds.errors import TrainingError
 from tensorstore_ds.loading.decoding import Plan, steps_of
 from tensorstore_ds.reading.store import Split
@@ -178,8 +178,7 @@ def write_report(folder: Path, data: Mapping[str, Any]) -> Path:
     """Write `report.json`, indented, in the order of `data`; see `plain` for what may be in it."""
     path = folder / "report.json"
     text = json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False)
-    with replacing(path) as file:
-        file.write(encoded(text + "\n"))
+    write_file(path, encoded(text + "\n"))
     return path
 
 

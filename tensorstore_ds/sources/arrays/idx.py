@@ -110,6 +110,6 @@ def _read_header(stream: SupportsRead[bytes], file: Path) -> ArrayFile:
 def _named(folder: Path) -> list[tuple[re.Match[str], Path]]:
     """The files of a folder that are named like MNIST's, those that are not compressed first."""
     with os_errors(str(folder)):
-        files = sorted(folder.iterdir()) if folder.is_dir() else []
-    named = [(match, file) for file in files if (match := _NAME.fullmatch(file.name)) and file.is_file()]
-    return sorted(named, key=lambda item: item[0]["gz"] is not None)
+        files = folder.iterdir() if folder.is_dir() else []
+        named = [(match, file) for file in files if (match := _NAME.fullmatch(file.name)) and file.is_file()]
+    return sorted(named, key=lambda item: (item[0]["gz"] is not None, item[1]))

@@ -163,8 +163,8 @@ def _native(field: BetonField) -> np.dtype[Any]:
 
 def _beton_files(path: Path) -> list[Path]:
     with os_errors(str(path)):
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
-        return [file for file in files if file.suffix.lower() == SUFFIX and file.is_file()]
+        files = path.iterdir() if path.is_dir() else [path]
+        return sorted(file for file in files if file.suffix.lower() == SUFFIX and file.is_file())
 
 
 def _split_of(path: Path, files: int) -> str:

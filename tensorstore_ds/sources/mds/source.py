@@ -21,7 +21,7 @@ from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.schema import NAME, ArraySpec
 from tensorstore_ds.machine import check_fits
-from tensorstore_ds.regular_files import open_file, os_errors, read_head, unreadable
+from tensorstore_ds.regular_files import entries, open_file, os_errors, read_head, unreadable
 from tensorstore_ds.sources.arrays.numpy_files import IMAGE_NAMES, LABEL_NAMES
 from tensorstore_ds.sources.arrays.source import bad_file, bad_shape
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
@@ -289,7 +289,8 @@ def _folders(path: Path) -> list[Path]:
     with os_errors(str(path)):
         if (path / INDEX).is_file() or not path.is_dir():
             return [path] if path.is_dir() else []
-        return sorted(folder for folder in path.iterdir() if folder.name[0] != "." and (folder / INDEX).is_file())
+        folders = (path / name for name, is_folder in entries(path) if is_folder and name[0] != ".")
+        return sorted(folder for folder in folders if (folder / INDEX).is_file())
 
 
 def _split_of(folder: Path, top: Path) -> str:
