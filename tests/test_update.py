@@ -359,7 +359,7 @@ def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pyt
     def full(*arguments: Any, **more: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    for name in ("write_shard", "replacing"):
+    for name in ("write_shard", "write_file"):
         with monkeypatch.context() as patch:
             patch.setattr(in_place, name, full)
             with pytest.raises(ConversionError, match=r"the disk is full\. Nothing was changed; make room"):
