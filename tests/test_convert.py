@@ -20,7 +20,8 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from stores import Samples, class_folders, detections, interrupted, png_bytes, store_of
-from tensorstore_ds.conversion import convert as conversion, shard_writer as writer, workers
+from tensorstore_ds import words
+from tensorstore_ds.conversion import convert as conversion, result, shard_writer as writer, workers
 from tensorstore_ds.conversion.options import ConvertOptions
 
 SKIP = ConvertOptions(on_error="skip", workers=0)
@@ -588,3 +589,27 @@ def test_a_wrong_source_date_is_refused_before_the_work(
     with pytest.raises(tsds.OptionError, match="SOURCE_DATE_EPOCH: expected whole seconds since 1970"):
         tsds.convert(tmp_path / "src", tmp_path / "s.tsds")
     assert [path.name for path in tmp_path.iterdir()] == ["src"]
+
+
+def test_a_store_much_larger_than_its_files_is_told(tmp_path, monkeypatch):
+    (tmp_path / "photos/cat").mkdir(parents=True)
+    nbytes = 0
+    for i in range(6):
+        path = tmp_path / "photos/cat" / f"{i}.jpg"
+        Image.new("RGB", (64, 48), (i, 90, 200)).save(path)
+        nbytes += path.stat().st_size
+
+    def notes(out, **options):
+        done = tsds.convert(tmp_path / "photos", tmp_path / out, tsds.ConvertOptions(shard_nbytes=30_000, **options))
+        return [note for note in done.notes if "of its images" in note]
+
+    assert notes("small.tsds", workers=0) == []
+    monkeypatch.setattr(result, "LARGER_NBYTES", 1000)
+    (note,) = notes("raw.tsds", workers=0)
+    stored = sum(shard.nbytes for shard in tsds.open(tmp_path / "raw.tsds").manifest.splits["train"].shards)
+    expected = f"the store has {words.size(stored)}, {stored / nbytes:.1f}x the {words.size(nbytes)} of its images"
+    assert note.startswith(expected)
+    assert notes("again.tsds", workers=2) == [note]
+    monkeypatch.setattr(result, "LARGER_NBYTES", 20_000)
+    assert notes("source.tsds", workers=0, encoding="source") == []  # as advised
+    assert notes("smaller.tsds", workers=0, size=(24, 32)) == []

@@ -184,6 +184,8 @@ class BlockRows:
         bad = faults(encoded.problems)
         if bad and self.format.on_error != "skip":
             raise SourceError(bad, 'Correct the annotation, or leave out such boxes with `on_error="skip"`.')
+        if encoded.file_nbytes:
+            self._statistics.add({"file_nbytes": encoded.file_nbytes})
         if bad and not len(encoded.objects["boxes"]):
             self._statistics.add({"emptied": 1})
         if encoded.image is not None:  # only the bytes are stored: a block of them can hold very many pixels

@@ -197,7 +197,8 @@ class _Conversion:
             prepared, shards = self._shards_of_one_shape(prepared)
             fields, found = prepared.format.fields, prepared.contents
             origin = {"source": one_line(source.path.name), "source_format": source.name}
-            return commit(workspace, options, fields, shards, origin, found.problems, found.left_out, self._resumed)
+            whole = workspace, options, fields, shards, origin, found.problems, found.left_out, self._resumed
+            return commit(*whole, is_part=self._check is not None)
 
     def _shards_of_one_shape(self, prepared: Prepared) -> tuple[Prepared, dict[str, list[FinishedShard]]]:
         """All shards of each split; all anew, as a survey decides, where images turn out to differ."""

@@ -122,6 +122,7 @@ def _encode_sample(
         texts=_checked_texts(sample),
         problems=problems,
         scale=scale if placement is None else 1,
+        file_nbytes=len(source) if isinstance(source, bytes) else 0,
     )
 
 

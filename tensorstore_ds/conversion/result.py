@@ -29,7 +29,9 @@ from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.version import __version__
 
 #: Sums of all samples that a note may be about.
-_NOTED = ("images_of", "emptied", "keypoints")
+_NOTED = ("images_of", "emptied", "keypoints", "file_nbytes")
+#: A store that takes so many times the bytes of its source's image files, and so many bytes more, gets a note.
+LARGER, LARGER_NBYTES = 1.5, 64 * 1024**2
 #: So many keypoints are named in a note.
 NAMED = 5
 
@@ -132,6 +134,7 @@ def commit(
     resumed: int,
     *,
     check_keys: bool = False,
+    is_part: bool = False,
 ) -> Summary:
     """Let a store of finished shards appear, with everything that was skipped in ``skipped.jsonl``.
 
@@ -141,6 +144,7 @@ def commit(
         left_out: of the source as a whole; what was left out in each shard is added, each once.
         resumed: as of `Summary`.
         check_keys: as of `Workspace.commit`.
+        is_part: whether this becomes a part of another store.
     """
     skipped = [*problems, *(problem for split in shards.values() for shard in split for problem in shard.skipped)]
     of_shards = (problem for split in shards.values() for shard in split for problem in shard.left_out)
@@ -162,6 +166,10 @@ def commit(
         notes.append(
             f"images that lost all their boxes, and are stored as images without objects: {emptied:,}. "
             'Pass `on_error="skip-image"` to leave them out.'
+        )
+    if options.objects == "whole" and not is_part:
+        notes += note_of_size(
+            sum(shard.nbytes for split in splits.values() for shard in split.shards), whole.sums.get("file_nbytes", 0)
         )
     for note in (*notes, *note_of_channels(whole.sums.get("images_of", {}))):
         workspace.note(note)
@@ -239,6 +247,19 @@ def note_of_unlabelled(fields: Mapping[str, Field], splits: Mapping[str, SplitEn
     bare = {name: split.rows - sum(split.statistics.get("class_counts", ())) for name, split in splits.items()}
     shown = ", ".join(f"{count:,} of {splits[name].rows:,} in {name}" for name, count in bare.items() if count)
     return [f"samples without a label: {shown}."] if shown else []
+
+
+def note_of_size(nbytes: int, file_nbytes: int) -> list[str]:
+    """What the user should know where a store is much larger than the image files that it was made of."""
+    if not file_nbytes or nbytes <= LARGER * file_nbytes or nbytes - file_nbytes < LARGER_NBYTES:
+        return []
+    what = (
+        f"the store has {words.size(nbytes)}, {nbytes / file_nbytes:.1f}x the {words.size(file_nbytes)} of its images"
+    )
+    advice = (
+        '`encoding="source"` keeps the files as they are, without `size` and `color`, and a smaller `size` takes less'
+    )
+    return [f"{what} as files. {advice}."]
 
 
 def note_of_channels(images_of: Mapping[str, int]) -> list[str]:

@@ -77,6 +77,7 @@ class EncodedSample:
         arrays: further fields, by name.
         texts: any number of texts for each field of kind `text`, by its name.
         problems: boxes that were dropped, and why.
+        file_nbytes: size of the image's file in the source; 0 if it was none.
     """
 
     key: str
@@ -92,6 +93,7 @@ class EncodedSample:
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     scale: int = 1
+    file_nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,4 +282,5 @@ _ADD: Mapping[str, Any] = {
     "masks": _add_masks,
     "keypoints": _add_lists,
     "emptied": lambda a, b: a + b,
+    "file_nbytes": lambda a, b: a + b,
 }
