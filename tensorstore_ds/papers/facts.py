@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from tensorstore_ds import words
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import FormatError, Problem
@@ -20,6 +18,7 @@ from tensorstore_ds.options import declarations
 from tensorstore_ds.papers.answers import Answers
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import open_file
+from tensorstore_ds.reading.stored_images import image_digest
 
 #: Stores of more bytes are not read for duplicates.
 _READ_FOR_DUPLICATES = 4 * 1024**3
@@ -234,13 +233,7 @@ def _duplicates(store: Store) -> Duplicates | None:
     for name in store:
         column = store[name][image]
         for row in range(len(column)):
-            value = column[row]
-            hashed = hashlib.blake2b(digest_size=16)
-            if isinstance(value, np.ndarray):
-                hashed.update(repr(value.shape).encode())
-                value = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-            hashed.update(value)
-            digest = hashed.digest()
+            digest = image_digest(column[row])
             images += digest in seen
             across += seen.setdefault(digest, name) != name
     return Duplicates(images, across)
