@@ -123,6 +123,17 @@ class Prepared:
         """Samples of all splits."""
         return sum(map(len, self.splits.values()))
 
+    def surveyed(self) -> Prepared:
+        """The same with images stored as a survey of all headers decides, which `notes` tell; itself if none differ.
+
+        Raises:
+            SourceError: images differ in a way that cannot be stored.
+        """
+        found = survey(self)
+        if found.differing is not None:
+            raise SourceError(found.differing)
+        return replace(self.as_surveyed(found), notes=(*self.notes, *found.notes)) if found.notes else self
+
     def as_surveyed(self, surveyed: Survey) -> Prepared:
         """The same, with images stored as a survey of them has decided, and without those that it leaves out."""
         problems = (*self.contents.problems, *surveyed.odd.values())
