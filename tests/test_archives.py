@@ -96,6 +96,9 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
     "folders": lambda root: class_folders(root, "cat", "dog"),
     "voc": lambda root: voc(root, "a", "b"),
     "masks": lambda root: write_folders(root, 4),
+    "masks of splits": lambda root: write_folders(
+        write_folders(root, 4, images="train/images"), 2, images="val/images"
+    ),
     **{"coco": coco, "yolo": yolo, "labelme": labelme, "imglab": imglab, "list": listed, "pts": pts},
 }
 
@@ -107,7 +110,7 @@ def of_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     root = SOURCES[request.param](folder / "data")
     (root / ".hidden").write_text("x")
     tsds.convert(root, folder / "folder.tsds", tsds.ConvertOptions(workers=0))
-    return request.param, root, folder / "folder.tsds"
+    return request.param.partition(" ")[0], root, folder / "folder.tsds"
 
 
 @pytest.mark.parametrize(("pack", "workers"), [(zipped, 2), (stored, 0), (tarred, 0)])

@@ -94,11 +94,11 @@ def test_arrays_bytes_and_json(tmp_path: Path) -> None:
     assert [problem.where for problem in contents.left_out] == ["b", "j"]
 
 
-@pytest.mark.parametrize("kind", [3, 4])
-def test_images_in_other_fields(tmp_path: Path, kind: int) -> None:
+@pytest.mark.parametrize(("kind", "name"), [(3, "image"), (4, "image"), (3, "Image")])
+def test_images_in_other_fields(tmp_path: Path, kind: int, name: str) -> None:
     data, arguments = (JPEG, b"") if kind == 3 else (PIXELS.tobytes(), array_arguments("|u1", 6, 8, 3))
     rows = struct.pack("<QQ", PLACE, len(data))[: 16 if kind == 3 else 8]
-    source, _ = scan(written(tmp_path / "a.beton", beton([rows], [data], [("image", kind, arguments)])))
+    source, _ = scan(written(tmp_path / "a.beton", beton([rows], [data], [(name, kind, arguments)])))
     np.testing.assert_array_equal(source.read("train", 0).image, JPEG if kind == 3 else PIXELS)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -20,7 +19,7 @@ from tensorstore_ds.imaging.placement import place
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Split
-from tensorstore_ds.reading.stored_images import decode_part
+from tensorstore_ds.reading.stored_images import decode_part, image_digest
 
 _BLOCK_NBYTES = 4 << 20  # of the images of a block, which a thread reads
 _BLOCK_ROWS = 512
@@ -64,10 +63,7 @@ def _look(split: Split, column: Column | RaggedColumn, is_padded: bool, start: i
     sizes = split.first(SizeField) if is_padded else None
     before = None if sizes is None else np.asarray(split[sizes][start:stop])
     for i, image in enumerate(stored):
-        data: Any = image if isinstance(image, bytes) else np.ascontiguousarray(image).data
-        shape = b"" if isinstance(image, bytes) else repr((image.shape, image.dtype.str)).encode()
-        digest = hashlib.blake2b(data, digest_size=16, person=hashlib.blake2b(shape, digest_size=16).digest())
-        digests[i] = np.frombuffer(digest.digest(), np.uint64)
+        digests[i] = np.frombuffer(image_digest(image), np.uint64)
         try:
             pixels = image
             if isinstance(image, bytes):

@@ -17,7 +17,7 @@ from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, faults, identities
 from tensorstore_ds.conversion.history import now
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import Selection, ShardName, plan_shards
-from tensorstore_ds.conversion.preparation import AnySource, Prepared, check_room, open_any, prepare, survey
+from tensorstore_ds.conversion.preparation import AnySource, Prepared, check_room, open_any, prepare
 from tensorstore_ds.conversion.result import (
     OnProgress,
     Progress,
@@ -204,10 +204,9 @@ class _Conversion:
         """All shards of each split; all anew, as a survey decides, where images turn out to differ."""
         begun, asked = self._workspace.begun() or {}, json.loads(json.dumps(self._options.deciding()))
         if begun.get("surveyed") is True and all(begun.get(name) == value for name, value in asked.items()):
-            surveyed = self._surveyed(prepared)
-            if surveyed is None:
+            prepared = self._surveyed(prepared)
+            if not prepared.is_surveyed:
                 self._workspace.clean(())  # they differ no longer
-            prepared = surveyed or prepared
         try:
             return prepared, self._shards(prepared)
         except SourceError as error:
@@ -215,20 +214,16 @@ class _Conversion:
                 raise
             self._workspace.clean(())  # as they were prepared for, no shard will ever be of use
             surveyed = self._surveyed(prepared)
-            if surveyed is None:
+            if surveyed is prepared:
                 raise
         return surveyed, self._shards(surveyed)
 
-    def _surveyed(self, prepared: Prepared) -> Prepared | None:
-        """The same with images stored as a survey of all headers decides; None if they do not differ."""
+    def _surveyed(self, prepared: Prepared) -> Prepared:
         self._notify(Progress("scan", 0, 0))
-        surveyed = survey(prepared)
-        if surveyed.differing is not None:
-            raise SourceError(surveyed.differing)
-        for note in surveyed.notes:
-            if self._check is None or note != surveyed.kept:
-                self._workspace.note(note)
-        return prepared.as_surveyed(surveyed) if surveyed.notes else None
+        surveyed = prepared.surveyed(told_kept=self._check is None)
+        for note in surveyed.notes[len(prepared.notes) :]:
+            self._workspace.note(note)
+        return surveyed
 
     def _shards(self, prepared: Prepared) -> dict[str, list[FinishedShard]]:
         options, workspace = self._options, self._workspace

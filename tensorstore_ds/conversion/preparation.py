@@ -123,6 +123,23 @@ class Prepared:
         """Samples of all splits."""
         return sum(map(len, self.splits.values()))
 
+    def surveyed(self, *, told_kept: bool = True) -> Prepared:
+        """The same with images stored as a survey of all headers decides, which `notes` tell; itself if none differ.
+
+        Args:
+            told_kept: whether the notes tell how images of several sizes are kept.
+
+        Raises:
+            SourceError: images differ in a way that cannot be stored.
+        """
+        found = survey(self)
+        if found.differing is not None:
+            raise SourceError(found.differing)
+        if not found.notes:
+            return self
+        notes = [note for note in found.notes if told_kept or note != found.kept]
+        return replace(self.as_surveyed(found), notes=(*self.notes, *notes))
+
     def as_surveyed(self, surveyed: Survey) -> Prepared:
         """The same, with images stored as a survey of them has decided, and without those that it leaves out."""
         problems = (*self.contents.problems, *surveyed.odd.values())

@@ -25,7 +25,7 @@ from tensorstore_ds.conversion.convert import check_apart
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import ShardName
 from tensorstore_ds.conversion.planned import Plan, read_plan, write_plan
-from tensorstore_ds.conversion.preparation import Prepared, check_room, open_any, prepare, survey
+from tensorstore_ds.conversion.preparation import Prepared, check_room, open_any, prepare
 from tensorstore_ds.conversion.result import (
     OnProgress,
     Progress,
@@ -39,7 +39,7 @@ from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
 from tensorstore_ds.conversion.workers import end_if_inheriting
 from tensorstore_ds.conversion.workspace import PLAN, Workspace
 from tensorstore_ds.durable import lock, sync
-from tensorstore_ds.errors import ConversionError, FormatError, OptionError, SourceError, UnfinishedError, one_line
+from tensorstore_ds.errors import ConversionError, FormatError, OptionError, UnfinishedError, one_line
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.format.root import parse_listing
 from tensorstore_ds.options import of_class, refusal, user_path
@@ -116,23 +116,14 @@ def plan(
             text = "finished shards of a conversion by one process are kept here"
             raise OptionError(f"{workspace.path}: {text}. Repeat that one to go on with it, or remove this directory.")
         notify(Progress("scan", 0, 0))
-        prepared = _surveyed(prepare(opened, options, room=shutil.disk_usage(workspace.path).free), options)
+        prepared = prepare(opened, options, room=shutil.disk_usage(workspace.path).free)
+        is_one_size = options.size is not None or options.encoding in ("jpeg", "smart")
+        if not is_one_size or options.color == "auto":  # images might differ: no shard may find that out later
+            prepared = prepared.surveyed()
         if options.layout == "memmap":
             check_room(prepared.samples * prepared.row_nbytes, shutil.disk_usage(workspace.path).free)
         workspace.clean((), plan=False)
         return _write(workspace, prepared, options, asked, tasks)
-
-
-def _surveyed(prepared: Prepared, options: ConvertOptions) -> Prepared:
-    """The same, with images stored as a survey decides where they might differ: no shard may find that out later."""
-    one_size = options.size is not None or options.encoding in ("jpeg", "smart")
-    if one_size and options.color != "auto":
-        return prepared
-    surveyed = survey(prepared)
-    if surveyed.differing is not None:
-        raise SourceError(surveyed.differing)
-    notes = (*prepared.notes, *surveyed.notes)
-    return replace(prepared.as_surveyed(surveyed), notes=notes) if surveyed.notes else prepared
 
 
 def _write(

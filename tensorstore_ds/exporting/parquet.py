@@ -13,6 +13,7 @@ from tensorstore_ds.exporting.samples import ExportedSample, Names, extent, shor
 from tensorstore_ds.format.kinds import LabelField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.imaging.outlines import split_polygons
+from tensorstore_ds.sources.hugging_face import class_feature, features_metadata, sequence_feature, value_feature
 from tensorstore_ds.sources.parquet import METADATA
 
 _ROWS = 100  # of a group, so that a viewer reads the first without the others
@@ -83,14 +84,14 @@ class ParquetExporter(Exporter):
         types: dict[str, Any] = {"image": pa.struct({"bytes": pa.binary(), "path": pa.string()})}
         features: dict[str, Any] = {"image": {"_type": "Image"}}
         if self.label is not None:
-            types["label"], features["label"] = pa.int64(), _class_label(self.label.classes)
+            types["label"], features["label"] = pa.int64(), class_feature(self.label.classes)
         if self.objects is not None:
             own = dict(self._object_types(pa))
             types["objects"] = pa.struct({name: pa.list_(kind) for name, (kind, _) in own.items()})
-            features["objects"] = {name: _sequence(feature) for name, (_, feature) in own.items()}
+            features["objects"] = {name: sequence_feature(feature) for name, (_, feature) in own.items()}
         for name in of_kind(self.store.manifest.fields, TextField):
-            types[name], features[name] = pa.list_(pa.string()), _sequence({"dtype": "string", "_type": "Value"})
-        metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+            types[name], features[name] = pa.list_(pa.string()), sequence_feature(value_feature("string"))
+        metadata = features_metadata(features)
         if self.objects is not None:
             metadata[METADATA] = json.dumps({"objects": self.objects.dump()})
         return pa.schema([pa.field(name, kind) for name, kind in types.items()], metadata=metadata)
@@ -100,21 +101,21 @@ class ParquetExporter(Exporter):
         field = self.objects
         if field is None:
             return
-        numbers = pa.list_(pa.float32()), _sequence(_value("float32"))
+        numbers = pa.list_(pa.float32()), sequence_feature(value_feature("float32"))
         if "boxes" in field.values:
-            yield "bbox", (pa.list_(pa.float64()), _sequence(_value("float64")))  # sums of them are exact
+            yield "bbox", (pa.list_(pa.float64()), sequence_feature(value_feature("float64")))  # sums of them are exact
         if "labels" in field.values:
-            yield "category", (pa.int64(), _class_label(field.classes))
+            yield "category", (pa.int64(), class_feature(field.classes))
         if "polygons" in field.values:  # of an object polygons, of each corners x y
-            yield "polygons", (pa.list_(pa.list_(numbers[0])), _sequence(_sequence(numbers[1])))
+            yield "polygons", (pa.list_(pa.list_(numbers[0])), sequence_feature(sequence_feature(numbers[1])))
         for name in (name for name in _VALUES if name in field.values):
             dtype = field.values[name].dtype
             if name == "keypoints":
-                yield name, (pa.list_(numbers[0]), _sequence(numbers[1]))
+                yield name, (pa.list_(numbers[0]), sequence_feature(numbers[1]))
             elif name in ("visibility", "rle"):
-                yield name, (pa.list_(getattr(pa, dtype)()), _sequence(_value(dtype)))
+                yield name, (pa.list_(getattr(pa, dtype)()), sequence_feature(value_feature(dtype)))
             else:
-                yield name, (getattr(pa, dtype)(), _value(dtype))
+                yield name, (getattr(pa, dtype)(), value_feature(dtype))
 
 
 class HuggingFaceExporter(ParquetExporter):
@@ -129,15 +130,3 @@ class HuggingFaceExporter(ParquetExporter):
         for split in self.splits:
             lines += [f"  - split: {split}", f"    path: data/{split}-*.parquet"]
         self.write("README.md", ("\n".join([*lines, "---"]) + "\n").encode())
-
-
-def _value(dtype: str) -> dict[str, Any]:
-    return {"dtype": dtype, "_type": "Value"}
-
-
-def _sequence(feature: dict[str, Any]) -> dict[str, Any]:
-    return {"feature": feature, "_type": "Sequence"}
-
-
-def _class_label(classes: tuple[str, ...]) -> dict[str, Any]:
-    return {"names": list(classes), "_type": "ClassLabel"} if classes else _value("int64")

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from tensorstore_ds import words
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.skipped import skipped_in
@@ -20,6 +18,7 @@ from tensorstore_ds.format.kinds.base import first_of_kind, of_kind
 from tensorstore_ds.options import declarations
 from tensorstore_ds.papers.answers import Answers
 from tensorstore_ds.reading.store import Store
+from tensorstore_ds.reading.stored_images import image_digest
 
 #: Stores of more bytes are not read for duplicates.
 _READ_FOR_DUPLICATES = 4 * 1024**3
@@ -214,13 +213,7 @@ def _duplicates(store: Store) -> Duplicates | None:
     for name in store:
         column = store[name][image]
         for row in range(len(column)):
-            value = column[row]
-            hashed = hashlib.blake2b(digest_size=16)
-            if isinstance(value, np.ndarray):
-                hashed.update(repr(value.shape).encode())
-                value = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-            hashed.update(value)
-            digest = hashed.digest()
+            digest = image_digest(column[row])
             images += digest in seen
             across += seen.setdefault(digest, name) != name
     return Duplicates(images, across)

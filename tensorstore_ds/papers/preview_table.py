@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +14,7 @@ from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.imaging.codecs import own_pixel_limit
 from tensorstore_ds.pictures.contact_sheet import draw_annotations, picture_of
 from tensorstore_ds.reading.store import Split
+from tensorstore_ds.sources.hugging_face import class_feature, features_metadata, sequence_feature, value_feature
 
 #: Samples of a split, at most; the longer side of their images; bytes of all previews of a store.
 SAMPLES, SIDE, NBYTES = 200, 256, 18_000_000
@@ -52,7 +52,7 @@ def preview_table(split: Split, nbytes: int = NBYTES) -> bytes:
     types, features = _columns(split)
     schema = pa.schema(
         [pa.field(name, _arrow(pa, kind)) for name, kind in types.items()],
-        metadata={"huggingface": json.dumps({"info": {"features": features}})},
+        metadata=features_metadata(features),
     )
     columns = {name: [sample[name] for sample in samples] for name in types}
     buffer = io.BytesIO()
@@ -127,33 +127,27 @@ def _columns(split: Split) -> tuple[dict[str, Any], dict[str, Any]]:
     if _has_drawing(split):
         types["drawn"], features["drawn"] = "image", {"_type": "Image"}
     for name, label in _own(split, LabelField).items():
-        types[name], features[name] = "int64", _class_label(label.classes)
+        types[name], features[name] = "int64", class_feature(label.classes)
     for name, field in _own(split, ObjectsField).items():
         own: dict[str, Any] = {}
         if "boxes" in field.values:
-            box = {"feature": {"dtype": "float32", "_type": "Value"}, "_type": "Sequence"}
-            own["bbox"] = (["list", ["list", "float32"]], {"feature": box, "_type": "Sequence"})
+            box = sequence_feature(value_feature("float32"))
+            own["bbox"] = (["list", ["list", "float32"]], sequence_feature(box))
         if "labels" in field.values:
-            category = {"feature": _class_label(field.classes), "_type": "Sequence"}
-            own["category"] = (["list", "int64"], category)
+            own["category"] = (["list", "int64"], sequence_feature(class_feature(field.classes)))
         if own:
             types[name] = {part: kind for part, (kind, _) in own.items()}
             features[name] = {part: feature for part, (_, feature) in own.items()}
     for name in _own(split, TextField):
-        types[name] = ["list", "string"]
-        features[name] = {"feature": {"dtype": "string", "_type": "Value"}, "_type": "Sequence"}
+        types[name], features[name] = ["list", "string"], sequence_feature(value_feature("string"))
     if of_kind(split.fields, KeyField):
-        types["key"], features["key"] = "string", {"dtype": "string", "_type": "Value"}
+        types["key"], features["key"] = "string", value_feature("string")
     return types, features
 
 
 def _own(split: Split, kind: type[K]) -> dict[str, K]:
     """Fields that become columns of their name; a field named like another column is left out."""
     return {name: field for name, field in of_kind(split.fields, kind).items() if name not in ("image", "drawn", "key")}
-
-
-def _class_label(classes: tuple[str, ...]) -> dict[str, Any]:
-    return {"names": list(classes), "_type": "ClassLabel"} if classes else {"dtype": "int64", "_type": "Value"}
 
 
 def _arrow(pa: Any, kind: Any) -> Any:

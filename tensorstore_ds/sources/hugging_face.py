@@ -5,6 +5,7 @@ They are recognized by what they can do: the library is not imported.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,32 @@ class HuggingFaceRows:
             labels = {} if objects.labels is None else {"labels": list(objects.labels)}
             sample["objects"] = {**empty, **objects.values, **labels}
         return sample | row
+
+
+# --- features as the schema of a Parquet file has them --------------------------------------------------------------
+
+
+def value_feature(dtype: str) -> dict[str, Any]:
+    """A number or a text."""
+    return {"dtype": dtype, "_type": "Value"}
+
+
+def sequence_feature(feature: dict[str, Any]) -> dict[str, Any]:
+    """A list of these."""
+    return {"feature": feature, "_type": "Sequence"}
+
+
+def class_feature(classes: tuple[str, ...]) -> dict[str, Any]:
+    """A class by its number; a number where classes have no names."""
+    return {"names": list(classes), "_type": "ClassLabel"} if classes else value_feature("int64")
+
+
+def features_metadata(features: Mapping[str, Any]) -> dict[str, str]:
+    """Metadata of a schema in which `datasets` finds the features of its columns."""
+    return {"huggingface": json.dumps({"info": {"features": features}})}
+
+
+# --- features as the library has them -----------------------------------------------------------------------------
 
 
 def _below_lists(feature: Any) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.imaging.codecs import decode_mask
-from tensorstore_ds.regular_files import TEXT_LIMIT, entries, is_dir, is_file, read_file
+from tensorstore_ds.regular_files import TEXT_LIMIT, entries, exists, is_dir, is_file, read_file
 from tensorstore_ds.sources import coco
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, find_file, walk_files
@@ -175,10 +175,14 @@ def find(root: Path) -> list[_Folders]:
 def _below(root: Path) -> list[Path]:
     """Folders one and two levels below that hold a folder of masks: splits, or VOCdevkit and what is in it."""
     names = {masks for _, masks in _LAYOUTS}
+    tops = _folders(root)
+    below = [*tops, *(folder for top in tops for folder in _folders(top))]
+    return sorted(folder for folder in below if any(exists(folder / name) for name in names))
+
+
+def _folders(folder: Path) -> list[Path]:
     try:
-        return sorted(
-            {path.parent for name in names for above in ("*", "*/*") for path in root.glob(f"{above}/{name}")}
-        )
+        return [folder / name for name, is_folder in entries(folder) if is_folder]
     except OSError:
         return []  # walking says why
 

@@ -25,6 +25,8 @@ from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name
 #: Names of arrays, in lower case, that are read as the images and as the labels.
 IMAGE_NAMES = frozenset({"image", "images", "img", "imgs", "x", "data"})
 LABEL_NAMES = frozenset({"label", "labels", "y", "target", "targets"})
+#: Names of columns, in lower case, that are read as labels if they are whole numbers.
+LABEL_COLUMNS = LABEL_NAMES | {"class", "cls"}
 
 _SUFFIXES = (".npy", ".npz")
 _SPLITS = "|".join(sorted(SPLIT_NAMES, key=len, reverse=True))

@@ -15,7 +15,7 @@ from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.schema import NAME, ArraySpec
 from tensorstore_ds.regular_files import os_errors
-from tensorstore_ds.sources.arrays.numpy_files import IMAGE_NAMES, LABEL_NAMES
+from tensorstore_ds.sources.arrays.numpy_files import IMAGE_NAMES, LABEL_COLUMNS
 from tensorstore_ds.sources.arrays.source import bad_file, bad_shape
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.beton.layout import Beton, BetonField, Mapped, read_beton
@@ -23,7 +23,6 @@ from tensorstore_ds.sources.names import RESERVED, field_name, number_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, notes_of_renamed, split_names
 
 SUFFIX = ".beton"
-_LABELS = LABEL_NAMES | {"class", "cls"}
 _JPEG, _RAW = 0, 1  # FFCV's modes of an image
 
 
@@ -103,14 +102,15 @@ class BetonSource(Source):
     def _choose(self, fields: tuple[BetonField, ...]) -> tuple[Problem, ...]:
         """Choose the fields of images and labels, and those that are kept as they are; say which are left out."""
         images = [i for i, field in enumerate(fields) if field.what == "image"]
-        named = [i for i, f in enumerate(fields) if f.what in ("image", "bytes", "array") and f.name in IMAGE_NAMES]
+        named = [i for i, field in enumerate(fields) if field.name.lower() in IMAGE_NAMES]
+        named = [i for i in named if fields[i].what in ("image", "bytes", "array")]
         chosen = images if len(images) == 1 else [i for i in named if i in images] if images else named
         if len(chosen) != 1:
             shown = ", ".join(f"{field.name} ({field.what})" for field in fields)[:300]
             message = f"expected one field of images, found {shown}."
             raise SourceError(Problem(str(self.path), "no-image", message), "Name the field of the images image.")
         (self._image,) = chosen
-        labels = [i for i, field in enumerate(fields) if field.what == "int" and field.name.lower() in _LABELS]
+        labels = [i for i, field in enumerate(fields) if field.what == "int" and field.name.lower() in LABEL_COLUMNS]
         if len(labels) > 1:
             shown = " and ".join(fields[i].name for i in labels)
             raise bad_shape(str(self.path), f"expected one field of labels, found {shown}.", "Rename one.")

@@ -22,7 +22,7 @@ from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.schema import NAME, ArraySpec
 from tensorstore_ds.machine import check_fits
 from tensorstore_ds.regular_files import entries, open_file, os_errors, read_head, unreadable
-from tensorstore_ds.sources.arrays.numpy_files import IMAGE_NAMES, LABEL_NAMES
+from tensorstore_ds.sources.arrays.numpy_files import IMAGE_NAMES, LABEL_COLUMNS
 from tensorstore_ds.sources.arrays.source import bad_file, bad_shape
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.mds.columns import IMAGES, Column, divide, image_of
@@ -32,8 +32,6 @@ from tensorstore_ds.sources.paths import inside
 from tensorstore_ds.sources.scratch import Scratch
 from tensorstore_ds.sources.splits import SPLIT_NAMES, notes_of_renamed, split_names
 
-#: Names of columns, in lower case, that are read as labels if they are whole numbers.
-_LABELS = LABEL_NAMES | {"class", "cls"}
 _IS_MDS = re.compile(rb'"format"\s*:\s*"mds"')
 _HEAD = 1 << 16
 _ROWS = 1 << 14  # whose labels are looked up at once
@@ -159,7 +157,7 @@ class MdsSource(Source):
             message = f"expected one column of images, of the encodings {', '.join(sorted(IMAGES))}, found {shown}."
             raise SourceError(Problem(str(self.path), "no-image", message), "Name the column of the images image.")
         self._image = chosen[0]
-        labels = [c for c in self._columns if _is_whole(c) and c.name.lower() in _LABELS]
+        labels = [c for c in self._columns if _is_whole(c) and c.name.lower() in LABEL_COLUMNS]
         if len(labels) > 1:
             shown = " and ".join(column.name for column in labels)
             raise bad_shape(str(self.path), f"expected one column of labels, found {shown}.", "Rename one.")
