@@ -592,6 +592,7 @@ def test_samples_compared_by_their_places(tmp_path: Path) -> None:
     tsds.export(one.path, tmp_path / "folders", "folders")
     tsds.convert(tmp_path / "folders", tmp_path / "b.tsds", tsds.ConvertOptions(workers=0))
     assert tsds.compare_stores(one.path, tmp_path / "b.tsds").splits["train"].only_first.count == 3
+    assert "--by row compares samples by their places" in command("compare", one.path, tmp_path / "b.tsds").stdout
     assert tsds.compare_stores(one.path, tmp_path / "b.tsds", by="row").is_empty
     assert command("compare", one.path, tmp_path / "b.tsds", "--by", "row").exit_code == 0
     other = store_of(tmp_path / "c.tsds", [{"image": image + (i == 1), "label": 0} for i in range(2)], ("x", "y", "z"))
