@@ -108,6 +108,7 @@ GOOD = {"image": torch.zeros(2, 3, 8, 8, dtype=torch.uint8)}
     [
         ({}, r"batch\['image'\]: expected a tensor \(B, C, H, W\), found NoneType"),
         ({"image": torch.zeros(3, 8, 8)}, r"expected a tensor \(B, C, H, W\), found \(3, 8, 8\)"),
+        ({"image": [torch.zeros(3, 8, 8)]}, r"found list\. Bring images to one size: pass a crop .* as `decode`"),
         ({"image": torch.zeros(2, 3, 8, 8, dtype=torch.int32)}, r"expected uint8 or floating-point, found torch.int32"),
         ({**GOOD, "objects": [{}, {}]}, 'expected PackedObjects, found list. Load with `collate="packed"`'),
         ({**GOOD, "objects": pack_objects([{}])}, "expected objects of 2 samples, as of images, found 1"),

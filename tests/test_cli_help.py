@@ -40,7 +40,7 @@ from tensorstore_ds.loading.samplers import Order
 from tensorstore_ds.options import declarations
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.version import __version__
-from tsds_cli.main import COMMANDS, cli
+from tsds_cli.main import COMMANDS, GROUPS, cli
 
 
 def command(name: str) -> click.Command:
@@ -151,6 +151,11 @@ def test_a_message_becomes_flags() -> None:
 
 def test_the_list_of_commands_has_them_all() -> None:
     shown = tsds("--help").output
+    titles = re.findall(r"^(\w.*):$", shown, re.MULTILINE)
+    assert titles == ["Options", *GROUPS]
+    listed = shown[shown.index(next(iter(GROUPS))) : shown.index("  Begin with")]
+    assert re.findall(r"^  ([a-z]+) ", listed, re.MULTILINE) == list(COMMANDS)
+    assert sum(map(len, GROUPS.values())) == len(COMMANDS)
     for name in COMMANDS:
         summary = re.search(rf"^  {name} +(.+)$", shown, re.MULTILINE)
         assert summary is not None and summary[1] == COMMANDS[name] == command(name).get_short_help_str(200)

@@ -76,6 +76,17 @@ def test_lines(store: Path, tmp_path: Path) -> None:
     assert lines[-1].startswith(f"  {tmp_path / 'run'}: best.pt, last.pt, history.jsonl, report.json")
 
 
+def test_a_log_gets_a_line_now_and_then(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no bar; `test_lines` has none, for its run ends before the first is due."""
+    monkeypatch.setattr("tsds_cli.progress._LINE_SECONDS", 0.0)
+    done = tsds("train", store, "--out", tmp_path / "run", "--epochs", 2, *FLAGS)
+    assert done.exit_code == 0
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("epoch 1/2 · ") and lines[-1].startswith("epoch 2/2 · ")
+    assert all(re.match(r"epoch [12]/2 · .*\b\d+/s\b", line) for line in lines if "/s" in line)
+    assert any("/s" in line for line in lines)
+
+
 def test_json(store: Path, tmp_path: Path) -> None:
     done = tsds("train", store, "--out", tmp_path / "run", "--epochs", 1, *FLAGS, "--json")
     assert done.exit_code == 0

@@ -300,8 +300,23 @@ def test_some_of_each_class(tmp_path: Path) -> None:
     assert keys[0] == keys[1] == sorted(keys[0]) and keys[0] != keys[2]
     made = tsds.open(tmp_path / "b.tsds")["train"]
     assert np.bincount(made["label"][:]).tolist() == [4, 4, 4]
-    with pytest.raises(tsds.OptionError, match="`per_class`: expected a whole number"):
-        tsds.sample_store(whole.path, tmp_path / "e.tsds", 0)
+
+
+@pytest.mark.parametrize("number", [-1, 0.5, True, 2**53])
+def test_numbers_that_metadata_cannot_hold_are_refused(tmp_path: Path, number: Any) -> None:
+    """Before anything is written: the provenance notes them."""
+    whole, out = store(tmp_path / "a.tsds", 6), tmp_path / "b.tsds"
+    with pytest.raises(tsds.OptionError, match=r"^`per_class`: expected"):
+        tsds.sample_store(whole.path, out, number)
+    with pytest.raises(tsds.OptionError, match=r"^`per_class`: expected"):
+        tsds.sample_store(whole.path, out, 0)
+    with pytest.raises(tsds.OptionError, match=r"^`seed`: expected"):
+        tsds.sample_store(whole.path, out, 1, seed=number)
+    with pytest.raises(tsds.OptionError, match=r"^`seed`: expected"):
+        tsds.split_store(whole.path, out, {"train": 0.5, "val": 0.5}, seed=number)
+    assert os.listdir(tmp_path) == ["a.tsds"]
+    tsds.sample_store(whole.path, out, 2**53 - 1, seed=2**53 - 1)
+    assert tsds.verify(out) == []
 
 
 def test_other_names(tmp_path: Path) -> None:
@@ -577,6 +592,7 @@ def test_samples_compared_by_their_places(tmp_path: Path) -> None:
     tsds.export(one.path, tmp_path / "folders", "folders")
     tsds.convert(tmp_path / "folders", tmp_path / "b.tsds", tsds.ConvertOptions(workers=0))
     assert tsds.compare_stores(one.path, tmp_path / "b.tsds").splits["train"].only_first.count == 3
+    assert "--by row compares samples by their places" in command("compare", one.path, tmp_path / "b.tsds").stdout
     assert tsds.compare_stores(one.path, tmp_path / "b.tsds", by="row").is_empty
     assert command("compare", one.path, tmp_path / "b.tsds", "--by", "row").exit_code == 0
     other = store_of(tmp_path / "c.tsds", [{"image": image + (i == 1), "label": 0} for i in range(2)], ("x", "y", "z"))

@@ -142,6 +142,16 @@ def test_npy_there_and_back(tmp_path: Path) -> None:
     assert_same(tsds.open(tmp_path / "a.tsds"), tsds.open(tmp_path / "b.tsds"))
 
 
+def test_npy_of_files_after_a_repack(tmp_path: Path) -> None:
+    class_folders(tmp_path / "src")
+    tsds.convert(tmp_path / "src", tmp_path / "a.tsds", tsds.ConvertOptions(workers=0, encoding="source"))
+    with pytest.raises(tsds.OptionError, match=r"tsds repack with an `encoding` of raw and a `size`"):
+        tsds.export(tmp_path / "a.tsds", tmp_path / "npy", "npy")
+    tsds.repack(tmp_path / "a.tsds", tmp_path / "b.tsds", encoding="raw", size=(4, 4), workers=0)
+    tsds.export(tmp_path / "b.tsds", tmp_path / "npy", "npy")
+    assert np.load(tmp_path / "npy" / "train" / "images.npy").shape[1:3] == (4, 4)
+
+
 @settings(max_examples=15, deadline=None)
 @given(COUNTS, SEEDS)
 def test_yolo_there_and_back(tmp_path_factory: pytest.TempPathFactory, counts: list[int], seed: int) -> None:

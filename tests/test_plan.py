@@ -82,6 +82,7 @@ def test_train_is_divided_where_there_is_a_test_split():
     ("fractions", "message"),
     [
         ({"train": 0.5, "val": 0.4}, "add up to 1, found 0.9"),
+        ({"train": 80, "val": 20}, r"add up to 1, found 100\. Write 80 percent as 0\.8"),
         ({"train": 1.5, "val": -0.5}, "add up to 1"),
         ({"Train": 1.0}, "names of a-z"),
         ({"train": 0.5, "test": 0.5}, "choose other names"),

@@ -124,17 +124,20 @@ def test_problems(tmp_path: Path) -> None:
     bad += ["<skeleton label='x'><points label='a' points='1,1'/><points label='a' points='1,1'/></skeleton>"]
     files = {f"{i}.jpg": "" for i in range(len(bad))} | {"x/t.jpg": "", "y/t.jpg": "", "v.jpg": "", "ok.jpg": ""}
     listed = [image(f"{i}.jpg", inside) for i, inside in enumerate(bad)]
-    listed += [image("none.jpg"), image("t.jpg"), image(""), image("ok.jpg"), image("ok.jpg")]
+    listed += [image("none.jpg"), image("t.jpg"), image(""), image("ok.jpg"), image("ok.jpg"), image("plain")]
     files |= {"a.xml": file(*listed), "b.xml": file("<track id='0' label='x'/>"), "c.xml": file(image("ok.jpg"))}
     files |= {"d.xml": file(image("v.jpg")) + "<", "e.xml": file(image("../../v.jpg"))}
     source, contents = scan(write(tmp_path, files), "cvat")
     assert reasons(contents.problems) == [
         *((f"{i}.jpg", "annotation") for i in range(len(bad))),
         *(("none.jpg", "no-image"), ("t.jpg", "ambiguous-image"), ("a.xml line 10", "annotation")),
-        *(("ok.jpg", "duplicate-key"), ("b.xml", "annotation"), ("ok.jpg", "duplicate-key"), ("d.xml", "xml-syntax")),
+        *(("ok.jpg", "duplicate-key"), ("plain", "no-image"), ("b.xml", "annotation")),
+        *(("ok.jpg", "duplicate-key"), ("d.xml", "xml-syntax")),
     ]
     assert keys(source, contents) == {"train": ["ok.jpg", "v.jpg"]}
-    assert "Export it as CVAT for images 1.1" in contents.problems[11].message
+    assert "an image named none.jpg or none.*, found none" in contents.problems[7].message
+    assert "an image named plain, found none" in contents.problems[11].message
+    assert "Export it as CVAT for images 1.1" in contents.problems[12].message
 
 
 def test_nothing_is_listed(tmp_path: Path) -> None:

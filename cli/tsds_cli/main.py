@@ -18,47 +18,58 @@ from tsds_cli.signals import terminable
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-#: The commands and what each does, for `tsds --help`, which imports none of them.
-COMMANDS = {
-    "convert": "Convert the data set SRC, or several, into a new store OUT.",
-    "plan": "Plan the conversion of SRC into OUT by several processes.",
-    "commit": "Let the planned store OUT appear, once all of its tasks are done.",
-    "info": "Show what a STORE holds.",
-    "verify": "Check every byte of a STORE.",
-    "repack": "Write the store SRC again as OUT, in another layout or encoding.",
-    "export": "Write the samples of a STORE as files in the new folder OUT.",
-    "append": "Convert the data set SRC, and append its samples to a STORE.",
-    "update": "Take what has changed in the data set SRC into a STORE.",
-    "filter": "Write the samples of a STORE that meet a condition as the store OUT.",
-    "split": "Divide the samples of a STORE anew, as the store OUT.",
-    "sample": "Write some samples of each class of a STORE as the store OUT.",
-    "relabel": "Write a STORE with other class names as the store OUT.",
-    "merge": "Write the samples of several stores as one store OUT.",
-    "check": "Say what is wrong with the content of a STORE.",
-    "compare": "Say what differs between the stores A and B.",
-    "annotate": "Note license, citation or description in a STORE.",
-    "card": "Write the papers of a STORE: card, preview, citation.",
-    "pack": "Pack a STORE into one file OUT, to be published or sent.",
-    "unpack": "Make the folder OUT of a PACKED store again.",
-    "serve": "Serve a STORE over HTTP, to be read by range.",
-    "push": "Copy a STORE to a URL.",
-    "pull": "Copy the store at a URL, or a part of it, to OUT.",
-    "copy": "Copy a store from SRC to DST, each a path or a URL.",
-    "stats": "Print the statistics of a STORE, for each split.",
-    "preview": "Draw samples of a STORE as a contact sheet (PNG).",
-    "warm": "Read a STORE into the page cache.",
-    "evict": "Drop a STORE from the page cache.",
-    "cache": "Show the stores by URL that are kept on this disk.",
-    "train": "Train a vision transformer on a STORE.",
-    "predict": "Print what the model of a CHECKPOINT predicts for IMAGES.",
-    "bench": "Compare ways to load a STORE, and the files that it was made of.",
-    "doctor": "Measure what holds training back, and say what to change.",
-    "demo": "Convert, verify, draw and train on real handwritten digits.",
+#: The commands by what they are for, and what each does, for `tsds --help`, which imports none of them.
+GROUPS = {
+    "Make a store": {
+        "convert": "Convert the data set SRC, or several, into a new store OUT.",
+        "plan": "Plan the conversion of SRC into OUT by several processes.",
+        "commit": "Let the planned store OUT appear, once all of its tasks are done.",
+        "demo": "Convert, verify, draw and train on real handwritten digits.",
+    },
+    "Inspect a store": {
+        "info": "Show what a STORE holds.",
+        "stats": "Print the statistics of a STORE, for each split.",
+        "preview": "Draw samples of a STORE as a contact sheet (PNG).",
+        "check": "Say what is wrong with the content of a STORE.",
+        "verify": "Check every byte of a STORE.",
+        "compare": "Say what differs between the stores A and B.",
+    },
+    "Change a store": {
+        "append": "Convert the data set SRC, and append its samples to a STORE.",
+        "update": "Take what has changed in the data set SRC into a STORE.",
+        "annotate": "Note license, citation or description in a STORE.",
+        "filter": "Write the samples of a STORE that meet a condition as the store OUT.",
+        "split": "Divide the samples of a STORE anew, as the store OUT.",
+        "sample": "Write some samples of each class of a STORE as the store OUT.",
+        "relabel": "Write a STORE with other class names as the store OUT.",
+        "merge": "Write the samples of several stores as one store OUT.",
+        "repack": "Write the store SRC again as OUT, in another layout or encoding.",
+    },
+    "Share a store": {
+        "card": "Write the papers of a STORE: card, preview, citation.",
+        "pack": "Pack a STORE into one file OUT, to be published or sent.",
+        "unpack": "Make the folder OUT of a PACKED store again.",
+        "serve": "Serve a STORE over HTTP, to be read by range.",
+        "push": "Copy a STORE to a URL.",
+        "pull": "Copy the store at a URL, or a part of it, to OUT.",
+        "copy": "Copy a store from SRC to DST, each a path or a URL.",
+        "cache": "Show the stores by URL that are kept on this disk.",
+        "export": "Write the samples of a STORE as files in the new folder OUT.",
+    },
+    "Train and measure": {
+        "train": "Train a vision transformer on a STORE.",
+        "predict": "Print what the model of a CHECKPOINT predicts for IMAGES.",
+        "bench": "Compare ways to load a STORE, and the files that it was made of.",
+        "doctor": "Measure what holds training back, and say what to change.",
+        "warm": "Read a STORE into the page cache.",
+        "evict": "Drop a STORE from the page cache.",
+    },
 }
+COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 
 
 class Commands(click.Group):
-    """Commands by the name of their module, in the order in which people need them."""
+    """Commands by the name of their module."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names."""
@@ -77,9 +88,11 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands."""
-        with formatter.section("Commands"):
-            added = [(name, f"from {each.dist and each.dist.name}") for name, each in _added().items()]
-            formatter.write_dl([*COMMANDS.items(), *added])
+        added = {name: f"from {each.dist and each.dist.name}" for name, each in _added().items()}
+        for title, group in {**GROUPS, "Of other packages": added}.items():
+            if group:
+                with formatter.section(title):
+                    formatter.write_dl(list(group.items()))
 
     def make_context(self, info_name: str | None, args: list[str], *others: Any, **extra: Any) -> click.Context:
         """Read the command line."""

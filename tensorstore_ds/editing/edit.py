@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.conversion.crops import SOURCE_BOX
 from tensorstore_ds.conversion.groups import DUPLICATES, check_finds, key_group
+from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import in_order, share_rows
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
 from tensorstore_ds.editing.compare import NAMED, differing_fields
@@ -21,12 +22,16 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.joining import FieldsDifferError, JoinedFields, Side, join_fields
 from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, first_of_kind
-from tensorstore_ds.options import meant
+from tensorstore_ds.options import declarations, meant
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.regular_files import tidied
 
 PathLike = str | os.PathLike[str]
+
+#: What the provenance notes, so that it must be an integer that metadata may have.
+_SEED = declarations(ConvertOptions)["seed"]
+_PER_CLASS = replace(_SEED, name="per_class", at_least=1)
 
 
 def filter_store(
@@ -108,10 +113,11 @@ def split_store(
             crops of one image stay together.
 
     Raises:
-        OptionError: the fractions do not add up to 1, a split would be empty, or `group_by` means nothing.
+        OptionError: the fractions do not add up to 1, a split would be empty, `group_by` means nothing, or `seed` is
+            not a whole number from 0, below 2^53.
         FormatError, StoreExistsError, ConversionError: as of `filter_store`.
     """
-    notify = progress or in_notebook()
+    seed, notify = _SEED.taken(seed), progress or in_notebook()
     opened, target = opened_for_editing(store, notify), tidied(out)
     label = first_of_kind(opened.manifest.fields, LabelField)
     every = [(name, len(opened[name])) for name in opened]
@@ -150,11 +156,10 @@ def sample_store(
         seed: the same seed draws the same samples.
 
     Raises:
-        OptionError: `per_class` is not positive.
+        OptionError: `per_class` is not a whole number from 1, or `seed` not one from 0, below 2^53.
         FormatError, StoreExistsError, ConversionError: as of `filter_store`.
     """
-    if isinstance(per_class, bool) or not isinstance(per_class, int) or per_class < 1:
-        raise OptionError(f"`per_class`: expected a whole number, 1 or more, found {per_class!r}.")
+    per_class, seed = _PER_CLASS.taken(per_class), _SEED.taken(seed)
     notify = progress or in_notebook()
     opened, target = opened_for_editing(store, notify), tidied(out)
     label = first_of_kind(opened.manifest.fields, LabelField)

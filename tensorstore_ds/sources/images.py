@@ -48,7 +48,8 @@ class ImageIndex:
         normal = self._normalized(name, stem)
         if len(normal) == 1:
             return normal[0]
-        message = f"expected an image named {name or stem} or {stem}.*, found none."
+        names = " or ".join(each for each in (name or stem, stem and f"{stem}.*") if each)
+        message = f"expected an image named {names}, found none."
         raise SourceError(Problem(annotation, "no-image", f"{message} Add it, or name its folder with `images`."))
 
     def _searches(self, name: str, stem: str, folders: Sequence[str]) -> Iterator[list[int]]:
