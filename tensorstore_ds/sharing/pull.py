@@ -313,7 +313,6 @@ class _Pull:
     def _finish(self, arrival: _Arrival) -> None:
         """Compare a file with its SHA-256; a wrong one is fetched once more."""
         name, file = arrival.name, arrival.file
-        path = self._store / name
         found = arrival.sha256.hexdigest()
         if found != file.sha256:
             self._journal.forget(name)
@@ -321,22 +320,16 @@ class _Pull:
             step = PART_NBYTES if self._origin.has_ranges else max(1, file.size)
             for start in range(0, file.size, step):
                 self._fetch_part(name, start, min(start + step, file.size))
-            found = self._digest(path)
+            again = _Arrival(name, file)  # a late thread may still look at the first one
+            self._hash(again, file.size)
+            found = again.sha256.hexdigest()
         if found != file.sha256:
             self._journal.forget(name)
             message = f"expected SHA-256 {file.sha256[:12]}..., found {found[:12]}... twice"
             error = RemoteError(f"{self._origin.url}/{name}: {message}. This file is damaged there: tell its owner.")
             raise self._explained(error)
-        sync(path)
+        sync(self._store / name)
         self._journal.add_whole(name)
-
-    def _digest(self, path: Path) -> str:
-        sha256, buffer = hashlib.sha256(), bytearray(_READ_NBYTES)
-        with open(path, "rb", buffering=0) as file:
-            while count := file.readinto(buffer):
-                self._crew.check()
-                sha256.update(memoryview(buffer)[:count])
-        return sha256.hexdigest()
 
     def _explained(self, error: RemoteError | FormatError) -> RemoteError | FormatError:
         """An error, or that the store was replaced by another meanwhile, which is why."""
