@@ -5,13 +5,15 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from tensorstore_ds.errors import OutputError
+from tensorstore_ds import words
+from tensorstore_ds.errors import OutputError, TsdsError
 from tensorstore_ds.options import user_path
 
 try:
@@ -126,6 +128,30 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> None:
     """Write or replace a file with these bytes, as `replacing` does."""
     with replacing(path) as file:
         file.write(data)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Where the system refuses to write what the block makes at `path`, raise an `OutputError`."""
+    try:
+        yield
+    except TsdsError:  # some are system errors to Python, too
+        raise
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def check_room(
+    path: Path,
+    needed: int,
+    raised: type[TsdsError] = OutputError,
+    advice: str = "Make room, or choose another folder.",
+) -> None:
+    """Refuse what needs more bytes than are free on the disk where a path is, or would be."""
+    free = shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free
+    if needed > free:
+        found = f"expected at least {words.size(needed)} free on this disk, found {words.size(free)}"
+        raise raised(f"{path}: {found}. {advice}")
 
 
 def unsynced(path: Path, error: OSError) -> str:

@@ -48,7 +48,8 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
     out.write_text("mine")
     done = tsds("pack", STORE, out)
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr == f"tsds: {out}: this exists already. Choose another name, or remove it first.\n"
+    expected = "expected a new path, found a file. Choose another path, or remove this one first."
+    assert done.stderr == f"tsds: {out}: {expected}\n"
     done = tsds("info", out)
     assert done.exit_code == 1
     assert done.stderr.startswith(f"tsds: {out}: this is not a store: it is a file, but no ZIP file of a store")

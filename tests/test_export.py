@@ -430,11 +430,11 @@ def test_what_a_store_lacks(tmp_path: Path) -> None:
         tsds.export(tmp_path / "a.tsds", tmp_path / "out", "coc")
     with pytest.raises(tsds.OptionError, match="found 'val' as a split"):
         tsds.export(tmp_path / "a.tsds", tmp_path / "out", "folders", splits=["val"])
-    with pytest.raises(tsds.OptionError, match="expected a folder for it"):
+    with pytest.raises(tsds.OptionError, match=r"does not exist\. Make it first"):
         tsds.export(tmp_path / "a.tsds", tmp_path / "none" / "out", "folders")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tsds", "src"]
     (tmp_path / "out").mkdir()
-    with pytest.raises(tsds.StoreExistsError):
+    with pytest.raises(tsds.StoreExistsError, match="expected a new path, found a folder"):
         tsds.export(tmp_path / "a.tsds", tmp_path / "out", "folders")
 
 

@@ -252,10 +252,12 @@ def test_what_exists_stays(folder: Path, packed: Path, tmp_path: Path) -> None:
     for path in (tmp_path / "file", tmp_path / "u.partial"):
         path.write_text("mine")
     (tmp_path / "empty").mkdir()
-    for name in ("file", "empty"):
-        with pytest.raises(tsds.StoreExistsError, match="this exists already"):
+    (tmp_path / "link").symlink_to("nowhere")
+    shutil.copytree(folder, tmp_path / "store")
+    for name, what in (("file", "file"), ("empty", "folder"), ("store", "store"), ("link", "link")):
+        with pytest.raises(tsds.StoreExistsError, match=f"expected a new path, found a {what}"):
             tsds.pack(folder, tmp_path / name)
-        with pytest.raises(tsds.StoreExistsError, match="this exists already"):
+        with pytest.raises(tsds.StoreExistsError, match=f"expected a new path, found a {what}"):
             tsds.unpack(packed, tmp_path / name)
     with pytest.raises(tsds.OptionError, match=r"u\.partial: expected no such name, or the work folder of a copy"):
         tsds.unpack(packed, tmp_path / "u")
@@ -270,9 +272,9 @@ def test_what_exists_stays(folder: Path, packed: Path, tmp_path: Path) -> None:
 
 def test_room_is_looked_at_first(folder: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
     for run, source in ((tsds.pack, folder), (tsds.unpack, packed)):
-        with pytest.raises(tsds.OutputError, match="bytes free on this disk, found 1,000"):
+        with pytest.raises(tsds.OutputError, match=r"free on this disk, found 1\.0 kB\. Make room"):
             run(source, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -310,7 +312,7 @@ def test_killed_in_the_middle_nothing_looks_whole(command: str, packed: Path, fo
 def test_the_folder_of_another_unpack_stays(packed: Path, tmp_path: Path) -> None:
     work = WorkFolder(tmp_path / "out.partial", "copy")
     with contextlib.closing(work):
-        work.open("the other")
+        work.open()
         work.make_folder("store")
         with pytest.raises(tsds.ConversionError, match="another copy is writing here"):
             tsds.unpack(packed, tmp_path / "out")

@@ -359,7 +359,7 @@ def test_two_plans_and_two_commits_at_once(folders: Path, tmp_path: Path, out: P
     ends = [(each.communicate()[1], each.returncode) for each in [process("commit", out) for _ in range(3)]]
     assert sorted(code for _, code in ends) == [0, 1, 1]
     for errors, code in ends:
-        assert code == 0 or b"exists already" in errors or b"another conversion" in errors or b"no plan" in errors
+        assert code == 0 or b"found a store" in errors or b"another conversion" in errors or b"no plan" in errors
     assert contents(out) == by_one(folders, tmp_path)
 
 
@@ -498,9 +498,11 @@ def test_what_goes_with_a_plan(folders: Path, tmp_path: Path, out: Path) -> None
         tsds.convert_task(out, scratch=tmp_path / "none")
     run_all(out, 2)
     tsds.commit(out)
-    for call in (lambda: tsds.commit(out), lambda: tsds.convert_task(out), lambda: tsds.plan(folders, out)):
-        with pytest.raises(tsds.StoreExistsError, match="exists already"):
+    for call in (lambda: tsds.commit(out), lambda: tsds.convert_task(out)):
+        with pytest.raises(tsds.StoreExistsError, match="expected a plan that is not committed, found a store"):
             call()
+    with pytest.raises(tsds.StoreExistsError, match="expected a new path, found a store"):
+        tsds.plan(folders, out)
 
 
 def test_a_conversion_by_one_process_is_not_mixed_with_a_plan(folders: Path, tmp_path: Path, out: Path) -> None:

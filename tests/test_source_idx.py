@@ -6,6 +6,7 @@ import gc
 import gzip
 import multiprocessing
 import pickle
+import shutil
 import struct
 from pathlib import Path
 
@@ -179,8 +180,8 @@ def test_a_file_that_shrinks_after_the_scan_is_refused(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, train_images_idx3_ubyte__gz=idx(IMAGES))
-    usage = scratch.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(scratch.shutil, "disk_usage", lambda path: usage._replace(free=10))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10))
     with pytest.raises(ConversionError, match="TMPDIR"):
         scan(tmp_path)
 

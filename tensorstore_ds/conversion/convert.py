@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -17,7 +16,7 @@ from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, faults, identities
 from tensorstore_ds.conversion.history import now
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import Selection, ShardName, plan_shards
-from tensorstore_ds.conversion.preparation import AnySource, Prepared, check_room, open_any, prepare
+from tensorstore_ds.conversion.preparation import AnySource, Prepared, check_fits_disk, open_any, prepare
 from tensorstore_ds.conversion.result import (
     OnProgress,
     Progress,
@@ -188,7 +187,7 @@ class _Conversion:
         now()  # a time that cannot be used is refused before the work
         with one_line_for_failures(self._workspace.out), self._workspace as workspace:
             self._notify(Progress("scan", 0, 0))
-            prepared = prepare(source, options, room=shutil.disk_usage(workspace.path).free)
+            prepared = prepare(source, options, out=workspace.out)
             for note in (*prepared.contents.notes, *prepared.notes):
                 workspace.note(note)
             self._common = identities(source.common_files())
@@ -250,8 +249,7 @@ class _Conversion:
         missing = {name: shard for name, shard in shards.items() if name not in finished}
         self._resumed = len(finished)
         if options.layout == "memmap":
-            needed = sum(map(len, missing.values())) * prepared.row_nbytes
-            check_room(needed, shutil.disk_usage(workspace.path).free)
+            check_fits_disk(workspace.out, sum(map(len, missing.values())) * prepared.row_nbytes)
         finished |= self._convert(prepared, missing)
         return {split: [finished[name] for name in shards if name[0] == split] for split in prepared.splits}
 

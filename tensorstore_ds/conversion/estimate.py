@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,8 +19,7 @@ from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import (
     AnySource,
     Prepared,
-    check_room,
-    free_nbytes,
+    check_fits_disk,
     open_any,
     prepare,
     survey,
@@ -118,10 +116,10 @@ def estimate(
         ConversionError: there is not enough room on the disk, or in memory for one image.
     """
     options = of_class(options, ConvertOptions)
-    room = sys.maxsize if out is None else free_nbytes(tidied(out))
-    prepared = prepare(open_any(source, options), replace(options, on_error="skip"), room=room)  # to find all
-    if options.layout == "memmap":
-        check_room(prepared.samples * prepared.row_nbytes, room)
+    target = None if out is None else tidied(out)
+    prepared = prepare(open_any(source, options), replace(options, on_error="skip"), out=target)  # to find all
+    if target is not None and options.layout == "memmap":
+        check_fits_disk(target, prepared.samples * prepared.row_nbytes)
     surveyed = survey(prepared)
     problems = [*prepared.contents.problems, *surveyed.problems, *surveyed.odd.values()]
     if surveyed.differing is not None:

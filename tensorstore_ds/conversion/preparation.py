@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import math
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,6 +34,7 @@ from tensorstore_ds.conversion.groups import COLUMN, check_finds, source_group
 from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Selection, plan_splits
 from tensorstore_ds.conversion.smart import jpeg_size, least_worth, usual_budget
+from tensorstore_ds.durable import check_room
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField, RaggedImageField
 from tensorstore_ds.format.kinds.base import of_kind
@@ -158,11 +158,11 @@ class Prepared:
         return _encoded(self.source, self.contents, some, self.format.image, "skip", bad)
 
 
-def prepare(source: Source, options: ConvertOptions, *, room: int) -> Prepared:
+def prepare(source: Source, options: ConvertOptions, *, out: Path | None) -> Prepared:
     """Scan a source, and look at its first samples to learn what the rows will be.
 
     Args:
-        room: bytes that are free where the store is to lie; what cannot fit is refused before an image is decoded.
+        out: path of the store; what cannot fit on its disk is refused before an image is decoded. None: nothing is.
 
     Raises:
         SourceError: nothing there can be converted, or something is bad and bad samples are not to be skipped.
@@ -179,8 +179,8 @@ def prepare(source: Source, options: ConvertOptions, *, room: int) -> Prepared:
     splits = plan_splits(contents, options.split, options.seed, source.key, group)
     if options.size is not None:
         nbytes = math.prod(options.size) * _CHANNELS.get(options.color, 1)  # at least
-        if options.encoding in ("auto", "raw") and options.layout == "memmap":
-            check_room(sum(map(len, splits.values())) * nbytes, room)
+        if out is not None and options.encoding in ("auto", "raw") and options.layout == "memmap":
+            check_fits_disk(out, sum(map(len, splits.values())) * nbytes)
         check_memory(nbytes)
     return learn(source, contents, splits, options.image, options.on_error)
 
@@ -274,18 +274,9 @@ def _encoded(
                     yield encode_sample(source.read(selection.source_split, reference), image, masks=masks)
 
 
-def check_room(needed: int, free: int) -> None:
-    """Refuse, with a `ConversionError`, what needs more bytes than are free on the disk."""
-    if needed > free:
-        raise ConversionError(
-            f"at least {needed:,} bytes are needed, {free:,} are free on this disk. "
-            "Make room, choose another disk, or a smaller `size`."
-        )
-
-
-def free_nbytes(path: Path) -> int:
-    """Bytes that are free on the disk where a path is, or would be."""
-    return shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free
+def check_fits_disk(out: Path, nbytes: int) -> None:
+    """Refuse, with a `ConversionError`, samples that need more bytes than are free on the disk of `out`."""
+    check_room(out, nbytes, ConversionError, "Make room, choose another disk, or a smaller `size`.")
 
 
 def check_memory(needed: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from tensorstore_ds.conversion.blocks import SHAPES_DIFFER
 from tensorstore_ds.conversion.history import with_step
 from tensorstore_ds.conversion.options import RepackOptions
 from tensorstore_ds.conversion.plan import Selection, ShardName
-from tensorstore_ds.conversion.preparation import Kind, Prepared, Survey, check_room, decide, learn
+from tensorstore_ds.conversion.preparation import Kind, Prepared, Survey, check_fits_disk, decide, learn
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, summarize
 from tensorstore_ds.conversion.shard_conversion import write_shards
 from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
@@ -133,7 +132,7 @@ class Reencoding:
         missing = {name: shard for name, shard in shards.items() if name not in finished}
         self._tell(done=sum(shard.shard.rows for shard in finished.values()))
         if self._layout == "memmap":
-            check_room(sum(map(len, missing.values())) * prepared.row_nbytes, shutil.disk_usage(workspace.path).free)
+            check_fits_disk(workspace.out, sum(map(len, missing.values())) * prepared.row_nbytes)
         finished |= self._encode(prepared, missing)
         return {name: finished[name] for name in shards}, resumed
 

@@ -25,7 +25,7 @@ from tensorstore_ds.conversion.convert import check_apart
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import ShardName
 from tensorstore_ds.conversion.planned import Plan, read_plan, write_plan
-from tensorstore_ds.conversion.preparation import Prepared, check_room, open_any, prepare
+from tensorstore_ds.conversion.preparation import Prepared, check_fits_disk, open_any, prepare
 from tensorstore_ds.conversion.result import (
     OnProgress,
     Progress,
@@ -116,12 +116,12 @@ def plan(
             text = "finished shards of a conversion by one process are kept here"
             raise OptionError(f"{workspace.path}: {text}. Repeat that one to go on with it, or remove this directory.")
         notify(Progress("scan", 0, 0))
-        prepared = prepare(opened, options, room=shutil.disk_usage(workspace.path).free)
+        prepared = prepare(opened, options, out=target)
         is_one_size = options.size is not None or options.encoding in ("jpeg", "smart")
         if not is_one_size or options.color == "auto":  # images might differ: no shard may find that out later
             prepared = prepared.surveyed()
         if options.layout == "memmap":
-            check_room(prepared.samples * prepared.row_nbytes, shutil.disk_usage(workspace.path).free)
+            check_fits_disk(target, prepared.samples * prepared.row_nbytes)
         workspace.clean((), plan=False)
         return _write(workspace, prepared, options, asked, tasks)
 

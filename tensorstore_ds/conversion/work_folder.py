@@ -14,9 +14,9 @@ import os
 import shutil
 import stat
 import weakref
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tensorstore_ds.durable import lock, sync, unsynced, write_all
 from tensorstore_ds.errors import ConversionError, OptionError, StoreExistsError
@@ -33,28 +33,48 @@ _STRANGE = "a folder that was made by something else"
 
 
 class WorkFolder:
-    """A folder that is ours alone while it is open.
+    """A folder that is ours alone while it is open. As a context manager, it is open in the block and removed after it.
 
     Args:
         path: of the folder.
         work: that is done in it, as messages call it.
+        run: text that no other run has, which processes that this one lets write here know; None for a new one.
+        keeps: called after the block, unless the store has appeared: whether the next run goes on from this folder.
     """
 
-    def __init__(self, path: Path, work: str = "conversion") -> None:
+    def __init__(
+        self,
+        path: Path,
+        work: str = "conversion",
+        *,
+        run: str | None = None,
+        keeps: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.path = path
-        self._work = work
+        self.run = run or os.urandom(8).hex()
+        self._work, self._keeps = work, keeps
         self.descriptor = -1  #: of the folder; -1 while it is closed
+        self.note = ""  #: what the user should be told of it after it was opened
         self.is_new = False  #: whether nothing was in it when it was opened
         self.is_over = False  #: whether its store has appeared
         self._locks: list[int] = []  # descriptors; the first is that of the mark
 
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Close the folder, which is removed first unless it is kept."""
+        try:
+            if self.is_in_place() and (self.is_over or not self._keeps()):
+                self.remove()
+        except OSError:
+            if kind is None and not self.is_over:
+                raise
+            # What stopped the work is the error that matters; the next run finds this folder and removes it.
+        finally:
+            self.close()
+
     # --- ours or not ---
 
-    def open(self, run: str) -> str:
-        """Make the folder, or find it, and lock it for this process; returns what the user should be told.
-
-        Args:
-            run: text that no other run has; processes that this one lets write here know it.
+    def open(self) -> Self:
+        """Make the folder, or find it, and lock it for this process; returns this object.
 
         Raises:
             OptionError: there is something of that name that is not ours, or it would lie inside a store.
@@ -63,24 +83,26 @@ class WorkFolder:
         check_outside_stores(self.path)
         try:
             with uninterrupted():
-                return self._open(run)
+                self._open()
+            return self
         except BaseException:
             self.remove_if_new()
             self.close()  # and so it is not removed as ours
             raise
 
-    def _open(self, run: str) -> str:
+    __enter__ = open
+
+    def _open(self) -> None:
         with contextlib.suppress(FileExistsError):
             self.path.mkdir(0o700)
         is_new = self._find()
         busy = ConversionError(f"{self.path}: another {self._work} is writing here. Wait for it to end.")
-        note = ""
         try:
             if not lock(self._locks[0]):
                 raise busy
         except OSError as error:
             advice = f"Make sure that no other {self._work} writes here."
-            note = f"{self.path}: this file system has no locks ({error.strerror}). {advice}"
+            self.note = f"{self.path}: this file system has no locks ({error.strerror}). {advice}"
         if not self.is_in_place() or not _is_same(_MARK, self._locks[0], dir_fd=self.descriptor):
             raise busy  # it has just ended, and removed the folder opened here
         self.is_new = is_new
@@ -88,8 +110,7 @@ class WorkFolder:
             os.fsync(self.descriptor)
             sync(self.path.parent)
         with open(self._locks[0], "wb", buffering=0, closefd=False) as mark:
-            write_all(mark, run.encode())
-        return note
+            write_all(mark, self.run.encode())
 
     def visit(self, *, alone: bool = False) -> None:
         """Open the folder beside other processes, of other machines too, where locks may mean nothing.
@@ -107,8 +128,8 @@ class WorkFolder:
             if alone and not lock(self._locks[0]):
                 raise ConversionError(f"{self.path}: another {self._work} is writing here. Wait for it to end.")
 
-    def join(self, run: str) -> None:
-        """Open the folder beside the process that has locked it, whose `run` this is.
+    def join(self) -> None:
+        """Open the folder beside the process that has locked it, of the same `run`.
 
         Raises:
             OptionError: there is something of that name that is not ours.
@@ -121,11 +142,11 @@ class WorkFolder:
         with contextlib.suppress(OSError):  # without locks, what is written in the mark has to do
             if lock(self._locks[0]):
                 raise self._gone()
-        self.check_run(run)
+        self.check_run()
 
-    def check_run(self, run: str) -> None:
+    def check_run(self) -> None:
         """Raise `ConversionError` if the process that locked the folder is not of this run any more."""
-        if os.pread(self._locks[0], 100, 0).decode("ascii", "replace") != run:
+        if os.pread(self._locks[0], 100, 0).decode("ascii", "replace") != self.run:
             raise self._gone()
 
     def close_in_children(self) -> None:
@@ -265,13 +286,14 @@ class WorkFolder:
         """Remove all but the mark, the paths `names`, and what leads to them. No link is followed."""
         _remove_all_but({_MARK, *names}, self.descriptor)
 
-    def put_store(self, out: Path, advice: str) -> str:
-        """Let the folder ``store`` in it appear as `out`, in one step, and remove the rest; returns a note, or nothing.
+    def new_store(self) -> Path:
+        """An empty folder ``store`` in this one, of which nothing else stays."""
+        self.remove_all_but(set())
+        self.make_folder("store")
+        return self.path / "store"
 
-        From then on only what threatens the store is an error. A work folder that stays is a note.
-
-        Args:
-            advice: what to do if `out` has appeared meanwhile.
+    def put_store(self, out: Path) -> str:
+        """Let the folder ``store`` in it appear as `out`, in one step, and remove the rest; returns as `finish`.
 
         Raises:
             StoreExistsError: it has.
@@ -280,7 +302,8 @@ class WorkFolder:
         parent = os.open(out.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if os.path.lexists(out):
-                raise StoreExistsError(f"{out}: this has appeared meanwhile. {advice}")
+                advice = "Remove it and run the same command again."
+                raise taken(out, found="something that has appeared meanwhile", advice=advice)
             os.rename("store", out.name, src_dir_fd=self.descriptor, dst_dir_fd=parent)
             self.is_over = True
             try:
@@ -291,18 +314,23 @@ class WorkFolder:
                 raise ConversionError(unsynced(out, error)) from error
         finally:
             os.close(parent)
+        return self.finish()
+
+    def finish(self) -> str:
+        """Remove the folder after its work is done; returns a note for the user if it stays, which is no error then."""
+        self.is_over = True
         try:
             self.remove()
         except OSError as error:
             return f"{self.path}: this work folder could not be removed ({error.strerror}). Remove it."
         return ""
 
-    def remove_leftover(self, run: str) -> None:
+    def remove_leftover(self) -> None:
         """Remove the folder if its store has appeared: a run was killed, or failed, before it could do so."""
         if not os.path.lexists(self.path):
             return
         with contextlib.suppress(OSError, OptionError, ConversionError), contextlib.closing(self):
-            self.open(run)
+            self.open()
             if "store" not in os.listdir(self.descriptor):
                 self.remove()
 
@@ -318,6 +346,38 @@ class WorkFolder:
             self.remove_all_but(set())
             os.unlink(_MARK, dir_fd=self.descriptor)
             self.path.rmdir()
+
+
+def check_new(out: Path, work: WorkFolder | None = None) -> None:
+    """Refuse the path of a store or file that is to be made: before something else takes long.
+
+    Args:
+        work: where it would grow; what an earlier run has left there is removed if its store has appeared.
+
+    Raises:
+        StoreExistsError: something is there.
+        OptionError: there is no folder for it, or a store around it.
+    """
+    if os.path.lexists(out):
+        if work is not None:
+            work.remove_leftover()
+        raise taken(out)
+    if not out.parent.is_dir():
+        raise OptionError(f"{out}: the folder {out.parent} does not exist. Make it first.")
+    check_outside_stores(out)
+
+
+def taken(
+    out: Path,
+    expected: str = "a new path",
+    found: str | None = None,
+    advice: str = "Choose another path, or remove this one first.",
+) -> StoreExistsError:
+    """The error where something is at the path of what is to be made."""
+    if found is None:
+        is_store = (out / "zarr.json").exists()
+        found = "a link" if out.is_symlink() else "a store" if is_store else "a folder" if out.is_dir() else "a file"
+    return StoreExistsError(f"{out}: expected {expected}, found {found}. {advice}")
 
 
 #: Those that forked children close.

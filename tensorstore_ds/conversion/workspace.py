@@ -31,9 +31,9 @@ import PIL
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.shard_writer import FinishedShard, check_in_file
 from tensorstore_ds.conversion.skipped import skipped_lines
-from tensorstore_ds.conversion.work_folder import WorkFolder
-from tensorstore_ds.durable import sync
-from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem, SourceError, StoreExistsError
+from tensorstore_ds.conversion.work_folder import WorkFolder, check_new, taken
+from tensorstore_ds.durable import partial_of, sync
+from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem, SourceError
 from tensorstore_ds.format.arrays import GROUP, dump_json
 from tensorstore_ds.format.kinds import KeyField
 from tensorstore_ds.format.manifest import File, Manifest, shard_path
@@ -42,7 +42,7 @@ from tensorstore_ds.format.root import dump_root
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Store, open as open_store
-from tensorstore_ds.reading.store_files import SKIPPED, check_outside_stores
+from tensorstore_ds.reading.store_files import SKIPPED
 from tensorstore_ds.version import __version__
 
 #: The folder of a plan for several processes.
@@ -67,15 +67,15 @@ class Workspace:
         self, out: Path, run: str = "", on_note: Callable[[str], None] = lambda _: None, *, plans: bool = False
     ) -> None:
         self.out = out
-        self.path = out.with_name(out.name + ".partial")
+        self.path = partial_of(out)
         self.store = self.path / "store"
-        self.run = run or os.urandom(8).hex()
         self.notes: list[str] = []
         self.began = time.monotonic()
         self._on_note = on_note
         self._is_guest = bool(run)
         self._plans = plans
-        self.folder = WorkFolder(self.path)
+        self.folder = WorkFolder(self.path, run=run, keeps=self._keeps)
+        self.run = self.folder.run
         self.has_guests = False  #: whether other processes still write when it is left
 
     def __enter__(self) -> Workspace:
@@ -89,13 +89,13 @@ class Workspace:
         self.check_free()
         try:
             if self._is_guest:
-                self.folder.join(self.run)
+                self.folder.join()
                 self.close_in_children()
                 return self
-            if note := self.folder.open(self.run):
-                self.note(note)
+            if self.folder.open().note:
+                self.note(self.folder.note)
             if os.path.lexists(self.out):
-                raise self._appeared("Choose another name, or remove it first.")
+                raise taken(self.out)
             if self.is_planned and not self._plans:
                 text = "a plan for several processes is here. Run its tasks and commit it, or remove this directory."
                 raise OptionError(f"{self.path}: {text}")
@@ -112,26 +112,14 @@ class Workspace:
 
     def check_free(self) -> None:
         """Raise as `__enter__` does where `out` exists or cannot be made: before something else takes long."""
-        if os.path.lexists(self.out):
-            if not self._is_guest:
-                self.folder.remove_leftover(self.run)
-            raise StoreExistsError(f"{self.out}: this exists already. Choose another name, or remove it first.")
-        if not self.out.parent.is_dir():
-            raise OptionError(f"{self.out}: the folder {self.out.parent} does not exist. Make it first.")
-        check_outside_stores(self.out)
+        check_new(self.out, None if self._is_guest else self.folder)
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         """Release the lock; a directory without a finished shard is of no use and is removed."""
-        try:
-            stays = self._is_guest or self.has_guests or not self.folder.is_in_place()
-            if not stays and (self.folder.is_over or not (self.finished_names() or self.is_planned)):
-                self.folder.remove()
-        except OSError:
-            if kind is None and not self.folder.is_over:
-                raise
-            # What stopped the conversion is said; the next run finds this directory and clears it.
-        finally:
-            self.folder.close()
+        self.folder.__exit__(kind, *error)
+
+    def _keeps(self) -> bool:
+        return self._is_guest or self.has_guests or bool(self.finished_names()) or self.is_planned
 
     def close_in_children(self) -> None:
         """Keep the lock from processes forked from now on. Workers of a conversion have it, and end with it."""
@@ -147,8 +135,9 @@ class Workspace:
             ConversionError: with `alone`, another process of this machine plans or commits.
         """
         if os.path.lexists(self.out):
-            self.folder.remove_leftover(self.run)
-            raise StoreExistsError(f"{self.out}: this exists already: it was committed, or it is another store.")
+            self.folder.remove_leftover()
+            advice = "It was committed, or it is another store: choose another path then."
+            raise taken(self.out, "a plan that is not committed", advice=advice)
         try:
             with contextlib.suppress(FileNotFoundError):
                 self.folder.visit(alone=alone)
@@ -255,7 +244,7 @@ class Workspace:
         """
         name = shard_path(split, index)
         is_free = self.folder.lock_file(f"{_journal_name(split, index)}.lock")
-        self.folder.check_run(self.run)  # once more: from here on the lock is seen when the run ends
+        self.folder.check_run()  # once more: from here on the lock is seen when the run ends
         if not is_free:
             raise ConversionError(f"{self.out}: another process is writing the shard {name}. Give each its own.")
         finished = self.finished(split, index)
@@ -321,7 +310,7 @@ class Workspace:
             self.clean(())  # none of it can be relied on
             message = f"the finished store does not open ({error.problems[0]}) and was removed."
             raise ConversionError(f"{self.out}: {message} Run the same command again.") from error
-        if note := self.folder.put_store(self.out, "Remove it and run the same command again."):
+        if note := self.folder.put_store(self.out):
             self.note(note)
         return manifest
 
@@ -336,9 +325,6 @@ class Workspace:
             keys = cast(RaggedColumn, store[name]["key"])
             for reason, message in KeyField().check(keys, lambda rows: np.empty((len(rows), 2))):
                 raise SourceError(Problem(name, reason, message), "Give each sample a key of its own.")
-
-    def _appeared(self, advice: str) -> StoreExistsError:
-        return StoreExistsError(f"{self.out}: this has appeared meanwhile. {advice}")
 
 
 def versions() -> list[str]:

@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -24,7 +24,7 @@ from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_n
 from tensorstore_ds.conversion.skipped import MoreSkipped, more_skipped, skipped_in
 from tensorstore_ds.conversion.smart import usual_budget
 from tensorstore_ds.conversion.work_folder import WorkFolder
-from tensorstore_ds.durable import lock
+from tensorstore_ds.durable import lock, partial_of
 from tensorstore_ds.editing.compare import NAMED, differing_fields
 from tensorstore_ds.editing.edit import joined_stores
 from tensorstore_ds.editing.in_place import Changes, InPlace, Place, remove_leftovers
@@ -181,43 +181,33 @@ class _Growing:
             converting = partial(
                 convert_source, notify=self.notify, like=like, check=partial(_check_images, opened, called)
             )
-            work = WorkFolder(path.with_name(f"{path.name}.append"))
             wanted = {"known": listed.known if self.compares else [], "new": listed.new if self.adds else []}
+            folder = path.with_name(f"{path.name}.append")
+            # finished shards, from which the same call goes on
+            work = WorkFolder(folder, keeps=lambda: any(partial_of(folder / name).exists() for name in wanted))
             if not any(wanted.values()):
-                work.remove_leftover(os.urandom(8).hex())  # of a call that compared, and was interrupted
+                work.remove_leftover()  # of a call that compared, and was interrupted
                 return self._summary(opened, listed, _Found())
             for name in ("class_map", "split"):
                 if opened.manifest.conversion_options.get(name) and not getattr(options, name):
                     self._note(f"the store was made with `{name}`, and new samples are not.")
-            with closing(work):
-                try:
-                    work.open(os.urandom(8).hex())
-                    work.remove_all_but({f"{name}.partial" for name in wanted})
-                    converted: dict[str, Summary] = {}
-                    for name in [name for name in wanted if wanted[name]]:
-                        own = options if name == "new" else _of_known(options, opened)
-                        chosen = listed.chosen(wanted[name])
-                        try:
-                            converted[name] = converting(chosen, work.path / name, own)
-                        except SourceError as error:
-                            if error.advice != NOTHING_LEFT:
-                                raise
-                            self._unreadable += error.problems  # all of these are bad, and are to be left out
-                    summary = self._change(opened, converted, listed, known, called)
+            with work:
+                work.remove_all_but({f"{name}.partial" for name in wanted})
+                converted: dict[str, Summary] = {}
+                for name in [name for name in wanted if wanted[name]]:
+                    own = options if name == "new" else _of_known(options, opened)
+                    chosen = listed.chosen(wanted[name])
                     try:
-                        work.remove()
-                    except OSError as error:
-                        note = f"{work.path}: this work folder could not be removed ({error.strerror}). Remove it."
-                        self._note(note)
-                        summary = replace(summary, notes=(*summary.notes, note))
-                    return summary
-                except BaseException:
-                    # finished shards, from which the same call goes on
-                    is_begun = any((work.path / f"{name}.partial").exists() for name in wanted)
-                    if work.is_in_place() and not is_begun:
-                        with suppress(OSError):  # what stopped the call is said; the next one removes this folder
-                            work.remove()
-                    raise
+                        converted[name] = converting(chosen, folder / name, own)
+                    except SourceError as error:
+                        if error.advice != NOTHING_LEFT:
+                            raise
+                        self._unreadable += error.problems  # all of these are bad, and are to be left out
+                summary = self._change(opened, converted, listed, known, called)
+                if note := work.finish():
+                    self._note(note)
+                    summary = replace(summary, notes=(*summary.notes, note))
+                return summary
 
     def _change(
         self, store: Store, converted: Mapping[str, Summary], listed: _Listed, known: _Known, source: str

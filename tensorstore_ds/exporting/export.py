@@ -6,20 +6,18 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tensorstore_ds.conversion.work_folder import WorkFolder
-from tensorstore_ds.durable import unwritable
-from tensorstore_ds.errors import OptionError, StoreExistsError, TsdsError
+from tensorstore_ds.conversion.work_folder import WorkFolder, check_new
+from tensorstore_ds.durable import partial_of, writing
+from tensorstore_ds.errors import OptionError
 from tensorstore_ds.exporting import EXPORT_FORMATS
 from tensorstore_ds.exporting.base import Exporter, sync_all
 from tensorstore_ds.format.kinds import ImageField, KeyField, SizeField
 from tensorstore_ds.options import meant
 from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.reading.store import open as open_store
-from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.reading.verification import require_whole
 from tensorstore_ds.regular_files import tidied
 
@@ -84,13 +82,8 @@ def export(
     names = list(opened if splits is None else splits)
     if unknown := [name for name in names if name not in opened]:
         raise OptionError(f"{opened.path}: expected one of {', '.join(opened)}, found {unknown[0]!r} as a split.")
-    work = WorkFolder(target.with_name(f"{target.name}.partial"), "export")
-    if os.path.lexists(target):
-        work.remove_leftover(os.urandom(8).hex())
-        raise StoreExistsError(f"{target}: expected a new folder, found something there. Choose another `out`.")
-    if not target.parent.is_dir():
-        raise OptionError(f"{target}: expected a folder for it, found none. Make {target.parent}.")
-    check_outside_stores(target)
+    work = WorkFolder(partial_of(target), "export")
+    check_new(target, work)
     draw = notebook_bar()
     total, done = sum(len(opened[name]) for name in names), 0
     notify = progress or (lambda done, total: draw(f"Exporting {done:,}/{total:,} samples", done, total))
@@ -102,25 +95,14 @@ def export(
 
     require_whole(opened, "Copy the store again; nothing was exported.")
     made: type[Exporter] = EXPORT_FORMATS[to].load()
-    with closing(work):
-        folder = work.path / "store"
-        try:
-            work.open(os.urandom(8).hex())
-            work.remove_all_but(set())
-            folder.mkdir()
-            exporter = made(opened, folder, names, advance)
-            for name in names:
-                exporter.export_split(name)
-            exporter.finish()
-            sync_all(folder)
-            note = work.put_store(target, "Choose another `out`.")
-        except BaseException as error:
-            if work.is_in_place():
-                with suppress(OSError):  # what stopped the export is said; the next one finds this folder and clears it
-                    work.remove()
-            if isinstance(error, OSError) and not isinstance(error, TsdsError):
-                raise unwritable(target, error) from error
-            raise
+    with writing(target), work:
+        folder = work.new_store()
+        exporter = made(opened, folder, names, advance)
+        for name in names:
+            exporter.export_split(name)
+        exporter.finish()
+        sync_all(folder)
+        note = work.put_store(target)
     left_out = Counter(exporter.left_out)
     for name, each in opened.manifest.fields.items():
         if not isinstance(each, (*exporter.takes, ImageField, KeyField, SizeField)):

@@ -8,23 +8,22 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-import shutil
 import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from tensorstore_ds.conversion.work_folder import WorkFolder
-from tensorstore_ds.durable import replacing, sync, unwritable
-from tensorstore_ds.errors import FormatError, OptionError, OutputError, Problem, StoreExistsError, TsdsError
+from tensorstore_ds.conversion.work_folder import WorkFolder, check_new
+from tensorstore_ds.durable import check_room, partial_of, replacing, sync, writing
+from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import File
 from tensorstore_ds.format.root import parse_root
 from tensorstore_ds.progress import notebook_bytes
 from tensorstore_ds.reading.packed_files import ALIGNMENT, DIRECTORY_MAX_NBYTES, PackedFiles, find_files
 from tensorstore_ds.reading.store import Store, open as open_store
-from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, StoreFiles, check_outside_stores
+from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, StoreFiles
 from tensorstore_ds.reading.verification import listed_files
 from tensorstore_ds.regular_files import tidied
 
@@ -70,13 +69,13 @@ def pack(
     """
     files, target = find_files(tidied(store), sha256), tidied(out)
     listed = _whole(files)
-    _check_free(target)
+    check_new(target)
     entries = sum(_ENTRY_NBYTES + len(name) for name in (*listed, "zarr.json"))
     if entries > DIRECTORY_MAX_NBYTES:
         message = f"expected a list of files of at most {DIRECTORY_MAX_NBYTES:,} bytes, found {entries:,}."
         raise OptionError(f"{files.path}: {message} Convert with a larger `shard_nbytes`, and pack that store.")
     total = sum(file.size for file in listed.values()) + files.size("zarr.json")
-    _check_room(target, total + entries + (len(listed) + 2) * 2 * ALIGNMENT)
+    check_room(target, total + entries + (len(listed) + 2) * 2 * ALIGNMENT)
     advance = _Advance(total, progress or notebook_bytes("Packing"))
     with replacing(target) as file, zipfile.ZipFile(file, "w") as archive:
         for name in sorted(listed):
@@ -122,13 +121,13 @@ def unpack(
     if not isinstance(files, PackedFiles):
         raise OptionError(f"{files.path}: expected a packed store, found a folder. It can be used as it is.")
     listed = _whole(files)
-    if os.path.lexists(target):
-        _work_folder(target).remove_leftover(os.urandom(8).hex())
-    _check_free(target)
+    work = WorkFolder(partial_of(target), "copy")
+    check_new(target, work)
     total = sum(file.size for file in listed.values()) + files.size("zarr.json")
-    _check_room(target, total + (len(listed) + 1) * ALIGNMENT)
+    check_room(target, total + (len(listed) + 1) * ALIGNMENT)
     advance = _Advance(total, progress or notebook_bytes("Unpacking"))
-    with _new_folder(target) as partial:
+    with writing(target), work:
+        partial = work.new_store()
         for name in sorted(listed):
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
             with _new_file(partial / name) as file:
@@ -136,6 +135,9 @@ def unpack(
         root = _root(files)
         with _new_file(partial / "zarr.json") as file:
             file.write(root)
+        for below, _, _ in os.walk(partial):
+            sync(Path(below))
+        work.put_store(target)
     advance(len(root))
     return open_store(target, sha256=files.sha256)
 
@@ -206,50 +208,6 @@ def _copy(files: StoreFiles, name: str, listed: File, out: IO[bytes], advance: _
     if left or found != listed.sha256:
         message = f"expected SHA-256 {listed.sha256[:12]}..., found {found[:12]}...."
         raise FormatError(Problem(name, "checksum", message), "Copy the store again; a damaged one is not passed on.")
-
-
-def _check_free(target: Path) -> None:
-    """Refuse a target that exists, that has no folder to be in, or that would lie inside a store."""
-    if os.path.lexists(target):
-        raise StoreExistsError(f"{target}: this exists already. Choose another name, or remove it first.")
-    if not target.parent.is_dir():
-        raise OptionError(f"{target}: the folder {target.parent} does not exist. Make it first.")
-    check_outside_stores(target)
-
-
-def _check_room(target: Path, needed: int) -> None:
-    free = shutil.disk_usage(target.parent).free
-    if needed > free:
-        message = f"expected {needed:,} bytes free on this disk, found {free:,}."
-        raise OutputError(f"{target}: {message} Make room or choose another folder.")
-
-
-@contextmanager
-def _new_folder(target: Path) -> Iterator[Path]:
-    """A new folder, which becomes `target` in one step when the block ends well; else it is removed."""
-    folder = _work_folder(target)
-    try:
-        folder.open(os.urandom(8).hex())
-        folder.remove_all_but(set())  # what a run left that was killed
-        folder.make_folder("store")
-        partial = folder.path / "store"
-        yield partial
-        for below, _, _ in os.walk(partial):
-            sync(Path(below))
-        folder.put_store(target, "Remove it, or choose another name.")
-    except BaseException as error:
-        if folder.is_in_place():
-            with suppress(OSError):  # the error says why, if anything stays
-                folder.remove()
-        if isinstance(error, OSError) and not isinstance(error, TsdsError):
-            raise unwritable(target, error) from error
-        raise
-    finally:
-        folder.close()
-
-
-def _work_folder(target: Path) -> WorkFolder:
-    return WorkFolder(target.with_name(f"{target.name}.partial"), "copy")
 
 
 @contextmanager

@@ -16,16 +16,14 @@ import contextlib
 import errno
 import hashlib
 import os
-import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from tensorstore_ds import words
-from tensorstore_ds.conversion.work_folder import WorkFolder
-from tensorstore_ds.durable import sync, write_all, write_at
+from tensorstore_ds.conversion.work_folder import WorkFolder, check_new, taken
+from tensorstore_ds.durable import check_room, partial_of, sync, write_all, write_at
 from tensorstore_ds.errors import (
     FormatError,
     OptionError,
@@ -133,29 +131,24 @@ class _Pull:
         self._origin, self._out, self._selection = origin, out, selection
         self._counter, self._verify = counter, verify
         self._crew = Crew(workers)
-        self._work = out.with_name(f"{out.name}.partial")
+        self._work = partial_of(out)
         self._store = self._work / "store"
-        self._folder = WorkFolder(self._work, "copy")
+        self._folder = WorkFolder(self._work, "copy", keeps=lambda: True)
         self._journal: Journal
         self._lock = Lock()
 
     def run(self) -> Transfer:
-        there = os.path.lexists(self._out)
-        if there and not self._selection.is_part:
-            return self._same(self._selection.sha256, 0)
-        if not self._out.parent.is_dir():
-            raise OptionError(f"{self._out}: the folder {self._out.parent} does not exist. Make it first.")
-        if there:  # which store the part will be is known when its lists are
-            content = self._selection.content(self._read_lists(None))
+        if os.path.lexists(self._out):
+            if not self._selection.is_part:
+                return self._same(self._selection.sha256, 0)
+            content = self._selection.content(self._read_lists(None))  # which say what store the part will be
             return self._same(content.sha256, content.nbytes)
-        self._folder.open(os.urandom(8).hex())
-        try:
+        check_new(self._out)
+        with self._folder:
             self._begin()
             content = self._selection.content(self._read_lists(self._work / "lists"))
             self._fetch(content)
             self._commit(content)
-        finally:
-            self._folder.close()
         counter = self._counter
         return Transfer(str(self._out), content.sha256, content.nbytes, counter.moved, counter.seconds)
 
@@ -166,10 +159,8 @@ class _Pull:
         except FormatError:
             store = None
         if store is None or store.sha256 != sha256:
-            what = "something else" if store is None else "another store"
-            text = f"expected no such name, or the same store, found {what}. Choose another name, or remove it first."
-            raise StoreExistsError(f"{self._out}: {text}")
-        self._folder.remove_leftover(os.urandom(8).hex())
+            raise taken(self._out, "a new path or a copy of this store", "another store" if store else None)
+        self._folder.remove_leftover()
         with contextlib.suppress(FileNotFoundError):
             nbytes = nbytes or store.nbytes + (self._out / "zarr.json").stat().st_size
         return Transfer(str(self._out), sha256, nbytes, 0, self._counter.seconds, was_there=True)
@@ -234,7 +225,8 @@ class _Pull:
         try:
             missing = {name: self._missing(name, file) for name, file in content.files.items()}
             nbytes = sum(stop - start for parts in missing.values() for start, stop in parts)
-            self._check_room(nbytes + sum(map(len, content.lists.values())) + len(content.root))
+            more = sum(map(len, content.lists.values())) + len(content.root) + _SPARE_NBYTES
+            check_room(self._out, nbytes + more)
             total = sum(file.size for file in content.files.values())
             self._counter.begin(total - nbytes, total)
             self._crew.run(self._part, self._parts(content, missing))
@@ -321,7 +313,6 @@ class _Pull:
     def _finish(self, arrival: _Arrival) -> None:
         """Compare a file with its SHA-256; a wrong one is fetched once more."""
         name, file = arrival.name, arrival.file
-        path = self._store / name
         found = arrival.sha256.hexdigest()
         if found != file.sha256:
             self._journal.forget(name)
@@ -329,22 +320,16 @@ class _Pull:
             step = PART_NBYTES if self._origin.has_ranges else max(1, file.size)
             for start in range(0, file.size, step):
                 self._fetch_part(name, start, min(start + step, file.size))
-            found = self._digest(path)
+            again = _Arrival(name, file)  # a late thread may still look at the first one
+            self._hash(again, file.size)
+            found = again.sha256.hexdigest()
         if found != file.sha256:
             self._journal.forget(name)
             message = f"expected SHA-256 {file.sha256[:12]}..., found {found[:12]}... twice"
             error = RemoteError(f"{self._origin.url}/{name}: {message}. This file is damaged there: tell its owner.")
             raise self._explained(error)
-        sync(path)
+        sync(self._store / name)
         self._journal.add_whole(name)
-
-    def _digest(self, path: Path) -> str:
-        sha256, buffer = hashlib.sha256(), bytearray(_READ_NBYTES)
-        with open(path, "rb", buffering=0) as file:
-            while count := file.readinto(buffer):
-                self._crew.check()
-                sha256.update(memoryview(buffer)[:count])
-        return sha256.hexdigest()
 
     def _explained(self, error: RemoteError | FormatError) -> RemoteError | FormatError:
         """An error, or that the store was replaced by another meanwhile, which is why."""
@@ -356,12 +341,6 @@ class _Pull:
                 text = f"{self._origin.url}: the store was replaced by another while it was copied. {advice}"
                 return RemoteError(text, "replaced")
         return error
-
-    def _check_room(self, nbytes: int) -> None:
-        free = shutil.disk_usage(self._work).free
-        if nbytes + _SPARE_NBYTES > free:
-            needed = f"{words.size(nbytes)} are needed, {words.size(free)} are free on this disk"
-            raise OutputError(f"{self._out}: {needed}. Make room, or choose another folder.")
 
     # --- the end ---
 
@@ -379,7 +358,7 @@ class _Pull:
         problems = verify_store(self._store) if self._verify else []
         if problems:
             raise FormatError(problems, f"The store at {self._origin.url} is damaged: tell its owner.")
-        self._folder.put_store(self._out, "Remove it and run this again.")
+        self._folder.put_store(self._out)
 
 
 def _may_pass(error: RemoteError | FormatError) -> bool:
@@ -395,7 +374,7 @@ def _one_line(out: Path) -> Iterator[None]:
     except (RemoteError, StoreExistsError):  # system errors to Python, too
         raise
     except OSError as error:
-        parts = out.with_name(f"{out.name}.partial") / "parts.log"
+        parts = partial_of(out) / "parts.log"
         is_kept = parts.is_file() and parts.stat().st_size > 0
         advice = _GO_ON if is_kept else _BEGIN
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -9,6 +9,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tensorstore_ds.durable import check_room
 from tensorstore_ds.errors import ConversionError
 
 if TYPE_CHECKING:
@@ -36,10 +37,8 @@ class Scratch:
                 message = f"{tempfile.gettempdir()}: {error.strerror}. Set TMPDIR to another folder."
                 raise ConversionError(message) from error
             weakref.finalize(self, _remove, self._folder, os.getpid())
-        free = shutil.disk_usage(self._folder).free
-        if nbytes > free:
-            message = f"{nbytes:,} bytes are needed to decompress {what}, {free:,} are free."
-            raise ConversionError(f"{self._folder}: {message} Make room, or set TMPDIR to a larger disk.")
+        advice = f"Make room to decompress {what}, or set TMPDIR to a larger disk."
+        check_room(self._folder, nbytes, ConversionError, advice)
         path = self._folder / f"{len(os.listdir(self._folder))}{suffix}"
         remaining = nbytes
         with path.open("xb") as file:

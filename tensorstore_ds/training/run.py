@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tensorstore_ds.durable import partial_of
+from tensorstore_ds.durable import check_room, partial_of
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
 from tensorstore_ds.imaging.placement import FITS, Fit
 from tensorstore_ds.reading.store import Store
@@ -204,12 +203,7 @@ class Run:
         weights = sum(p.numel() * p.element_size() for p in self.learner.module.parameters())
         copies = 3 + (self.learner.average is not None)  # weights and two moments of each; and their average
         needed = weights * (2 * copies + 2)  # a new one is written before the old one goes; best.pt likewise
-        free = shutil.disk_usage(self.out).free
-        if free < needed:
-            raise TrainingError(
-                f"{self.out}: expected {needed / 1e6:,.0f} MB of free disk for checkpoints, found "
-                f"{free / 1e6:,.0f} MB. Make room, or choose another `out`."
-            )
+        check_room(self.out, needed, TrainingError, "Make room for checkpoints, or choose another `out`.")
 
     def save(self) -> None:
         """Write all that the run goes on with: the first rank does, with the sums of all."""

@@ -200,8 +200,7 @@ class Bench:
         there = os.path.lexists(out)
         result = self.server.run(case.argv(out))
         sweep.resumed += "used again" in result.text
-        says = ("exists already", "expected a new folder, found something there")
-        is_known = result.outcome == "refused" and any(text in result.text for text in says)
+        is_known = result.outcome == "refused" and "expected a new path, found" in result.text
         if there and not (is_known or (result.outcome == "done" and "here already" in result.text)):
             yield f"again, with OUT there: {result.outcome}: {result.last_line}"
         if not there and result.outcome != "done":

@@ -123,7 +123,7 @@ def test_the_target_is_never_overwritten(store: tsds.Store, other: tsds.Store, t
     with pytest.raises(tsds.StoreExistsError, match="found another store"):
         tsds.copy(other.path, tmp_path / "p.tsds")
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(tsds.StoreExistsError, match="found something else"):
+    with pytest.raises(tsds.StoreExistsError, match="or a copy of this store, found a file"):
         tsds.copy(other.path, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -286,9 +286,9 @@ def test_names_that_lead_elsewhere(store: tsds.Store, tmp_path: Path, name: str)
 
 
 def test_too_little_room_is_said_beforehand(pushed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = pulling.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(pulling.shutil, "disk_usage", lambda _: usage._replace(free=100))
-    with pytest.raises(tsds.OutputError, match="are needed, 100 B are free on this disk"):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100))
+    with pytest.raises(tsds.OutputError, match="free on this disk, found 100 B"):
         tsds.pull(pushed, tmp_path / "p.tsds")
 
 
@@ -318,10 +318,10 @@ def test_a_really_full_disk(store: tsds.Store, pushed: str, tmp_path: Path, monk
     if made.returncode:
         pytest.skip("mounting a file system is not permitted here")
     try:
-        with pytest.raises(tsds.OutputError, match="are free on this disk"):
+        with pytest.raises(tsds.OutputError, match="free on this disk"):
             tsds.pull(pushed, mount / "p.tsds")
-        usage = pulling.shutil.disk_usage(tmp_path)
-        monkeypatch.setattr(pulling.shutil, "disk_usage", lambda _: usage)  # others take the room meanwhile
+        usage = shutil.disk_usage(tmp_path)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)  # others take the room meanwhile
         with pytest.raises(tsds.OutputError, match=r"the disk is full.*run the same command again"):
             tsds.pull(pushed, mount / "p.tsds")
         assert not (mount / "p.tsds").exists()
