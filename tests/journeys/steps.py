@@ -35,8 +35,6 @@ from journeys.data_sets import DataSet
 from journeys.oracle import Facts, mode_of
 from journeys.photographs import upright
 
-#: Of `tsds train`, so that an epoch takes a moment.
-SHORT = ("--model", "seed", "--epochs", 1, "--batch-size", 8, "--lr", "1e-2", "--torch-threads", 1)
 #: Images of which all are compared; of larger sets, every n-th.
 MANY = 2000
 
@@ -66,6 +64,13 @@ class Trip:
     def every(self) -> int:
         """Of so many images, one is compared."""
         return 1 + len(self.facts.samples) // MANY
+
+    def learning(self, epochs: int = 1) -> tuple[object, ...]:
+        """Flags of `tsds train`, so that an epoch takes a moment."""
+        samples = len(tsds.open(self.divided)["train"])
+        batch_size = min(samples, max(8, samples // 100))
+        few = ("--model", "seed", "--epochs", epochs, "--batch-size", batch_size)
+        return (*few, "--lr", "1e-2", "--torch-threads", 1)
 
     @property
     def mixed(self) -> bool:
@@ -311,7 +316,7 @@ class Journey:
     def test_train_and_predict(self, trip: Trip, tmp_path: Path) -> None:
         """Predictions, and the loss and metrics of the evaluation, are what the model says of Pillow's pixels."""
         run = tmp_path / "run"
-        said = trip.shell.run("train", trip.divided, *SHORT, "--image-size", 56, "--out", run)
+        said = trip.shell.run("train", trip.divided, *trip.learning(), "--image-size", 56, "--out", run)
         report = json.loads((run / "report.json").read_text())
         assert len((run / "history.jsonl").read_text().splitlines()) == report["epochs"] == 1
         split = tsds.open(trip.divided)[report["facts"]["eval_split"]]
@@ -354,7 +359,7 @@ class Journey:
     @pytest.mark.drawn
     def test_an_interrupted_training_goes_on(self, trip: Trip, tmp_path: Path) -> None:
         """Stopped by a signal in the middle and resumed: the weights are those of a run that was never stopped."""
-        words = (trip.divided, *SHORT[:2], "--epochs", 12, *SHORT[4:], "--image-size", 28, "--threads", 1)
+        words = (trip.divided, *trip.learning(12), "--image-size", 28, "--threads", 1)
         trip.shell.run("train", *words, "--out", tmp_path / "whole")
         with trip.shell.started("train", *words, "--out", tmp_path / "parts") as process:
             assert process.stdout is not None
@@ -413,7 +418,7 @@ class Journey:
     @pytest.mark.drawn
     def test_train_from_a_url(self, trip: Trip, tmp_path: Path) -> None:
         """The weights are those of a training from the folder."""
-        words = (*SHORT, "--image-size", 28, "--threads", 1)
+        words = (*trip.learning(), "--image-size", 28, "--threads", 1)
         with trip.shell.serving(trip.divided) as url:
             trip.shell.run("train", url, *words, "--out", tmp_path / "far")
         trip.shell.run("train", trip.divided, *words, "--out", tmp_path / "near")
