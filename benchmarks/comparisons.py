@@ -28,7 +28,7 @@ def measure_bccd(settings: Settings) -> dict[str, Any]:
 
 def _compare(settings: Settings, source: Path, name: str, *, on_error: Any = "fail", **options: Any) -> dict[str, Any]:
     store = settings.scratch / "compared.tsds"
-    tsds.convert(source, store, tsds.ConvertOptions(workers=2, on_error=on_error))
+    tsds.convert(source, store, workers=2, on_error=on_error)
     comparison = tsds.bench(
         store,
         tsds.BenchOptions(raw=source, device="cpu", **options),

@@ -51,7 +51,7 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 def convert(digits: Path, store: Path, workers: int = WORKERS) -> None:
     """All that a user's conversion does: scan, decode, statistics, keys, SHA-256, sync."""
-    tsds.convert(digits, store, tsds.ConvertOptions(workers=workers))
+    tsds.convert(digits, store, workers=workers)
 
 
 def bare_loop(digits: Path, target: Path) -> None:

@@ -65,4 +65,4 @@ def peaks_of_conversion(source: Path, store: Path, encoding: str) -> tuple[int, 
 
 if __name__ == "__main__":
     _source, _store, _encoding = sys.argv[1:]
-    tsds.convert(_source, _store, tsds.ConvertOptions(workers=WORKERS, encoding=cast(Encoding, _encoding)))
+    tsds.convert(_source, _store, workers=WORKERS, encoding=cast(Encoding, _encoding))

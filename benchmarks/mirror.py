@@ -44,7 +44,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     folder = settings.scratch
     write_sparse_store(folder / "large.tsds", {"train": LARGE_ROWS}, LARGE_ROWS, {"image": _IMAGE})
     _seal(folder / "large.tsds/train/00000/image/c/0/0/0/0")
-    tsds.convert(Noise(), folder / "noise.tsds", tsds.ConvertOptions(encoding="raw"))
+    tsds.convert(Noise(), folder / "noise.tsds", encoding="raw")
     figures = _requests(folder)
     with _far_server(folder) as url:
         _seconds(tsds.DataLoader(tsds.StoreDataset(folder / "noise.tsds"), batch_size=BATCH))  # all is imported

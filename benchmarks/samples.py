@@ -128,7 +128,7 @@ def make_noise(folder: Path, rows: int, shape: tuple[int, int, int]) -> None:
         images[row] = np.random.default_rng(row).integers(0, 256, shape, np.uint8)
     images.flush()
     np.save(folder / "labels.npy", np.arange(rows, dtype=np.int64) % len(CLASSES))
-    tsds.convert(Arrays(folder), folder / STORE, tsds.ConvertOptions(workers=_WORKERS))
+    tsds.convert(Arrays(folder), folder / STORE, workers=_WORKERS)
 
 
 def make_digits(folder: Path, files: Path) -> None:
@@ -143,10 +143,10 @@ def make_digits(folder: Path, files: Path) -> None:
             image[..., 0] = np.asarray(opened)
     images.flush()
     np.save(folder / "labels.npy", np.array([names.index(path.parent.name) for path in paths], np.int64))
-    tsds.convert(files, folder / STORE, tsds.ConvertOptions(workers=_WORKERS))
+    tsds.convert(files, folder / STORE, workers=_WORKERS)
 
 
 def make_objects(folder: Path, voc: Path) -> None:
     """Images with boxes from a VOC folder; boxes without area are left out."""
     folder.mkdir()
-    tsds.convert(voc, folder / STORE, tsds.ConvertOptions(workers=_WORKERS, on_error="skip"))
+    tsds.convert(voc, folder / STORE, workers=_WORKERS, on_error="skip")

@@ -145,7 +145,7 @@ def measure_all(scratch: Path, epochs: int, drops: int, readers: int) -> list[Fi
     make_noise(small, SMALL_ROWS, SMALL_SHAPE)
     figures = [*measure_epochs(small / STORE, epochs), *measure_drops(small / STORE, drops)]
     write_class_folders(scratch / "photographs", DIFFERING, LONG_SIDE)
-    tsds.convert(scratch / "photographs", scratch / "sizes.tsds", tsds.ConvertOptions(encoding="jpeg", workers=2))
+    tsds.convert(scratch / "photographs", scratch / "sizes.tsds", encoding="jpeg", workers=2)
     figures += measure_sizes(scratch / "sizes.tsds", min(100, epochs))
     row = LARGE_SHAPE[0] * LARGE_SHAPE[1] * LARGE_SHAPE[2]
     rows = max(2 * FEW_ROWS, readers * PRIVATE_LIMIT * 1_000_000 // row + 1)  # more than all readers may have

@@ -37,7 +37,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     the same. Every page of the map has been touched before.
     """
     path = settings.scratch / "noise.tsds"
-    tsds.convert(RandomImages(), path, tsds.ConvertOptions(workers=2))
+    tsds.convert(RandomImages(), path, workers=2)
     column = tsds.open(path)["train"]["image"]
     memory = column.take(np.arange(ROWS))
     out = column.take(np.arange(BATCH))

@@ -25,7 +25,7 @@ COMPARED, THREADS = 500, 2
 def measure(settings: Settings) -> dict[str, Any]:
     """Runs of 2 and of 5 epochs at each batch size, then the script: hours on two cores."""
     store = settings.scratch / "training.tsds"
-    converted = seconds_of(lambda: tsds.convert(settings.digits, store, tsds.ConvertOptions(workers=THREADS)))
+    converted = seconds_of(lambda: tsds.convert(settings.digits, store, workers=THREADS))
     runs = [trained(store, settings.scratch / f"{size}-{epochs}", size, epochs) for size in SIZES for epochs in TARGETS]
     figures = [
         Figure(

@@ -75,7 +75,7 @@ def run_store(files: Path, store: Path) -> dict[str, float]:
     """The same from a store, with the conversion."""
     import tensorstore_ds as tsds
 
-    converting = seconds_of(lambda: tsds.convert(files, store, tsds.ConvertOptions(workers=WORKERS)))
+    converting = seconds_of(lambda: tsds.convert(files, store, workers=WORKERS))
     transform = tsds.Compose([tsds.RandomHorizontalFlip(), tsds.Normalize([0.5] * 3, [0.25] * 3)])
     dataset = tsds.StoreDataset(store, return_as="tuple")
     loader = tsds.DataLoader(dataset, BATCH, shuffle=True, batch_transform=transform)
@@ -124,7 +124,7 @@ def main() -> None:
     if way == "convert":
         import tensorstore_ds as tsds
 
-        tsds.convert(Path(files), Path(store), tsds.ConvertOptions(workers=WORKERS, encoding=more[0]))
+        tsds.convert(Path(files), Path(store), workers=WORKERS, encoding=more[0])
         parts = {}
     elif way == "files":
         parts = run_files(Path(files))

@@ -68,6 +68,7 @@ def setup(app: Sphinx) -> None:
     copy_neighbors()
     app.connect("source-read", link_to_copies)
     app.connect("autodoc-process-signature", shorten)
+    app.connect("autodoc-before-process-signature", fold, priority=100)
 
 
 def copy_neighbors() -> None:
@@ -83,6 +84,13 @@ def copy_neighbors() -> None:
 def link_to_copies(app: Sphinx, docname: str, source: list[str]) -> None:
     """In the site, links of a page of `docs/` to a neighbor's page lead to its copy."""
     source[0] = re.sub(rf"\]\(\.\./((?:{'|'.join(NEIGHBORS)})/\S+?\.md)", r"](\1", source[0])
+
+
+def fold(app: Sphinx, obj: Any, bound_method: bool) -> None:
+    """Show options as ``**keywords``: the class of the options, on the same page, describes them."""
+    while obj is not None:
+        getattr(obj, "__dict__", {}).pop("__signature__", None)
+        obj = getattr(obj, "__wrapped__", None)
 
 
 def shorten(app: Sphinx, what: str, name: str, obj: object, options: object, *parts: str | None) -> Any:

@@ -29,7 +29,7 @@ def main() -> None:
 
     store = options.store.with_suffix(".tsds")
     if not store.exists():  # files stay as they are, each of its size; boxes without area are left out
-        tsds.convert(options.store, store, tsds.ConvertOptions(on_error="skip"))
+        tsds.convert(options.store, store, on_error="skip")
 
     # Images as float32 and lists of targets, any number of boxes each: what torchvision's detection models take. They
     # pad the images of a batch, so these are of similar size.

@@ -20,15 +20,16 @@ import inspect
 import math
 import os
 import types
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 from tensorstore_ds.errors import OptionError, one_line
 
 _T = TypeVar("_T")
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 #: The largest whole number that an option may have, unless its range ends before.
 LARGEST = 2**63 - 1
@@ -211,25 +212,66 @@ def check(options: Any) -> None:
             object.__setattr__(options, name, declaration.taken(value))  # frozen for everybody else
 
 
-def of_class(options: Any, cls: type[_T]) -> _T:
-    """The options that a function was given, or the defaults of their class for None."""
-    if options is None:
-        return cls()
-    if not isinstance(options, cls):
+def takes_options(cls: type[Any], *, default: Any = MISSING) -> Callable[[_F], _F]:
+    """Decorate a function whose ``**keywords`` are the options of a class: its signature lists them by name.
+
+    Args:
+        cls: a `declared` class. The annotation of the keywords is its `TypedDict` in `tensorstore_ds.keywords`.
+        default: shown in place of the defaults of the class.
+    """
+
+    def decorate(function: _F) -> _F:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        keywords = [
+            inspect.Parameter(
+                each.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=each.default if default is MISSING else default,
+                annotation=_annotation(cls, each.name),
+            )
+            for each in _raw(cls)
+        ]
+        cast(Any, function).__signature__ = signature.replace(parameters=[*own, *keywords])
+        return function
+
+    return decorate
+
+
+def chosen(options: Any, cls: type[_T], keywords: Mapping[str, Any]) -> _T:
+    """The options of a function: an object or the defaults of its class for None, with the keywords put over them.
+
+    Raises:
+        OptionError: `options` is not of the class, a keyword names no option, or the options contradict each other.
+    """
+    if options is not None and not isinstance(options, cls):
         raise OptionError(
-            f"options: expected {cls.__name__}, found {_kind(options)}. Pass {cls.__name__}(...), or leave it out."
+            f"options: expected {cls.__name__}, found {_kind(options)}. Pass options by name, such as "
+            f"{next(iter(declarations(cls)))}=..., or {cls.__name__}(...)."
         )
-    return options
+    if options is None:  # not the defaults first: these may contradict what is chosen
+        _check_names(keywords, cls)
+        return cls(**keywords)
+    return with_changes(options, keywords)
 
 
 def with_changes(options: _T, changes: Mapping[str, Any]) -> _T:
-    """The options with some changed by their names; raises an `OptionError` that lists the names for another name."""
-    known = declarations(type(options))
-    for name in changes:
+    """The options with some changed by their names; raises an `OptionError` for a name that is none of them."""
+    _check_names(changes, type(options))
+    return replace(options, **changes) if changes else options  # type: ignore[type-var]  # a declared class is a dataclass
+
+
+def _check_names(names: Iterable[str], cls: type[Any]) -> None:
+    known = declarations(cls)
+    for name in names:
         if name not in known:
-            expected = f"an option of {type(options).__name__}, one of {', '.join(known)}"
-            raise OptionError(f"{name}: expected {expected}.{meant(name, known)}")
-    return replace(options, **changes)  # type: ignore[type-var]  # a declared class is a dataclass
+            near = difflib.get_close_matches(name, known, n=1)
+            advice = f"Did you mean `{near[0]}`?" if near else f"Choose one of {', '.join(known)}."
+            raise OptionError(f"`{name}`: expected an option of {cls.__name__}, found another name. {advice}")
+
+
+def _annotation(cls: type[Any], name: str) -> str:
+    return next(str(own[name]) for own in map(inspect.get_annotations, cls.__mro__) if name in own)
 
 
 def refusal(name: str, expected: str, found: object, choices: Iterable[str] = ()) -> OptionError:

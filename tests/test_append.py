@@ -144,7 +144,7 @@ def test_what_is_not_new_or_does_not_fit_is_refused(tmp_path: Path) -> None:
     photos(tmp_path / "large", 2, start=10, size=30)
     with pytest.raises(OptionError, match=r'large: expected images of 12x9 .*Pass `size=\(12, 9\)` and `color="rgb"`'):
         tsds.append(path, tmp_path / "large", workers=0)
-    with pytest.raises(OptionError, match="sized: expected an option of ConvertOptions"):
+    with pytest.raises(OptionError, match="`sized`: expected an option of ConvertOptions"):
         tsds.append(path, root, sized=3)
     with pytest.raises(SourceError, match="expected an image file"):
         photos(root, 1, start=7)

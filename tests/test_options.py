@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+import keyword_types
 import tensorstore_ds as tsds
 from small_stores import class_folders
 from tensorstore_ds import BenchOptions, ConvertOptions, DiagnoseOptions, OptionError, TrainOptions, ViTOptions
-from tensorstore_ds.options import meant, user_path
+from tensorstore_ds.options import declarations, meant, user_path
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,7 @@ def test_defaults_are_taken_as_they_are(cls: type[Any]) -> None:
 
 def test_what_is_no_object_of_options_is_refused(tmp_path: Path) -> None:
     photos, out = class_folders(tmp_path / "photos", "cat"), tmp_path / "out.tsds"
-    with pytest.raises(OptionError, match=r"^options: expected ConvertOptions, found a dict\. Pass ConvertOptions\("):
+    with pytest.raises(OptionError, match=r"^options: expected ConvertOptions, found a dict\. Pass options by name, "):
         tsds.convert(photos, out, {"size": (28, 28)})  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="expected ConvertOptions, found a TrainOptions"):
         tsds.estimate(photos, TrainOptions())  # type: ignore[arg-type]
@@ -121,7 +123,7 @@ def test_what_is_no_object_of_options_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_changed_option_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"^shard_size: .* one of classes, .*citation\. Did you mean shard_nbytes\?$"):
+    with pytest.raises(OptionError, match=r"^`shard_size`: .* Did you mean `shard_nbytes`\?$"):
         tsds.Writer(tmp_path / "out.tsds", shard_size=3)
     with pytest.raises(OptionError, match="`classes`: expected a list of names, found cat"):
         tsds.Writer(tmp_path / "out.tsds", classes="cat")
@@ -155,3 +157,55 @@ def test_the_folder_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_what_was_meant_is_asked_only_where_it_is_close() -> None:
     assert meant("sise", ("license", "size")) == " Did you mean size?"
     assert meant("tint", ("fit",)) == ""
+
+
+@pytest.mark.parametrize(
+    ("function", "cls"),
+    [
+        (tsds.convert, ConvertOptions),
+        (tsds.estimate, ConvertOptions),
+        (tsds.plan, ConvertOptions),
+        (tsds.convert_on, ConvertOptions),
+        (tsds.Writer, ConvertOptions),
+        (tsds.append, ConvertOptions),
+        (tsds.update, ConvertOptions),
+        (tsds.repack, tsds.RepackOptions),
+        (tsds.check_store, tsds.CheckOptions),
+        (tsds.bench, BenchOptions),
+        (tsds.diagnose, DiagnoseOptions),
+        (tsds.train, TrainOptions),
+    ],
+)
+def test_a_signature_lists_the_options_as_keywords(function: Any, cls: type[Any]) -> None:
+    parameters = inspect.signature(function).parameters
+    for name, declaration in declarations(cls).items():
+        assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert parameters[name].default in (declaration.default, ...)
+    assert not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    assert [*parameters][-len(declarations(cls)) :] == [*declarations(cls)]
+
+
+def test_options_as_keywords(tmp_path: Path) -> None:
+    photos = class_folders(tmp_path / "photos", "cat")
+    tsds.convert(photos, tmp_path / "a.tsds", size=8, workers=0)
+    tsds.convert(photos, tmp_path / "b.tsds", ConvertOptions(size=(8, 8), workers=0))
+    assert tsds.open(tmp_path / "a.tsds").sha256 == tsds.open(tmp_path / "b.tsds").sha256
+    assert tsds.estimate(photos, size=8).nbytes == tsds.estimate(photos, ConvertOptions(size=(8, 8))).nbytes
+
+
+def test_keywords_override_an_object_of_options(tmp_path: Path) -> None:
+    photos = class_folders(tmp_path / "photos", "cat")
+    tsds.convert(photos, tmp_path / "a.tsds", ConvertOptions(size=(8, 8), workers=0), size=(4, 6))
+    assert tsds.open(tmp_path / "a.tsds")["train"]["image"].shape[1:3] == (4, 6)
+
+
+def test_a_keyword_that_is_no_option_names_the_nearest(tmp_path: Path) -> None:
+    expected = r"^`sise`: expected an option of ConvertOptions, found another name\. Did you mean `size`\?$"
+    with pytest.raises(OptionError, match=expected):
+        tsds.convert(tmp_path / "photos", tmp_path / "a.tsds", sise=8)  # type: ignore[call-arg]
+    with pytest.raises(OptionError, match=r"^`zzz`: .*, found another name\. Choose one of distance, similarity, "):
+        tsds.check_store(tmp_path / "a.tsds", zzz=1)  # type: ignore[call-arg]
+
+
+def test_the_types_of_keywords_are_those_of_the_options() -> None:
+    assert keyword_types.PAGE.read_text("utf-8") == keyword_types.module(), "run: python tests/keyword_types.py"

@@ -470,7 +470,7 @@ def test_labels_need_names(out):
 
 
 def test_options_that_have_no_meaning(tmp_path, out):
-    with pytest.raises(tsds.OptionError, match="tint: expected an option of ConvertOptions, one of classes, "):
+    with pytest.raises(tsds.OptionError, match="`tint`: expected an option of ConvertOptions, found another name"):
         tsds.Writer(out, tint="rgb")
     with pytest.raises(tsds.OptionError, match="the Writer is not open"):
         tsds.Writer(out).append("train", np.zeros((2, 2), np.uint8))

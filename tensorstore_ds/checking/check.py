@@ -7,7 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,8 @@ from tensorstore_ds.editing.rows import opened_for_editing, reading_progress
 from tensorstore_ds.errors import ConversionError, OptionError
 from tensorstore_ds.format.kinds import ImageField, LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_kind
-from tensorstore_ds.options import of_class
+from tensorstore_ds.keywords import CheckKeywords
+from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.verification import require_whole
@@ -31,8 +32,13 @@ _BLOCK = 8192  # pairs, and objects, that are judged at a time: 32 MB of thumbna
 _PICKED = ("test", "val", "valid", "validation")  # splits whose copies stay, first
 
 
+@takes_options(CheckOptions)
 def check_store(
-    store: str | os.PathLike[str], options: CheckOptions | None = None, *, progress: OnProgress | None = None
+    store: str | os.PathLike[str],
+    options: CheckOptions | None = None,
+    *,
+    progress: OnProgress | None = None,
+    **keywords: Unpack[CheckKeywords],
 ) -> CheckFindings:
     """Look for what is wrong with the content of a store: every image is looked at once.
 
@@ -44,15 +50,16 @@ def check_store(
 
     Args:
         store: path or URL.
-        options: all the rest.
+        options: all the rest, as one object.
         progress: as of `convert`.
+        keywords: options by their names, such as ``min_class=3``; each overrides `options`.
 
     Raises:
         FormatError: the store is damaged.
         OptionError: it has no images.
         ConversionError: the disk of the temporary file is full.
     """
-    options, notify = of_class(options, CheckOptions), progress or in_notebook()
+    options, notify = chosen(options, CheckOptions, keywords), progress or in_notebook()
     opened = opened_for_editing(store, notify)
     if not of_kind(opened.manifest.fields, ImageField):
         raise OptionError(f"{opened.path}: expected a field of images, found none.")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -24,8 +24,9 @@ from tensorstore_ds.comparison.system import machine
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import RawImageField
 from tensorstore_ds.format.kinds.base import ArrayField
+from tensorstore_ds.keywords import BenchKeywords
 from tensorstore_ds.machine import memory_limit, usable_cores
-from tensorstore_ds.options import of_class
+from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.reading.store import Store, open as open_store
 
@@ -58,18 +59,22 @@ class BenchProgress:
         return f"{self.done}/{self.total} · {self.doing}"
 
 
+@takes_options(BenchOptions)
 def bench(
     store: str | os.PathLike[str],
     options: BenchOptions | None = None,
     *,
     progress: Callable[[BenchProgress], None] | None = None,
+    **keywords: Unpack[BenchKeywords],
 ) -> Comparison:
     """Compare ways to load a store's split, and the files that it was made of, on this machine.
 
     Nothing is written, but for links and logs in the system's temporary folder while it runs. The split and the source
     are dropped from the page cache and read again. All of it happens in processes of their own: this one's random
     generators and threads stay as they are. `progress` is called before each measurement;
-    None: a notebook shows a bar.
+    None: a notebook shows a bar. `keywords` are options by their names; each overrides `options`.
+
+    >>> tsds.bench("photos.tsds", device="cpu", train=False)                             # doctest: +SKIP
 
     Returns:
         What was measured. After Ctrl-C, what was measured until then: `interrupted` is true.
@@ -79,7 +84,7 @@ def bench(
         OptionError: there is no such split, it is empty, has no images; or the device is not here.
         RemoteError, OutputError: of a store by URL, which is fetched whole first: see `tensorstore_ds.open`.
     """
-    options = of_class(options, BenchOptions)
+    options = chosen(options, BenchOptions, keywords)
     opened = open_store(store)
     if options.split not in opened:
         raise OptionError(f"`split`: expected one of {', '.join(opened.splits)}, found {options.split}.")

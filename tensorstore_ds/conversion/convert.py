@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, Unpack, cast
 
 from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, faults, identities
@@ -34,7 +34,8 @@ from tensorstore_ds.errors import OptionError, SourceError, one_line
 from tensorstore_ds.format.kinds import RaggedImageField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import shard_path
-from tensorstore_ds.options import of_class
+from tensorstore_ds.keywords import ConvertKeywords
+from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.base import Source
 from tensorstore_ds.sources.joined import Sources
@@ -45,14 +46,18 @@ from tensorstore_ds.sources.splits import split_name
 Streams = Iterable[Any] | Mapping[str, Iterable[Any]]
 
 
+@takes_options(ConvertOptions)
 def convert(
     source: AnySource | Streams,
     out: str | os.PathLike[str],
     options: ConvertOptions | None = None,
     *,
     progress: OnProgress | None = None,
+    **keywords: Unpack[ConvertKeywords],
 ) -> Summary:
     """Convert a source into a new store at `out`. The source is never modified.
+
+    >>> tsds.convert("photos", "photos.tsds", size=224, workers=4)                       # doctest: +SKIP
 
     The store grows in ``OUT.partial`` and appears as `out` in one step, when it is whole. Interrupted, the same call
     goes on from the shards that were finished.
@@ -63,8 +68,9 @@ def convert(
             alone is the split ``train``. An iterator is read in this process, and `workers` has no meaning: see
             `Writer`, which also says when it goes on after an interruption.
         out: path of the new store; must not exist.
-        options: all the rest.
+        options: all the rest, as one object.
         progress: called now and then, from this thread. None: a notebook shows a bar.
+        keywords: options by their names, such as ``size=224``; each overrides `options`.
 
     Raises:
         SourceError: the source, or with ``on_error="fail"`` a sample of it, cannot be converted.
@@ -73,7 +79,7 @@ def convert(
         ConversionError: the disk or the memory is full, or a worker process died.
     """
     end_if_inheriting()
-    options, notify = of_class(options, ConvertOptions), progress or in_notebook()
+    options, notify = chosen(options, ConvertOptions, keywords), progress or in_notebook()
     target = tidied(out)
     if streams := _streams(source):
         classes = own_classes(_splits(source).values()) if options.classes is None else None

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numcodecs.zstd import Zstd
@@ -31,8 +31,9 @@ from tensorstore_ds.format.arrays import ZSTD_LEVEL
 from tensorstore_ds.format.kinds import MaskField, RawImageField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.imaging.codecs import own_pixel_limit
+from tensorstore_ds.keywords import ConvertKeywords
 from tensorstore_ds.machine import memory_limit, usable_cores
-from tensorstore_ds.options import of_class
+from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.reading.stored_images import decode_stored
 from tensorstore_ds.regular_files import tidied
 
@@ -98,8 +99,13 @@ class Estimate:
     encodings: tuple[EncodingEstimate, ...] = ()
 
 
+@takes_options(ConvertOptions)
 def estimate(
-    source: AnySource, options: ConvertOptions | None = None, *, out: str | os.PathLike[str] | None = None
+    source: AnySource,
+    options: ConvertOptions | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    **keywords: Unpack[ConvertKeywords],
 ) -> Estimate:
     """Look at a source without converting it: annotations, image headers, and some samples for the time.
 
@@ -107,7 +113,7 @@ def estimate(
 
     Args:
         source: as for `convert`, but no iterator.
-        options: as for `convert`.
+        options, keywords: as for `convert`.
         out: path of the store that would be made; what cannot fit on its disk is refused. None: nothing is.
 
     Raises:
@@ -115,7 +121,7 @@ def estimate(
         OptionError: options contradict each other or the source.
         ConversionError: there is not enough room on the disk, or in memory for one image.
     """
-    options = of_class(options, ConvertOptions)
+    options = chosen(options, ConvertOptions, keywords)
     target = None if out is None else tidied(out)
     prepared = prepare(open_any(source, options), replace(options, on_error="skip"), out=target)  # to find all
     if target is not None and options.layout == "memmap":

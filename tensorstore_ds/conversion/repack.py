@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from tensorstore_ds.conversion.history import with_step
 from tensorstore_ds.conversion.options import RepackOptions
@@ -28,20 +28,22 @@ from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import Layout
-from tensorstore_ds.options import of_class, with_changes
+from tensorstore_ds.keywords import RepackKeywords
+from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.store_files import damage
 from tensorstore_ds.reading.verification import verify
 from tensorstore_ds.regular_files import tidied
 
 
+@takes_options(RepackOptions)
 def repack(
     path: str | os.PathLike[str],
     out: str | os.PathLike[str],
     options: RepackOptions | None = None,
     *,
     progress: OnProgress | None = None,
-    **changes: Any,
+    **keywords: Unpack[RepackKeywords],
 ) -> Summary:
     """Write the store at `path` again at `out`: in another layout, with its images in another encoding, or both.
 
@@ -61,7 +63,7 @@ def repack(
         out: path of the new one; must not exist.
         options: see `RepackOptions`.
         progress: as of `convert`.
-        changes: options by their names.
+        keywords: options by their names; each overrides `options`.
 
     Raises:
         FormatError: the store is damaged.
@@ -72,7 +74,7 @@ def repack(
         ConversionError: the disk or the memory is full, or a worker process died.
     """
     end_if_inheriting()
-    options, notify = with_changes(of_class(options, RepackOptions), changes), progress or in_notebook()
+    options, notify = chosen(options, RepackOptions, keywords), progress or in_notebook()
     if options.layout is None and options.encoding is None:
         raise OptionError("expected what is to change, found nothing: give `layout`, `encoding` or both.")
     store, target = open_store(path), tidied(out)

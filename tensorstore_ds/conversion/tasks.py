@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from tensorstore_ds.conversion.convert import check_apart
 from tensorstore_ds.conversion.options import ConvertOptions
@@ -42,7 +42,8 @@ from tensorstore_ds.durable import lock, sync
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, UnfinishedError, one_line
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.format.root import parse_listing
-from tensorstore_ds.options import of_class, refusal, user_path
+from tensorstore_ds.keywords import ConvertKeywords
+from tensorstore_ds.options import chosen, refusal, takes_options, user_path
 from tensorstore_ds.regular_files import tidied
 
 #: What the names of folders in a scratch folder begin and end with.
@@ -68,6 +69,7 @@ class TaskSummary:
     notes: tuple[str, ...] = ()
 
 
+@takes_options(ConvertOptions)
 def plan(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -75,6 +77,7 @@ def plan(
     *,
     tasks: int | None = None,
     progress: OnProgress | None = None,
+    **keywords: Unpack[ConvertKeywords],
 ) -> Plan:
     """Plan a conversion that several processes will do: scan the source, and note every shard in ``OUT.partial``.
 
@@ -88,9 +91,10 @@ def plan(
     Args:
         source: a folder or file, at a path that every process has.
         out: path of the new store, in a directory that every process has; must not exist.
-        options: all the rest; `workers` is for each process.
+        options: all the rest, as one object; `workers` is for each process.
         tasks: into how many parts the shards are divided; None: one shard each, but at most 1,000 parts.
         progress: called now and then. None: a notebook shows a bar.
+        keywords: options by their names; each overrides `options`.
 
     Raises:
         SourceError: the source, or with ``on_error="fail"`` an annotation in it, cannot be converted.
@@ -99,7 +103,7 @@ def plan(
         ConversionError: the disk is full, or another process plans here now.
     """
     end_if_inheriting()
-    options, notify = of_class(options, ConvertOptions), progress or in_notebook()
+    options, notify = chosen(options, ConvertOptions, keywords), progress or in_notebook()
     if tasks is not None and (isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1):
         raise refusal("tasks", "1 or more", tasks)
     if not isinstance(source, str | os.PathLike):

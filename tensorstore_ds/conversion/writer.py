@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import shard_path
-from tensorstore_ds.options import of_class, refusal, with_changes
+from tensorstore_ds.keywords import ConvertKeywords
+from tensorstore_ds.options import chosen, refusal, takes_options
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.splits import notes_of_renamed, split_names
 
@@ -50,23 +51,24 @@ class Writer:
         options: see `ConvertOptions`; `format`, `images`, `split`, `seed` and `workers` have no meaning.
         fields: those of another store's split, `store["train"].fields`, that all samples must have; None takes them
             from the first sample.
-        changes: options by their names: ``classes=["cat", "dog"]``, ``size=(224, 224)``.
+        keywords: options by their names, such as ``size=224``; each overrides `options`.
 
     Attributes:
         summary: what was written, once the block has ended without an exception.
     """
 
+    @takes_options(ConvertOptions)
     def __init__(
         self,
         out: str | os.PathLike[str],
         options: ConvertOptions | None = None,
         *,
         fields: Mapping[str, Field] | None = None,
-        **changes: Any,
+        **keywords: Unpack[ConvertKeywords],
     ) -> None:
         self.summary: Summary | None = None
         self._out = tidied(out)
-        self._options = with_changes(of_class(options, ConvertOptions), changes)
+        self._options = chosen(options, ConvertOptions, keywords)
         self._fields = fields
         self._format = SampleFormat(self._options, fields)
         self._workspace: Workspace | None = None

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -16,9 +16,10 @@ from tensorstore_ds.diagnosis.options import DiagnoseOptions
 from tensorstore_ds.diagnosis.results import Diagnosis, Measured, Settings
 from tensorstore_ds.diagnosis.verdicts import judge, starved
 from tensorstore_ds.errors import OptionError
+from tensorstore_ds.keywords import DiagnoseKeywords
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan
-from tensorstore_ds.options import of_class
+from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.training.crops import plan_in_code
@@ -33,6 +34,7 @@ GAIN = 1.03
 
 
 @random_state_kept()
+@takes_options(DiagnoseOptions)
 def diagnose(
     store: Store | StoreDataset | str | os.PathLike[str],
     options: DiagnoseOptions | None = None,
@@ -40,13 +42,14 @@ def diagnose(
     transform: Callable[[Any], Any] | None = None,
     step: Callable[[Any], Any] | None = None,
     progress: Callable[[str], None] | None = None,
+    **keywords: Unpack[DiagnoseKeywords],
 ) -> Diagnosis:
     """Measure what holds training back, and say what to change.
 
     The store's bytes are read, as training reads them, and nothing is written. Nothing is dropped from memory, and the
     global random generators are left as they were found.
 
-    >>> diagnosis = tsds.diagnose("photos.tsds", tsds.DiagnoseOptions(seconds=20))      # doctest: +SKIP
+    >>> diagnosis = tsds.diagnose("photos.tsds", seconds=20)                            # doctest: +SKIP
     >>> print(diagnosis.verdicts[0].line)                                               # doctest: +SKIP
 
     Args:
@@ -56,6 +59,7 @@ def diagnose(
         step: one whole step of a training of your own, called with every batch on its device, in place of
             `options.model`.
         progress: told what is measured next. None: a notebook shows it.
+        keywords: options by their names; each overrides `options`.
 
     Returns:
         The numbers, the verdicts, and the settings to use. What could not be measured is in `not_measured`.
@@ -64,7 +68,7 @@ def diagnose(
         OptionError: no such split or device, or the split is empty.
         FormatError: the store is damaged.
     """
-    options = of_class(options, DiagnoseOptions)
+    options = chosen(options, DiagnoseOptions, keywords)
     began, draw = time.perf_counter(), notebook_bar()
     dataset = dataset_of(store, options.split, transform)
     with ranks(options.device) as own:

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Unpack
 
 from tensorstore_ds import words
 from tensorstore_ds.archives import decompressing
@@ -34,7 +34,8 @@ from tensorstore_ds.format.joining import Numbers
 from tensorstore_ds.format.kinds import ImageField, KeyField, RaggedImageField, RawImageField
 from tensorstore_ds.format.kinds.base import Field, first_of_kind
 from tensorstore_ds.format.statistics import class_counts
-from tensorstore_ds.options import declarations, with_changes
+from tensorstore_ds.keywords import ConvertKeywords
+from tensorstore_ds.options import declarations, takes_options, with_changes
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
@@ -67,6 +68,7 @@ class GrowthSummary(Summary):
     only_in_store: int = 0
 
 
+@takes_options(ConvertOptions, default=...)
 def append(
     store: str | os.PathLike[str],
     source: str | os.PathLike[str],
@@ -75,7 +77,7 @@ def append(
     compare: bool = True,
     dry_run: bool = False,
     progress: OnProgress | None = None,
-    **changes: Any,
+    **keywords: Unpack[ConvertKeywords],
 ) -> GrowthSummary:
     """Convert a source, and append its samples to a store as new shards. No file of a shard is changed.
 
@@ -98,7 +100,7 @@ def append(
             converted then, which takes less time.
         dry_run: change nothing, and return what would be done. The samples are converted nevertheless.
         progress: as of `convert`.
-        changes: options of `ConvertOptions`, by name, such as `key_prefix`, which gives the samples other keys; the
+        keywords: options of `ConvertOptions`, by name, such as `key_prefix`, which gives the samples other keys; the
             others are those that the store was converted with.
 
     Returns:
@@ -112,16 +114,17 @@ def append(
     """
     if update and not compare:
         raise OptionError("`update` compares the samples: leave out `compare`.")
-    return _Growing(store, source, True, update, compare, dry_run, progress or in_notebook(), changes).run()
+    return _Growing(store, source, True, update, compare, dry_run, progress or in_notebook(), keywords).run()
 
 
+@takes_options(ConvertOptions, default=...)
 def update(
     store: str | os.PathLike[str],
     source: str | os.PathLike[str],
     *,
     dry_run: bool = False,
     progress: OnProgress | None = None,
-    **changes: Any,
+    **keywords: Unpack[ConvertKeywords],
 ) -> GrowthSummary:
     """Take what has changed in a source into a store: annotations and images of the samples that have the same keys.
 
@@ -136,12 +139,12 @@ def update(
     replaced stay until the next `append` or `update`.
 
     Args:
-        store, source, dry_run, progress, changes: as of `append`.
+        store, source, dry_run, progress, keywords: as of `append`.
 
     Returns, raises:
         As of `append`.
     """
-    return _Growing(store, source, False, True, True, dry_run, progress or in_notebook(), changes).run()
+    return _Growing(store, source, False, True, True, dry_run, progress or in_notebook(), keywords).run()
 
 
 @dataclass

@@ -8,14 +8,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import ShardName
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
 from tensorstore_ds.conversion.tasks import TaskSummary, commit, convert_task, plan
 from tensorstore_ds.errors import ConversionError, OptionError, SourceError, TsdsError
-from tensorstore_ds.options import refusal
+from tensorstore_ds.keywords import ConvertKeywords
+from tensorstore_ds.options import refusal, takes_options
 
 Engine = Literal["dask", "ray"]
 
@@ -25,6 +26,7 @@ RETRIES = 3
 Run = Callable[[Path, Iterable[ShardName], str | None], Iterator[TaskSummary | TsdsError]]
 
 
+@takes_options(ConvertOptions)
 def convert_on(
     engine: Engine,
     source: str | os.PathLike[str],
@@ -33,6 +35,7 @@ def convert_on(
     *,
     scheduler: str | None = None,
     progress: OnProgress | None = None,
+    **keywords: Unpack[ConvertKeywords],
 ) -> Summary:
     """Convert a source into a new store at `out` by the workers of an engine, a shard each; as `convert` otherwise.
 
@@ -49,6 +52,7 @@ def convert_on(
         scheduler: address of the cluster; None: that of ``DASK_SCHEDULER_ADDRESS`` or ``RAY_ADDRESS``, or else a
             cluster on this machine, which is started for this call.
         progress: called now and then, from this thread. None: a notebook shows a bar.
+        keywords: options by their names; each overrides `options`.
 
     Raises:
         OptionError: as of `plan`; or the engine is not installed.
@@ -60,7 +64,7 @@ def convert_on(
         raise refusal("engine", "dask or ray", engine, get_args(Engine))
     run, began = _runner(engine), time.monotonic()
     notify = progress or in_notebook()
-    planned = plan(source, out, options, progress=progress)
+    planned = plan(source, out, options, progress=progress, **keywords)
     done, total = 0, planned.samples
     notify(Progress("convert", 0, total))
     results = run(planned.path, planned.shards, scheduler)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 from functools import partial
+from typing import Unpack
 
 import torch
 
 from tensorstore_ds.errors import TrainingError
+from tensorstore_ds.keywords import TrainKeywords
 from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.options import of_class, user_path
+from tensorstore_ds.options import chosen, takes_options, user_path
 from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.seeding import torch_seeds
 from tensorstore_ds.training.augmentation import eval_plan, eval_transform
@@ -32,6 +34,7 @@ from tensorstore_ds.training.run import Position, Run
 
 
 @random_state_kept()
+@takes_options(TrainOptions)
 def train(
     store: str | os.PathLike[str],
     options: TrainOptions | None = None,
@@ -39,8 +42,11 @@ def train(
     out: str | os.PathLike[str],
     resume: bool = False,
     listeners: Listeners | None = None,
+    **keywords: Unpack[TrainKeywords],
 ) -> TrainReport | None:
     """Train a vision transformer on a store.
+
+    >>> tsds.train("photos.tsds", out="run", epochs=5)                                   # doctest: +SKIP
 
     Under torchrun each process is a rank: samples are divided among them, gradients averaged, and the first rank
     writes. In the folder `out`: `last.pt`, all that a run goes on with, and `best.pt`, the best epoch's model;
@@ -52,10 +58,11 @@ def train(
 
     Args:
         store: its path.
-        options: what to do.
+        options: what to do, as one object.
         out: the run's folder; made if it is not there.
         resume: go on with the run in `out`, at the very next batch; begin one if there is none.
         listeners: who is told how it goes.
+        keywords: options by their names; each overrides `options`.
 
     Returns:
         What it came to, which is also in `report.json`; None on other ranks than the first.
@@ -67,7 +74,7 @@ def train(
         OutputError: a file cannot be written, because the disk is full.
         TrainingStopped: a signal asked for it.
     """
-    given = of_class(options, TrainOptions)
+    given = chosen(options, TrainOptions, keywords)
     opened = open_store(store)
     with ranks(given.device) as group, stop_signals() as stop:
         try:

@@ -1,0 +1,146 @@
+"""The options of functions as keywords: what editors complete and type checkers check.
+
+``python tests/keyword_types.py`` writes this module from the declarations of the options.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypedDict
+
+from tensorstore_ds.format.schema import Keypoints
+
+
+class ConvertKeywords(TypedDict, total=False):
+    """`ConvertOptions` as keywords."""
+
+    classes: Sequence[str] | None
+    keypoints: Keypoints | None
+    images: str | os.PathLike[str] | None
+    key_prefix: str | None
+    class_map: Mapping[str, str] | None
+    label_from: str | None
+    via: str | None
+    encoding: Literal["auto", "raw", "jpeg", "source", "smart"]
+    budget: int | None
+    quality: int
+    subsampling: Literal["4:2:0", "4:4:4"]
+    check: Literal["eighth", "full", "headers"]
+    size: int | tuple[int, int] | None
+    fit: Literal["pad", "crop", "stretch"]
+    min_visibility: float
+    max_side: int | None
+    color: Literal["auto", "gray", "rgb", "rgba"]
+    max_pixels: int
+    format: str
+    layout: Literal["memmap", "zarr"]
+    split: Mapping[str, float] | None
+    seed: int
+    split_by: str | None
+    objects: Literal["whole", "crops"]
+    margin: float
+    min_side: int
+    shard_nbytes: int
+    workers: int | None
+    on_error: Literal["fail", "skip", "skip-image"]
+    license: str | None
+    citation: str | None
+
+
+class RepackKeywords(TypedDict, total=False):
+    """`RepackOptions` as keywords."""
+
+    layout: Literal["memmap", "zarr"] | None
+    encoding: Literal["raw", "jpeg", "smart"] | None
+    budget: int | None
+    quality: int
+    subsampling: Literal["4:2:0", "4:4:4"]
+    size: int | tuple[int, int] | None
+    fit: Literal["pad", "crop", "stretch"]
+    min_visibility: float
+    max_side: int | None
+    color: Literal["auto", "gray", "rgb", "rgba"]
+    workers: int | None
+
+
+class CheckKeywords(TypedDict, total=False):
+    """`CheckOptions` as keywords."""
+
+    distance: int
+    similarity: float
+    near: bool
+    mirrored: bool
+    min_class: int
+    min_box: float
+    max_box: float
+    max_aspect: float
+    absent_keypoints: bool
+
+
+class BenchKeywords(TypedDict, total=False):
+    """`BenchOptions` as keywords."""
+
+    raw: str | os.PathLike[str] | None
+    split: str
+    image_size: int | tuple[int, int] | None
+    batch_sizes: Sequence[int]
+    ways: Sequence[Literal["files", "tensors", "plain", "store", "device"]]
+    train: bool
+    seconds: float | None
+    device: str | None
+    memory: int | None
+    seed: int
+
+
+class DiagnoseKeywords(TypedDict, total=False):
+    """`DiagnoseOptions` as keywords."""
+
+    split: str | None
+    model: Literal["auto", "seed", "tiny", "small", "base", "none"]
+    image_size: int | tuple[int, int] | None
+    batch_size: int
+    seconds: float
+    device: str | None
+    num_threads: int | None
+    prefetch_factor: int | None
+    pin_memory: bool | None
+    cores: int | None
+    memory: int | None
+
+
+class TrainKeywords(TypedDict, total=False):
+    """`TrainOptions` as keywords."""
+
+    task: Literal["auto", "classification", "multilabel", "keypoints", "classification+keypoints"]
+    train_split: str
+    eval_split: str | None
+    model: Literal["auto", "seed", "tiny", "small", "base"]
+    image_size: int | tuple[int, int] | None
+    patch_size: int | None
+    width: int | None
+    depth: int | None
+    heads: int | None
+    mlp_width: int | None
+    dropout: float | None
+    epochs: int
+    batch_size: int
+    accumulate: int
+    learning_rate: float
+    warmup: float
+    weight_decay: float
+    clip: float
+    label_smoothing: float
+    mix: Literal["none", "mixup", "cutmix"]
+    augment: Literal["none", "light", "strong"]
+    flip: bool
+    balance: Literal["none", "inverse", "effective", "repeat", "repeat-instance"]
+    ema: float
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"]
+    compile: bool
+    grad_checkpointing: bool
+    device: str | None
+    residency: Literal["auto", "page-cache", "locked", "device"]
+    num_threads: int | None
+    torch_threads: int | None
+    seed: int
