@@ -285,6 +285,7 @@ OTHER = {
     "split": {"a": 0.5, "b": 0.5},
     "seed": 1,
     "split_by": "folder",
+    "min_visibility": 0.5,
     "class_map": {"bee": "wasp"},
     "shard_nbytes": 90,
     "workers": 1,

@@ -62,15 +62,15 @@ class TextField(TableField):
             data = texts["items"][begin:end].tobytes()
             starts = ends[first:last] - begin
             starts = starts[starts < len(data)]  # not those of empty texts at the end
-            # Valid as a whole, and no text begins within a character: then each is valid.
+            # Valid as a whole, and no text begins within a character: then each is valid. Else the text before is not.
             is_inside = (np.frombuffer(data, np.uint8)[starts] & 0xC0) == 0x80
+            wrong = [int(start) - 1 for start in starts[is_inside][:1] if start]
             try:
                 data.decode("utf-8")
-                wrong = int(starts[is_inside][0]) if is_inside.any() else None
             except UnicodeDecodeError as error:
-                wrong = error.start
-            if wrong is not None:
-                text = int(ends.searchsorted(begin + wrong, "right")) - 1
+                wrong.append(error.start)
+            if wrong:
+                text = int(ends.searchsorted(begin + min(wrong), "right")) - 1
                 row = int(table.offsets.searchsorted(text, "right")) - 1
                 yield "text", f"expected texts in UTF-8, found other bytes in row {row}."
                 return
