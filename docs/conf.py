@@ -6,6 +6,7 @@ import re
 import shutil
 import tomllib
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from sphinx.application import Sphinx
@@ -88,8 +89,8 @@ def link_to_copies(app: Sphinx, docname: str, source: list[str]) -> None:
 
 def fold(app: Sphinx, obj: Any, bound_method: bool) -> None:
     """Show options as ``**keywords``: the class of the options, on the same page, describes them."""
-    while obj is not None:
-        getattr(obj, "__dict__", {}).pop("__signature__", None)
+    while isinstance(obj, FunctionType):
+        vars(obj).pop("__signature__", None)
         obj = getattr(obj, "__wrapped__", None)
 
 
