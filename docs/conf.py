@@ -11,6 +11,7 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
+import tensorstore_ds
 from tensorstore_ds.version import __version__
 
 HERE = Path(__file__).parent
@@ -69,7 +70,7 @@ def setup(app: Sphinx) -> None:
     copy_neighbors()
     app.connect("source-read", link_to_copies)
     app.connect("autodoc-process-signature", shorten)
-    app.connect("autodoc-before-process-signature", fold, priority=100)
+    fold_options()
 
 
 def copy_neighbors() -> None:
@@ -87,11 +88,14 @@ def link_to_copies(app: Sphinx, docname: str, source: list[str]) -> None:
     source[0] = re.sub(rf"\]\(\.\./((?:{'|'.join(NEIGHBORS)})/\S+?\.md)", r"](\1", source[0])
 
 
-def fold(app: Sphinx, obj: Any, bound_method: bool) -> None:
+def fold_options() -> None:
     """Show options as ``**keywords``: the class of the options, on the same page, describes them."""
-    while isinstance(obj, FunctionType):
-        vars(obj).pop("__signature__", None)
-        obj = getattr(obj, "__wrapped__", None)
+    for name in dir(tensorstore_ds):
+        obj = getattr(tensorstore_ds, name)
+        obj = obj.__init__ if isinstance(obj, type) else obj
+        while isinstance(obj, FunctionType):
+            vars(obj).pop("__signature__", None)
+            obj = getattr(obj, "__wrapped__", None)
 
 
 def shorten(app: Sphinx, what: str, name: str, obj: object, options: object, *parts: str | None) -> Any:
