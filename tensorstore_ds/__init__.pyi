@@ -62,6 +62,7 @@ from .errors import (
     TrainingStopped as TrainingStopped,
     TsdsError as TsdsError,
     UnfinishedError as UnfinishedError,
+    UnknownNameError as UnknownNameError,
 )
 from .exporting import EXPORT_FORMATS as EXPORT_FORMATS
 from .exporting.export import ExportSummary as ExportSummary, export as export

@@ -4,6 +4,7 @@
     ├── FormatError       a store, or a part of it, is not what the format says   (ValueError)
     ├── SourceError       a data set to be converted cannot be read as it is      (ValueError)
     ├── OptionError       options that contradict each other or the data          (ValueError)
+    │   └── UnknownNameError  a split or field that a store does not have         (KeyError)
     ├── ConversionError   the machine failed during a conversion: disk, worker    (RuntimeError)
     ├── ResidencyError    bytes that cannot be held, locked or dropped here       (RuntimeError)
     ├── TrainingError     a run that cannot go on: loss, memory, checkpoint       (RuntimeError)
@@ -74,6 +75,13 @@ class SourceError(_ProblemError):
 
 class OptionError(TsdsError, ValueError):
     """Options that contradict each other or the data."""
+
+
+class UnknownNameError(OptionError, KeyError):
+    """A store has no split of this name, or a split no field of it."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a `KeyError` shows its message in quotes
 
 
 class ConversionError(TsdsError, RuntimeError):

@@ -26,7 +26,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
-from tensorstore_ds.errors import OptionError, one_line
+from tensorstore_ds.errors import OptionError, UnknownNameError, one_line
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -278,6 +278,17 @@ def refusal(name: str, expected: str, found: object, choices: Iterable[str] = ()
     """The error of an option whose value cannot be taken, with that of the choices that was perhaps meant."""
     text = shortened(str(found))
     return OptionError(f"`{name}`: expected {expected}, found {text}.{meant(text, choices)}")
+
+
+def unknown_name(where: object, what: str, found: object, choices: Iterable[str]) -> UnknownNameError:
+    """The error of a split or field that is not there.
+
+    >>> print(unknown_name("photos.tsds", "split", "vall", ["train", "val"]))
+    photos.tsds: expected one of the splits train, val, found 'vall'. Did you mean val?
+    """
+    there, text = list(choices), shortened(repr(found))
+    expected = f"one of the {what}s {', '.join(there)}" if len(there) > 1 else f"the {what} {there[0]}" if there else ""
+    return UnknownNameError(f"{where}: expected {expected or f'no {what}'}, found {text}.{meant(str(found), there)}")
 
 
 def meant(word: str, choices: Iterable[str]) -> str:

@@ -39,7 +39,7 @@ def test_one_split() -> None:
 def test_a_split_that_is_not_there(command: str) -> None:
     done = tsds(command, VALID / "shards.tsds", "--split", "dev")
     assert done.exit_code == 1
-    assert "there is no split dev. Choose one of train, val, test-0." in done.stderr
+    assert "shards.tsds: expected one of the splits train, val, test-0, found 'dev'." in done.stderr
 
 
 def test_samples_without_a_label() -> None:

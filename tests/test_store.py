@@ -142,8 +142,21 @@ def test_nothing_can_be_written(split):
 
 
 def test_names_that_are_not_there(split):
-    with pytest.raises(KeyError, match="no field 'mask', it has image, objects, size, key"):
-        split["mask"]
+    with pytest.raises(tsds.UnknownNameError) as error:
+        split["keys"]
+    assert isinstance(error.value, KeyError)
+    found = "expected one of the fields image, objects, size, key, found 'keys'. Did you mean key?"
+    assert str(error.value) == f"split {split.name}: {found}"
+
+
+def test_a_slice_is_a_list_of_samples(split):
+    for part in (slice(0, 2), slice(-1, None), slice(None, None, -1), slice(5, 2), slice(1, 900)):
+        expected = [split[row] for row in range(len(split))[part]]
+        found = split[part]
+        assert [each["key"] for each in found] == [each["key"] for each in expected]
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one["image"], other["image"])
+            np.testing.assert_array_equal(one["objects"]["boxes"], other["objects"]["boxes"])
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +186,7 @@ def test_a_store_is_a_collection_of_its_splits(store):
     assert list(store) == ["train"]
     assert "train" in store
     assert "val" not in store
-    with pytest.raises(KeyError, match="has no split 'val', it has train"):
+    with pytest.raises(KeyError, match=r"^s\.tsds: expected the split train, found 'val'\.$"):
         store["val"]
 
 

@@ -10,7 +10,6 @@ from tensorstore_ds import words
 from tsds_cli import text
 from tsds_cli.messages import Failure
 from tsds_cli.options import out_option, rows as row_numbers, store_argument
-from tsds_cli.stats import split_of
 
 
 @click.command()
@@ -46,7 +45,7 @@ def preview(
     filled = sorted((name for name in opened if len(opened[name])), key=lambda name: name != "train")
     if split is None and not filled:
         raise Failure(f"{words.place(store)}: it has no samples to show.")
-    chosen = split_of(opened, split or filled[0])
+    chosen = opened[split or filled[0]]
     sheet = tsds.preview(chosen, rows, count=count, seed=seed)
     sheet.save(out, "PNG")
     shown = text.count(min(count, len(chosen)) if rows is None else len(rows), "sample")

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import click
 
 from tsds_cli import text
-from tsds_cli.messages import Failure
 from tsds_cli.options import json_option, store_argument
 
 if TYPE_CHECKING:
-    from tensorstore_ds import Split, Store
+    from tensorstore_ds import Split
 
 _CLASSES = 30  # classes shown without --all
 _BAR = 28  # columns of the longest bar
@@ -43,7 +42,7 @@ def stats(store: str | Path, split: str | None, every: bool, as_json: bool) -> N
     from tensorstore_ds import open as open_store
 
     opened = open_store(store)
-    splits = list(map(opened.__getitem__, opened)) if split is None else [split_of(opened, split)]
+    splits = list(map(opened.__getitem__, opened)) if split is None else [opened[split]]
     if as_json:
         text.echo_json({each.name: {"rows": len(each), **each.statistics, **_absent(each)} for each in splits})
         return
@@ -51,13 +50,6 @@ def stats(store: str | Path, split: str | None, every: bool, as_json: bool) -> N
         if i:
             text.echo()
         _show(each, every=every)
-
-
-def split_of(store: Store, name: str) -> Split:
-    """A split that a user has named."""
-    if name not in store:
-        raise Failure(f"{store.place}: there is no split {name}. Choose one of {', '.join(store.splits)}.")
-    return store[name]
 
 
 def _show(split: Split, *, every: bool) -> None:

@@ -44,7 +44,7 @@ from tensorstore_ds.loading.fields import (
     view_field,
 )
 from tensorstore_ds.loading.outlines import FRAME, OUTLINE
-from tensorstore_ds.options import refusal
+from tensorstore_ds.options import refusal, unknown_name
 from tensorstore_ds.reading.store import Split, Store, open as open_store
 from tensorstore_ds.reading.store_files import Origin
 from tensorstore_ds.regular_files import tidied
@@ -230,7 +230,7 @@ class StoreDataset(Dataset[Sample]):
         self.fields = tuple(usual if fields is None else fields)
         unknown = [name for name in self.fields if name not in known]
         if unknown:
-            raise KeyError(f"split {split!r} has no field {unknown[0]!r}, it has {', '.join(known)}")
+            raise unknown_name(f"split {split}", "field", unknown[0], known)
         for name in self.fields:
             if isinstance(known[name], UnknownTableField):
                 raise refusal("fields", "fields of kinds that this version knows", f"{name}: {known[name].describe()}")

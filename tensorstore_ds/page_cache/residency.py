@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, NamedTuple
 
-from tensorstore_ds.errors import OptionError, ResidencyError
+from tensorstore_ds.errors import ResidencyError
 from tensorstore_ds.format.manifest import File
 from tensorstore_ds.machine import memory_limit, memory_limits
+from tensorstore_ds.options import unknown_name
 from tensorstore_ds.page_cache.system_calls import resident_nbytes
 from tensorstore_ds.reading import checks
 from tensorstore_ds.reading.store import Store
@@ -180,13 +181,13 @@ def evict(store: Store, *, splits: Names = None, fields: Names = None) -> Evicti
 
 
 def select_columns(store: Store, splits: Names, fields: Names) -> list[tuple[str, str]]:
-    """(split, field) for each of the names; raises `OptionError` for a name that the store lacks."""
+    """(split, field) for each of the names; raises `UnknownNameError` for a name that the store lacks."""
     chosen = []
     for noun, wanted, known in (("split", splits, store.splits), ("field", fields, tuple(store.manifest.fields))):
         names = known if wanted is None else (wanted,) if isinstance(wanted, str) else tuple(wanted)
         for name in names:
             if name not in known:
-                raise OptionError(f"{store.path}: there is no {noun} {name}. Choose one of {', '.join(known)}.")
+                raise unknown_name(store.path, noun, name, known)
         chosen.append(tuple(dict.fromkeys(names)))
     return [(split, field) for split in chosen[0] for field in chosen[1]]
 

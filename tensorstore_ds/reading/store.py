@@ -24,6 +24,7 @@ from tensorstore_ds.format.kinds.base import Field, TableField, first_of_kind, o
 from tensorstore_ds.format.manifest import File, Manifest
 from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.statistics import Statistics, channel_moments, class_counts
+from tensorstore_ds.options import unknown_name
 from tensorstore_ds.reading.checks import check_data_files, check_metadata, check_root_files, check_shard
 from tensorstore_ds.reading.columns import Column, Part, RaggedColumn
 from tensorstore_ds.reading.mapping import map_array
@@ -158,8 +159,8 @@ class Store:
     def __getitem__(self, split: str) -> Split:
         try:
             return self._splits[split]
-        except KeyError:
-            raise KeyError(f"{self.name} has no split {split!r}, it has {', '.join(self.splits)}") from None
+        except (KeyError, TypeError):
+            raise unknown_name(self.name, "split", split, self.splits) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.splits)
@@ -245,18 +246,30 @@ class Split:
     def __getitem__(self, field: str) -> Column | RaggedColumn: ...
     @overload
     def __getitem__(self, field: int | np.integer[Any]) -> dict[str, Any]: ...
-    def __getitem__(self, field: str | int | np.integer[Any]) -> Column | RaggedColumn | dict[str, Any]:
+    @overload
+    def __getitem__(self, field: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(
+        self, field: str | int | np.integer[Any] | slice
+    ) -> Column | RaggedColumn | dict[str, Any] | list[dict[str, Any]]:
         """The field's `Column`, or its `RaggedColumn` if its length varies from sample to sample.
 
         Both have a length, rows by number or slice, and `take`; `column` and `table` tell a type checker which it is.
 
         By a number, one sample: the values of all its fields, images as arrays (H, W, C). So a split is a source of
-        random access, as Grain, JAX and plain loops take it.
+        random access, as Grain, JAX and plain loops take it. By a slice, a list of samples: `split[0:3]`.
+
+        Raises:
+            UnknownNameError: the split has no such field.
+            IndexError: the number is not in [-len, len).
         """
         if isinstance(field, int | np.integer):
             return self._sample(field)
+        if isinstance(field, slice):
+            rows = np.arange(len(self))[field]
+            self.fetch(self.fields, rows)
+            return [self._sample(row) for row in rows]
         if field not in self.fields:
-            raise KeyError(f"split {self.name!r} has no field {field!r}, it has {', '.join(self.fields)}")
+            raise unknown_name(f"split {self.name}", "field", field, self.fields)
         if field not in self._columns:
             self._columns[field] = self._column(field)
         return self._columns[field]
