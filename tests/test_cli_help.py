@@ -33,7 +33,6 @@ from tensorstore_ds import (
     TrainOptions,
     WeightedSampler,
 )
-from tensorstore_ds.loading.batches import TorchOptions
 from tensorstore_ds.loading.block_shuffle import shuffle_quality
 from tensorstore_ds.loading.mixed import MixedDataset
 from tensorstore_ds.loading.samplers import Order
@@ -106,7 +105,7 @@ def library() -> list[tuple[str, ast.AST]]:
 
 def parameters() -> set[str]:
     """Names that a user of the loader and its samplers passes by keyword."""
-    named = {*Order.__annotations__, *TorchOptions.__annotations__}
+    named = set(Order.__annotations__)
     samplers = (SubsetSampler, WeightedSampler, BlockShuffleSampler, SizeBucketSampler)
     for each in (DataLoader, StoreDataset, MixedDataset, *samplers, RandomHorizontalFlip, shuffle_quality):
         named |= set(inspect.signature(each).parameters)

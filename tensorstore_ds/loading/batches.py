@@ -9,7 +9,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,21 +22,6 @@ from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objec
 from tensorstore_ds.loading.dataset import Batch, StoreDataset
 from tensorstore_ds.loading.fields import as_detection, as_tuple
 from tensorstore_ds.loading.padding import PaddedImages, Padding
-
-
-class TorchOptions(TypedDict, total=False):
-    """Arguments of torch's `DataLoader` that `tensorstore_ds.DataLoader` passes on."""
-
-    num_workers: int
-    drop_last: bool
-    timeout: float
-    worker_init_fn: Callable[[int], None] | None
-    multiprocessing_context: Any
-    generator: torch.Generator | None
-    persistent_workers: bool
-    pin_memory_device: str
-    in_order: bool
-
 
 #: What `DataLoader` takes as `batch_transform`, such as `Compose`: called with a batch, the rows of its samples in the
 #: split, (B,) int64, and the epoch.

@@ -9,7 +9,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
-from typing import Any, Literal, TypeVar, Unpack, cast
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ from tensorstore_ds.loading.batches import (
     IndexBatches,
     PersistentBatches,
     StoreCollate,
-    TorchOptions,
     TransformsBatches,
     with_workers,
 )
@@ -72,10 +71,12 @@ class DataLoader(data.DataLoader[Batches]):
 
     Args:
         dataset: a `StoreDataset`, or any other.
-        batch_size, sampler, batch_sampler: as torch's.
+        batch_size, sampler, batch_sampler, drop_last, timeout, worker_init_fn, multiprocessing_context, generator,
+            persistent_workers, pin_memory_device, in_order: as torch's.
         shuffle: a full shuffle by `ShuffleSampler`, which follows from (seed, epoch); of a `MixedDataset` with shares
             by `MixedSampler`; with a `generator`, torch's `RandomSampler`. If False, samples come in their order.
             Either way, the ranks of `torch.distributed` divide the samples among them.
+        num_workers: torch's worker processes, for transforms that hold the GIL; 0 for threads.
         collate_fn: is called with a list of samples. Without one, and without a transform, columns are taken as they
             are.
         pin_memory: page-locked batches, gathered into them directly; None: if `device` is a GPU.
@@ -105,9 +106,6 @@ class DataLoader(data.DataLoader[Batches]):
         decode: a plan by which the images of a `StoreDataset` are cut and resized before they are decoded, as its own
             `decode`. Or ``device``: JPEG files (of the encodings ``jpeg`` and ``source``) go to an NVIDIA GPU as they
             are, and torchvision's nvJPEG decodes them there; not measured yet.
-        torch_options: `num_workers`, torch's worker processes, for transforms that hold the GIL, 0 for threads; and
-            `drop_last`, `timeout`, `worker_init_fn`, `multiprocessing_context`, `generator`, `persistent_workers`,
-            `pin_memory_device` and `in_order`.
 
     Raises:
         OptionError: arguments contradict each other, or this machine has no such device. It is a `ValueError`.
@@ -120,21 +118,32 @@ class DataLoader(data.DataLoader[Batches]):
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Sequence[int] | None = None,
         batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
-        *,
+        num_workers: int = 0,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool | None = None,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
         prefetch_factor: int | None = None,
-        num_threads: int | None = None,
-        device: torch.device | str | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        # What torch's has not: the order, ...
         seed: int = 0,
         even_batches: bool = True,
+        # ... how samples become a batch, ...
         collate: Collate = "list",
         collate_images: CollateImages = "list",
         size_divisor: int = 1,
-        residency: ResidencyChoice = "page-cache",
         batch_transform: TransformsBatches | None = None,
         decode: Plan | Literal["device"] | None = None,
-        **torch_options: Unpack[TorchOptions],
+        # ... and from where to where it goes.
+        num_threads: int | None = None,
+        residency: ResidencyChoice = "page-cache",
+        device: torch.device | str | None = None,
     ) -> None:
         if decode is not None and decode != "device":
             if not isinstance(dataset, StoreDataset):
@@ -150,7 +159,7 @@ class DataLoader(data.DataLoader[Batches]):
         _check_buckets(dataset, sampler, batch_sampler)
         _check_padding(dataset, in_batches, collate_fn, collate_images, size_divisor)
         self.device = None if device is None else checked_device(device)
-        workers = torch_options.get("num_workers", 0)
+        workers = num_workers
         self._decoder: DeviceDecoder | None = None
         if decode == "device":
             padded = collate_images == "padded"
@@ -174,7 +183,7 @@ class DataLoader(data.DataLoader[Batches]):
         self._copies = CopyTimer()
         self._pool = BufferPool(pinned=pinned)
         self._dealt: RowSampler | None = None
-        theirs = sampler is not None or batch_sampler is not None or torch_options.get("generator") is not None
+        theirs = sampler is not None or batch_sampler is not None or generator is not None
         if not even_batches and theirs:
             given = "`sampler`" if sampler is not None else "`batch_sampler`" if batch_sampler else "`generator`"
             raise refusal("even_batches", "True with an order of your own: give it to the sampler", f"{given}")
@@ -211,10 +220,18 @@ class DataLoader(data.DataLoader[Batches]):
             shuffle,
             sampler,
             batch_sampler,
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
             prefetch_factor=prefetch_factor if workers else None,
-            **torch_options,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
         )
         self._prefetch = prefetch_factor or PREFETCH_FACTOR
         if isinstance(self.collate_fn, StoreCollate) and batch_transform is not None:
