@@ -81,7 +81,7 @@ from .loading.augment.geometry import (
 )
 from .loading.block_shuffle import BlockShuffleSampler as BlockShuffleSampler
 from .loading.collate import PackedObjects as PackedObjects, collate_objects as collate_objects
-from .loading.dataset import Batch as Batch, StoreDataset as StoreDataset
+from .loading.dataset import StoreDataset as StoreDataset
 from .loading.device import DevicePrefetcher as DevicePrefetcher
 from .loading.epoch import LoaderStats as LoaderStats
 from .loading.loader import DataLoader as DataLoader
@@ -89,6 +89,7 @@ from .loading.mixed import MixedDataset as MixedDataset, MixedSampler as MixedSa
 from .loading.outlines import draw_class_masks as draw_class_masks, draw_instance_masks as draw_instance_masks
 from .loading.padding import PaddedImages as PaddedImages, pad_images as pad_images
 from .loading.samplers import ShuffleSampler as ShuffleSampler, SubsetSampler as SubsetSampler
+from .loading.samples import Batch as Batch
 from .loading.size_buckets import SizeBucketSampler as SizeBucketSampler
 from .loading.weighted import (
     WeightedSampler as WeightedSampler,

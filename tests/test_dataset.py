@@ -12,7 +12,8 @@ from torchvision.transforms import v2
 import tensorstore_ds as tsds
 from stores import Samples, class_folders, detections, png_bytes, store_of
 from tensorstore_ds import ConvertOptions, convert
-from tensorstore_ds.loading.dataset import Batch, StoreDataset
+from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.samples import Batch
 
 SAMPLES = detections(11)
 LABELLED = [

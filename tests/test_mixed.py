@@ -271,5 +271,6 @@ def test_fields_that_differ(stores: Path, tmp_path: Path) -> None:
         tsds.DataLoader(dataset, 4, residency="locked")
     with pytest.raises(tsds.OptionError, match="Mix subsets"):
         dataset.subset([0])
-    with pytest.raises(tsds.OptionError, match="a column of one store"):
+    assert not isinstance(dataset, tsds.StoreDataset)
+    with pytest.raises(AttributeError, match="Ask the data sets in `parts`"):
         tsds.class_balanced_weights(mixed(stores).split)

@@ -19,9 +19,9 @@ from torch.utils import data
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.loading.augment.base import OfBatches
 from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, map_tensors, pack_objects
-from tensorstore_ds.loading.dataset import Batch, StoreDataset
 from tensorstore_ds.loading.fields import as_detection, as_tuple
 from tensorstore_ds.loading.padding import PaddedImages, Padding
+from tensorstore_ds.loading.samples import Batch, Samples
 
 #: What `DataLoader` takes as `batch_transform`, such as `Compose`: called with a batch, the rows of its samples in the
 #: split, (B,) int64, and the epoch.
@@ -33,7 +33,7 @@ class StoreCollate:
     """The `collate_fn` of a store's batches. It pickles, with the data set as its path, to go to worker processes."""
 
     how: Collate
-    dataset: StoreDataset
+    dataset: Samples
     pinned: bool = False  #: whether small columns, not gathered into page-locked memory, are copied there
     collate_fn: Callable[[Any], Any] | None = None  #: the user's own, which gets a list of samples
     #: For others than our loader, which take this out of it (Accelerate): applied where the batch is made, on the CPU.
@@ -50,7 +50,7 @@ class StoreCollate:
 
     def commutes_with(self, transform: TransformsBatches) -> bool:
         """Whether a batch may be transformed before it is collated, by any thread: the result is the same."""
-        objects = any(isinstance(self.dataset.split.fields[name], ObjectsField) for name in self.dataset.fields)
+        objects = any(isinstance(self.dataset.schema[name], ObjectsField) for name in self.dataset.fields)
         as_stored = self.collate_fn is None and not self.dataset.by_sample and self.dataset.return_as != "torchvision"
         ours = isinstance(transform, OfBatches) and transform.has_no_state
         return ours and as_stored and self.padding is None and (self.how == "packed" or not objects)
@@ -68,7 +68,7 @@ class StoreCollate:
             if self.padding is None:
                 return collate_samples(samples, self.how)
             return self._pad_samples(samples, self.padding)
-        fields = self.dataset.split.fields
+        fields = self.dataset.schema
         columns: dict[str, Any] = dict(batch.columns)
         if self.padding is not None:
             columns = self.padding.pad(columns, fields)
@@ -85,7 +85,7 @@ class StoreCollate:
 
     def _pad_samples(self, samples: list[Any], padding: Padding) -> Any:
         """`collate_samples` with images as `PaddedImages`, in dicts by the name of their field, in tuples first."""
-        first, fields = samples[0], self.dataset.split.fields
+        first, fields = samples[0], self.dataset.schema
         if isinstance(first, tuple):
             others = [name for name in self.dataset.fields if name != "image"]
             names = others if len(others) == len(first) - 1 else [f"value {i}" for i in range(1, len(first))]

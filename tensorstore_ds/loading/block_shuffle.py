@@ -20,6 +20,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.epoch import Group
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
+from tensorstore_ds.loading.samples import Samples
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.mirror_file import pool
 from tensorstore_ds.seeding import generator
@@ -124,12 +125,15 @@ class BlockShuffleSampler(RowSampler):
         return ReadAhead(rows[begin], rows[end - 1] + 1, window, np.minimum(window + self.window_rows, len(rows)))
 
 
-def advise(groups: Iterator[Group], dataset: StoreDataset, sampler: Any, position: int) -> Iterator[Group]:
+def advise(groups: Iterator[Group], dataset: Samples, sampler: Any, position: int) -> Iterator[Group]:
     """Pass groups on; before each, ask the system to read what the window after the group's own will want.
 
     `position` is that of the first group's first row in the epoch. Nothing is asked for a subset, whose rows lie
     anywhere, nor for another sampler than `BlockShuffleSampler`, which alone knows what comes next.
     """
+    if not isinstance(dataset, StoreDataset):  # each store of a mixture fetches what it has afar
+        yield from groups
+        return
     if dataset.split.is_remote:
         yield from fetched_ahead(groups, dataset)
         return

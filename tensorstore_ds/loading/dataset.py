@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch.utils.data import Dataset
 
 from tensorstore_ds import words
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField, UnknownField
-from tensorstore_ds.format.kinds.base import UnknownTableField, of_kind
+from tensorstore_ds.format.kinds.base import Field, UnknownTableField, of_kind
 from tensorstore_ds.format.kinds.objects import LISTS
 from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip, place_objects, stored_pairs
 from tensorstore_ds.loading.augment.placements import Placements
@@ -37,13 +33,12 @@ from tensorstore_ds.loading.decoding import (
 from tensorstore_ds.loading.fields import (
     ReturnAs,
     Value,
-    as_sample,
-    classes_of,
     gather_field,
     is_decoded,
     view_field,
 )
 from tensorstore_ds.loading.outlines import FRAME, OUTLINE
+from tensorstore_ds.loading.samples import Batch, OnError, Sample, Samples, TransformOf
 from tensorstore_ds.options import refusal, unknown_name
 from tensorstore_ds.reading.store import Split, Store, open as open_store
 from tensorstore_ds.reading.store_files import Origin
@@ -51,92 +46,11 @@ from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.remote.location import is_url
 from tensorstore_ds.seeding import fold, torch_seeds
 
-TransformOf = Literal["sample", "image"]
-OnError = Literal["raise", "replace"]
 #: Images that are drawn in the place of a damaged one, until one is good: where all are damaged, there must be an end.
 _MOST_REPLACED = 64
-#: A dict of fields, a tuple, or whatever a transform makes of it.
-Sample = Any
 
 
-class Batch(Sequence[Sample]):
-    """Samples in whole columns: a sequence of samples for any ``collate_fn``, and the columns for ours.
-
-    Attributes:
-        columns: by field, with a row for each sample. Images are (B, C, H, W), in channels-last memory.
-        rows: (B,) int64, the samples' rows in the split.
-        draw: (seed, epoch). With its row, they decide what a sample's random transforms draw.
-        dropped: (B,) int64, how many objects of each image are not in the part that was decoded; None without `decode`.
-    """
-
-    def __init__(
-        self,
-        columns: Mapping[str, Value],
-        rows: NDArray[np.int64],
-        dataset: StoreDataset,
-        draw: tuple[int, int],
-        dropped: torch.Tensor | None = None,
-    ) -> None:
-        self.columns = columns
-        self.rows = rows
-        self.draw = draw
-        self.dropped = dropped
-        self._dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, item: int | slice) -> Sample:
-        """One sample: views of the batch's columns, through the data set's transform. Of a slice, a list of them."""
-        if isinstance(item, slice):
-            return [self[i] for i in range(*item.indices(len(self)))]
-        if not -len(self) <= item < len(self):
-            raise IndexError(f"sample {item} is outside of a batch of {len(self)}")
-        item %= len(self)
-        sample = {name: value[item] for name, value in self.columns.items()}
-        return self._dataset.finish(sample, int(self.rows[item]), lambda: self._seeds[item])
-
-    def __iter__(self) -> Iterator[Sample]:  # Sequence's own would take a transform's IndexError for the end
-        return (self[i] for i in range(len(self)))
-
-    def parts(self, lengths: Sequence[int]) -> list[Batch]:
-        """The samples as several batches of these lengths, which come to all of them: views of this one."""
-        if len(lengths) == 1:
-            return [self]
-        ends = list(itertools.accumulate(lengths, initial=0))
-        places = list(itertools.pairwise(ends))
-        pieces: list[Iterable[Any]] = []
-        for value in self.columns.values():
-            if isinstance(value, torch.Tensor):
-                pieces.append(torch.split_with_sizes(value, list(lengths)))  # takes half as long as slices
-            elif isinstance(value, PackedObjects):
-                pieces.append([value.part(start, stop) for start, stop in places])
-            else:
-                pieces.append([value[start:stop] for start, stop in places])
-        dropped = [None if self.dropped is None else self.dropped[start:stop] for start, stop in places]
-        return [
-            Batch(dict(zip(self.columns, values, strict=True)), self.rows[start:stop], self._dataset, self.draw, lost)
-            for (start, stop), lost, *values in zip(places, dropped, *pieces, strict=True)
-        ]
-
-    def with_columns(self, columns: Mapping[str, Value]) -> Batch:
-        """The same samples in other columns."""
-        return Batch(columns, self.rows, self._dataset, self.draw, self.dropped)
-
-    @functools.cached_property
-    def _seeds(self) -> list[int]:
-        return torch_seeds(*self.draw, self.rows.view(np.uint64))
-
-
-class TransformedSamples(list[Sample]):
-    """The samples of a batch, and their rows in the split."""
-
-    def __init__(self, batch: Batch) -> None:
-        super().__init__(batch)
-        self.rows = batch.rows
-
-
-class StoreDataset(Dataset[Sample]):
+class StoreDataset(Samples):
     """The samples of one split of a store.
 
     It keeps the path, not the maps: every process that uses it opens them, and it pickles as its arguments.
@@ -209,20 +123,12 @@ class StoreDataset(Dataset[Sample]):
             self.path = tidied(path)
         self.split_name = split
         self.outlines = False  # until all is known that is to be checked
-        self.transform = transform
-        self.transform_of: TransformOf = transform_of
-        self.return_as: ReturnAs = return_as
-        self.as_pil = as_pil
+        super().__init__(transform, transform_of, return_as, as_pil, decode, on_error)
         self.zero_copy = zero_copy
-        self.decode = decode
-        self.on_error: OnError = on_error
-        self.replaced: list[int] = []  #: rows of damaged images that this process has replaced, in no certain order
-        self.epoch = 0
         self.rows: NDArray[np.int64] | None = None
         self._split: Split | None = None
         self._images: ImageReader | None = None
         self._sha256 = sha256
-        self._pool = BufferPool()
         if isinstance(fields, str):
             raise refusal("fields", "a list of names", repr(fields))
         known = self.split.fields
@@ -246,18 +152,17 @@ class StoreDataset(Dataset[Sample]):
             self._check_detection()
         self._check_plan()
         self.outlines = outlines
-        self._check_outlines()
+        self._check_transform()
 
     @property
-    def transform(self) -> Callable[..., Sample] | None:
-        """What makes samples of those of the store; it may be set later, as timm does."""
-        return self._transform
+    def schema(self) -> Mapping[str, Field]:
+        """The fields of the split."""
+        return self.split.fields
 
-    @transform.setter
-    def transform(self, transform: Callable[..., Sample] | None) -> None:
-        self._transform = transform
-        self._check_outlines()
-        self._draws = transform is not None and _takes_generator(transform)
+    @property
+    def title(self) -> str:
+        """Store and split."""
+        return f"{self.store_name}, {self.split_name}"
 
     @property
     def split(self) -> Split:
@@ -280,16 +185,6 @@ class StoreDataset(Dataset[Sample]):
         return PurePath(self.path).name
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        """Class names of the labels, or of the objects."""
-        return classes_of(self.split.fields)
-
-    @property
-    def class_to_idx(self) -> dict[str, int]:
-        """The index of each class by its name, as torchvision's data sets have it."""
-        return {name: index for index, name in enumerate(self.classes)}
-
-    @property
     def targets(self) -> list[int]:
         """The class index of every sample, as torchvision's data sets have it, -1 where a sample has no label.
 
@@ -297,71 +192,38 @@ class StoreDataset(Dataset[Sample]):
         """
         name = next((name for name, field in self.split.fields.items() if isinstance(field, LabelField)), None)
         if name is None:
-            raise AttributeError(f"{self.store_name}, {self.split_name}: expected a field of labels, found none.")
+            raise AttributeError(f"{self.title}: expected a field of labels, found none.")
         labels: list[int] = self.split.column(name).take(self.store_rows(np.arange(len(self)))).tolist()
         return labels
-
-    @property
-    def samples(self) -> list[tuple[str, int]]:
-        """(key, class index) of every sample, as ImageFolder has paths and indices; -1 where there is no label."""
-        return list(zip(map(self.key, self.store_rows(np.arange(len(self))).tolist()), self.targets, strict=True))
-
-    imgs = samples
-
-    @property
-    def by_sample(self) -> bool:
-        """Whether samples are made one by one, not in whole columns."""
-        return self.transform is not None or self.as_pil
 
     @property
     def nbytes(self) -> int:
         """Bytes of its fields in the store, of the whole split; of encoded images, those of the files."""
         return sum(self.split[name].nbytes for name in self.fields)
 
+    @property
+    def row_nbytes(self) -> float:
+        """Bytes of its fields in a row of the split, on average."""
+        return self.nbytes / max(1, len(self.split))
+
+    @property
+    def image_sizes(self) -> NDArray[np.int32]:
+        """(n, 2) int32, height and width of every sample's image as it is stored."""
+        return self.split.image_shapes[self.store_rows(np.arange(len(self))), :2]
+
     def __len__(self) -> int:
         return len(self.split) if self.rows is None else len(self.rows)
 
     def __getitem__(self, index: int) -> Sample:
         """One sample: tensors of their own memory, unless `zero_copy`."""
-        if not hasattr(index, "__index__"):
-            raise TypeError(f"sample: expected a number, found {index!r}. For several samples use subset().")
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"sample {index} is outside of [0, {len(self)})")
         if not self.zero_copy or self.decode is not None:
-            return self.gather([index % len(self)])[0]
-        rows = self.store_rows([index % len(self)])
+            return super().__getitem__(index)
+        rows = self.store_rows([self._index(index)])
         views = {name: view_field(self.split, name, int(rows[0])) for name in self.fields}
         batch = self._gather([name for name, view in views.items() if view is None], rows, self._pool, (0, self.epoch))
         sample = {name: batch.columns[name][0] if view is None else view for name, view in views.items()}
         row = int(batch.rows[0])
         return self.finish(sample, row, lambda: torch_seeds(0, self.epoch, row)[0])
-
-    def __getitems__(self, indices: ArrayLike) -> Batch | TransformedSamples:
-        """A whole batch for any loader, with one gather for each column.
-
-        Indices may bring their (seed, epoch) as `draw`, as those of our loader do. Others get a list where there is a
-        transform: what it returns may be a tensor, and torch stacks only those of a list or a tuple.
-        """
-        draw = getattr(indices, "draw", None)
-        batch = self.gather(indices, draw=draw)
-        return TransformedSamples(batch) if self.by_sample and draw is None else batch
-
-    def gather(
-        self,
-        indices: ArrayLike,
-        pool: BufferPool | None = None,
-        draw: tuple[int, int] | None = None,
-        *,
-        fields: Sequence[str] | None = None,
-    ) -> Batch:
-        """A whole batch in memory of `pool`, the data set's own by default; what is drawn follows from (seed, epoch).
-
-        With some `fields`, it has only these.
-
-        With ``on_error="replace"``, the batch's `rows` are those that took the place of damaged ones.
-        """
-        names = self.fields if fields is None else fields
-        return self._gather(names, self.store_rows(indices), pool or self._pool, draw or (0, self.epoch))
 
     def _gather(self, names: Sequence[str], rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
         self.split.fetch(names, rows)
@@ -425,15 +287,9 @@ class StoreDataset(Dataset[Sample]):
             self._images = ImageReader(self.split)
         return self._images
 
-    def set_epoch(self, epoch: int) -> None:
-        """The epoch by which `decode` and `transform` draw, where this library's `DataLoader` does not say it."""
-        self.epoch = epoch
-
     def with_decode(self, decode: Plan | None) -> StoreDataset:
         """The same data set with another decode plan."""
-        changed = StoreDataset.__new__(StoreDataset)
-        changed.__setstate__(self.__getstate__())
-        changed.decode, changed.replaced = decode, []
+        changed = self._changed(decode=decode, replaced=[])
         changed._check_plan()
         return changed
 
@@ -463,10 +319,7 @@ class StoreDataset(Dataset[Sample]):
             chosen = np.flatnonzero(chosen)
         if chosen.size and (int(chosen.min()) < 0 or int(chosen.max()) >= len(self)):
             raise IndexError(f"subset: expected rows in [0, {len(self)}), found {int(chosen.min())} to {chosen.max()}")
-        subset = StoreDataset.__new__(StoreDataset)
-        subset.__setstate__(self.__getstate__())
-        subset.rows = self.store_rows(chosen)
-        return subset
+        return self._changed(rows=self.store_rows(chosen))
 
     def filter(self, predicate: Callable[..., ArrayLike], *names: str) -> StoreDataset:
         """A data set of the samples that `predicate` chooses, as in ``filter(lambda label: label == 3, "label")``.
@@ -480,35 +333,7 @@ class StoreDataset(Dataset[Sample]):
             raise ValueError(f"filter: expected ({len(rows)},) bool, found {mask.shape} {mask.dtype}.")
         return self.subset(mask)
 
-    def finish(self, sample: dict[str, Any], row: int, seed: Callable[[], int]) -> Sample:
-        """A sample as it is asked for, through the transform. An exception there gets a note with the sample's key."""
-        transform = self.transform
-        wrap = transform is not None
-        finished = as_sample(sample, self.split.fields, self.return_as, row, wrap=wrap, as_pil=self.as_pil)
-        if transform is None:
-            return finished
-        draws = {"generator": torch.Generator().manual_seed(seed())} if self._draws else {}
-        try:
-            if self.transform_of == "sample":
-                return transform(finished, **draws)
-            if isinstance(finished, dict):
-                return {**finished, "image": transform(finished["image"], **draws)}
-            return (transform(finished[0], **draws), *finished[1:])
-        except Exception as error:
-            error.add_note(f"in the transform of the sample {self.key(row)!r} of {self.store_name}, {self.split_name}")
-            raise
-
-    def _check_detection(self) -> None:
-        fields = [self.split.fields[name] for name in self.fields]
-        objects = [field for field in fields if isinstance(field, ObjectsField)]
-        if "image" not in self.fields or not objects or not {"boxes", "labels"} <= set(objects[0].values):
-            named = [name for name in self.fields if isinstance(self.split.fields[name], ObjectsField)]
-            found = ", ".join(self.fields) + (f"; {named[0]} has {', '.join(objects[0].values)}" if named else "")
-            if objects and "boxes" in objects[0].values and "labels" not in objects[0].values:
-                found += ": convert with `classes`; a single name, such as face, is the class of all of them"
-            raise refusal("return_as=torchvision", "images and objects with boxes and labels", found)
-
-    def _check_outlines(self) -> None:
+    def _check_transform(self) -> None:
         if not self.outlines:
             return
         fields = {name: self.split.fields[name] for name in self.fields}
@@ -521,10 +346,7 @@ class StoreDataset(Dataset[Sample]):
             raise refusal("outlines", "no `transform` of samples and no `as_pil`", "one")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_split", "_pool", "_images")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _split=None, _images=None, _pool=BufferPool())
+        return super().__getstate__() | {"_split": None, "_images": None}
 
     def __repr__(self) -> str:
         return f"<StoreDataset {str(self.path)!r} {self.split_name!r}, {len(self)} samples of {', '.join(self.fields)}>"
@@ -537,10 +359,3 @@ class StoreDataset(Dataset[Sample]):
         rows = None if self.rows is None else self.store_rows(chosen).tolist()
         title = f"StoreDataset {self.store_name}, {self.split_name}, {len(self):,} samples"
         return as_html(title, facts_of(self.split, self.fields), self.split, rows)
-
-
-def _takes_generator(transform: Callable[..., Any]) -> bool:
-    try:
-        return "generator" in inspect.signature(transform).parameters
-    except (TypeError, ValueError):  # a callable written in C tells nothing
-        return False

@@ -20,8 +20,9 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import EncodedImageField
 from tensorstore_ds.imaging.jpeg import read_header
 from tensorstore_ds.loading.buffers import BufferPool
-from tensorstore_ds.loading.dataset import Batch, StoreDataset
+from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Images
+from tensorstore_ds.loading.samples import Batch
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.stored_images import TURNS, orientation_of
 

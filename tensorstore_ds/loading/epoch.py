@@ -23,8 +23,8 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from tensorstore_ds.loading.batches import TransformsBatches
-from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.fields import is_decoded
+from tensorstore_ds.loading.samples import Samples
 
 #: Batches of indices that one task gathers together.
 Group = list[NDArray[np.int64]]
@@ -199,21 +199,21 @@ def _compute_alone() -> None:
     _libraries().limit(limits=1, user_api="openmp")
 
 
-def grouped(batches: Iterable[NDArray[np.int64]], dataset: StoreDataset) -> Iterator[Group]:
+def grouped(batches: Iterable[NDArray[np.int64]], dataset: Samples) -> Iterator[Group]:
     """Batches of indices, small ones several at a time.
 
     If samples are decoded or transformed, each is alone: what takes long should wait for no other, however few bytes it
     has in the store.
     """
-    decoded = dataset.decode is not None or any(is_decoded(dataset.split.fields[name]) for name in dataset.fields)
+    decoded = dataset.decode is not None or any(is_decoded(dataset.schema[name]) for name in dataset.fields)
     alone = decoded or dataset.transform is not None
-    nbytes = dataset.nbytes
+    row_nbytes = dataset.row_nbytes
     group: Group = []
     rows = 0
     for batch in batches:
         group.append(batch)
         rows += len(batch)
-        if alone or rows * nbytes >= GROUP_NBYTES * len(dataset.split):
+        if alone or rows * row_nbytes >= GROUP_NBYTES:
             yield group
             group, rows = [], 0
     if group:

@@ -49,6 +49,7 @@ from tensorstore_ds.loading.order import (
 from tensorstore_ds.loading.padding import COLLATES_IMAGES, CollateImages, PaddedImages, Padding
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import Order, RowSampler, ShuffleSampler
+from tensorstore_ds.loading.samples import Samples
 from tensorstore_ds.loading.size_buckets import SizeBucketSampler
 from tensorstore_ds.machine import usable_cores
 from tensorstore_ds.options import refusal
@@ -146,7 +147,7 @@ class DataLoader(data.DataLoader[Batches]):
         device: torch.device | str | None = None,
     ) -> None:
         if decode is not None and decode != "device":
-            if not isinstance(dataset, StoreDataset):
+            if not isinstance(dataset, Samples):
                 raise refusal("decode", "a StoreDataset", _found(dataset))
             dataset = dataset.with_decode(decode)
         if isinstance(dataset, MixedDataset) and (decode == "device" or residency not in ("page-cache", "auto")):
@@ -202,7 +203,7 @@ class DataLoader(data.DataLoader[Batches]):
         self._transform: TransformsBatches | None = None  # of batches on their device, by the script's own thread
         self._in_threads: OfBatches | None = None  # of batches in memory, by the threads that gather them
         self._collated: Callable[[Any], Any] = list  # what this loader itself makes of a batch of a store
-        if isinstance(dataset, StoreDataset) and in_batches:
+        if isinstance(dataset, Samples) and in_batches:
             padding = None
             if collate_images == "padded":
                 padding = Padding(size_divisor, BufferPool() if workers else self._pool)
@@ -341,7 +342,7 @@ class DataLoader(data.DataLoader[Batches]):
 
     def stats(self) -> LoaderStats:
         """Where the time went since the loader was made: a copy, to be asked for by the thread that iterates."""
-        replaced = len(self.dataset.replaced) if isinstance(self.dataset, StoreDataset) else 0
+        replaced = len(self.dataset.replaced) if isinstance(self.dataset, Samples) else 0
         return replace(self._stats, copy=self._copies.seconds(), replaced=replaced)
 
     def __repr__(self) -> str:
@@ -388,12 +389,12 @@ class DataLoader(data.DataLoader[Batches]):
         position = self._position = self._next_position()
         position.begun = True
         dataset = self.dataset
-        if not isinstance(dataset, StoreDataset) or self.num_workers or self.batch_sampler is None:
+        if not isinstance(dataset, Samples) or self.num_workers or self.batch_sampler is None:
             batches = self._by_torch(position)
         elif self.residency == "device":
             self._draw_as_torch(position)
             if not isinstance(self._resident, DeviceSplit):
-                self._resident = DeviceSplit(dataset, self.device or torch.device("cpu"))
+                self._resident = DeviceSplit(cast(StoreDataset, dataset), self.device or torch.device("cpu"))
             return position, (self._collated(self._resident.gather(rows)) for rows in self._batches(position))
         else:
             self._draw_as_torch(position)
@@ -409,9 +410,9 @@ class DataLoader(data.DataLoader[Batches]):
         if generator_of(self._ordering) is not None and position.drawn is None:
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
 
-    def _by_threads(self, dataset: StoreDataset, position: Position) -> Iterator[Any]:
+    def _by_threads(self, dataset: Samples, position: Position) -> Iterator[Any]:
         draw = (self.seed, position.epoch)
-        if self.residency == "locked" and self._resident is None:
+        if self.residency == "locked" and self._resident is None and isinstance(dataset, StoreDataset):
             self._resident = lock(dataset.open_store(), splits=dataset.split_name, fields=dataset.fields)
 
         def make(group: Group) -> list[Any]:
@@ -529,7 +530,7 @@ def _check(
         raise refusal("batch_transform", expected, f"one with {arguments}: use `lambda batch, rows, epoch: ...`")
     if not in_batches:
         raise refusal("batch_transform", "batches", "`batch_size=None`")
-    if not isinstance(dataset, StoreDataset):
+    if not isinstance(dataset, Samples):
         raise refusal("batch_transform", "a StoreDataset, whose rows it draws by", _found(dataset))
 
 
@@ -579,8 +580,8 @@ def _check_padding(
         if size_divisor != 1:
             raise refusal("size_divisor", '1 without `collate_images="padded"`', size_divisor)
         return
-    if not isinstance(dataset, StoreDataset) or "image" not in dataset.fields:
-        found = ", ".join(dataset.fields) if isinstance(dataset, StoreDataset) else _found(dataset)
+    if not isinstance(dataset, Samples) or "image" not in dataset.fields:
+        found = ", ".join(dataset.fields) if isinstance(dataset, Samples) else _found(dataset)
         raise refusal("collate_images=padded", "a StoreDataset with the field image", found)
     if not in_batches or collate_fn is not None:
         found = "a `collate_fn`, which gets samples" if in_batches else "`batch_size=None`"

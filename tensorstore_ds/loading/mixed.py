@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Unpack
 
 import numpy as np
@@ -19,10 +19,11 @@ from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
-from tensorstore_ds.loading.dataset import Batch, Sample, StoreDataset
+from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan
 from tensorstore_ds.loading.fields import Value
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
+from tensorstore_ds.loading.samples import Batch, Sample, Samples
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.seeding import generator
@@ -34,7 +35,7 @@ Weights = Callable[[int], Sequence[float]]
 T = TypeVar("T")
 
 
-class MixedDataset(StoreDataset):
+class MixedDataset(Samples):
     """The samples of several stores as one data set, whose batches the `DataLoader` gathers as those of one store.
 
     >>> mixed = tsds.MixedDataset({"a.tsds": 0.7, "b.tsds": 0.3})                                  # doctest: +SKIP
@@ -96,15 +97,8 @@ class MixedDataset(StoreDataset):
         self._fields = {name: _joined(name, self.parts, classes) for name in common}
         self._maps = [_class_maps(part, self._fields) for part in self.parts]
         self._starts = np.cumsum([0, *map(len, self.parts)])
-        # What else a StoreDataset has:
-        self.path, self._origin, self._sha256 = first.path, None, None
-        self.split_name, self.fields, self.rows = first.split_name, tuple(common), None
-        self.outlines = False
-        self.transform, self.transform_of, self.return_as, self.as_pil = transform, transform_of, return_as, as_pil
-        self.zero_copy, self.decode, self.on_error = False, first.decode, on_error
-        self.replaced, self.epoch = [], 0
-        self._split = self._images = None
-        self._pool = BufferPool()
+        self.fields = tuple(common)
+        super().__init__(transform, transform_of, return_as, as_pil, first.decode, on_error)
         if not common:
             raise refusal("fields", "a field that all stores have", "none")
         if return_as == "torchvision":
@@ -112,8 +106,17 @@ class MixedDataset(StoreDataset):
 
     @property
     def split(self) -> Any:
-        """What all stores have in common: the fields, with the classes of all."""
-        return _JoinedSplit(self._fields, len(self), self.parts)
+        """Not of several stores: raises `AttributeError`."""
+        raise AttributeError("split: expected one store, found several. Ask the data sets in `parts`.")
+
+    def subset(self, rows: ArrayLike) -> Any:
+        """Not of several stores: raises `OptionError`."""
+        raise OptionError("subset: expected one store. Mix subsets: MixedDataset({dataset.subset(rows): 0.7, ...}).")
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        """The fields that all stores have, with the classes of all."""
+        return self._fields
 
     @property
     def store_name(self) -> str:
@@ -137,6 +140,20 @@ class MixedDataset(StoreDataset):
         """Bytes of its fields in all stores."""
         return sum(part.split[name].nbytes for part in self.parts for name in self.fields)
 
+    @property
+    def row_nbytes(self) -> float:
+        """Bytes of its fields in a sample, on average."""
+        return self.nbytes / max(1, len(self))
+
+    @property
+    def image_sizes(self) -> NDArray[np.int32]:
+        """(n, 2) int32, height and width of every sample's image as it is stored."""
+        return np.concatenate([part.image_sizes for part in self.parts])
+
+    def store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
+        """The same numbers: rows of a mixture are its indices."""
+        return np.asarray(indices, np.int64)
+
     def __len__(self) -> int:
         """Samples of all stores."""
         return int(self._starts[-1])
@@ -158,23 +175,8 @@ class MixedDataset(StoreDataset):
 
     def with_decode(self, decode: Plan | None) -> MixedDataset:
         """The same data set with another decode plan."""
-        changed = MixedDataset.__new__(MixedDataset)
-        changed.__setstate__(self.__getstate__())
-        changed.parts = tuple(part.with_decode(decode) for part in self.parts)
-        changed.decode, changed.replaced = decode, []
-        return changed
-
-    def subset(self, rows: ArrayLike) -> StoreDataset:
-        """Not of several stores: raises `OptionError`."""
-        raise OptionError("subset: expected one store. Mix subsets: MixedDataset({dataset.subset(rows): 0.7, ...}).")
-
-    def __getitem__(self, index: int) -> Sample:
-        """One sample: tensors of their own memory."""
-        if not hasattr(index, "__index__"):
-            raise TypeError(f"sample: expected a number, found {index!r}.")
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"sample {index} is outside of [0, {len(self)})")
-        return self.gather([index % len(self)])[0]
+        parts = tuple(part.with_decode(decode) for part in self.parts)
+        return self._changed(parts=parts, decode=decode, replaced=[])
 
     def set_epoch(self, epoch: int) -> None:
         """As of `StoreDataset`, for all stores."""
@@ -282,40 +284,12 @@ class MixedSampler(RowSampler):
         return rows[start : start + count].astype(np.int64) + int(self._mixed._starts[part])
 
 
-class _JoinedSplit:
-    """What the loader asks of a split, of several stores."""
-
-    is_remote = False  # each store fetches what it has afar
-
-    def __init__(self, fields: Mapping[str, Field], length: int, parts: Sequence[StoreDataset]) -> None:
-        self.fields = fields
-        self._length = length
-        self._parts = parts
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.fields)
-
-    def __getitem__(self, name: str) -> Any:
-        raise OptionError(
-            f"{name}: expected a column of one store, found several stores. Ask the parts of the mixture."
-        )
-
-    column = table = __getitem__
-
-    @property
-    def image_shapes(self) -> NDArray[np.int64]:
-        return np.concatenate([p.split.image_shapes[p.store_rows(np.arange(len(p)))] for p in self._parts])
-
-
 def _part(
     part: Part, split: str, fields: Sequence[str] | None, decode: Plan | None, on_error: Literal["raise", "replace"]
 ) -> StoreDataset:
-    if not isinstance(part, StoreDataset):
+    if not isinstance(part, Samples):
         return StoreDataset(part, split, fields=fields, decode=decode, on_error=on_error)
-    if part.by_sample or isinstance(part, MixedDataset):
+    if not isinstance(part, StoreDataset) or part.by_sample:
         raise refusal("stores", "data sets of one store, without a transform: give it to the mixture", repr(part))
     if part.outlines:
         raise refusal("outlines", "data sets without, because those of a mixture have no split in common", repr(part))

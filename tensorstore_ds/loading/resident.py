@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import OptionError, ResidencyError
 from tensorstore_ds.loading.buffers import torch_dtype
 from tensorstore_ds.loading.collate import PackedObjects
-from tensorstore_ds.loading.dataset import Batch, StoreDataset
+from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.fields import Value, channels_first, has_fixed_rows
+from tensorstore_ds.loading.samples import Batch
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.columns import Column, RaggedColumn

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Sampler
 
-from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.samplers import ShuffleSampler, at_least
+from tensorstore_ds.loading.samples import Samples
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import generator
 
@@ -59,7 +59,7 @@ class SizeBucketSampler(Sampler[list[int]]):
 
     def __init__(
         self,
-        dataset: StoreDataset | ArrayLike,
+        dataset: Samples | ArrayLike,
         batch_size: int | None = None,
         *,
         pixels: int | None = None,
@@ -195,12 +195,12 @@ class SizeBucketSampler(Sampler[list[int]]):
         return np.append(begin + place * count // among, images)
 
 
-def _sizes_of(dataset: StoreDataset | ArrayLike) -> NDArray[np.int32]:
+def _sizes_of(dataset: Samples | ArrayLike) -> NDArray[np.int32]:
     """(n, 2) heights and widths of the images of a data set."""
-    if isinstance(dataset, StoreDataset):
-        if "image" not in dataset.split.fields:
-            raise refusal("dataset", "images", ", ".join(dataset.split.fields))
-        return dataset.split.image_shapes[dataset.store_rows(np.arange(len(dataset))), :2]
+    if isinstance(dataset, Samples):
+        if "image" not in dataset.schema:
+            raise refusal("dataset", "images", ", ".join(dataset.schema))
+        return dataset.image_sizes
     sizes = np.asarray(dataset)
     if sizes.ndim != 2 or sizes.shape[1] != 2 or sizes.dtype.kind not in "iu" or (sizes.size and sizes.min() < 1):
         found = f"a {type(dataset).__name__}" if sizes.dtype == object else f"{sizes.dtype} of shape {sizes.shape}"
