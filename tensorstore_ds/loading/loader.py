@@ -72,8 +72,9 @@ class DataLoader(data.DataLoader[Batches]):
 
     Args:
         dataset: a `StoreDataset`, or any other.
-        batch_size, sampler, batch_sampler, drop_last, timeout, worker_init_fn, multiprocessing_context, generator,
-            persistent_workers, pin_memory_device, in_order: as torch's.
+        batch_size, sampler, batch_sampler: as torch's.
+        drop_last, timeout, worker_init_fn, multiprocessing_context, generator: as torch's.
+        persistent_workers, pin_memory_device, in_order: as torch's.
         shuffle: a full shuffle by `ShuffleSampler`, which follows from (seed, epoch); of a `MixedDataset` with shares
             by `MixedSampler`; with a `generator`, torch's `RandomSampler`. If False, samples come in their order.
             Either way, the ranks of `torch.distributed` divide the samples among them.
