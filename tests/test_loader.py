@@ -505,7 +505,10 @@ def test_auto_says_what_it_picked(path, caplog):
     [
         ({"collate": "stack"}, "`collate`: expected one of list, padded, packed, nested, found 'stack'"),
         ({"num_threads": 0}, "`num_threads`: expected an integer, at least 1, found 0"),
-        ({"residency": "disk"}, "`residency`: expected one of auto, page-cache, locked, device, found 'disk'"),
+        (
+            {"residency": "disk"},
+            "`page-cache` is RAM that all processes share, found 'disk'",
+        ),
         ({"shuffle": True, "sampler": [1, 2]}, "mutually exclusive"),
     ],
 )

@@ -37,6 +37,8 @@ from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.reading.stored_images import decode_stored
 from tensorstore_ds.regular_files import tidied
 
+#: Seconds that a conversion takes however few samples there are: to start processes, and to write and sync metadata.
+_BEGINNING = 0.1
 #: Time beyond that of the samples themselves: starting, listing, syncing, checksums.
 _OVERHEAD = 1.3
 #: So many samples, spread over the source, are converted to learn the time and how they compress.
@@ -147,7 +149,7 @@ def estimate(
         classes=next((f.classes for f in prepared.format.fields.values() if f.classes), ()),
         fields=prepared.format.fields,
         nbytes={"memmap": nbytes, "zarr": round(nbytes * compressed)},
-        seconds=_OVERHEAD * prepared.samples * seconds / max(1, options.workers or usable_cores()),
+        seconds=_BEGINNING + _OVERHEAD * prepared.samples * seconds / max(1, options.workers or usable_cores()),
         memory=memory,
         fits=nbytes <= memory,
         problems=tuple(problems),

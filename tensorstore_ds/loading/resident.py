@@ -33,7 +33,8 @@ log = logging.getLogger("tensorstore_ds")
 def choose(wanted: ResidencyChoice, dataset: StoreDataset, device: torch.device | None) -> ResidencyChoice:
     """What `auto` comes to, with its reason in the log; any other choice as it is, if it is possible."""
     if wanted not in CHOICES:
-        raise refusal("residency", f"one of {', '.join(CHOICES)}", repr(wanted))
+        expected = f"one of {', '.join(CHOICES)}; `page-cache` is RAM that all processes share"
+        raise refusal("residency", expected, repr(wanted))
     obstacle = _obstacle(dataset, device)
     if wanted == "device" and obstacle is not None:
         raise OptionError(f'`residency="device"`: {obstacle}')
