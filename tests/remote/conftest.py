@@ -81,6 +81,20 @@ def proxy(moto: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 
 
 @pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where stores by URL are kept, without a limit."""
+    monkeypatch.setenv("TSDS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("TSDS_CACHE_LIMIT", raising=False)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All data files are fetched in chunks, as large ones are."""
+    monkeypatch.setattr("tensorstore_ds.reading.mirror.SMALL_NBYTES", 0)
+
+
+@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little time for servers."""
     from datetime import timedelta

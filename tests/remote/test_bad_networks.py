@@ -15,10 +15,7 @@ from remote.conftest import set_credentials
 from remote.fault_proxy import Fault, Proxy, proxy_for
 from stores import contents
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TSDS_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture

@@ -37,13 +37,6 @@ def server(stores: Path) -> Iterator[FaultyServer]:
         yield server
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TSDS_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.delenv("TSDS_CACHE_LIMIT", raising=False)
-    return tmp_path / "cache"
-
-
 def kept(url: str) -> tsds.Store:
     store = tsds.open(url)
     store["train"]["image"][0]

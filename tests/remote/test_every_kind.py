@@ -17,6 +17,8 @@ import tensorstore_ds as tsds
 from stores import store_of
 from tensorstore_ds.reading import mirror
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 ROWS = 11
 Samples = list[Mapping[str, Any]]
 
@@ -81,12 +83,6 @@ KINDS: Mapping[str, tuple[Samples, dict[str, Any]]] = {
     "arrays": (with_others(lambda row: {"depth": np.full((2, 3), row, np.float32), "weight": row / 2}), {}),
 }
 CASES = {**ENCODED, **KINDS}
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TSDS_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.delenv("TSDS_CACHE_LIMIT", raising=False)
 
 
 def plain(value: Any) -> Any:

@@ -14,7 +14,8 @@ import pytest
 import tensorstore_ds as tsds
 from remote.servers_mirror import FaultyServer, faulty_server
 from stores import contents, detections, store_of
-from tensorstore_ds.reading import mirror
+
+pytestmark = pytest.mark.usefixtures("cache", "in_chunks")
 
 ROWS = 200
 SIZE = 64 * 64 * 3
@@ -36,15 +37,6 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(stores: Path) -> Iterator[FaultyServer]:
     with faulty_server(stores) as server:
         yield server
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where stores are kept; and all data files are fetched in chunks, as large ones are."""
-    monkeypatch.setenv("TSDS_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.delenv("TSDS_CACHE_LIMIT", raising=False)
-    monkeypatch.setattr(mirror, "SMALL_NBYTES", 0)
-    return tmp_path / "cache"
 
 
 @pytest.fixture(params=LAYOUTS)

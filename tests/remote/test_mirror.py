@@ -29,6 +29,8 @@ from tensorstore_ds.format.kinds.base import TableField
 from tensorstore_ds.reading import mirror, mirror_file
 from tensorstore_ds.reading.store import Split
 
+pytestmark = pytest.mark.usefixtures("cache", "in_chunks")
+
 ROWS = 260
 KINDS = {
     "raw": {},
@@ -53,15 +55,6 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(stores: Path) -> Iterator[FaultyServer]:
     with faulty_server(stores) as server:
         yield server
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where stores are kept; and all data files are fetched in chunks, as large ones are."""
-    monkeypatch.setenv("TSDS_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.delenv("TSDS_CACHE_LIMIT", raising=False)
-    monkeypatch.setattr(mirror, "SMALL_NBYTES", 0)
-    return tmp_path / "cache"
 
 
 @pytest.fixture(params=KINDS)

@@ -16,6 +16,8 @@ import tensorstore_ds as tsds
 from remote.servers_mirror import FaultyServer, faulty_server
 from tensorstore_ds.reading import mirror
 
+pytestmark = pytest.mark.usefixtures("cache", "in_chunks")
+
 ROWS, SIDE = 24, 160
 
 
@@ -41,13 +43,9 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where stores are kept. All data files are fetched in chunks, and the root is looked at each time."""
-    monkeypatch.setenv("TSDS_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.delenv("TSDS_CACHE_LIMIT", raising=False)
-    monkeypatch.setattr(mirror, "SMALL_NBYTES", 0)
+def impatient_for_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The root is looked at each time."""
     monkeypatch.setattr(mirror, "_ROOT_SECONDS", -1.0)
-    return tmp_path / "cache"
 
 
 @pytest.fixture

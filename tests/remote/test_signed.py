@@ -12,7 +12,8 @@ import tensorstore_ds as tsds
 from remote.fault_proxy import Fault, Proxy, proxy_for
 from remote.servers_mirror import faulty_server
 from stores import contents
-from tensorstore_ds.reading import mirror
+
+pytestmark = pytest.mark.usefixtures("cache", "in_chunks")
 
 SIGNATURE = "X-Amz-Signature=very-secret"
 
@@ -22,12 +23,6 @@ def two(store: tsds.Store) -> Iterator[tuple[Proxy, Proxy]]:
     """Two servers of the same stores, by different names."""
     with faulty_server(store.path.parent) as server, proxy_for(server.url) as first, proxy_for(server.url) as second:
         yield first, second
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TSDS_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(mirror, "SMALL_NBYTES", 0)
 
 
 def elsewhere(first: Proxy, second: Proxy, store: tsds.Store) -> None:
