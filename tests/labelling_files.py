@@ -1,4 +1,4 @@
-"""Data sets of labelling tools, written and scanned."""
+"""Sources, written and scanned."""
 
 from __future__ import annotations
 
@@ -34,6 +34,11 @@ def keys(source: Source, contents: Contents) -> dict[str, list[str]]:
 
 def reasons(problems: Any) -> list[tuple[str, str]]:
     return [(problem.where, problem.reason) for problem in problems]
+
+
+def classes(contents: Contents) -> tuple[str, ...]:
+    """Of the labels."""
+    return contents.fields["label"].classes
 
 
 def field(contents: Contents) -> ObjectsField:

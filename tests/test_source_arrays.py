@@ -14,6 +14,7 @@ from hypothesis import example, given, strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
+from labelling_files import classes
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.sources.arrays.numpy_files import ArraysSource
@@ -43,10 +44,6 @@ def scan(path: Path, **options: object) -> tuple[ArraysSource, Contents]:
 
 def images(source: ArraysSource, contents: Contents, split: str = "train") -> NDArray[Any]:
     return np.stack([source.read(split, i).image for i in contents.splits[split]])
-
-
-def classes(contents: Contents) -> tuple[str, ...]:
-    return contents.fields["label"].classes  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

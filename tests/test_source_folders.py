@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from labelling_files import classes
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Contents, Match, Source, SourceOptions
@@ -33,10 +34,6 @@ def scan(root: Path, **options: object) -> tuple[FolderSource, Contents]:
 
 def reasons(contents: Contents) -> dict[str, str]:
     return {problem.where: problem.reason for problem in contents.problems}
-
-
-def classes(contents: Contents) -> tuple[str, ...]:
-    return contents.fields["label"].classes  # type: ignore[union-attr]
 
 
 def test_class_folders(tmp_path: Path) -> None:

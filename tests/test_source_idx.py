@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
+from labelling_files import classes
 from tensorstore_ds.errors import ConversionError, SourceError
 from tensorstore_ds.sources import scratch
 from tensorstore_ds.sources.arrays.idx import IdxSource
@@ -42,10 +43,6 @@ def write(root: Path, **files: bytes) -> Path:
 def scan(path: Path, **options: object) -> tuple[IdxSource, Contents]:
     source = IdxSource(path, SourceOptions(**options))  # type: ignore[arg-type]
     return source, source.scan()
-
-
-def classes(contents: Contents) -> tuple[str, ...]:
-    return contents.fields["label"].classes  # type: ignore[union-attr]
 
 
 def test_the_literal_bytes_of_a_file(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from labelling_files import keys, reasons
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.format.schema import Keypoints
@@ -50,10 +51,6 @@ def scan(path: Path, **options: object) -> tuple[ImglabSource, Contents]:
     return source, source.scan()
 
 
-def keys(source: ImglabSource, contents: Contents) -> dict[str, list[str]]:
-    return {name: [source.read(name, r).key for r in references] for name, references in contents.splits.items()}
-
-
 def objects(root: Path, *boxes: str, **options: object) -> Objects:
     source, contents = scan(write(root, {"a.xml": dataset(image("a.jpg", *boxes)), "a.jpg": ""}), **options)
     assert contents.problems == ()
@@ -66,14 +63,6 @@ def field(contents: Contents) -> ObjectsField:
     table = contents.fields["objects"]
     assert isinstance(table, ObjectsField)
     return table
-
-
-def reasons(contents: Contents) -> list[tuple[str, str]]:
-    return [(problem.where, problem.reason) for problem in contents.problems]
-
-
-def left_out(contents: Contents) -> list[tuple[str, str]]:
-    return [(problem.where, problem.reason) for problem in contents.left_out]
 
 
 # --- objects ----------------------------------------------------------------------------------------------------
@@ -162,7 +151,7 @@ def test_a_box_without_label_among_others_is_a_problem(tmp_path: Path) -> None:
     }
     source, contents = scan(write(tmp_path, files))
     assert keys(source, contents) == {"train": ["a.jpg", "c.jpg"]}
-    assert reasons(contents) == [("d.jpg", "annotation"), ("b.jpg", "annotation")]
+    assert reasons(contents.problems) == [("d.jpg", "annotation"), ("b.jpg", "annotation")]
     assert "found box 2 without" in str(contents.problems[1])
 
 
@@ -198,7 +187,7 @@ def test_faults_of_one_image_are_problems(tmp_path: Path, entry: str, where: str
     }
     source, contents = scan(write(tmp_path, files))
     assert keys(source, contents) == {"train": ["a.jpg", "b.jpg"]}
-    assert reasons(contents) == [(where, reason)]
+    assert reasons(contents.problems) == [(where, reason)]
     assert message in str(contents.problems[0])
     b = source.read("train", contents.splits["train"][1]).objects
     assert b is not None
@@ -224,7 +213,7 @@ def test_faults_of_a_whole_file(tmp_path: Path, content: str, reason: str) -> No
     write(tmp_path, {"good.xml": dataset(image("b.jpg"))})
     source, contents = scan(tmp_path)
     assert keys(source, contents) == {"train": ["b.jpg"]}
-    assert reasons(contents) == [("bad.xml", reason)]
+    assert reasons(contents.problems) == [("bad.xml", reason)]
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
@@ -263,7 +252,7 @@ def test_a_folder_like_dlibs_faces(tmp_path: Path) -> None:
     assert [len(references) for references in contents.splits.values()] == [1, 2]
     assert source.files(contents.splits["train"][1]) == (f"{tmp_path}/a.jpg",)
     assert contents.problems == ()
-    assert sorted(left_out(contents)) == [
+    assert sorted(reasons(contents.left_out)) == [
         ("dogs.jpg", "not-listed"),
         ("testing.xml", "no-more-annotated"),
         ("training.xml", "no-more-annotated"),
@@ -280,7 +269,7 @@ def test_a_union_of_files_is_left_out_unless_it_says_more(tmp_path: Path) -> Non
     }
     source, contents = scan(write(tmp_path, files))
     assert keys(source, contents) == {"test": ["b.jpg"], "train": ["a.jpg"]}
-    assert left_out(contents) == [("all.xml", "split-union")]
+    assert reasons(contents.left_out) == [("all.xml", "split-union")]
     write(tmp_path, {"all.xml": dataset(image("a.jpg", box(), box()), image("b.jpg", box()))})
     assert list(scan(tmp_path)[1].splits) == ["all", "test", "train"]
 
@@ -313,7 +302,7 @@ def test_images_in_a_folder_apart(tmp_path: Path) -> None:
     write(tmp_path, {"xml/deep/a.xml": dataset(image("x/a.jpg")), "photos/x/a.jpg": "", "photos/x/b.jpg": ""})
     source, contents = scan(tmp_path / "xml", images=tmp_path / "photos")
     assert source.read("train", contents.splits["train"][0]).image == f"{tmp_path}/photos/x/a.jpg"
-    assert left_out(contents) == [("x/b.jpg", "not-listed")]
+    assert reasons(contents.left_out) == [("x/b.jpg", "not-listed")]
 
 
 def test_annotations_are_kept_in_little_memory(tmp_path: Path) -> None:

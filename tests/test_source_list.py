@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 
+from labelling_files import classes
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.base import Contents, Match, Sample, Source, SourceOptions
@@ -34,10 +35,6 @@ def samples(source: ListSource, contents: Contents, split: str = "train") -> lis
 
 def found(contents: Contents) -> list[tuple[str, str]]:
     return [(problem.where, problem.reason) for problem in contents.problems]
-
-
-def classes(contents: Contents) -> tuple[str, ...]:
-    return contents.fields["label"].classes  # type: ignore[union-attr]
 
 
 # --- lines --------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
+from labelling_files import reasons
 from mask_sources import squares, write_folders, write_palette, write_voc
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import SourceError
@@ -24,10 +25,6 @@ def scan(path: Path, **options):
     source = open_source(path, options=SourceOptions(**options))
     assert source.name == "masks"
     return source, source.scan()
-
-
-def reasons(problems) -> list[tuple[str, str]]:
-    return [(problem.where, problem.reason) for problem in problems]
 
 
 def test_pascal_voc(tmp_path):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from labelling_files import keys, reasons
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.format.schema import Keypoints
@@ -45,10 +46,6 @@ def scan(root: Path, **options: object) -> tuple[VocSource, Contents]:
     return source, source.scan()
 
 
-def keys(source: VocSource, contents: Contents) -> dict[str, list[str]]:
-    return {name: [source.read(name, r).key for r in references] for name, references in contents.splits.items()}
-
-
 def objects(root: Path, *found: str, **options: object) -> Objects:
     """The objects of a data set that is one image with these objects."""
     source, contents = scan(write(root, {"a.xml": annotation("a.jpg", *found), "a.jpg": ""}), **options)
@@ -62,14 +59,6 @@ def field(contents: Contents) -> ObjectsField:
     table = contents.fields["objects"]
     assert isinstance(table, ObjectsField)
     return table
-
-
-def reasons(contents: Contents) -> list[tuple[str, str]]:
-    return [(problem.where, problem.reason) for problem in contents.problems]
-
-
-def left_out(contents: Contents) -> list[tuple[str, str]]:
-    return [(problem.where, problem.reason) for problem in contents.left_out]
 
 
 DEVKIT = {
@@ -204,7 +193,7 @@ def test_faults_of_one_file_are_problems(tmp_path: Path, content: str | bytes, r
     files = {"a.xml": annotation("a.jpg", obj()), "x.xml": content, "a.jpg": "", "x.jpg": ""}
     source, contents = scan(write(tmp_path, files))
     assert keys(source, contents) == {"train": ["a.jpg"]}
-    assert reasons(contents) == [("x.xml", reason)]  # and x.jpg is not reported once more
+    assert reasons(contents.problems) == [("x.xml", reason)]  # and x.jpg is not reported once more
     assert message in str(contents.problems[0])
     with pytest.raises(SourceError) as caught:
         source.read("train", "x.jpg\0x.xml")
@@ -287,7 +276,7 @@ def test_images_in_a_folder_apart(tmp_path: Path) -> None:
     write(tmp_path, files)
     source, contents = scan(tmp_path / "voc", images=tmp_path / "photos")
     assert keys(source, contents) == {"train": ["deep/b.jpg", "x/a.jpg"]}
-    assert reasons(contents) == [("y/a.jpg", "no-annotation")]
+    assert reasons(contents.problems) == [("y/a.jpg", "no-annotation")]
     assert source.files(contents.splits["train"][0])[1] == f"{tmp_path}/photos/deep/b.jpg"
 
 
@@ -307,7 +296,7 @@ def test_images_that_cannot_be_told(tmp_path: Path) -> None:
     }
     source, contents = scan(write(tmp_path, files))
     assert keys(source, contents) == {"train": ["xml/d.jpg"]}
-    found = dict(reasons(contents))
+    found = dict(reasons(contents.problems))
     assert (
         found.items()
         >= {
@@ -327,7 +316,7 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
         Path(os.fsdecode(bytes(tmp_path) + b"/\xff" + suffix)).write_text(annotation("", obj()))
     source, contents = scan(tmp_path)
     assert keys(source, contents) == {"train": ["a.jpg"]}
-    assert [reason for _, reason in reasons(contents)] == ["name-encoding"]
+    assert [reason for _, reason in reasons(contents.problems)] == ["name-encoding"]
 
 
 def test_symlink_loops_are_refused(tmp_path: Path) -> None:
@@ -355,7 +344,7 @@ def test_devkit_with_lists(tmp_path: Path) -> None:
     source, contents = scan(write(tmp_path, files))
     assert keys(source, contents) == {"train": [f"JPEGImages/{i}.jpg" for i in "ca"], "val": ["JPEGImages/b.jpg"]}
     assert contents.problems == ()
-    assert sorted(left_out(contents)) == [
+    assert sorted(reasons(contents.left_out)) == [
         ("Annotations/d.xml", "not-listed"),
         ("ImageSets/Main/dog_val.txt", "class-list"),
         ("ImageSets/Main/empty.txt", "empty-split"),
@@ -371,13 +360,13 @@ def test_faults_of_lists(tmp_path: Path) -> None:
         "train": ["JPEGImages/a.jpg", "JPEGImages/b.jpg"],
         "val": ["JPEGImages/b.jpg"],  # overlap is the source's own affair
     }
-    assert reasons(contents) == [
+    assert reasons(contents.problems) == [
         ("Annotations/a.xml", "duplicate-key"),
         ("Annotations/missing.xml", "no-annotation"),
         ("Annotations/../a.xml", "no-annotation"),
     ]
     where = ["Annotations/c.xml", "Annotations/d.xml", "JPEGImages/free.jpg"]
-    assert left_out(contents) == [(each, "not-listed") for each in where]
+    assert reasons(contents.left_out) == [(each, "not-listed") for each in where]
 
 
 def test_lists_without_main_and_with_spaces_and_folders(tmp_path: Path) -> None:
@@ -396,7 +385,7 @@ def test_devkit_without_lists(tmp_path: Path) -> None:
     source, contents = scan(write(tmp_path / "VOCdevkit", {f"VOC2012/{name}": text for name, text in DEVKIT.items()}))
     assert keys(source, contents) == {"train": [f"VOC2012/JPEGImages/{i}.jpg" for i in "abcd"]}
     (tmp_path / "VOCdevkit/VOC2012/Annotations/b.xml").unlink()
-    assert reasons(source.scan()) == [("VOC2012/JPEGImages/b.jpg", "no-annotation")]
+    assert reasons(source.scan().problems) == [("VOC2012/JPEGImages/b.jpg", "no-annotation")]
 
 
 def test_a_devkit_with_two_data_sets_is_refused(tmp_path: Path) -> None:
@@ -454,9 +443,9 @@ def test_what_lies_beside_the_data_set_is_left_out(tmp_path: Path) -> None:
     contents = source.scan()
     assert source.name == "voc" and len(contents.splits["train"]) == 4 and contents.problems == ()
     outside = ("BCCD/extra/a.jpg", "BCCD/old.xml", "mnist/train/0/1.png")
-    assert left_out(contents) == [(path, "not-listed") for path in outside]
+    assert reasons(contents.left_out) == [(path, "not-listed") for path in outside]
     (root / "mnist" / "loop").symlink_to(root)
-    assert ("mnist/loop/", "symlink-loop") in left_out(open_source(root).scan())
+    assert ("mnist/loop/", "symlink-loop") in reasons(open_source(root).scan().left_out)
 
 
 def test_two_data_sets_in_xml_are_ambiguous(tmp_path: Path) -> None:
