@@ -84,6 +84,7 @@ class BenchKeywords(TypedDict, total=False):
     raw: str | os.PathLike[str] | None
     split: str
     image_size: int | tuple[int, int] | None
+    crop: Literal["random", "center"]
     batch_sizes: Sequence[int]
     ways: Sequence[Literal["files", "tensors", "plain", "store", "device"]]
     train: bool

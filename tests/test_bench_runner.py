@@ -181,6 +181,30 @@ def test_images_that_differ_in_size_are_loaded_as_crops(tmp_path: Path) -> None:
     assert facts["image_size"] == (32, 32)
 
 
+def test_centers_of_images_are_those_of_torchvision(tmp_path: Path) -> None:
+    """In every way to load; they are compared by the mean of their pixels, since each way has an order of its own."""
+    rng = np.random.default_rng(0)
+    means = []
+    for i in range(8):
+        path = tmp_path / "raw" / "train" / "ab"[i % 2] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        small = rng.integers(0, 256, (8, 8 + i, 3), np.uint8)
+        image = Image.fromarray(small).resize((90 + 8 * i, 80), Image.Resampling.BICUBIC)
+        image.save(path)
+        scale = 32 / min(image.size)  # the shorter side of 28 * 8 / 7
+        whole = image.resize((int(image.width * scale), int(image.height * scale)), Image.Resampling.BILINEAR)
+        left, top = round((whole.width - 28) / 2), round((whole.height - 28) / 2)
+        means.append(np.asarray(whole.crop((left, top, left + 28, top + 28))).mean())
+    store = tmp_path / "s.tsds"
+    tsds.convert(tmp_path / "raw", store, tsds.ConvertOptions(workers=0))
+    for way in (each for each in CPU_WAYS if each.group != "tensors"):
+        made = runner(way, store, tmp_path, image_size=(28, 28), crop="center")
+        made.feed.open()
+        images = torch.cat([made.feed.batch(item)["image"] for item in made.feed.loader(3)])
+        assert images.shape == (8, 3, 28, 28)
+        np.testing.assert_allclose(np.sort(images.float().mean((1, 2, 3)).numpy()), np.sort(means), atol=0.5)
+
+
 def test_encoded_images_are_loaded_only_and_not_as_tensors(tmp_path: Path) -> None:
     class_folders(tmp_path / "raw")
     tsds.convert(tmp_path / "raw", tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, encoding="source"))

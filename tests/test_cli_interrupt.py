@@ -281,7 +281,7 @@ def test_at_many_moments_of_the_start(tmp_path: Path, name: str) -> None:
             error = run.communicate(timeout=60)[1]
         moment = f"{whole * (i + 0.5) / STARTS:.3f} s: {run.returncode} {error}"
         if "Traceback" in error:
-            assert ", in main" not in error, moment
+            assert not re.search("tsds_cli.*, in main", error), moment  # Python's own site has a main, too
         else:
             assert error in ("", "tsds: interrupted\n", f"tsds: interrupted; {out} was not made\n"), moment
         if out.is_dir():

@@ -173,7 +173,9 @@ class _Run:
 
     def _lane(self, way: Way, scratch: Path) -> Lane:
         options = self.options
-        assignment = {name: getattr(options, name) for name in ("split", "device", "memory", "seed", "image_size")}
+        assignment = {
+            name: getattr(options, name) for name in ("split", "device", "memory", "seed", "image_size", "crop")
+        }
         raw = None if options.raw is None else str(Path(options.raw).absolute())
         paths = {"store": str(self.store.path), "raw": raw, "scratch": str(scratch)}
         return Lane(way.name, RUNNER, {"way": asdict(way), **assignment, **paths}, scratch)
@@ -312,9 +314,9 @@ class _Run:
 
     def _notes(self) -> Iterator[str]:
         if self._image_size is not None:
-            from tensorstore_ds.training.crops import crops_in_words  # imports torch
+            from tensorstore_ds.training.crops import crops_in_words, how_of  # imports torch
 
-            what = crops_in_words(self._image_size, objects="objects" in self.fields)
+            what = crops_in_words(self._image_size, how_of(self.options.crop, objects="objects" in self.fields))
             why = "" if self.options.image_size is not None else ", because they differ in size"
             yield f"images are decoded to {what}{why}; choose a size with `image_size`"
         if self._untrainable:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.page_cache.residency import evict
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Split, open as open_store
-from tensorstore_ds.training.crops import Size, decode_plan
+from tensorstore_ds.training.crops import How, Size, decode_plan, how_of
 
 Batch = dict[str, Any]
 
@@ -53,11 +53,17 @@ class Subject:
     memory: int | None  #: Bytes that a copy in memory may take; None: what this process may use.
     seed: int  #: Of orders.
     image_size: Size | None = None  #: Of crops; None: images are loaded as they are stored.
+    crop: Literal["random", "center"] = "random"  #: Which part of an image they are.
 
     @property
     def plan(self) -> Compose | None:
         """How images are placed before they are decoded."""
-        return decode_plan(self.image_size, objects="objects" in self.fields, seed=self.seed)
+        return decode_plan(self.image_size, self.how, seed=self.seed)
+
+    @property
+    def how(self) -> How:
+        """What becomes of an image."""
+        return how_of(self.crop, objects="objects" in self.fields)
 
     def open(self) -> Split:
         """The split, newly opened: its maps end with it."""
@@ -174,7 +180,9 @@ class FilesFeed(SplitFeed):
             raise ValueError("`raw`: expected a folder, found None.")
         subject, store = self.subject, open_store(self.subject.store)
         paths = Path(self.subject.raw), Path(subject.scratch)
-        files = open_files(store, store[subject.split], subject.fields, *paths, size=subject.image_size)
+        files = open_files(
+            store, store[subject.split], subject.fields, *paths, size=subject.image_size, how=subject.how
+        )
         self.reader, self.folder = files.reader, files.folder
         return files.dataset
 

@@ -20,7 +20,7 @@ from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.imaging.codecs import FORMATS
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.sources.voc.layout import find_layout
-from tensorstore_ds.training.crops import Size, torchvision_steps
+from tensorstore_ds.training.crops import How, Size, torchvision_steps
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 #: The lists of `VOCDetection`.
@@ -39,7 +39,14 @@ class RawData:
 
 
 def open_files(
-    store: Store, split: Split, fields: Mapping[str, str], raw: Path, scratch: Path, *, size: Size | None = None
+    store: Store,
+    split: Split,
+    fields: Mapping[str, str],
+    raw: Path,
+    scratch: Path,
+    *,
+    size: Size | None = None,
+    how: How = "random",
 ) -> RawData:
     """The source of a split.
 
@@ -50,7 +57,7 @@ def open_files(
         OptionError: it is not the source of this store, or has no image files.
     """
     relative, dropped = _locate(raw, store, split)
-    transform = image_transform(store, split, fields["image"], size, objects="objects" in fields)
+    transform = image_transform(store, split, fields["image"], size, how)
     if "objects" not in fields and "label" in fields:
         classes = split.fields[fields["label"]].classes
         labels = np.asarray(split.column(fields["label"]))
@@ -100,7 +107,7 @@ def _parts(key: str) -> tuple[str, ...]:
 
 
 def image_transform(
-    store: Store, split: Split, image: str, size: Size | None = None, *, objects: bool = False
+    store: Store, split: Split, image: str, size: Size | None = None, how: How = "random"
 ) -> Callable[[Any], torch.Tensor]:
     """From a PIL image to a (C, H, W) uint8 tensor of the stored size, where images were resized, or a crop of it."""
     spec = getattr(split.fields[image], "spec", None)
@@ -114,7 +121,7 @@ def image_transform(
         else:
             steps.append(v2.Resize((height, width), antialias=True))
     if size is not None:
-        steps += torchvision_steps(size, objects=objects)
+        steps += torchvision_steps(size, how)
     transform: Callable[[Any], torch.Tensor] = v2.Compose([*steps, v2.PILToTensor()])
     return transform
 

@@ -10,6 +10,7 @@ from tensorstore_ds.options import ANY_DEVICE, check, declared, option, refusal
 from tensorstore_ds.training.options import LARGEST
 
 Group = Literal["files", "tensors", "plain", "store", "device"]
+Crop = Literal["random", "center"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 
 BATCH_SIZES = (100, 300, 500, 1000, 3000, 5000, 10000)
@@ -36,12 +37,16 @@ class BenchOptions:
     )
     split: str = option("The split to load.", default="train")
     image_size: tuple[int, int] | None = option(
-        "Decode images to this (height, width) in pixels, as training does: a random part, mirrored at random; images "
-        "with objects are resized.",
+        "Decode images to this (height, width) in pixels; `crop` chooses the part.",
         default=None,
         at_least=1,
         at_most=LARGEST,
         shown="as they are stored; if they differ in size, 224x224, or less if most are smaller",
+    )
+    crop: Crop = option(
+        "The part of an image that is decoded to the size: ``random``, mirrored at random, as in training; or the "
+        "``center`` of the resized image, as in validation. Images with objects are resized whole.",
+        default="random",
     )
     batch_sizes: Sequence[int] = option(
         "Samples per batch. Sizes larger than the split are replaced by one batch of the whole split.",

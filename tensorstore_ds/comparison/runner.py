@@ -194,8 +194,9 @@ def start(assignment: Mapping[str, Any]) -> tuple[Runner, Answer]:
     size = image_size_of(split, None if asked is None else tuple(asked))
     if size is not None and not untrainable:
         untrainable = "images are cropped, training needs them whole. Leave out `image_size`."
+    crop = assignment.get("crop", "random")
     given = {name: assignment[name] for name in ("store", "split", "raw", "scratch", "memory", "seed")}
-    subject = Subject(fields=fields, device=device, image_size=size, **given)
+    subject = Subject(fields=fields, device=device, image_size=size, crop=crop, **given)
     torch.manual_seed(subject.seed)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     facts: dict[str, Any] = {"device": device.type, "device_name": name, "fields": fields, "untrainable": untrainable}

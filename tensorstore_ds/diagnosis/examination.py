@@ -26,7 +26,7 @@ from tensorstore_ds.loading.decoding import Plan, place
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.machine import usable_cores
-from tensorstore_ds.training.crops import crops_in_words, decode_plan, image_size_of
+from tensorstore_ds.training.crops import crops_in_words, decode_plan, how_of, image_size_of
 from tensorstore_ds.training.options import TrainOptions
 
 #: Shares of the time for each measurement; the rest goes to starting up, and to batches that are waited for.
@@ -70,10 +70,10 @@ class Examination:
             dataset = dataset.with_decode(self._student.decode)
         if self._student is None and dataset.decode is None and dataset.transform is None and "image" in dataset.fields:
             size = image_size_of(dataset.split, options.image_size)
-            dataset = dataset.with_decode(decode_plan(size, objects="objects" in dataset.fields))
+            how = how_of("random", objects="objects" in dataset.fields)
+            dataset = dataset.with_decode(decode_plan(size, how))
             if size is not None:
-                decoded = crops_in_words(size, objects="objects" in dataset.fields)
-                self._note("whole images", f"they are decoded to {decoded}")
+                self._note("whole images", f"they are decoded to {crops_in_words(size, how)}")
         self._dataset = dataset
         self._rows = dataset  # those that are in memory, once they have been brought there
 

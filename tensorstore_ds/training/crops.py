@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from torchvision.transforms import v2
 
 from tensorstore_ds.format.kinds import RawImageField
 from tensorstore_ds.loading.augment.base import Compose
-from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip, RandomResizedCrop, Resize
+from tensorstore_ds.loading.augment.geometry import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from tensorstore_ds.loading.decoding import Plan
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.training.data import image_shape
 
 Size = tuple[int, int]
+#: What becomes of an image.
+How = Literal["resize", "random", "center"]
 
 
 def image_size_of(split: Split, asked: Size | None) -> Size | None:
@@ -28,11 +30,26 @@ def image_size_of(split: Split, asked: Size | None) -> Size | None:
     return height, width
 
 
-def decode_plan(size: Size | None, *, objects: bool, seed: int = 0) -> Compose | None:
-    """The plan of a data set for crops of a size; images with `objects` are resized whole, so that none is cut away."""
+def how_of(crop: Literal["random", "center"], *, objects: bool) -> How:
+    """Images with `objects` are resized whole, so that none is cut away."""
+    return "resize" if objects else crop
+
+
+def _shorter(size: Size) -> int:
+    """Of a validation image, before its center is cut out: 256 for crops of 224."""
+    return round(max(size) * 8 / 7)
+
+
+def decode_plan(size: Size | None, how: How, *, seed: int = 0) -> Compose | None:
+    """The plan of a data set for crops of a size."""
     if size is None:
         return None
-    return Compose([Resize(size)] if objects else [RandomResizedCrop(size), RandomHorizontalFlip()], seed=seed)
+    steps: dict[How, list[Any]] = {
+        "resize": [Resize(size)],
+        "random": [RandomResizedCrop(size), RandomHorizontalFlip()],
+        "center": [Resize(_shorter(size)), CenterCrop(size)],
+    }
+    return Compose(steps[how], seed=seed)
 
 
 def plan_in_code(plan: Plan) -> str:
@@ -50,18 +67,20 @@ def plan_in_code(plan: Plan) -> str:
     return f"tsds.{type(plan).__name__}({', '.join(given)})"
 
 
-def torchvision_steps(size: Size, *, objects: bool) -> list[Any]:
+def torchvision_steps(size: Size, how: How) -> list[Any]:
     """The transforms of torchvision that do the same with a PIL image."""
-    if objects:
+    if how == "resize":
         return [v2.Resize(size, antialias=True)]
+    if how == "center":
+        return [v2.Resize(_shorter(size), antialias=True), v2.CenterCrop(size)]
     return [v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip()]
 
 
-def crops_in_words(size: Size, *, objects: bool) -> str:
+def crops_in_words(size: Size, how: How) -> str:
     """What the crops are.
 
-    >>> crops_in_words((224, 224), objects=True)
-    '224x224 by Resize'
+    >>> crops_in_words((224, 224), "resize"), crops_in_words((224, 224), "center")
+    ('224x224 by Resize', '224x224 by Resize(256) and CenterCrop')
     """
-    how = "Resize" if objects else "RandomResizedCrop and RandomHorizontalFlip"
-    return f"{'x'.join(map(str, size))} by {how}"
+    names = {"resize": "Resize", "random": "RandomResizedCrop and RandomHorizontalFlip"}
+    return f"{'x'.join(map(str, size))} by {names.get(how, f'Resize({_shorter(size)}) and CenterCrop')}"
