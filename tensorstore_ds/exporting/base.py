@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Exporter:
     """Writes the samples of a store into a new folder, split by split, each in one pass.
 
-    A new format is a class derived from this one, in a module beside it, and its line in `FORMATS` of `export`.
+    A new format is a class derived from this one, in a module beside it, and its line in `EXPORT_FORMATS`.
 
     Attributes:
         folder: where it writes.
