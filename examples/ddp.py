@@ -7,6 +7,7 @@ torchrun --nproc-per-node 2 examples/ddp.py demo/digits.tsds
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 
 import torch
@@ -58,8 +59,11 @@ def main() -> None:
         print(
             f"loss {total / seen:.3f} in epoch {options.epochs}, {where}; accuracy {right / tested:.3f} of {tested:.0f}"
         )
-    # Gloo's threads let go of the last tensors before the interpreter ends.
+    # Gloo's threads end with the last reference to their group, which DDP holds in a cycle. If they still run when the
+    # interpreter ends, the process may abort.
     dist.barrier()
+    del model, layers, optimizer, loss
+    gc.collect()
     dist.destroy_process_group()
 
 
