@@ -286,7 +286,7 @@ def test_files_in_another_class_folder_are_named(tmp_path: Path) -> None:
     (root / "cat" / "gone.png").unlink()
     images(root / "dog", "gone.png", seed=3)  # has its name, and is another image
     done = command("update", path, root, "--workers", 0).output
-    assert "note: new files of the source that are called as a sample of the store whose file it lacks: " in done
+    assert "note: these new files have the file name of a stored sample that is no longer in the source: " in done
     assert "dog/gone.png (cat/gone.png), dog/two's.png (cat/two's.png). If they were moved, convert" in done
     done = command("append", path, root, "--workers", 0).output
     assert "and have its image: dog/two's.png (cat/two's.png). Both are kept." in done

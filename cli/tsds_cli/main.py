@@ -89,7 +89,7 @@ class Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands."""
         added = {name: f"from {each.dist and each.dist.name}" for name, each in _added().items()}
-        for title, group in {**GROUPS, "Of other packages": added}.items():
+        for title, group in {**GROUPS, "From other packages": added}.items():
             if group:
                 with formatter.section(title):
                     formatter.write_dl(list(group.items()))

@@ -113,8 +113,8 @@ def convert_source(
 
     Args:
         like: keep images as pixels of differing sizes, as this field does, also where all have one size.
-        check: called with the field of the images before they are converted. Whoever passes it knows how they are kept,
-            and gets no note of that.
+        check: called with the field of the images before they are converted. This becomes a part of another store then,
+            so there are no notes on how images are kept and how large the store is.
     """
     return _Conversion(source, out, options, notify, like, check).run()
 
@@ -202,8 +202,17 @@ class _Conversion:
             prepared, shards = self._shards_of_one_shape(prepared)
             fields, found = prepared.format.fields, prepared.contents
             origin = {"source": one_line(source.path.name), "source_format": source.name}
-            whole = workspace, options, fields, shards, origin, found.problems, found.left_out, self._resumed
-            return commit(*whole, is_part=self._check is not None)
+            return commit(
+                workspace,
+                options,
+                fields,
+                shards,
+                origin,
+                found.problems,
+                found.left_out,
+                self._resumed,
+                is_part=self._check is not None,
+            )
 
     def _shards_of_one_shape(self, prepared: Prepared) -> tuple[Prepared, dict[str, list[FinishedShard]]]:
         """All shards of each split; all anew, as a survey decides, where images turn out to differ."""

@@ -313,9 +313,8 @@ def place_objects(
     """Check boxes against their image, move boxes and keypoints with it, and clip boxes to what is stored.
 
     A box that is not finite, is reversed, has no area or lies outside of its image is dropped with its object and
-    named; so is one that the crop leaves without area, or with less of it than the placement's `min_visibility` (reason
-    `box-cropped`). Keypoints are moved, never clipped: one
-    that lies outside of the stored image keeps its coordinates there.
+    listed. So is a box of which the crop leaves nothing, or less than the placement's `min_visibility` (reason
+    `box-cropped`). Keypoints are moved, never clipped: one outside of the stored image keeps its coordinates there.
 
     Args:
         objects: in pixels of the source image, whose (height, width) is `source`.

@@ -68,8 +68,8 @@ class ImageOptions:
         default="pad",
     )
     min_visibility: float = option(
-        'The smallest share of a box\'s area that `fit="crop"` must leave in the image. Objects with less are left out '
-        "and listed. 0 leaves out only boxes of which nothing is left.",
+        'Minimum share of a box\'s area that must remain after `fit="crop"`. Objects below it are left out and listed. '
+        "With 0, only boxes that are completely outside of the crop are left out.",
         default=0.0,
         at_least=0,
         at_most=1,

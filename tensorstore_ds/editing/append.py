@@ -467,13 +467,14 @@ def _note_of_moved(
         return []
     named = ", ".join(f"{key} ({old})" for key, old in list(moved.items())[:NAMED])
     named += f" and {len(moved) - NAMED:,} more" if len(moved) > NAMED else ""
-    what = "new files of the source that are called as a sample of the store whose file it lacks"
     if new is None:
-        return [f"{what}: {named}. If they were moved, convert the source again: `update` keeps the old samples."]
-    advice = (
-        f"If files were moved, make a store without the old ones: tsds filter, key not in {[*moved.values()][:NAMED]}"
-    )
-    return [f"{what}, and have its image: {named}. Both are kept. {advice}."]
+        what = "these new files have the file name of a stored sample that is no longer in the source"
+        return [f"{what}: {named}. If you moved them, convert the source again: `update` keeps the old samples."]
+    what = "these new samples have the file name and the image of a stored sample that is no longer in the source"
+    advice = "convert the source again to drop the old samples"
+    if len(moved) <= NAMED:
+        advice = f'drop the old samples with tsds filter --where "key not in {[*moved.values()]}"'
+    return [f"{what}: {named}. The store keeps both. If you moved the files, {advice}."]
 
 
 def _rows(store: Store) -> Iterator[tuple[str, str, int]]:

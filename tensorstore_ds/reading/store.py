@@ -24,7 +24,7 @@ from tensorstore_ds.format.kinds.base import Field, TableField, first_of_kind, o
 from tensorstore_ds.format.manifest import File, Manifest
 from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.format.statistics import Statistics, channel_moments, class_counts
-from tensorstore_ds.options import unknown_name
+from tensorstore_ds.options import shortened, unknown_name
 from tensorstore_ds.reading.checks import check_data_files, check_metadata, check_root_files, check_shard
 from tensorstore_ds.reading.columns import Column, Part, RaggedColumn
 from tensorstore_ds.reading.mapping import map_array
@@ -261,6 +261,7 @@ class Split:
         Raises:
             UnknownNameError: the split has no such field.
             IndexError: the number is not in [-len, len).
+            TypeError: it is neither a name nor a number nor a slice.
         """
         if isinstance(field, int | np.integer):
             return self._sample(field)
@@ -268,6 +269,11 @@ class Split:
             rows = np.arange(len(self))[field]
             self.fetch(self.fields, rows)
             return [self._sample(row) for row in rows]
+        if not isinstance(field, str):
+            expected = f"the name of a field, a number or a slice, found {shortened(repr(field))}"
+            raise TypeError(
+                f"split {self.name}: expected {expected}. For some rows of a field: split[name].take(rows)."
+            )
         if field not in self.fields:
             raise unknown_name(f"split {self.name}", "field", field, self.fields)
         if field not in self._columns:
