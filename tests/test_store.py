@@ -146,7 +146,7 @@ def test_names_that_are_not_there(split):
         split["keys"]
     assert isinstance(error.value, KeyError)
     for wrong in ([0, 1], None, 1.5):
-        with pytest.raises(TypeError, match=r"expected the name of a field, a number or a slice, .* take\(rows\)"):
+        with pytest.raises(TypeError, match=r"expected the name of a field, a number or a slice, .*take\(rows\)"):
             split[wrong]
     found = "expected one of the fields image, objects, size, key, found 'keys'. Did you mean key?"
     assert str(error.value) == f"split {split.name}: {found}"

@@ -287,10 +287,10 @@ def test_files_in_another_class_folder_are_named(tmp_path: Path) -> None:
     images(root / "dog", "gone.png", seed=3)  # has its name, and is another image
     done = command("update", path, root, "--workers", 0).output
     assert "note: these new files have the file name of a stored sample that is no longer in the source: " in done
-    assert "dog/gone.png (cat/gone.png), dog/two's.png (cat/two's.png). If they were moved, convert" in done
+    assert "dog/gone.png (cat/gone.png), dog/two's.png (cat/two's.png). If you moved them, convert" in done
     done = command("append", path, root, "--workers", 0).output
-    assert "and have its image: dog/two's.png (cat/two's.png). Both are kept." in done
-    where = done.split("tsds filter, ")[1].splitlines()[0].removesuffix(".")
+    assert "no longer in the source: dog/two's.png (cat/two's.png). The store keeps both." in done
+    where = done.split("tsds filter, condition: ")[1].splitlines()[0].removesuffix(".")
     tsds.filter_store(path, tmp_path / "new.tsds", where)  # as advised
     split = tsds.open(tmp_path / "new.tsds")["train"]
     assert [split.key(row) for row in range(len(split))].count("dog/two's.png") == 1

@@ -473,7 +473,7 @@ def _note_of_moved(
     what = "these new samples have the file name and the image of a stored sample that is no longer in the source"
     advice = "convert the source again to drop the old samples"
     if len(moved) <= NAMED:
-        advice = f'drop the old samples with tsds filter --where "key not in {[*moved.values()]}"'
+        advice = f"drop the old samples with tsds filter, condition: key not in {[*moved.values()]}"
     return [f"{what}: {named}. The store keeps both. If you moved the files, {advice}."]
 
 
