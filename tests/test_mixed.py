@@ -259,12 +259,34 @@ def test_what_is_refused(stores: Path, stores_given: Any, options: dict[str, Any
             mixed(stores, stores_given, **options)
 
 
+def test_objects_that_differ(tmp_path: Path) -> None:
+    for name, values in (
+        ("a", {"labels": np.array([0])}),
+        ("b", {}),
+        ("one", {"keypoints": np.ones((1, 1, 2), np.float32)}),
+        ("two", {"keypoints": np.ones((1, 2, 2), np.float32)}),
+    ):
+        with tsds.Writer(tmp_path / f"{name}.tsds", classes=("ant",)) as writer:
+            writer.append("train", image=pixels("d", 0), boxes=np.array([[1, 1, 4, 4]], np.float32), **values)
+    for names, message in (
+        ("a b", r"^b\.tsds: expected objects with the values labels, as others have, found none\. Leave"),
+        ("b one", r"^b\.tsds: expected objects with the values keypoints"),
+        ("one two", r"^one\.tsds: expected objects with the keypoints 1,"),
+    ):
+        with pytest.raises(tsds.OptionError, match=message):
+            tsds.MixedDataset([tmp_path / f"{name}.tsds" for name in names.split()])
+        tsds.merge_stores([tmp_path / f"{name}.tsds" for name in names.split()], tmp_path / f"{names}.tsds")
+
+
 def test_fields_that_differ(stores: Path, tmp_path: Path) -> None:
     for name, count in (("d", 2), ("e", 3)):
         with tsds.Writer(tmp_path / f"{name}.tsds") as writer:
             writer.append("train", image=pixels("d", 0), score=np.zeros(count, np.float32))
-    with pytest.raises(tsds.OptionError, match=r"score: expected the same kind of field in all stores.*e\.tsds"):
+    with pytest.raises(
+        tsds.OptionError, match=r"^e\.tsds: expected score to be .*2.*, found .*3.*\. Leave .* `fields`"
+    ):
         tsds.MixedDataset([tmp_path / "d.tsds", tmp_path / "e.tsds"])
+    assert tsds.MixedDataset([tmp_path / "d.tsds", tmp_path / "e.tsds"], fields=["image"]).fields == ("image",)
     dataset = tsds.MixedDataset([stores / "a.tsds", tmp_path / "d.tsds"])
     assert dataset.fields == ("image",)
     with pytest.raises(tsds.OptionError, match="one store"):

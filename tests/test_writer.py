@@ -19,6 +19,7 @@ from PIL import Image
 import tensorstore_ds as tsds
 from stores import Samples, contents, detections, png_bytes
 from tensorstore_ds.conversion.blocks import BlockRows
+from tensorstore_ds.format.kinds import LabelField
 
 CLASSES = ["ant", "bee", "cow"]
 SMALL = 60  # bytes of a shard: two images of 30 bytes
@@ -163,6 +164,11 @@ def test_the_fields_of_another_store(tmp_path, out):
         write(tmp_path / "b.tsds", [np.zeros((6, 5), np.uint8)], fields=fields)
     with pytest.raises(tsds.SourceError, match=r"expected images uint8 6 x 5 x 1, found uint8 7 x 5 x 1"):
         write(tmp_path / "b.tsds", [(np.zeros((7, 5), np.uint8), 1)], fields=fields)
+
+
+def test_fields_without_images(out):
+    with pytest.raises(tsds.OptionError, match="`fields`: expected the fields of a split, image among them"):
+        tsds.Writer(out, fields={"label": LabelField(classes=("cow",))})
 
 
 def test_what_is_not_stored_of_a_sample_is_noted(out):

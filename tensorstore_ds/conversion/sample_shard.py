@@ -31,6 +31,7 @@ from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.imaging.codecs import own_pixel_limit
+from tensorstore_ds.options import refusal
 from tensorstore_ds.sources.files import encoding_problem
 from tensorstore_ds.sources.samples import SampleReader, parts_of
 
@@ -50,6 +51,8 @@ class SampleFormat:
         self.reader = SampleReader(options, WHERE)
         self.rows: RowFormat | None = None  #: None until it is known
         self._asked = fields
+        if fields is not None and "image" not in fields:
+            raise refusal("fields", "the fields of a split, image among them", f"only {', '.join(fields) or 'none'}")
 
     def learn(self, key: str, sample: Any) -> RowFormat:
         """Take the format from the first sample; raises `SourceError` if that is bad."""

@@ -24,7 +24,7 @@ from tensorstore_ds.durable import copied, sync, write_all
 from tensorstore_ds.editing.behind import Behind
 from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE, array_paths, shard_arrays
-from tensorstore_ds.format.joining import unknown_number, unknown_object
+from tensorstore_ds.format.joining import renumbered, unknown_number, unknown_object
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
@@ -467,7 +467,7 @@ class _Rows:
     def _fixed(self, name: str, each: ArrayField, column: Column, numbers: NDArray[np.int64] | None) -> None:
         for values in _pieces(column, self._runs):
             if numbers is not None and isinstance(each, LabelField):
-                values = np.where(values >= 0, numbers[values.clip(0)], values)
+                values = renumbered(values, numbers)
             elif numbers is not None and isinstance(each, MaskField):
                 raise OptionError(f"{name}: expected classes of labels or objects, found those of masks. Keep them.")
             self._write(name, values)

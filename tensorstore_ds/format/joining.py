@@ -90,8 +90,32 @@ def join_fields(sides: Sequence[Side], class_map: Mapping[str, str] | None = Non
     """
     names = dict.fromkeys(name for side in sides for name in side.fields)
     fields = {name: _joined(name, [side.fields.get(name) for side in sides], class_map or {}) for name in names}
-    numbers = [_numbers(side.fields, fields, class_map or {}) for side in sides]
+    numbers = [class_numbers(side.fields, fields, class_map or {}) for side in sides]
     return JoinedFields(fields, numbers, tuple(_notes(sides, fields, class_map or {})))
+
+
+def class_numbers(own: Mapping[str, Field], joined: Mapping[str, Field], class_map: Mapping[str, str]) -> Numbers:
+    """The number in `joined` of each class of labels and objects.
+
+    >>> class_numbers({"label": LabelField(classes=("cat",))}, {"label": LabelField(classes=("dog", "cat"))}, {})
+    {'label': array([1])}
+    """
+    numbers = Numbers()
+    for name, field in own.items():
+        if isinstance(field, LabelField | ObjectsField) and field.classes:
+            places = {each: i for i, each in enumerate(joined[name].classes)}
+            new = (class_map.get(each, each) for each in field.classes)
+            numbers[name] = np.array([places.get(each, -1) for each in new], np.int64)
+    return numbers
+
+
+def renumbered(labels: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Labels by the new numbers of their classes; labels of no class (negative) stay.
+
+    >>> renumbered(np.array([0, -1]), np.array([5]))
+    array([ 5, -1])
+    """
+    return np.where(labels >= 0, numbers[labels.clip(0)], labels)
 
 
 def unknown_number(field: Field) -> int | float | None:
@@ -214,16 +238,6 @@ def _joined_objects(name: str, own: Sequence[Field | None], class_map: Mapping[s
         message = f"expected the same pairs of keypoints in {name}, found others."
         raise FieldsDifferError(max(fields), message, "Name them with `keypoints`.")
     return ObjectsField(values, classes, keypoints, pairs, skeleton, per_row=first.per_row)
-
-
-def _numbers(own: Mapping[str, Field], joined: Mapping[str, Field], class_map: Mapping[str, str]) -> Numbers:
-    numbers = Numbers()
-    for name, field in own.items():
-        if isinstance(field, LabelField | ObjectsField) and field.classes:
-            places = {each: i for i, each in enumerate(joined[name].classes)}
-            new = (class_map.get(each, each) for each in field.classes)
-            numbers[name] = np.array([places.get(each, -1) for each in new], np.int64)
-    return numbers
 
 
 def _notes(sides: Sequence[Side], fields: Mapping[str, Field], class_map: Mapping[str, str]) -> Iterator[str]:

@@ -14,8 +14,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, Field
+from tensorstore_ds.format.joining import FieldsDifferError, Numbers, Side, class_numbers, join_fields, renumbered
+from tensorstore_ds.format.kinds import LabelField, ObjectsField
+from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
@@ -94,7 +95,7 @@ class MixedDataset(Samples):
         first = self.parts[0]
         names = first.fields if fields is None else tuple(fields)
         common = [name for name in names if all(name in part.split.fields for part in self.parts)]
-        self._fields = {name: _joined(name, self.parts, classes) for name in common}
+        self._fields = _joined(self.parts, common, classes)
         self._maps = [_class_maps(part, self._fields) for part in self.parts]
         self._starts = np.cumsum([0, *map(len, self.parts)])
         self.fields = tuple(common)
@@ -129,10 +130,11 @@ class MixedDataset(Samples):
         name = next((name for name, field in self._fields.items() if isinstance(field, LabelField)), None)
         if name is None:
             raise AttributeError(f"{self.store_name}: expected a field of labels, found none.")
-        each = (
-            _mapped(np.asarray(part.targets), maps[name]) for part, maps in zip(self.parts, self._maps, strict=True)
-        )
-        labels: list[int] = np.concatenate([*each]).tolist()
+        each = list[NDArray[np.int64]]()
+        for part, maps in zip(self.parts, self._maps, strict=True):
+            own = np.asarray(part.targets, np.int64)
+            each.append(renumbered(own, maps[name]) if name in maps else own)
+        labels: list[int] = np.concatenate(each).tolist()
         return labels
 
     @property
@@ -194,7 +196,8 @@ class MixedDataset(Samples):
             if part.rows is None:
                 rows[places[-1]] = batch.rows + start  # others may have taken the place of damaged ones
             maps = self._maps[number]
-            pieces.append(batch.with_columns({name: _with_classes(v, maps[name]) for name, v in batch.columns.items()}))
+            columns = {name: _with_classes(value, maps.get(name)) for name, value in batch.columns.items()}
+            pieces.append(batch.with_columns(columns))
         self.replaced = [row for part in self.parts for row in part.replaced]
         columns = {name: _interleaved([piece.columns[name] for piece in pieces], places, pool) for name in names}
         lost = [piece.dropped for piece in pieces if piece.dropped is not None]
@@ -305,51 +308,48 @@ def _shares(weights: Sequence[float], count: int) -> NDArray[np.float64]:
     return normal
 
 
-def _joined(name: str, parts: Sequence[StoreDataset], classes: Sequence[str] | None) -> Field:
-    """A field of all stores, with the classes of all; raises `OptionError` where they cannot be one."""
-    first, *others = [part.split.fields[name] for part in parts]
-    for part, field in zip(parts[1:], others, strict=True):
-        if _nature(field) != _nature(first):
-            found = f"{first.describe()} in {parts[0].store_name} and {field.describe()} in {part.store_name}"
-            raise OptionError(f"{name}: expected the same kind of field in all stores, found {found}.")
-    if not isinstance(first, LabelField | ObjectsField | MaskField):
-        return first
-    every = list(dict.fromkeys(itertools.chain.from_iterable(field.classes for field in (first, *others))))
-    if isinstance(first, MaskField):
-        if any(field.classes != first.classes for field in others):
-            raise OptionError(f"{name}: expected the same classes in all stores, since masks are not changed.")
-        return first
-    if classes is None or not every:
-        return dataclasses.replace(first, classes=tuple(every))
-    unknown = [each for each in every if each not in classes]
-    if unknown:
-        where = next(p.store_name for p in parts if unknown[0] in p.split.fields[name].classes)
-        raise OptionError(f"`classes`: expected all classes of {name}, missing {unknown[0]} of {where}.")
-    return dataclasses.replace(first, classes=tuple(classes))
-
-
-def _nature(field: Field) -> tuple[Any, ...]:
-    """What must be equal in all stores; images may differ in size and encoding, objects in class names."""
-    if isinstance(field, ObjectsField):
-        return "objects", tuple(sorted(field.values)), getattr(field, "keypoints", ())
-    if field.kind == "image":
-        return ("image",)
-    return (field.kind, field.spec) if isinstance(field, ArrayField) else (field.kind,)
-
-
-def _class_maps(part: StoreDataset, joined: Mapping[str, Field]) -> dict[str, NDArray[np.int64] | None]:
-    """For each field the joined index of each class of a store; None where they are the same."""
-    maps: dict[str, NDArray[np.int64] | None] = {}
+def _joined(parts: Sequence[StoreDataset], names: Sequence[str], classes: Sequence[str] | None) -> dict[str, Field]:
+    """These fields, with the classes of all stores; raises `OptionError` where they cannot be one."""
+    first, *_ = own = [{name: part.split.fields[name] for name in names} for part in parts]
+    images = [name for name in names if all(fields[name].kind == "image" for fields in own)]  # of any size, as a list
+    pairs = list(zip(parts, own, strict=True))
+    sides = [Side(p.store_name, {n: f for n, f in fields.items() if n not in images}, len(p)) for p, fields in pairs]
+    try:
+        joined = join_fields(sides).fields
+    except FieldsDifferError as error:
+        raise OptionError(f"{parts[error.side].store_name}: {error} {_LEAVE_OUT}") from None
     for name, field in joined.items():
-        own = getattr(part.split.fields[name], "classes", ())
-        places = {each: i for i, each in enumerate(getattr(field, "classes", ()))}
-        numbers = np.array([places[each] for each in own], np.int64)
-        maps[name] = None if (numbers == np.arange(len(own))).all() else numbers
-    return maps
+        if isinstance(field, ObjectsField):
+            _check_values(name, field, pairs)
+        if classes is not None and isinstance(field, LabelField | ObjectsField) and field.classes:
+            unknown = [each for each in field.classes if each not in classes]
+            if unknown:
+                where = next(part.store_name for part, fields in pairs if unknown[0] in fields[name].classes)
+                raise OptionError(f"`classes`: expected all classes of {name}, missing {unknown[0]} of {where}.")
+            joined[name] = dataclasses.replace(field, classes=tuple(classes))
+    return {name: joined.get(name, first[name]) for name in names}
 
 
-def _mapped(labels: NDArray[np.int64], numbers: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    return labels if numbers is None else np.where(labels < 0, labels, numbers[labels])
+def _check_values(name: str, joined: ObjectsField, pairs: Sequence[tuple[StoreDataset, Mapping[str, Field]]]) -> None:
+    """Whether all stores have the same values of objects, and the same keypoints."""
+    for part, fields in pairs:
+        own: Any = fields[name]
+        for what, all_of_it in (("values", [*joined.values]), ("keypoints", [*joined.keypoints])):
+            if missing := [each for each in all_of_it if each not in getattr(own, what)]:
+                found = f"expected {name} with the {what} {', '.join(missing)}, as others have, found none"
+                raise OptionError(f"{part.store_name}: {found}. {_LEAVE_OUT}")
+        if own.keypoints != joined.keypoints:
+            raise OptionError(f"{part.store_name}: expected the keypoints of {name} in the others' order. {_LEAVE_OUT}")
+
+
+#: Advice where fields differ; the command merge fills in what a store lacks.
+_LEAVE_OUT = "Leave the field out, with `fields`, or unite the stores with tsds merge."
+
+
+def _class_maps(part: StoreDataset, joined: Mapping[str, Field]) -> Numbers:
+    """For each field the joined index of each class of a store, where they differ."""
+    numbers = class_numbers({name: part.split.fields[name] for name in joined}, joined, {})
+    return {name: new for name, new in numbers.items() if (new != np.arange(len(new))).any()}
 
 
 def _with_classes(value: Value, numbers: NDArray[np.int64] | None) -> Value:
@@ -357,10 +357,10 @@ def _with_classes(value: Value, numbers: NDArray[np.int64] | None) -> Value:
     if numbers is None:
         return value
     if isinstance(value, torch.Tensor):
-        return torch.from_numpy(_mapped(value.numpy(), numbers)).to(value.dtype)
+        return torch.from_numpy(renumbered(value.numpy(), numbers)).to(value.dtype)
     if isinstance(value, PackedObjects) and "labels" in value.values:
         labels = value.values["labels"]
-        mapped = torch.from_numpy(_mapped(labels.numpy(), numbers)).to(labels.dtype)
+        mapped = torch.from_numpy(renumbered(labels.numpy(), numbers)).to(labels.dtype)
         return PackedObjects(value.offsets, {**value.values, "labels": mapped})
     return value
 

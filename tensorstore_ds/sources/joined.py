@@ -18,6 +18,7 @@ from tensorstore_ds.format.joining import (
     Numbers,
     Side,
     join_fields,
+    renumbered,
     unknown_number,
     unknown_object,
 )
@@ -195,7 +196,7 @@ class JoinedSource(Source):
         if labels is None:
             return np.full(count, UNLABELLED, np.int64)
         numbers = self._parts[i].numbers["label"]
-        return np.where(labels >= 0, numbers[labels.clip(0)], UNLABELLED)
+        return renumbered(labels, numbers)
 
     def _part(self, prefix: str, contents: Contents, numbers: Numbers) -> _Part:
         own, joined = contents.fields.get("objects"), self._fields.get("objects")
