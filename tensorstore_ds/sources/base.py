@@ -173,8 +173,9 @@ class Source(Protocol):
     """
 
     name: ClassVar[str]  # of the format
-    #: Whether every process of a planned conversion scans on its own, because what a scan finds is no plain data.
-    is_scanned_again: ClassVar[bool] = False
+    #: Attributes that `scan` sets and `read` needs, if they are plain data. The plan of a planned conversion has them.
+    #: None: every process of a planned conversion scans on its own.
+    scanned: ClassVar[tuple[str, ...] | None] = None
     #: Whether several samples are parts of one image: a division into splits keeps them together.
     has_parts: bool = False
     path: Path
