@@ -109,7 +109,7 @@ class Sample:
         texts: any number of texts for each field of kind `text`, such as captions; none where a name is missing.
         annotated_size: (height, width) that the annotation gives; it is compared with the image.
         annotation: the file that the objects are from, which errors name, if it is theirs alone.
-        left_out: what a Python object has besides, and is not stored.
+        left_out: what a Python object or an image file has besides, and is not stored.
         relative: whether the coordinates in `objects` are fractions of the image's width and height, not pixels.
     """
 
