@@ -136,7 +136,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert "found workers: leave it out, or use a decode plan, which works on the CPU" in text
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.gpu("nvjpeg")
 def test_a_gpu_decodes_as_pillow_does(tmp_path: Path) -> None:
     paths = files(tmp_path / "s", SIZES * 4, (1, 6, 3))
     dataset = tsds.StoreDataset(converted(tmp_path / "s", encoding="source"), fields=["image", "key"])

@@ -63,7 +63,7 @@ def test_the_model_alone(path):
     assert [epoch for *_, epoch in seen[:3]] == [0, 1, 2]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_copies_to_a_gpu(cold):
     device = torch.device("cuda", 0)
     student = Student("sum", lambda batch: batch["image"].float().sum())
