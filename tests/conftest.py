@@ -45,6 +45,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _skip_without_gpu([item for item in items if item.get_closest_marker("gpu")])
     if DRAW == "all":
         return
     variants: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
@@ -59,6 +60,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out.update(set(found) - set(chosen))
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
+
+
+def _skip_without_gpu(items: list[pytest.Item]) -> None:
+    if not items:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device, or the fake one of make test-gpu-fake"))
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import settings, strategies as st
 from torch import Tensor
@@ -14,7 +13,6 @@ from tensorstore_ds.loading.augment.base import BatchTransform
 from tensorstore_ds.loading.collate import PackedObjects, pack_objects
 
 quick = settings(max_examples=25, deadline=None)
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 seeds = st.integers(0, 2**32)
 sizes = st.tuples(st.integers(1, 24), st.integers(1, 24))
 formats = st.sampled_from([torch.contiguous_format, torch.channels_last])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from image_batches import cuda, images, objects
+from image_batches import images, objects
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.augment.color import ColorJitter, Normalize
 from tensorstore_ds.loading.augment.geometry import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
@@ -169,7 +169,7 @@ def test_transforms_say_what_they_are() -> None:
 # --- on a GPU ---------------------------------------------------------------------------------------------------
 
 
-@cuda
+@pytest.mark.gpu
 @each
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_a_gpu_gives_the_same(transform: torch.nn.Module, dtype: torch.dtype) -> None:
@@ -184,7 +184,7 @@ def test_a_gpu_gives_the_same(transform: torch.nn.Module, dtype: torch.dtype) ->
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-3, equal_nan=True)
 
 
-@cuda
+@pytest.mark.gpu
 @pytest.mark.parametrize("out", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_gpu_normalizes_the_same(out: torch.dtype) -> None:
     normalize = Normalize([0.4, 0.5, 0.6], [0.2, 0.25, 0.3], dtype=out)
@@ -195,7 +195,7 @@ def test_a_gpu_normalizes_the_same(out: torch.dtype) -> None:
     torch.testing.assert_close(found.cpu(), expected, rtol=torch.finfo(out).eps, atol=1e-6)
 
 
-@cuda
+@pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_a_gpu_is_not_waited_for() -> None:
     # Objects without boxes: dropping some is a wait.
@@ -204,8 +204,8 @@ def test_a_gpu_is_not_waited_for() -> None:
     everything = Compose([*EVERY[:4], Normalize([0.5] * 3, [0.5] * 3, dtype=torch.bfloat16)])
     everything(batch, torch.arange(4), 0)  # what is set up once may wait
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         done = everything(batch, torch.arange(4), 1)  # raises where it waits
     finally:
         torch.cuda.set_sync_debug_mode("default")

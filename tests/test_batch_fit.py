@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,17 @@ import torch
 import tensorstore_ds as tsds
 from stores import store_of
 from tensorstore_ds.errors import TrainingError
+from tensorstore_ds.training import batch_fit
 from tensorstore_ds.training.augmentation import train_transform
-from tensorstore_ds.training.batch_fit import fitting_batch_size, is_out_of_memory
+from tensorstore_ds.training.batch_fit import (
+    fitting_batch_size,
+    is_out_of_memory,
+    memory_advice,
+    residency_beside_model,
+)
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import TrainOptions, ViTOptions
+from tensorstore_ds.training.process import Ranks
 from tensorstore_ds.training.tasks import Classification
 
 CPU = torch.device("cpu")
@@ -104,6 +113,60 @@ def test_what_says_that_memory_is_full() -> None:
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
     assert not is_out_of_memory(TrainingError("a checkpoint cannot be read (can't allocate memory)"))
     assert not is_out_of_memory(other.value) and not is_out_of_memory(KeyError("out of memory"))
+
+
+@pytest.mark.parametrize(("free", "expected"), [(3, "page-cache"), (2**20, "auto"), (1, "auto")])
+def test_a_split_is_kept_on_a_gpu_where_the_model_has_room_beside_it(
+    path: Path, free: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The choice of `auto` is the loader's, unless the split takes less than half of what is free without the model."""
+    dataset = tsds.StoreDataset(path, fields=TASK.fields)
+    monkeypatch.setattr(batch_fit, "free_nbytes", lambda device: free * dataset.nbytes)
+    transform = train_transform(dataset.split, OPTIONS, VIT)
+
+    def chosen(**changes: Any) -> str:
+        options, gpu = replace(OPTIONS, batch_size=4, **changes), Ranks(0, 1, torch.device("cuda", 0))
+        return residency_beside_model(tsds.open(path), TASK, VIT, options, gpu, transform, None)
+
+    assert chosen(residency="auto") == expected
+    assert chosen(residency="device") == "device" and chosen(residency="locked") == "locked"
+
+
+@pytest.mark.parametrize(
+    ("alone", "beside", "expected"),
+    [
+        (8, 0, '`residency="page-cache"` fits; `grad_checkpointing` needs less.'),
+        (4, 2, "`batch_size=2` with `accumulate=4` fits; `grad_checkpointing` needs less."),
+        (
+            4,
+            0,
+            '`batch_size=4` with `accumulate=2` and `residency="page-cache"` fits; `grad_checkpointing` needs less.',
+        ),
+        (0, 0, "Use a smaller `image_size` or `model`; `grad_checkpointing` needs less."),
+    ],
+)
+def test_advice_knows_that_the_split_was_on_the_device(
+    path: Path, alone: int, beside: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[Any] = []
+
+    class Resident(batch_fit.DeviceSplit):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            weakref.finalize(self, there.clear)
+            there.append(True)
+
+    def fits(*given: Any, too_large: int) -> int:
+        most, size = beside if there else alone, too_large // 2
+        while size > most:
+            size //= 2
+        return size
+
+    monkeypatch.setattr(batch_fit, "DeviceSplit", Resident)
+    monkeypatch.setattr(batch_fit, "fitting_batch_size", fits)
+    options = TrainOptions(model="seed", patch_size=8, batch_size=8, augment="none")
+    text = memory_advice(tsds.open(path), options, Ranks(0, 1, CPU), resident=True)
+    assert text == f"cpu: expected memory for batches of 8, found too little. {expected}"
 
 
 @pytest.mark.slow

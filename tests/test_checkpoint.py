@@ -109,7 +109,7 @@ def test_a_model_to_use(path: Path) -> None:
         torch.testing.assert_close(found(images), model().eval()(images), rtol=0, atol=0)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_checkpoint_of_a_gpu_is_read_without_one(tmp_path: Path) -> None:
     save(tmp_path / "best.pt", CARD, {"weights": {name: value.cuda() for name, value in WEIGHTS.items()}})
     assert same_weights(load(tmp_path / "best.pt")[1]["weights"])

@@ -16,7 +16,6 @@ from tensorstore_ds.loading.collate import PADDED_LABEL, PackedObjects, collate_
 
 NAMES = ("boxes", "labels", "keypoints", "difficult", "truncated", "occluded")
 quick = settings(max_examples=50, deadline=None)
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def sample(count: int, first: int, names: tuple[str, ...] = NAMES) -> dict[str, Tensor]:
@@ -216,7 +215,7 @@ def test_unknown_ways_and_taken_names_are_refused() -> None:
             collate_objects(packed, how)  # type: ignore[arg-type]
 
 
-@cuda
+@pytest.mark.gpu
 @pytest.mark.parametrize("how", ["list", "padded", "packed", "nested"])
 def test_collating_on_a_gpu_is_the_same(how: Any) -> None:
     packed = pack_objects(batch([2, 0, 1]))
@@ -228,7 +227,7 @@ def test_collating_on_a_gpu_is_the_same(how: Any) -> None:
             assert values[0].is_cuda and same(values[0].cpu(), values[1])
 
 
-@cuda
+@pytest.mark.gpu
 def test_torch_pins_packed_objects() -> None:
     loader = DataLoader([pack_objects(batch([2, 1]))], batch_size=None, pin_memory=True)
     (pinned,) = loader

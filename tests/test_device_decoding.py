@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import tensorstore_ds as tsds
 from jpeg_files import drawn, oriented
 from stores import png_bytes, store_of
 from tensorstore_ds.errors import OptionError, SourceError
+from tensorstore_ds.loading import device_decoding
 from tensorstore_ds.loading.device_decoding import DeviceDecoder, check_device_decoding
 from training_stores import one_line
 
+DECODERS = {"torchvision": device_decoding._by_torchvision, "torchcodec": device_decoding._by_torchcodec}
 SIZES = [(40, 56), (64, 48), (33, 33)]
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -51,6 +54,16 @@ def on(device: torch.device, loader: tsds.DataLoader[Any]) -> tsds.DataLoader[An
     return loader
 
 
+@pytest.fixture(params=DECODERS)
+def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the packages that decode."""
+    if request.param == "torchcodec":
+        pytest.importorskip("torchcodec", minversion="0.17")
+    made = DECODERS[request.param]()
+    monkeypatch.setattr(device_decoding, "_decoder", lambda: made)
+
+
+@pytest.mark.usefixtures("decoder")
 @pytest.mark.parametrize("orientations", [(1,), (1, 2, 3, 4, 5, 6, 7, 8)])
 @pytest.mark.parametrize("return_as", ["dict", "tuple"])
 def test_images_are_those_of_pillow(tmp_path: Path, orientations: tuple[int, ...], return_as: Any) -> None:
@@ -93,6 +106,7 @@ def test_files_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:
     assert expected + "Use a decode plan, which works on the CPU and reads all files." in one_line(error.value)
 
 
+@pytest.mark.usefixtures("decoder")
 def test_damage_that_the_decoder_finds_is_named(tmp_path: Path) -> None:
     paths = files(tmp_path / "s", [(16, 24)] * 4)
     data = paths[2].read_bytes()
@@ -102,6 +116,41 @@ def test_damage_that_the_decoder_finds_is_named(tmp_path: Path) -> None:
     tsds.convert(tmp_path / "s", tmp_path / "s.tsds", kept)
     with pytest.raises(SourceError, match=r"2\.jpg"):
         list(on(CPU, tsds.DataLoader(tsds.StoreDataset(tmp_path / "s.tsds"), 4)))
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception, *, fails: Callable[[torch.Tensor], bool]) -> None:
+    """Let the device fail at some files; others are decoded as they are."""
+    decode = device_decoding._by_torchvision()
+
+    def decode_some(files: list[torch.Tensor], is_gray: bool, device: torch.device) -> list[torch.Tensor]:
+        if any(map(fails, files)):
+            raise error
+        return decode(files, is_gray, device)
+
+    monkeypatch.setattr(device_decoding, "_decoder", lambda: decode_some)
+
+
+def test_a_decoder_that_fails_is_not_blamed_on_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files(tmp_path / "s", [(16, 24)] * 4)
+    loader = on(CPU, tsds.DataLoader(tsds.StoreDataset(converted(tmp_path / "s", encoding="source")), 4))
+    failing(monkeypatch, RuntimeError("Failed to initialize nvjpeg: 6\nmore"), fails=lambda file: True)
+    text = refused(lambda: list(loader))
+    expected = "a decoder of JPEG files on cpu, found one that fails (Failed to initialize nvjpeg: 6)"
+    assert text == f"`decode=device`: expected {expected}: use a decode plan, which works on the CPU."
+    failing(monkeypatch, torch.OutOfMemoryError("CUDA out of memory."), fails=lambda file: True)
+    with pytest.raises(torch.OutOfMemoryError):
+        list(loader)
+
+
+def test_a_sound_file_that_the_device_cannot_decode_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files(tmp_path / "s", [(16, 24), (16, 24), (64, 96), (16, 24)])
+    loader = on(CPU, tsds.DataLoader(tsds.StoreDataset(converted(tmp_path / "s", encoding="source")), 4))
+    largest = max(len(path.read_bytes()) for path in (tmp_path / "s").rglob("*.jpg"))
+    failing(monkeypatch, RuntimeError("nvjpegDecode failed: 4"), fails=lambda file: 2 * len(file) > largest)
+    with pytest.raises(SourceError) as error:
+        list(loader)
+    text = one_line(error.value)
+    assert "2.jpg: this image cannot be decoded on cpu (nvjpegDecode failed: 4). Use a decode plan" in text
 
 
 def refused(call: Any) -> str:
@@ -136,7 +185,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert "found workers: leave it out, or use a decode plan, which works on the CPU" in text
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.gpu("nvjpeg")
 def test_a_gpu_decodes_as_pillow_does(tmp_path: Path) -> None:
     paths = files(tmp_path / "s", SIZES * 4, (1, 6, 3))
     dataset = tsds.StoreDataset(converted(tmp_path / "s", encoding="source"), fields=["image", "key"])

@@ -26,7 +26,6 @@ from tensorstore_ds.page_cache.residency import residency, total_residency
 
 # A verdict follows from how quick one thing is beside another.
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.quiet]
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def noise(rows, shape):
@@ -403,7 +402,7 @@ def test_it_can_be_written_as_json(digits):
 # --- a GPU ------------------------------------------------------------------------------------------------------
 
 
-@gpu
+@pytest.mark.gpu("times")
 def test_on_a_gpu(photos):
     options = DiagnoseOptions(model="tiny", seconds=6, pin_memory=False)
     found = diagnose(photos, options)
@@ -414,7 +413,7 @@ def test_on_a_gpu(photos):
     assert found.measured.together.copy > 0
 
 
-@gpu
+@pytest.mark.gpu("times")
 def test_copies_that_hold_a_gpu_back(tmp_path):
     """Large images, and a step that does nothing with them."""
     store = store_of(tmp_path / "s.tsds", noise(64, (512, 512, 3)), ["ant", "bee"]).path

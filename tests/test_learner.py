@@ -21,8 +21,6 @@ from training_stores import one_line
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
 
 # --- gradients ---------------------------------------------------------------------------------------------------
 
@@ -213,7 +211,8 @@ def test_going_on_from_a_state_is_the_same_bit_for_bit(options: dict[str, Any]) 
 # --- GPUs --------------------------------------------------------------------------------------------------------
 
 
-@needs_gpu
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", ["classification", "multilabel", "classification+keypoints"])
 def test_no_step_waits_for_the_gpu(precision: str, name: str) -> None:
@@ -233,8 +232,8 @@ def test_no_step_waits_for_the_gpu(precision: str, name: str) -> None:
     given_batch = {**batch(3, device="cuda"), "objects": {name: value.cuda() for name, value in objects.items()}}
     tally = Tally()
     found.train_batch(given_batch)  # what is made in the first step may wait
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         for _ in range(2):
             loss, sums = found.backward(given_batch)
             found.update()
@@ -244,7 +243,7 @@ def test_no_step_waits_for_the_gpu(precision: str, name: str) -> None:
     assert tally.sums["samples"] == 6
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_a_gpu_computes_what_the_cpu_does() -> None:
     there, here = learner(device="cuda"), learner()
     assert precision_of("auto", torch.device("cuda")) in ("bf16", "fp32")

@@ -525,7 +525,8 @@ def test_stats(path):
     assert loader.stats().wait >= 0
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.gpu
+@pytest.mark.xfail(strict=True, reason="residency=device: tensors of a GPU are pinned")
 def test_on_a_gpu(path, objects):
     for residency in ("page-cache", "device"):
         loader = DataLoader(StoreDataset(path), 10, shuffle=True, device="cuda", residency=residency, seed=3)

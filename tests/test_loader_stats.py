@@ -16,7 +16,6 @@ from tensorstore_ds.loading.epoch import LoaderStats
 from tensorstore_ds.loading.loader import DataLoader
 
 ROWS, NAP = 24, 0.004
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +110,7 @@ def test_a_copy_counts_once_it_is_done():
     assert timer.seconds() == pytest.approx(0.7)
 
 
-@gpu
+@pytest.mark.gpu
 def test_copies_to_a_gpu_are_timed(path):
     loader = DataLoader(StoreDataset(path), 4, device="cuda")
     for _ in range(3):

@@ -53,6 +53,41 @@ def test_the_batch_that_fits_into_the_memory(path):
     )
 
 
+def test_libraries_say_in_their_own_words_that_memory_is_full(path):
+    forgotten = []
+
+    def step(batch):
+        if len(batch["label"]) > 4:
+            raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+
+    student = Student("glutton", step, forget=lambda: forgotten.append(True))
+    assert fitting_batch(student, StoreDataset(path), 20, CPU, seconds=10)[0] == 4
+    assert forgotten == [True]
+
+    def broken(batch):
+        if len(batch["label"]) > 4:
+            raise RuntimeError("a defect")
+
+    with pytest.raises(RuntimeError, match="a defect"):
+        fitting_batch(Student("broken", broken), StoreDataset(path), 20, CPU, seconds=10)
+
+
+@pytest.mark.gpu
+def test_a_step_that_does_not_fit_leaves_no_memory_taken(path):
+    gradients = []
+
+    def step(batch):
+        gradients.append(torch.empty(64 * 2**20, dtype=torch.uint8, device="cuda"))
+        if len(batch["label"]) > 4:
+            torch.empty(2**50, dtype=torch.uint8, device="cuda")
+        gradients.clear()
+
+    device = torch.device("cuda", 0)
+    student = Student("glutton", step, forget=gradients.clear)
+    assert fitting_batch(student, StoreDataset(path), 20, device, seconds=60)[0] == 4
+    assert torch.cuda.memory_reserved(device) < 64 * 2**20
+
+
 def test_the_model_alone(path):
     seen = []
     student = Student("one", seen.append, transform=lambda batch, rows, epoch: (batch, rows.tolist(), epoch))
@@ -63,7 +98,7 @@ def test_the_model_alone(path):
     assert [epoch for *_, epoch in seen[:3]] == [0, 1, 2]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_copies_to_a_gpu(cold):
     device = torch.device("cuda", 0)
     student = Student("sum", lambda batch: batch["image"].float().sum())

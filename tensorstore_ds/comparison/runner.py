@@ -30,6 +30,7 @@ from tensorstore_ds.format.kinds import EncodedImageField, LabelField, ObjectsFi
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.loading.device import move
 from tensorstore_ds.loading.fields import is_decoded
+from tensorstore_ds.training.batch_fit import let_go
 from tensorstore_ds.training.crops import image_size_of
 from tensorstore_ds.training.data import task_of
 from tensorstore_ds.training.options import TrainOptions
@@ -86,9 +87,7 @@ class Runner:
     def rest(self) -> Answer:
         """Let go of loaders and models: memory of one batch size is not that of the next."""
         self._loader = self._trainer = None
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        let_go(self.device)
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
         if trim is not None:
             trim(0)
@@ -164,7 +163,7 @@ def watching(device: torch.device) -> Iterator[dict[str, Any]]:
         while not over.wait(0.1):
             try:
                 shares.append(torch.cuda.utilization(device) / 100)
-            except (ImportError, RuntimeError) as error:  # without pynvml, or a driver that does not tell
+            except Exception as error:  # without pynvml; and its own, where a driver, a MIG or a vGPU does not tell
                 seen["utilisation_reason"] = one_line(str(error))
                 return
 

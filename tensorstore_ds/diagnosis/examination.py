@@ -26,6 +26,7 @@ from tensorstore_ds.loading.decoding import Plan, place
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.training.batch_fit import is_out_of_memory
 from tensorstore_ds.training.crops import crops_in_words, decode_plan, how_of, image_size_of
 from tensorstore_ds.training.options import TrainOptions
 
@@ -242,8 +243,11 @@ class Examination:
         if not why and larger >= 2 * size and larger / model.rate <= LARGER * seconds:
             try:
                 return replace(model, larger_batch=larger, larger_rate=self._alone(student, larger, LARGER).rate)
-            except torch.OutOfMemoryError:
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
                 self._note(f"steps of {larger} samples", f"they do not fit into the memory of {self._device}")
+            student.let_go(self._device)  # here, where the error does not hold it any more
         return model
 
     def _alone(self, student: training.Student, batch_size: int, share: float) -> ModelRun:

@@ -19,6 +19,7 @@ from tensorstore_ds.loading.decoding import Plan
 from tensorstore_ds.loading.device import DevicePrefetcher, move
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.training.augmentation import train_plan, train_transform
+from tensorstore_ds.training.batch_fit import is_out_of_memory, let_go
 from tensorstore_ds.training.data import image_shape, task_of
 from tensorstore_ds.training.learner import Learner
 from tensorstore_ds.training.options import TrainOptions
@@ -41,12 +42,18 @@ class Student:
     transform: Callable[..., Any] | None = None  #: called as ``transform(batch, rows, epoch)`` on the device
     collate: Collate = "packed"  #: the shape of objects that it takes
     decode: Plan | None = None  #: how its images are placed before they are decoded
+    forget: Callable[[], object] = lambda: None  #: lets go of gradients
 
     def whole_step(self, batch: Any, batch_size: int, epoch: int) -> None:
         """Transform a batch and learn from it."""
         if self.transform is not None:
             batch = self.transform(batch, torch.arange(batch_size), epoch)
         self.step(batch)
+
+    def let_go(self, device: torch.device) -> None:
+        """Give back what a step has left, after one for which memory was too small."""
+        self.forget()
+        let_go(device)
 
     def batch(self, dataset: StoreDataset, batch_size: int, device: torch.device) -> Any:
         """The first batch of a data set on the device, not transformed."""
@@ -66,7 +73,8 @@ def student_of(split: Split, options: TrainOptions, device: torch.device) -> Stu
     options = completed(options, vit)
     transform = train_transform(split, options, vit)
     learner = Learner(vit, task, options, device=device, steps=10**6)  # the learning rate does not matter here
-    return Student(options.model, learner.train_batch, task.fields, transform, decode=train_plan(split, options, vit))
+    plan, forget = train_plan(split, options, vit), learner.optimizer.zero_grad
+    return Student(options.model, learner.train_batch, task.fields, transform, decode=plan, forget=forget)
 
 
 # --- the model alone --------------------------------------------------------------------------------------------
@@ -88,10 +96,15 @@ def fitting_batch(
                 spent = time.perf_counter() - began
                 if spent > seconds:
                     break
-            del batch  # the next one wants its memory
-        except torch.OutOfMemoryError:
-            if not size:
+            batch = None  # the next one wants its memory
+            full = False
+        except (RuntimeError, MemoryError) as error:
+            if not size or not is_out_of_memory(error):
                 raise
+            full = True  # the error holds what the step has made
+        if full:
+            batch = None
+            student.let_go(device)
             return size, f"a step of {larger} does not fit into the memory of {device}"
         size = larger
         larger = min(wanted, GROWTH * size, int(size * seconds / spent))

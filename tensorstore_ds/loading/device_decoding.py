@@ -8,23 +8,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
-from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.errors import Problem, SourceError, one_line
 from tensorstore_ds.format.kinds import EncodedImageField
-from tensorstore_ds.imaging.jpeg import read_header
+from tensorstore_ds.imaging.jpeg import DamagedJpegError, decode_jpeg, read_header
 from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.loading.collate import map_tensors
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Images
 from tensorstore_ds.loading.samples import Batch
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.stored_images import TURNS, orientation_of
+
+_USE_A_PLAN = "Use a decode plan, which works on the CPU and reads all files."
 
 
 class JpegFiles(NamedTuple):
@@ -71,9 +79,9 @@ def check_device_decoding(dataset: Any, device: torch.device | None, options: Ma
         found = f"{given}: leave it out, or use a decode plan, which works on the CPU"
         raise refusal(name, "nothing that needs pixels on the CPU", found)
     try:
-        from torchvision.io import decode_jpeg  # noqa: F401  # here, because it takes long, and is an extra
+        _decoder()
     except ImportError as error:
-        raise refusal(name, "torchvision with nvJPEG", f"none ({error})") from error
+        raise refusal(name, "torchcodec or torchvision with nvJPEG", f"none ({error})") from error
 
 
 class DeviceDecoder:
@@ -81,7 +89,7 @@ class DeviceDecoder:
 
     Args:
         dataset: whose images `check_device_decoding` has allowed.
-        device: of the images. torchvision decodes on a CPU, too, which tests do.
+        device: of the images. The decoders work on a CPU as well, where they are tested.
     """
 
     def __init__(self, dataset: StoreDataset, device: torch.device) -> None:
@@ -101,9 +109,11 @@ class DeviceDecoder:
         keys = [split.key(row) for row in batch.rows.tolist()]
         files, orientations = [], []
         for i, (start, stop) in enumerate(zip(packed.offsets[:-1].tolist(), packed.offsets[1:].tolist(), strict=True)):
-            data = packed["bytes"][start:stop]
-            files.append(torch.from_numpy(data))
-            orientations.append(_checked_orientation(data.tobytes(), shapes[i].tolist(), keys[i]))
+            file = packed["bytes"][start:stop]
+            orientation, data = _checked(file.tobytes(), shapes[i].tolist(), keys[i])
+            file[: len(data)] = np.frombuffer(data, np.uint8)
+            files.append(torch.from_numpy(file[: len(data)]))
+            orientations.append(orientation)
         images = JpegFiles(files, torch.from_numpy(shapes.astype(np.int64)), torch.tensor(orientations), keys)
         columns = {name: images if name == "image" else batch.columns[name] for name in dataset.fields}
         return batch.with_columns(columns)  # type: ignore[arg-type]  # they become images before anybody sees them
@@ -111,7 +121,8 @@ class DeviceDecoder:
     def decode(self, batch: Any) -> Any:
         """A collated batch with its `JpegFiles` decoded: (B, C, H, W) if all have one size, else a list."""
         if isinstance(batch, JpegFiles):
-            return self._images(batch)
+            with _decoding_stream(self._device) as handed_over:
+                return handed_over(self._images(batch))
         if isinstance(batch, Mapping):
             return {name: self.decode(value) for name, value in batch.items()}
         return tuple(map(self.decode, batch)) if type(batch) is tuple else batch
@@ -120,50 +131,161 @@ class DeviceDecoder:
         is_gray = not len(batch.files) or int(batch.shapes[:, 2].max()) == 1
         try:
             decoded = _decode(batch.files, is_gray, self._device)
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             if "nvJPEG" in str(error) and "compiled" in str(error):
                 found = "one that was built without it"
-                raise refusal("decode=device", "a torchvision with nvJPEG", found) from error
-            raise self._damaged(batch, is_gray, error) from error
+                raise refusal("decode=device", "torchcodec or torchvision with nvJPEG", found) from error
+            raise self._explained(batch, is_gray, error) from error
         images = []
         for image, orientation in zip(decoded, batch.orientations.tolist(), strict=True):
             transposed, upside_down, mirrored = TURNS[orientation]
             image = image.transpose(1, 2) if transposed else image
-            image = image.flip([axis for axis, flips in ((1, upside_down), (2, mirrored)) if flips])
-            images.append(image)
+            axes = [axis for axis, flips in ((1, upside_down), (2, mirrored)) if flips]
+            images.append(image.flip(axes) if axes else image)
         return torch.stack(images) if len({image.shape for image in images}) == 1 else images
 
-    def _damaged(self, batch: JpegFiles, is_gray: bool, error: RuntimeError) -> Exception:
-        """The error with the name of the file that it is about; as it is, where none fails alone."""
+    def _explained(self, batch: JpegFiles, is_gray: bool, error: RuntimeError) -> Exception:
+        """The error with the file or the decoder that it is about; as it is, where no file fails alone."""
         for file, key in zip(batch.files, batch.keys, strict=True):
-            try:
-                _decode([file], is_gray, self._device)
-            except RuntimeError as found:
-                reason = str(found).splitlines()[0][:120]
-                return SourceError(Problem(key, "truncated-image", f"this image cannot be decoded ({reason})."))
+            failure = self._failure(file, is_gray)
+            if failure is None:
+                continue
+            if (damage := _damage(file)) is not None:
+                problem = Problem(key, "truncated-image", f"this image cannot be decoded ({damage}).")
+                return SourceError(problem)
+            if self._failure(_sound_file(), is_gray) is None:
+                found = f"this image cannot be decoded on {self._device} ({failure})."
+                return SourceError(Problem(key, "not-an-image", found), _USE_A_PLAN)
+            found = f"one that fails ({failure}): use a decode plan, which works on the CPU"
+            return refusal("decode=device", f"a decoder of JPEG files on {self._device}", found)
         return error
+
+    def _failure(self, file: torch.Tensor, is_gray: bool) -> str | None:
+        """Why the device does not decode a file; None if it does."""
+        try:
+            _decode([file], is_gray, self._device)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            return one_line(str(error).splitlines()[0][:120])
+        return None
+
+
+@contextlib.contextmanager
+def _decoding_stream(device: torch.device) -> Iterator[Callable[[Any], Any]]:
+    """Decode on a stream of its own; gives the function by which images are handed over to the stream of now.
+
+    nvJPEG's hardware engine writes images without regard to the work that is queued in a stream, and torchvision
+    decodes on a stream that waits for none. If the images' memory came from the stream of the model, it could be
+    memory that a kernel still has to read: the caching allocator reuses freed memory of one stream in the order of
+    that stream, which the engine does not keep. Memory of this stream is reused only by work of this stream, which is
+    done when the next batch begins, and after all that was recorded on the images. The model is not waited for.
+    """
+    if device.type != "cuda":
+        yield lambda images: images
+        return
+    now, own = torch.cuda.current_stream(device), _own_stream(_index_of(device))
+
+    def hand_over(images: Any) -> Any:
+        now.wait_stream(own)
+
+        def record(tensor: torch.Tensor) -> torch.Tensor:
+            tensor.record_stream(now)
+            return tensor
+
+        return map_tensors(images, record)
+
+    own.synchronize()
+    with torch.cuda.device(device), torch.cuda.stream(own):
+        yield hand_over
+
+
+def _index_of(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+@functools.cache  # the caching allocator keeps memory for each stream
+def _own_stream(index: int) -> torch.cuda.Stream:
+    with torch.cuda.device(index):
+        return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+
+#: (files, whether they are gray, device) to (C, H, W) uint8 of each file.
+_Decode = Callable[[list[torch.Tensor], bool, torch.device], list[torch.Tensor]]
+
+
+@functools.cache
+def _decoder() -> _Decode:
+    """torchcodec's decoder where it is installed, else torchvision's, which is deprecated; ImportError without both."""
+    with contextlib.suppress(ImportError, OSError, RuntimeError):  # it may be built for another torch
+        major, minor = metadata.version("torchcodec").split(".")[:2]
+        if (int(major), int(minor)) >= (0, 17):
+            return _by_torchcodec()
+    return _by_torchvision()
+
+
+def _by_torchcodec() -> _Decode:
+    from torchcodec import decoders
+
+    def decode(files: list[torch.Tensor], is_gray: bool, device: torch.device) -> list[torch.Tensor]:
+        images: list[torch.Tensor] = decoders.decode_jpeg(files, mode="GRAY" if is_gray else "RGB", device=device)
+        return images
+
+    return decode
+
+
+def _by_torchvision() -> _Decode:
+    from torchvision import io  # here, because it takes long, and is an extra
+
+    def decode(files: list[torch.Tensor], is_gray: bool, device: torch.device) -> list[torch.Tensor]:
+        mode = io.ImageReadMode.GRAY if is_gray else io.ImageReadMode.RGB
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            images: list[torch.Tensor] = io.decode_jpeg(files, mode, device=device)
+        return images
+
+    return decode
 
 
 def _decode(files: list[torch.Tensor], is_gray: bool, device: torch.device) -> list[torch.Tensor]:
     """(C, H, W) uint8 of each file on the device, as it is stored, before any orientation."""
-    from torchvision.io import ImageReadMode, decode_jpeg
-
-    mode = ImageReadMode.GRAY if is_gray else ImageReadMode.RGB
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-        # torchvision 0.29 wants to leave it to TorchCodec in a later version.
-        images: list[torch.Tensor] = decode_jpeg(files, mode, device=device)
-    return images
+    return _decoder()(files, is_gray, device)
 
 
-def _checked_orientation(data: bytes, shape: list[int], key: str) -> int:
-    """EXIF's orientation of a JPEG file that a GPU may decode; its size is believed only if the store says the same."""
+def _damage(file: torch.Tensor) -> str | None:
+    """What the CPU's decoder says about a file; None if it decodes it."""
+    data = file.numpy().tobytes()
+    header = read_header(data)
+    if header is None:
+        return "its header is damaged"
+    try:
+        decode_jpeg(data, header, channels=1 if header.components == 1 else 3)
+    except DamagedJpegError as error:
+        return one_line(str(error))
+    return None
+
+
+@functools.cache
+def _sound_file() -> torch.Tensor:
+    """(nbytes,) a small JPEG file that every decoder reads."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(buffer, "JPEG")
+    return torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
+
+
+def _checked(data: bytes, shape: list[int], key: str) -> tuple[int, bytes]:
+    """Orientation of a JPEG file that a GPU may decode, and the file without metadata, since decoders differ in these.
+
+    Its size is believed only if the store says the same.
+    """
     header = read_header(data)
     if header is None or header.components == 4:
         problem = Problem(key, "not-an-image", "expected a JPEG file of gray or RGB with 8 bits, found another.")
-        raise SourceError(problem, "Use a decode plan, which works on the CPU and reads all files.")
+        raise SourceError(problem, _USE_A_PLAN)
     orientation = orientation_of(data, key) if header.has_metadata else 1
     size = [header.width, header.height] if TURNS[orientation][0] else [header.height, header.width]
     if size != shape[:2]:
         expected, found = ("x".join(map(str, each)) for each in (shape[:2], size))
         raise SourceError(Problem(key, "image-shape", f"expected {expected}, as the store says, found {found}."))
-    return orientation
+    return orientation, header.head + data[header.start :] if header.has_metadata else data

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 
 from tensorstore_ds import words
-from tensorstore_ds.errors import TrainingError, TsdsError
+from tensorstore_ds.errors import ResidencyError, TrainingError, TsdsError
 from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.batches import StoreCollate
 from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.decoding import Plan
 from tensorstore_ds.loading.device import move
 from tensorstore_ds.loading.loader import PREFETCH_FACTOR
+from tensorstore_ds.loading.resident import AUTO_SHARE, DeviceSplit, free_nbytes
 from tensorstore_ds.machine import address_limits, memory_limits, return_freed_memory, usable_cores
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.training.augmentation import train_plan, train_transform
 from tensorstore_ds.training.data import image_shape, split_of, task_of
 from tensorstore_ds.training.footprint import Footprint
 from tensorstore_ds.training.learner import Learner, precision_of
-from tensorstore_ds.training.options import TrainOptions, ViTOptions
+from tensorstore_ds.training.options import Residency, TrainOptions, ViTOptions
 from tensorstore_ds.training.process import Ranks
 from tensorstore_ds.training.recipe import BATCH_SIZE, completed
 from tensorstore_ds.training.tasks import Task
@@ -32,6 +36,8 @@ from tensorstore_ds.training.tasks import Task
 PLANNED = 0.9
 #: From this share on, memory that is free is not kept by the C library, which may keep twice as much as is used.
 TIGHT = 0.25
+#: The batch of a step, and those that are copied ahead of it.
+BATCHES_ON_GPU = 4
 
 #: What errors of torch on a CPU, of C++, of oneDNN and of CUDA's libraries say.
 _FULL = (
@@ -106,32 +112,84 @@ def _halved(size: int, most: int) -> int:
     return size
 
 
-def _advice(device: torch.device, options: TrainOptions, wanted: int, fitting: int, found: str) -> str:
-    """What to say about a batch size that does not fit, with one that does."""
-    way = "Use a smaller `image_size` or `model`"
-    if fitting:
+def _advice(
+    device: torch.device, options: TrainOptions, wanted: int, fitting: int, found: str, *, move: bool = False
+) -> str:
+    """What to say about a batch size that does not fit, with one that does; `move`: if the split is not on the GPU."""
+    changes = []
+    if 0 < fitting < wanted:
         accumulate = options.accumulate * math.ceil(wanted / fitting)
-        way = f"`batch_size={fitting}` with `accumulate={accumulate}` fits"
+        changes.append(f"`batch_size={fitting}` with `accumulate={accumulate}`")
+    if fitting and move:
+        changes.append('`residency="page-cache"`')
+    way = f"{' and '.join(changes)} fits" if changes else "Use a smaller `image_size` or `model`"
     less = "" if options.grad_checkpointing else "; `grad_checkpointing` needs less"
     return f"{device}: expected memory for batches of {wanted:,}{found}. {way}{less}."
 
 
-def memory_advice(store: Store, options: TrainOptions, ranks: Ranks) -> str:
-    """What to say about a full memory, with a batch size that fits, if one does."""
-    fitting, wanted = 0, options.batch_size or BATCH_SIZE
-    if ranks.size == 1:  # ranks would wait for each other
-        split = split_of(store, options.train_split, "train_split")
-        task = task_of(split, options.task)
-        height, width, channels = image_shape(split)
-        vit = options.vit((height, width), channels)
-        fitting = fitting_batch_size(
-            lambda: Learner(vit, task, options, device=ranks.device, steps=2),
-            StoreDataset(store, split.name, fields=task.fields, decode=train_plan(split, options, vit)),
-            train_transform(split, options, vit),
-            ranks.device,
-            too_large=wanted,
-        )
-    return _advice(ranks.device, options, wanted, fitting, ", found too little")
+def residency_beside_model(
+    store: Store,
+    task: Task,
+    vit: ViTOptions,
+    options: TrainOptions,
+    ranks: Ranks,
+    transform: Compose,
+    plan: Plan | None,
+) -> Residency:
+    """The residency of the options; `page-cache` in place of `auto` where a GPU has to have room for the model, too.
+
+    The loader chooses for `auto` before the model is there, and takes a half of all that is free.
+    """
+    if options.residency != "auto" or ranks.device.type != "cuda" or plan is not None:
+        return options.residency
+    dataset, free = StoreDataset(store, options.train_split, fields=task.fields), free_nbytes(ranks.device)
+    if dataset.nbytes > AUTO_SHARE * free:
+        return options.residency
+    precision = precision_of(options.precision, ranks.device)
+    footprint = Footprint(
+        vit, task.outputs, options, precision, waiting=BATCHES_ON_GPU, dataset=dataset, transform=transform
+    )
+    fits = dataset.nbytes <= AUTO_SHARE * (free - footprint.nbytes(options.batch_size))
+    return "auto" if fits else "page-cache"
+
+
+def memory_advice(store: Store, options: TrainOptions, ranks: Ranks, *, resident: bool) -> str:
+    """What to say about a full memory, with options that fit, if some do.
+
+    Args:
+        resident: whether the split was on the device as well.
+    """
+    wanted = options.batch_size or BATCH_SIZE
+    if ranks.size > 1:  # they would wait for each other
+        return _advice(ranks.device, options, wanted, 0, ", found too little")
+    split = split_of(store, options.train_split, "train_split")
+    task = task_of(split, options.task)
+    height, width, channels = image_shape(split)
+    vit = options.vit((height, width), channels)
+    dataset = StoreDataset(store, split.name, fields=task.fields, decode=train_plan(split, options, vit))
+
+    def fitting(too_large: int) -> int:
+        transform = train_transform(split, options, vit)
+        make = partial(Learner, vit, task, options, device=ranks.device, steps=2)
+        return fitting_batch_size(make, dataset, transform, ranks.device, too_large=too_large)
+
+    alone = fitting(2 * wanted if resident else wanted)
+    if not resident or alone == wanted:
+        return _advice(ranks.device, options, wanted, alone, ", found too little", move=resident)
+    with contextlib.suppress(ResidencyError, torch.OutOfMemoryError):
+        held = DeviceSplit(dataset, ranks.device)
+        beside = fitting(2 * alone)
+        del held
+        if beside:
+            return _advice(ranks.device, options, wanted, beside, ", found too little")
+    return _advice(ranks.device, options, wanted, alone, ", found too little", move=True)
+
+
+def let_go(device: torch.device) -> None:
+    """Give back memory that nobody holds: of cycles of objects, and what torch keeps of a GPU's."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def fitting_batch_size(
@@ -144,9 +202,7 @@ def fitting_batch_size(
     """
     size = too_large // 2
     while size:
-        gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+        let_go(device)
         try:
             _try(learner(), dataset, transform, device, size)
             return size

@@ -32,7 +32,7 @@ from tensorstore_ds.loading.weighted import WeightedSampler, checked_labels, cla
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.page_cache.residency import fits, requirement
 from tensorstore_ds.reading.store import Split, Store
-from tensorstore_ds.training.options import Balance, Task as TaskName, TrainOptions
+from tensorstore_ds.training.options import Balance, Residency, Task as TaskName, TrainOptions
 from tensorstore_ds.training.process import Ranks
 from tensorstore_ds.training.tasks import TASKS, Classification, ClassificationKeypoints, Keypoints, MultiLabel, Task
 
@@ -211,9 +211,18 @@ def stored_size(store: Store, split: Split) -> tuple[int, int] | None:
 
 
 def train_loader(
-    store: Store, task: Task, options: TrainOptions, transform: Compose, ranks: Ranks, *, plan: Plan | None = None
+    store: Store,
+    task: Task,
+    options: TrainOptions,
+    transform: Compose,
+    ranks: Ranks,
+    *,
+    plan: Plan | None = None,
+    residency: Residency | None = None,
 ) -> tuple[DataLoader[Any], str]:
     """Batches to learn from, on the device, and a word on the order in which they come.
+
+    `residency` overrides that of the options.
 
     Raises:
         OptionError: the batch is larger than the split, or the balance does not fit the task.
@@ -236,7 +245,7 @@ def train_loader(
         seed=options.seed,
         device=ranks.device,
         num_threads=options.num_threads,
-        residency=options.residency,
+        residency=residency or options.residency,
         batch_transform=transform,
     )
     return loader, order

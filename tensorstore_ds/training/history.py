@@ -36,7 +36,8 @@ class EpochRecord:
     eval: Mapping[str, float] | None  #: The same of the evaluation after it; None where there was none.
     samples_per_second: float  #: Of training, over all ranks.
     wait_share: float  #: In [0, 1]: of its time, the share in which steps waited for data.
-    device_memory: int | None = None  #: Bytes of a GPU's memory that were taken at most; None elsewhere.
+    #: Bytes of a GPU's memory that torch held at most in this epoch, with memory it keeps unused; None elsewhere.
+    device_memory: int | None = None
     #: In [0, 1]: of the time of steps, the share for which the training thread had a core; None unless on a CPU.
     core_share: float | None = None
 
@@ -53,7 +54,8 @@ class TrainProgress:
     samples_per_second: float  #: Over all ranks, of the epoch so far.
     wait_share: float  #: In [0, 1]: of the time, the share in which steps waited for data.
     seconds_left: float  #: Of training, to the end of the run.
-    device_memory: int | None  #: Bytes of a GPU's memory that were taken at most; None elsewhere.
+    #: Bytes of a GPU's memory that torch held at most in this epoch, with memory it keeps unused; None elsewhere.
+    device_memory: int | None
     #: In [0, 1]: of the time of steps, the share for which the training thread had a core; None unless on a CPU.
     core_share: float | None = None
 

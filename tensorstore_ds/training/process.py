@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tensorstore_ds.errors import TrainingError, one_line
+from tensorstore_ds.errors import OptionError, TrainingError, one_line
 from tensorstore_ds.loading.device import checked_device
 from tensorstore_ds.training.options import Precision
 from tensorstore_ds.training.tasks import Sums, Task
@@ -49,8 +49,13 @@ class Ranks:
         return int(largest)
 
     def device_memory(self) -> int | None:
-        """Bytes of a GPU's memory that were taken at most; None elsewhere."""
-        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
+        """Bytes of a GPU's memory that torch held at most since `forget_peak`, also unused ones; None elsewhere."""
+        return torch.cuda.max_memory_reserved(self.device) if self.device.type == "cuda" else None
+
+    def forget_peak(self) -> None:
+        """Begin anew with `device_memory`, at what torch holds now."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
 
     def wait(self) -> None:
         """Until all ranks are here."""
@@ -65,6 +70,7 @@ def ranks(device: str | None) -> Iterator[Ranks]:
     See `device_of` for the device, and what is raised about it.
 
     Raises:
+        OptionError: ranks would share a GPU.
         TrainingError: another rank is not there, or not any more.
     """
     chosen = device_of(device, int(os.environ.get("LOCAL_RANK", "0")))
@@ -76,7 +82,9 @@ def ranks(device: str | None) -> Iterator[Ranks]:
             dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
         if dist.is_available() and dist.is_initialized():
             host = dist.new_group(backend="gloo")  # small questions, which shall not wait for a GPU
-            yield Ranks(dist.get_rank(), dist.get_world_size(), chosen, host)
+            group = Ranks(dist.get_rank(), dist.get_world_size(), chosen, host)
+            _check_gpus(group)
+            yield group
         else:
             yield Ranks(0, 1, chosen)
     except RuntimeError as error:
@@ -87,6 +95,20 @@ def ranks(device: str | None) -> Iterator[Ranks]:
     finally:
         if own and dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _check_gpus(ranks: Ranks) -> None:
+    """Refuse ranks that share a GPU: NCCL does so late, and unclearly. Each may see another GPU as its first one."""
+    if ranks.device.type != "cuda" or "nccl" not in dist.get_backend():
+        return
+    own = torch.tensor(list(str(torch.cuda.get_device_properties(ranks.device).uuid).encode()))
+    every = [torch.empty_like(own) for _ in range(ranks.size)]
+    dist.all_gather(every, own, group=ranks._host_group)
+    if (gpus := len({tuple(each.tolist()) for each in every})) < ranks.size:
+        raise OptionError(
+            f"`device`: expected a GPU for each of {ranks.size} ranks, found {gpus}. Start {gpus} with torchrun, leave "
+            'out `device` if it names one GPU, or use `device="cpu"`.'
+        )
 
 
 def device_of(name: str | None, rank: int = 0) -> torch.device:

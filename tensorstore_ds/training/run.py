@@ -20,7 +20,7 @@ from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.training import checkpoint
 from tensorstore_ds.training.augmentation import normalize, train_plan, train_transform
-from tensorstore_ds.training.batch_fit import batch_size_of, is_out_of_memory
+from tensorstore_ds.training.batch_fit import batch_size_of, is_out_of_memory, residency_beside_model
 from tensorstore_ds.training.data import eval_split_of, image_shape, split_of, stored_size, task_of, train_loader
 from tensorstore_ds.training.history import EpochRecord, dump_record, plain
 from tensorstore_ds.training.learner import Learner
@@ -95,7 +95,10 @@ class Run:
         self.options = options = completed(replace(options, batch_size=batch_size), self.vit, ranks=ranks.size)
         transform = train_transform(self.split, options, self.vit)
         self.plan = train_plan(self.split, options, self.vit)
-        self.loader, self.order = train_loader(store, self.task, options, transform, ranks, plan=self.plan)
+        residency = residency_beside_model(store, self.task, self.vit, options, ranks, transform, self.plan)
+        self.loader, self.order = train_loader(
+            store, self.task, options, transform, ranks, plan=self.plan, residency=residency
+        )
         self.samples = len(self.split)  #: of an epoch, of all ranks
         steps = math.ceil(len(self.loader) / options.accumulate) * options.epochs
         self.learner = Learner(
@@ -186,7 +189,7 @@ class Run:
         position = self.position
         trained = position.tally.over_ranks(self.ranks)
         samples = float(trained.sums["samples"])
-        return EpochRecord(
+        record = EpochRecord(
             epoch=position.epoch + 1,
             seconds=position.seconds,
             learning_rate=float(self.learner.optimizer.param_groups[0]["lr"]),
@@ -197,6 +200,8 @@ class Run:
             core_share=position.core_share(self.ranks.device),
             device_memory=self.ranks.device_memory(),
         )
+        self.ranks.forget_peak()
+        return record
 
     def check_space(self) -> None:
         """Raise a `TrainingError` if the disk has no room for the checkpoints of a run."""

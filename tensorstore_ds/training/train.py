@@ -76,10 +76,11 @@ def train(
     """
     given = chosen(options, TrainOptions, keywords)
     opened = open_store(store)
+    resident = False
     with ranks(given.device) as group, stop_signals() as stop:
         try:
             run = Run(opened, given, group, user_path(out), resume=resume)
-            given = run.options
+            given, resident = run.options, run.loader.residency == "device"
             run.begin()
             settings = torch_settings(run.learner.precision, run.threads.count)
             with settings, reporting(run, listeners or Listeners()) as reports:
@@ -91,7 +92,7 @@ def train(
             if not is_out_of_memory(error):
                 raise
         run = reports = None  # type: ignore[assignment]  # what they held has to be free before others are tried
-        raise TrainingError(memory_advice(opened, given, group))
+        raise TrainingError(memory_advice(opened, given, group, resident=resident))
 
 
 def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:

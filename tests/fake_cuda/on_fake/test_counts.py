@@ -1,0 +1,147 @@
+"""What a loader takes of a GPU and of pinned memory: counted by the runtime below torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tensorstore_ds as tsds
+from fake_cuda.runtime import contexts, count, counted, is_fake
+from stores import store_of
+
+ROWS, BATCH = 64, 16
+EPOCHS = 20
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Labelled images, each of one value."""
+    samples = [{"image": np.full((64, 64, 3), row, np.uint8), "label": row % 2} for row in range(ROWS)]
+    return store_of(tmp_path_factory.mktemp("labelled") / "s.tsds", samples, ["a", "b"]).path
+
+
+@pytest.fixture(scope="module")
+def detection(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images with boxes."""
+    boxes = np.array([[1.0, 2, 30, 40], [5, 5, 9, 9]])
+    samples = [
+        {"image": np.full((64, 64, 3), row, np.uint8), "boxes": boxes[: row % 3], "labels": np.zeros(row % 3, int)}
+        for row in range(ROWS)
+    ]
+    return store_of(tmp_path_factory.mktemp("boxes") / "s.tsds", samples, ["a", "b"]).path
+
+
+def values_of(loader: tsds.DataLoader[Any]) -> list[int]:
+    """A pixel of each image of an epoch, of batches that are dropped before the GPU has done with them."""
+    images = [batch["image"].clone() for batch in loader]
+    torch.cuda.synchronize()
+    return [int(value) for image in images for value in image.cpu()[:, 0, 0, 0]]
+
+
+def test_epochs_are_right_and_take_a_bounded_amount_of_pinned_memory(path: Path) -> None:
+    loader = tsds.DataLoader(tsds.StoreDataset(path), BATCH, shuffle=True, device="cuda")
+    with counted("host_allocs") as grown:
+        for _ in range(EPOCHS):
+            assert sorted(values_of(loader)) == list(range(ROWS))
+    # Not more than all batches of two epochs, with an image and a label each.
+    assert grown["host_allocs"] <= 2 * 2 * ROWS // BATCH
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"collate_images": "padded"},
+        {"num_workers": 1},
+        pytest.param(
+            {"residency": "device"}, marks=pytest.mark.xfail(strict=True, reason="tensors of a GPU are pinned")
+        ),
+    ],
+)
+def test_every_sample_comes_with_its_own_values(path: Path, arguments: dict[str, Any]) -> None:
+    loader = tsds.DataLoader(tsds.StoreDataset(path), BATCH, shuffle=True, device="cuda", **arguments)
+    for _ in range(2):
+        assert sorted(values_of(loader)) == list(range(ROWS))
+
+
+_UNPINNED = pytest.mark.xfail(strict=True, reason="batches of samples, and of torchvision's form, are not pinned")
+
+
+def stacked(samples: list[Any]) -> torch.Tensor:
+    return torch.stack([sample["image"] for sample in samples])
+
+
+@pytest.mark.parametrize(
+    ("of_dataset", "of_loader"),
+    [
+        ({}, {}),
+        ({}, {"collate": "packed"}),
+        ({}, {"collate_images": "padded"}),
+        ({}, {"num_workers": 1}),
+        pytest.param({"transform": dict}, {}, marks=_UNPINNED),
+        pytest.param({}, {"collate_fn": stacked}, marks=_UNPINNED),
+        pytest.param({"return_as": "torchvision"}, {}, marks=_UNPINNED),
+    ],
+)
+def test_batches_are_copied_from_pinned_memory(
+    detection: Path, of_dataset: dict[str, Any], of_loader: dict[str, Any]
+) -> None:
+    dataset = tsds.StoreDataset(detection, **of_dataset)
+    with counted("copies_to_device", "copies_to_device_pageable") as copies:
+        for _ in tsds.DataLoader(dataset, BATCH, device="cuda", **of_loader):
+            pass
+        torch.cuda.synchronize()
+    assert copies["copies_to_device"] and not copies["copies_to_device_pageable"]
+
+
+# --- in a process that has used no GPU before
+
+
+def in_a_process(script: Callable[..., None], *arguments: object) -> str:
+    """What a function prints in a new process, in which no GPU was used before."""
+    module, given = script.__module__.rpartition(".")[2], tuple(map(str, arguments))
+    code = f"import {module} as tests; tests.{script.__name__}(*{given})"
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); {code}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def print_epochs_on_the_second_gpu(path: str) -> None:
+    loader = tsds.DataLoader(tsds.StoreDataset(path), BATCH, device="cuda:1")
+    for _ in range(EPOCHS):
+        for batch in loader:
+            del batch
+        torch.cuda.synchronize(1)  # else memory waits for a model that lags by epochs
+    reserved = torch.cuda.memory_reserved(1)
+    print(json.dumps({"contexts": contexts(), "streams": count("streams_used"), "reserved": reserved}))
+
+
+@pytest.fixture(scope="module")
+def second_gpu(path: Path) -> dict[str, Any]:
+    """What some epochs on the second of two GPUs have taken, of a loader alone."""
+    found: dict[str, Any] = json.loads(in_a_process(print_epochs_on_the_second_gpu, path))
+    return found
+
+
+@pytest.mark.xfail(strict=True, reason="a stream is made for each epoch")
+def test_all_epochs_copy_on_one_stream(second_gpu: dict[str, Any]) -> None:
+    assert second_gpu["streams"] == 1
+    assert second_gpu["reserved"] <= 8 * 2**20  # four batches, each in the least that torch takes
+
+
+@pytest.mark.xfail(strict=True, reason="the stream is left for one of the first GPU")
+def test_a_gpu_that_is_not_used_has_no_context(second_gpu: dict[str, Any]) -> None:
+    assert second_gpu["contexts"] == [1]
+
+
+def test_this_process_is_on_the_fake() -> None:
+    assert is_fake() and torch.cuda.get_device_name() == "Fake H100 (no GPU)"

@@ -1,0 +1,62 @@
+"""Ranks on the GPUs of one machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.training.process import ranks
+try:
+    with ranks({device!r}) as group:
+        print(group.device)
+except OptionError as error:
+    print(error)
+"""
+
+
+def started(gpus: int, device: str | None) -> list[str]:
+    """What two ranks print that torchrun would have started."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {
+        **os.environ,
+        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
+        **{"TORCHELASTIC_RUN_ID": "test", "FAKE_CUDA_DEVICES": str(gpus)},
+    }
+    command = [sys.executable, "-c", CODE.format(device=device)]
+    processes = [
+        subprocess.Popen(
+            command,
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    found = []
+    for process in processes:
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        found.append(output.strip())
+    return found
+
+
+@pytest.mark.parametrize(("gpus", "device"), [(1, None), (2, "cuda:1")])
+def test_ranks_that_would_share_a_gpu_are_refused(gpus: int, device: str | None) -> None:
+    expected = (
+        "`device`: expected a GPU for each of 2 ranks, found 1. Start 1 with torchrun, leave out `device` if it names "
+        'one GPU, or use `device="cpu"`.'
+    )
+    assert started(gpus, device) == [expected] * 2
+
+
+def test_a_gpu_for_each_rank() -> None:
+    assert started(2, None) == ["cuda:0", "cuda:1"]
