@@ -537,6 +537,30 @@ def test_on_a_gpu(path, objects):
     assert batch["objects"]["mask"].is_cuda
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_device_memory_does_not_grow_with_epochs(path):
+    loader = DataLoader(StoreDataset(path), 10, shuffle=True, device="cuda")
+    assert loader.device == torch.device("cuda", torch.cuda.current_device())
+    reserved = []
+    for _ in range(5):
+        for batch in loader:
+            del batch
+        torch.cuda.synchronize()
+        reserved.append(torch.cuda.memory_reserved())
+    assert reserved[1] == reserved[4]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_another_gpu_than_the_current_one_leaves_that_alone(path):
+    code = (
+        "import sys, torch, tensorstore_ds as tsds\n"
+        "loader = tsds.DataLoader(tsds.StoreDataset(sys.argv[1]), 10, device='cuda:1')\n"
+        "assert all(batch['image'].device.index == 1 for batch in loader)\n"
+        "assert [torch._C._cuda_hasPrimaryContext(n) for n in (0, 1)] == [False, True]\n"
+    )
+    subprocess.run([sys.executable, "-c", code, path], check=True)
+
+
 # --- batch transforms -------------------------------------------------------------------------------------------
 
 

@@ -80,7 +80,7 @@ class StoreCollate:
         if batch.dropped is not None and self.dataset.return_as == "dict":
             columns["objects_dropped"] = batch.dropped
         if self.pinned:
-            columns = map_tensors(columns, lambda tensor: tensor if tensor.is_pinned() else tensor.pin_memory())
+            columns = map_tensors(columns, pinned)
         return as_tuple(columns, fields) if self.dataset.return_as == "tuple" else _with_members(columns)
 
     def _pad_samples(self, samples: list[Any], padding: Padding) -> Any:
@@ -98,6 +98,11 @@ class StoreCollate:
         padded = padding.pad(columns, fields)
         collated = {n: collate_samples(v, self.how) if v is columns[n] else v for n, v in padded.items()}
         return tuple(collated.values()) if isinstance(first, tuple) else _with_members(collated)
+
+
+def pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor in pinned memory; as it is, if it is on a device."""
+    return tensor.pin_memory() if tensor.device.type == "cpu" else tensor
 
 
 def _with_members(columns: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -30,6 +31,24 @@ def checked_device(device: torch.device | str) -> torch.device:
             f'`device`: expected one that this machine has, found {device} ({reason}). Use `device="cpu"`.'
         ) from error
     return found
+
+
+def with_index(device: torch.device) -> torch.device:
+    """`device` with its number: of ``cuda`` the current one of this thread, which other threads may not have."""
+    if device.type != "cuda" or device.index is not None:
+        return device
+    # A process that has not used CUDA yet has the first one, and asking would end the forking of workers.
+    return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
+
+
+@functools.cache
+def copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream for copies to a device, one for the life of the process.
+
+    torch keeps freed memory for the stream that it was allocated on: a stream per epoch would collect memory.
+    """
+    stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return stream
 
 
 class CopyTimer:
@@ -73,7 +92,7 @@ class DevicePrefetcher:
         if depth < 1:
             raise refusal("depth", "at least 1", depth)
         self.loader = loader
-        self.device = torch.device(device)
+        self.device = with_index(torch.device(device))
         self.depth = depth
         self.timer = CopyTimer() if timer is None else timer
 
@@ -86,11 +105,12 @@ class DevicePrefetcher:
         return (move(batch, self.device) for batch in self.loader)
 
     def _streamed(self) -> Iterator[Any]:
-        side: torch.cuda.Stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        side = copy_stream(self.device)
         queue: deque[tuple[Any, torch.cuda.Event]] = deque()
         for batch in self.loader:
             began, copied = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            with torch.cuda.stream(side):
+            # The device, too: to put back a stream of the current device makes a context there, of 500 MB.
+            with torch.cuda.device(self.device), torch.cuda.stream(side):
                 began.record(side)
                 moved = move(batch, self.device)
                 copied.record(side)

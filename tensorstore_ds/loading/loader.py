@@ -31,7 +31,7 @@ from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import COLLATES, Collate
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan
-from tensorstore_ds.loading.device import CopyTimer, DevicePrefetcher, checked_device
+from tensorstore_ds.loading.device import CopyTimer, DevicePrefetcher, checked_device, with_index
 from tensorstore_ds.loading.device_decoding import DeviceDecoder, check_device_decoding
 from tensorstore_ds.loading.epoch import Epoch, Group, LoaderStats, Position, ahead, grouped
 from tensorstore_ds.loading.mixed import MixedDataset
@@ -160,7 +160,7 @@ class DataLoader(data.DataLoader[Batches]):
         _check(dataset, sampler, in_batches, collate, num_threads, batch_transform, batch_size)
         _check_buckets(dataset, sampler, batch_sampler)
         _check_padding(dataset, in_batches, collate_fn, collate_images, size_divisor)
-        self.device = None if device is None else checked_device(device)
+        self.device = None if device is None else with_index(checked_device(device))
         workers = num_workers
         self._decoder: DeviceDecoder | None = None
         if decode == "device":
