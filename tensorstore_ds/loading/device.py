@@ -35,8 +35,12 @@ def checked_device(device: torch.device | str) -> torch.device:
 
 def with_index(device: torch.device) -> torch.device:
     """`device` with its number: of ``cuda`` the current one of this thread, which other threads may not have."""
-    if device.type != "cuda" or device.index is not None:
+    if device.index is not None:
         return device
+    if device.type != "cuda":
+        accelerator = torch.accelerator.current_accelerator()
+        is_that = accelerator is not None and device.type == accelerator.type
+        return torch.device(device.type, torch.accelerator.current_device_index()) if is_that else device
     # A process that has not used CUDA yet has the first one, and asking would end the forking of workers.
     return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
 
@@ -133,5 +137,8 @@ class DevicePrefetcher:
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """A batch with all its tensors on `device`; copies from pinned memory do not wait."""
-    return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    """A batch with all its tensors on `device`; copies from pinned memory to CUDA do not wait.
+
+    On other devices torch does not promise to keep the memory that such a copy reads until it is done.
+    """
+    return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=device.type == "cuda"))

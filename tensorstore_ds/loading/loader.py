@@ -51,7 +51,7 @@ from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import Order, RowSampler, ShuffleSampler
 from tensorstore_ds.loading.samples import Samples
 from tensorstore_ds.loading.size_buckets import SizeBucketSampler
-from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.machine import threads_for_loading
 from tensorstore_ds.options import refusal
 from tensorstore_ds.page_cache.locking import Lock, lock
 from tensorstore_ds.reading.store import Split, Store
@@ -83,7 +83,8 @@ class DataLoader(data.DataLoader[Batches]):
             are.
         pin_memory: page-locked batches, gathered into them directly; None: if `device` is a GPU.
         prefetch_factor: batches (or groups of small ones) that wait ready for each thread.
-        num_threads: None for the cores that this process may use, at most 8.
+        num_threads: None for the cores that this process may use, divided by the ranks that torchrun starts on this
+            machine, at most 8.
         device: where batches arrive: copied on a stream of their own while the model works.
         seed: of the order and of transforms.
         even_batches: every rank of `torch.distributed` has equally many samples; for that, some come twice if the ranks
@@ -177,7 +178,9 @@ class DataLoader(data.DataLoader[Batches]):
         self.size_divisor = size_divisor
         self.batch_transform = batch_transform
         self.num_threads = num_threads
-        self.residency = choose(residency, dataset, self.device) if isinstance(dataset, StoreDataset) else residency
+        self.residency = residency
+        if isinstance(dataset, StoreDataset):
+            self.residency = choose(residency, dataset, self.device, workers=workers, in_batches=in_batches)
         self._position = Position()  # of the iterator that began last, or where the next one will begin
         self._served: Position | None = None  # by persistent workers
         self._resident: DeviceSplit | Lock | None = None
@@ -430,7 +433,7 @@ class DataLoader(data.DataLoader[Batches]):
     @property
     def _width(self) -> int:
         """Threads that gather."""
-        return self.num_threads or min(8, usable_cores())
+        return self.num_threads or threads_for_loading()
 
     def _by_torch(self, position: Position) -> Iterator[Any]:
         """torch's own iteration. Its workers bring each batch's rows along, if a batch transform wants them."""
