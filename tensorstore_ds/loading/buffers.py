@@ -70,6 +70,11 @@ class BufferPool:
         return aligned_empty((nbytes,), np.uint8)
 
 
+def pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor in pinned memory; as it is, if it is there, or on a device."""
+    return tensor.pin_memory() if tensor.device.type == "cpu" else tensor
+
+
 def torch_dtype(dtype: str) -> torch.dtype:
     """torch's type of the same name."""
     of_torch: torch.dtype = getattr(torch, dtype)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading.collate import map_tensors
+from tensorstore_ds.loading.collate import map_tensors, settle
 from tensorstore_ds.options import refusal
 
 
@@ -141,4 +141,4 @@ def move(batch: Any, device: torch.device) -> Any:
 
     On other devices torch does not promise to keep the memory that such a copy reads until it is done.
     """
-    return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=device.type == "cuda"))
+    return settle(map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=device.type == "cuda")))

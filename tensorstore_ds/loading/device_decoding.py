@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import EncodedImageField
 from tensorstore_ds.imaging.jpeg import read_header
-from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.loading.buffers import BufferPool, pinned
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Images
 from tensorstore_ds.loading.samples import Batch
@@ -99,10 +99,11 @@ class DeviceDecoder:
         packed = split.table("image").take(batch.rows)
         shapes = split.image_shapes[batch.rows]
         keys = [split.key(row) for row in batch.rows.tolist()]
-        files, orientations = [], []
+        whole = torch.from_numpy(packed["bytes"])  # of all files, and pinned in one piece
+        files = list(torch.split(pinned(whole) if pool.pinned else whole, np.diff(packed.offsets).tolist()))
+        orientations = []
         for i, (start, stop) in enumerate(zip(packed.offsets[:-1].tolist(), packed.offsets[1:].tolist(), strict=True)):
             data = packed["bytes"][start:stop]
-            files.append(torch.from_numpy(data))
             orientations.append(_checked_orientation(data.tobytes(), shapes[i].tolist(), keys[i]))
         images = JpegFiles(files, torch.from_numpy(shapes.astype(np.int64)), torch.tensor(orientations), keys)
         columns = {name: images if name == "image" else batch.columns[name] for name in dataset.fields}

@@ -27,8 +27,8 @@ from tensorstore_ds.loading.batches import (
     with_workers,
 )
 from tensorstore_ds.loading.block_shuffle import advise
-from tensorstore_ds.loading.buffers import BufferPool
-from tensorstore_ds.loading.collate import COLLATES, Collate
+from tensorstore_ds.loading.buffers import BufferPool, pinned
+from tensorstore_ds.loading.collate import COLLATES, Collate, map_tensors
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan
 from tensorstore_ds.loading.device import CopyTimer, DevicePrefetcher, checked_device, with_index
@@ -81,7 +81,8 @@ class DataLoader(data.DataLoader[Batches]):
         num_workers: torch's worker processes, for transforms that hold the GIL; 0 for threads.
         collate_fn: is called with a list of samples. Without one, and without a transform, columns are taken as they
             are.
-        pin_memory: page-locked batches, gathered into them directly; None: if `device` is a GPU.
+        pin_memory: batches in pinned memory, whatever makes them; what needs no decoding is gathered there directly.
+            None: if `device` is a GPU.
         prefetch_factor: batches (or groups of small ones) that wait ready for each thread.
         num_threads: None for the cores that this process may use, divided by the ranks that torchrun starts on this
             machine, at most 8.
@@ -171,7 +172,6 @@ class DataLoader(data.DataLoader[Batches]):
             self._decoder = DeviceDecoder(cast(StoreDataset, dataset), cast(torch.device, self.device))
         on_gpu = self.device is not None and self.device.type == "cuda"
         pin_memory = on_gpu if pin_memory is None else pin_memory
-        pinned = pin_memory and torch.cuda.is_available()
         self.seed = seed
         self.collate: Collate = collate
         self.collate_images: CollateImages = collate_images
@@ -186,7 +186,7 @@ class DataLoader(data.DataLoader[Batches]):
         self._resident: DeviceSplit | Lock | None = None
         self._stats = LoaderStats()
         self._copies = CopyTimer()
-        self._pool = BufferPool(pinned=pinned)
+        self._pool = BufferPool(pinned=pin_memory and torch.cuda.is_available())
         self._dealt: RowSampler | None = None
         theirs = sampler is not None or batch_sampler is not None or generator is not None
         if not even_batches and theirs:
@@ -211,8 +211,10 @@ class DataLoader(data.DataLoader[Batches]):
             padding = None
             if collate_images == "padded":
                 padding = Padding(size_divisor, BufferPool() if workers else self._pool)
-            collate_fn = whole = StoreCollate(collate, dataset, pinned and not workers, collate_fn, padding=padding)
+            collate_fn = whole = StoreCollate(collate, dataset, collate_fn, padding=padding)
             on_cpu = self.device is None or self.device.type == "cpu"
+            if not (on_cpu or workers or self.residency == "device"):
+                whole = replace(whole, defers=True)
             if batch_transform is None:
                 self._collated = whole.collate
             elif on_cpu and not workers and self.residency != "device" and whole.commutes_with(batch_transform):
@@ -424,7 +426,8 @@ class DataLoader(data.DataLoader[Batches]):
             if self._in_threads is not None:
                 changed = self._in_threads.transform_batch(whole.columns, whole.rows, position.epoch, self._pool)
                 whole = whole.with_columns(changed)
-            return [self._collated(part) for part in whole.parts([len(batch) for batch in group])]
+            batches = [self._collated(part) for part in whole.parts([len(batch) for batch in group])]
+            return map_tensors(batches, pinned) if self._pool.pinned else batches
 
         groups = grouped(self._batches(position), dataset)
         groups = advise(groups, dataset, self._dealt, position.batch * (self.batch_size or 1))
