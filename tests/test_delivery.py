@@ -12,10 +12,13 @@ import torch
 from torch import Tensor
 
 from stores import detections, store_of
+from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.loading.buffers import BufferPool, shared_nbytes
 from tensorstore_ds.loading.collate import COLLATES, map_tensors, settle
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.fields import detection_image
 from tensorstore_ds.loading.loader import DataLoader
+from tensorstore_ds.loading.packing import pack
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 #: Ways to a batch: options of the data set, and of the loader.
@@ -67,6 +70,76 @@ def test_what_is_deferred_is_what_would_be_made_at_once(path: Path, way: str) ->
     object.__setattr__(later._collated.__self__, "defers", True)  # type: ignore[attr-defined]
     for expected, found in zip(at_once, later, strict=True):
         assert plain(settle(found)) == plain(expected)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_packed_batch_is_the_same_over_copies_of_its_pieces(path: Path, way: str) -> None:
+    for batch in loader_of(path, way):
+        expected = plain(batch)
+        packed = pack(batch, BufferPool())
+        pieces = [piece.clone() for piece in packed.pieces]
+        for piece in packed.pieces:
+            piece.zero_()
+        assert plain(packed.over(pieces)) == expected
+        nested = sum(tensor.is_nested for tensor in tensors_of(batch))
+        assert len(pieces) - nested == 1  # all tensors are small
+
+
+def test_large_tensors_have_pieces_of_their_own_and_many_share_one() -> None:
+    label, images = torch.arange(3), [torch.rand(3, 64, 128 + i).mT for i in range(5)]
+    few, many = pack((label, images[:2]), BufferPool()), pack((label, images), BufferPool())
+    assert [len(packed.pieces) for packed in (few, many)] == [3, 2]
+    for packed, count in ((few, 2), (many, 5)):
+        found = packed.over([piece.clone() for piece in packed.pieces])
+        assert torch.equal(found[0], label) and len(found[1]) == count
+        assert all(a.equal(b) and a.stride() == b.stride() for a, b in zip(found[1], images, strict=False))
+        label_memory, *others = (tensor.untyped_storage().data_ptr() for tensor in tensors_of(found))
+        assert label_memory not in others  # labels that are kept do not keep the images
+
+
+def test_gaps_between_the_rows_of_a_larger_tensor_are_not_packed() -> None:
+    whole = torch.arange(60.0).view(6, 10)
+    packed = pack({"part": whole[:, 2:5], "bits": whole > 30, "none": whole[:0], "one": whole[3, 3]}, BufferPool())
+    assert packed.nbytes == 64 * 3 + 64  # 72 bytes, 60, none and 4
+    found = packed.over(packed.pieces)
+    assert torch.equal(found["part"], whole[:, 2:5]) and found["part"].is_contiguous()
+    assert torch.equal(found["bits"], whole > 30) and found["none"].shape == (0, 10) and found["one"] == 33
+
+
+@gpu
+@pytest.mark.parametrize("way", [way for way in WAYS if not way.startswith("nested")])
+def test_a_gpu_gets_small_batches_by_one_copy(path: Path, way: str) -> None:
+    for batch in loader_of(path, way, device="cuda"):
+        tensors = [t for t in tensors_of(batch) if (t.numel() and t.dtype != torch.float32) or "torchvision" not in way]
+        assert len({tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()}) == 1
+
+
+@pytest.mark.parametrize("nbytes", [1, 4095, 4096, 4097, 37 * 2**20, 2**26 - 1, 2**26, 2**26 + 1])
+def test_at_most_a_quarter_of_pinned_memory_is_unused(nbytes: int) -> None:
+    whole = shared_nbytes(nbytes)
+    assert whole.bit_count() == 1 and whole % nbytes <= whole // 4 and whole < 8 * nbytes
+
+
+@gpu
+def test_pinned_buffers_share_an_allocation() -> None:
+    pool, spec = BufferPool(pinned=True), ArraySpec("int64", (1000, 37))
+    held = [pool.empty(8, spec)[0].fill_(i) for i in range(7)]  # 2.3 MB each, three in 8 MiB
+    assert all(tensor.is_pinned() and (tensor == i).all() for i, tensor in enumerate(held))
+    assert len({tensor.untyped_storage().data_ptr() for tensor in held}) == 3
+
+
+@gpu
+def test_pinned_memory_has_a_budget(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorstore_ds.loading.epoch.GROUP_NBYTES", 1)
+    monkeypatch.setattr("tensorstore_ds.loading.loader.PINNED_NBYTES", 8000)  # of batches of 2 kB
+    loader = loader_of(path, "packed dict", device="cuda", num_threads=8, batch_transform=lambda b, rows, epoch: b)
+    assert len(list(loader)) == 3
+    depths = []
+    monkeypatch.setattr(
+        "tensorstore_ds.loading.loader.ahead", lambda *_, depth, **__: depths.append(depth()) or iter(())
+    )
+    list(loader)
+    assert depths == [4]
 
 
 @gpu

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading.collate import map_tensors, settle
+from tensorstore_ds.loading.collate import settle
+from tensorstore_ds.loading.packing import PackedBatch, as_it_is, is_plain
 from tensorstore_ds.options import refusal
 
 
@@ -78,6 +79,8 @@ class CopyTimer:
 class DevicePrefetcher:
     """Iterate a loader, any loader, with its batches on a device.
 
+    A batch is copied in the pieces that a `DataLoader` has packed it in, any other one tensor by tensor.
+
     On a GPU, copies are queued on a side stream, `depth` batches ahead, and do not wait on the host if the batches are
     pinned. The stream that the model runs on waits for its batch's copy only; no buffer is used again before the copy
     out of it is done, because pinned memory comes from torch's caching host allocator. Elsewhere batches are moved when
@@ -110,30 +113,47 @@ class DevicePrefetcher:
 
     def _streamed(self) -> Iterator[Any]:
         side = copy_stream(self.device)
-        queue: deque[tuple[Any, torch.cuda.Event]] = deque()
+        queue: deque[_OnDevice] = deque()
         for batch in self.loader:
-            began, copied = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            # The device, too: to put back a stream of the current device makes a context there, of 500 MB.
-            with torch.cuda.device(self.device), torch.cuda.stream(side):
-                began.record(side)
-                moved = move(batch, self.device)
-                copied.record(side)
-            self.timer.add(began, copied)
-            queue.append((moved, copied))
+            queue.append(self._copied(batch, side))
             if len(queue) > self.depth:
-                yield self._handed_over(*queue.popleft())
+                yield self._handed_over(queue.popleft())
         while queue:
-            yield self._handed_over(*queue.popleft())
+            yield self._handed_over(queue.popleft())
 
-    def _handed_over(self, batch: Any, copied: torch.cuda.Event) -> Any:
+    def _copied(self, batch: Any, side: torch.cuda.Stream) -> _OnDevice:
+        packed = batch if isinstance(batch, PackedBatch) else as_it_is(batch)
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        # The device, too: to put back a stream of the current device makes a context there, of 500 MB.
+        with torch.cuda.device(self.device), torch.cuda.stream(side):
+            others = [None if is_plain(piece) else piece.to(self.device, non_blocking=True) for piece in packed.pieces]
+            targets = [
+                torch.empty_like(piece, device=self.device) if other is None else other
+                for piece, other in zip(packed.pieces, others, strict=True)
+            ]
+            began.record(side)  # between the two, nothing is done but copies
+            for target, piece, other in zip(targets, packed.pieces, others, strict=True):
+                if other is None:
+                    target.copy_(piece, non_blocking=True)
+            ended.record(side)
+        if None in others:
+            self.timer.add(began, ended)
+        return _OnDevice(packed.over(targets), targets, ended)
+
+    def _handed_over(self, batch: _OnDevice) -> Any:
         stream = torch.cuda.current_stream(self.device)
-        stream.wait_event(copied)
+        stream.wait_event(batch.copied)
+        for piece in batch.pieces:
+            piece.record_stream(stream)  # tells the allocator that this stream uses it, too
+        return settle(batch.batch)
 
-        def record(tensor: torch.Tensor) -> torch.Tensor:
-            tensor.record_stream(stream)  # tells the allocator that this stream uses it, too
-            return tensor
 
-        return map_tensors(batch, record)
+class _OnDevice(NamedTuple):
+    """A batch that is copied, or being copied, to a device, and what its tensors are views of there."""
+
+    batch: Any
+    pieces: list[torch.Tensor]
+    copied: torch.cuda.Event
 
 
 def move(batch: Any, device: torch.device) -> Any:
@@ -141,4 +161,6 @@ def move(batch: Any, device: torch.device) -> Any:
 
     On other devices torch does not promise to keep the memory that such a copy reads until it is done.
     """
-    return settle(map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=device.type == "cuda")))
+    packed = batch if isinstance(batch, PackedBatch) else as_it_is(batch)
+    pieces = [piece.to(device, non_blocking=device.type == "cuda") for piece in packed.pieces]
+    return settle(packed.over(pieces))

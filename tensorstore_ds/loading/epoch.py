@@ -156,9 +156,14 @@ class Epoch(Iterator[Any]):
 
 
 def ahead(
-    make: Callable[[Group], list[Any]], groups: Iterable[Group], stats: LoaderStats, *, width: int, depth: int
+    make: Callable[[Group], list[Any]],
+    groups: Iterable[Group],
+    stats: LoaderStats,
+    *,
+    width: int,
+    depth: Callable[[], int],
 ) -> Iterator[Any]:
-    """The batches that `make` makes of each group, in order, while `width` threads work up to `depth` groups ahead."""
+    """The batches that `make` makes of each group, in order; `width` threads work up to `depth()` groups ahead."""
 
     def timed(group: Group) -> tuple[list[Any], float]:
         began = time.perf_counter()
@@ -177,7 +182,7 @@ def ahead(
     try:
         for group in groups:
             waiting.append(threads.submit(timed, group))
-            if len(waiting) > depth:
+            while len(waiting) > depth():
                 yield from oldest()
         while waiting:
             yield from oldest()

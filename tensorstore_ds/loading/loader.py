@@ -27,7 +27,7 @@ from tensorstore_ds.loading.batches import (
     with_workers,
 )
 from tensorstore_ds.loading.block_shuffle import advise
-from tensorstore_ds.loading.buffers import BufferPool, pinned
+from tensorstore_ds.loading.buffers import PINNED_NBYTES, BufferPool, pinned
 from tensorstore_ds.loading.collate import COLLATES, Collate, map_tensors
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan
@@ -46,6 +46,7 @@ from tensorstore_ds.loading.order import (
     is_known,
     load_generator,
 )
+from tensorstore_ds.loading.packing import pack
 from tensorstore_ds.loading.padding import COLLATES_IMAGES, CollateImages, PaddedImages, Padding
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import Order, RowSampler, ShuffleSampler
@@ -83,7 +84,8 @@ class DataLoader(data.DataLoader[Batches]):
             are.
         pin_memory: batches in pinned memory, whatever makes them; what needs no decoding is gathered there directly.
             None: if `device` is a GPU.
-        prefetch_factor: batches (or groups of small ones) that wait ready for each thread.
+        prefetch_factor: batches (or groups of small ones) that wait ready for each thread. Fewer wait if they would
+            take more than 1 GiB of pinned memory.
         num_threads: None for the cores that this process may use, divided by the ranks that torchrun starts on this
             machine, at most 8.
         device: where batches arrive: copied on a stream of their own while the model works.
@@ -186,6 +188,7 @@ class DataLoader(data.DataLoader[Batches]):
         self._resident: DeviceSplit | Lock | None = None
         self._stats = LoaderStats()
         self._copies = CopyTimer()
+        self._task_nbytes = 0  # pinned memory of a task's batches, of the largest task so far
         self._pool = BufferPool(pinned=pin_memory and torch.cuda.is_available())
         self._dealt: RowSampler | None = None
         theirs = sampler is not None or batch_sampler is not None or generator is not None
@@ -427,11 +430,26 @@ class DataLoader(data.DataLoader[Batches]):
                 changed = self._in_threads.transform_batch(whole.columns, whole.rows, position.epoch, self._pool)
                 whole = whole.with_columns(changed)
             batches = [self._collated(part) for part in whole.parts([len(batch) for batch in group])]
-            return map_tensors(batches, pinned) if self._pool.pinned else batches
+            return self._pinned(batches) if self._pool.pinned else batches
+
+        def depth() -> int:
+            most, nbytes = self._width * self._prefetch, self._task_nbytes
+            if not self._pool.pinned or self._decoder is not None:
+                return most
+            return min(most, max(1, PINNED_NBYTES // nbytes) if nbytes else self._width)
 
         groups = grouped(self._batches(position), dataset)
         groups = advise(groups, dataset, self._dealt, position.batch * (self.batch_size or 1))
-        return ahead(make, groups, self._stats, width=self._width, depth=self._width * self._prefetch)
+        return ahead(make, groups, self._stats, width=self._width, depth=depth)
+
+    def _pinned(self, batches: list[Any]) -> list[Any]:
+        """Batches of a task in pinned memory: packed, if a GPU gets them."""
+        if self._decoder is not None:  # which takes files out of them first
+            return cast(list[Any], map_tensors(batches, pinned))
+        packed = [pack(batch, self._pool) for batch in batches]
+        self._task_nbytes = max(self._task_nbytes, sum(batch.nbytes for batch in packed))
+        on_gpu = self.device is not None and self.device.type == "cuda"
+        return packed if on_gpu else [batch.batch for batch in packed]
 
     @property
     def _width(self) -> int:
