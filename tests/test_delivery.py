@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.buffers import BufferPool, shared_nbytes
 from tensorstore_ds.loading.collate import COLLATES, map_tensors, settle
 from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.device import DevicePrefetcher
+from tensorstore_ds.loading.epoch import Ahead, LoaderStats, Position
 from tensorstore_ds.loading.fields import detection_image
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.packing import pack
@@ -134,12 +138,7 @@ def test_pinned_memory_has_a_budget(path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("tensorstore_ds.loading.loader.PINNED_NBYTES", 8000)  # of batches of 2 kB
     loader = loader_of(path, "packed dict", device="cuda", num_threads=8, batch_transform=lambda b, rows, epoch: b)
     assert len(list(loader)) == 3
-    depths = []
-    monkeypatch.setattr(
-        "tensorstore_ds.loading.loader.ahead", lambda *_, depth, **__: depths.append(depth()) or iter(())
-    )
-    list(loader)
-    assert depths == [4]
+    assert loader._by_threads(StoreDataset(path), Position())._depth() == 4
 
 
 @gpu
@@ -169,3 +168,54 @@ def test_images_for_torchvision_are_sent_as_bytes(path: Path, monkeypatch: pytes
     for images, _ in loader_of(path, "list torchvision", device="cuda"):
         assert images.dtype == torch.float32
     assert sent == [torch.uint8] * 3
+
+
+# --- a batch that is there does not wait for others
+
+
+def test_whether_the_next_batch_is_there() -> None:
+    go = threading.Event()
+
+    def make(group: list[Any]) -> list[Any]:
+        assert group == ["a", "b"] or go.wait(30)
+        return group
+
+    tasks = Ahead(make, [["a", "b"], ["c"]], LoaderStats(), width=1, depth=lambda: 1)
+    batches = iter(tasks)
+    assert not tasks.ready()
+    assert next(batches) == "a" and tasks.ready()
+    assert next(batches) == "b" and not tasks.ready()
+    go.set()
+    assert next(batches) == "c"
+    assert list(batches) == []
+
+
+@gpu
+def test_a_batch_on_a_gpu_does_not_wait_for_later_ones(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorstore_ds.loading.epoch.GROUP_NBYTES", 1)
+    go = threading.Event()
+
+    def late(sample: Any) -> Any:
+        assert int(sample["image"][0, 0, 0]) not in later or go.wait(10)
+        return sample
+
+    dataset = StoreDataset(path, fields=["image"], transform=late)
+    later = {int(dataset.split["image"][row][0, 0, 0]) for row in range(4, 11)}
+    assert not later & {int(dataset.split["image"][row][0, 0, 0]) for row in range(4)}
+    batches = iter(DataLoader(dataset, 4, device="cuda", num_threads=1))
+    assert len(next(batches)["image"]) == 4
+    go.set()
+    assert sum(len(batch["image"]) for batch in batches) == 7
+
+
+@gpu
+def test_an_error_comes_after_the_batches_before_it() -> None:
+    def batches() -> Iterator[Tensor]:
+        yield from (torch.zeros(2), torch.ones(2))
+        raise ArithmeticError("too much")
+
+    found = iter(DevicePrefetcher(batches(), "cuda"))
+    assert [next(found).tolist(), next(found).tolist()] == [[0, 0], [1, 1]]
+    with pytest.raises(ArithmeticError, match="too much"):
+        next(found)
+    assert next(found, None) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -91,10 +91,18 @@ class DevicePrefetcher:
         device: where to.
         depth: batches in flight.
         timer: told of every copy to a GPU.
+        ready: tells whether the next batch can be had without a wait. A batch that is on the GPU does not wait for
+            those after it. None: always, as far as is known.
     """
 
     def __init__(
-        self, loader: Iterable[Any], device: torch.device | str, *, depth: int = 2, timer: CopyTimer | None = None
+        self,
+        loader: Iterable[Any],
+        device: torch.device | str,
+        *,
+        depth: int = 2,
+        timer: CopyTimer | None = None,
+        ready: Callable[[], bool] | None = None,
     ) -> None:
         if depth < 1:
             raise refusal("depth", "at least 1", depth)
@@ -102,6 +110,7 @@ class DevicePrefetcher:
         self.device = with_index(torch.device(device))
         self.depth = depth
         self.timer = CopyTimer() if timer is None else timer
+        self.ready = ready or (lambda: True)
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -113,13 +122,24 @@ class DevicePrefetcher:
 
     def _streamed(self) -> Iterator[Any]:
         side = copy_stream(self.device)
+        batches, has_more = iter(self.loader), True
         queue: deque[_OnDevice] = deque()
-        for batch in self.loader:
-            queue.append(self._copied(batch, side))
-            if len(queue) > self.depth:
+        failed: Exception | None = None
+        while has_more or queue:
+            while has_more and len(queue) <= self.depth and (not queue or self.ready()):
+                try:
+                    queue.append(self._copied(next(batches), side))
+                except StopIteration:
+                    has_more = False
+                except Exception as error:  # of a later batch: those before it come first
+                    failed, has_more = error, False
+            if queue:
                 yield self._handed_over(queue.popleft())
-        while queue:
-            yield self._handed_over(queue.popleft())
+        try:
+            if failed is not None:
+                raise failed
+        finally:
+            del failed  # which has this frame in its traceback
 
     def _copied(self, batch: Any, side: torch.cuda.Stream) -> _OnDevice:
         packed = batch if isinstance(batch, PackedBatch) else as_it_is(batch)

@@ -155,42 +155,57 @@ class Epoch(Iterator[Any]):
         return batch
 
 
-def ahead(
-    make: Callable[[Group], list[Any]],
-    groups: Iterable[Group],
-    stats: LoaderStats,
-    *,
-    width: int,
-    depth: Callable[[], int],
-) -> Iterator[Any]:
+class Ahead(Iterable[Any]):
     """The batches that `make` makes of each group, in order; `width` threads work up to `depth()` groups ahead."""
 
-    def timed(group: Group) -> tuple[list[Any], float]:
+    def __init__(
+        self,
+        make: Callable[[Group], list[Any]],
+        groups: Iterable[Group],
+        stats: LoaderStats,
+        *,
+        width: int,
+        depth: Callable[[], int],
+    ) -> None:
+        self._make, self._groups, self._stats = make, groups, stats
+        self._width, self._depth = width, depth
+        self._waiting: deque[Future[tuple[list[Any], float]]] = deque()
+        self._made: deque[Any] = deque()  # of the task that was asked for last
+
+    def ready(self) -> bool:
+        """Whether the next batch is there, so that whoever asks for it does not wait."""
+        return bool(self._made) or (bool(self._waiting) and self._waiting[0].done())
+
+    def __iter__(self) -> Iterator[Any]:
+        process = os.getpid()
+        threads = ThreadPoolExecutor(self._width, thread_name_prefix=_THREAD_NAME, initializer=_compute_alone)
+        try:
+            for group in self._groups:
+                self._waiting.append(threads.submit(self._timed, group))
+                while len(self._waiting) > self._depth():
+                    yield from self._oldest()
+            while self._waiting:
+                yield from self._oldest()
+        finally:
+            if os.getpid() == process:  # a forked child has none of them
+                # A garbage collection, and with it this, may run in one of them, which cannot wait for itself.
+                inside = threading.current_thread().name.startswith(_THREAD_NAME)
+                threads.shutdown(wait=not inside, cancel_futures=True)
+
+    def _timed(self, group: Group) -> tuple[list[Any], float]:
         began = time.perf_counter()
-        return make(group), time.perf_counter() - began
+        return self._make(group), time.perf_counter() - began
 
-    def oldest() -> list[Any]:
-        stats.requests += 1
-        stats.ready += sum(future.done() for future in waiting)
-        batches, seconds = waiting.popleft().result()
-        stats.gather += seconds  # added by this thread: the others would lose some of each other's
-        return batches
-
-    process = os.getpid()
-    waiting: deque[Future[tuple[list[Any], float]]] = deque()
-    threads = ThreadPoolExecutor(width, thread_name_prefix=_THREAD_NAME, initializer=_compute_alone)
-    try:
-        for group in groups:
-            waiting.append(threads.submit(timed, group))
-            while len(waiting) > depth():
-                yield from oldest()
-        while waiting:
-            yield from oldest()
-    finally:
-        if os.getpid() == process:  # a forked child has none of them
-            # A garbage collection, and with it this, may run in one of them, which cannot wait for itself.
-            inside = threading.current_thread().name.startswith(_THREAD_NAME)
-            threads.shutdown(wait=not inside, cancel_futures=True)
+    def _oldest(self) -> Iterator[Any]:
+        """The batches of the task that was given out first."""
+        self._stats.requests += 1
+        self._stats.ready += sum(future.done() for future in self._waiting)
+        batches, seconds = self._waiting.popleft().result()
+        self._stats.gather += seconds  # added by this thread: the others would lose some of each other's
+        self._made.extend(batches)
+        del batches
+        while self._made:
+            yield self._made.popleft()
 
 
 @functools.cache

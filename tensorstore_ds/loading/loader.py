@@ -33,7 +33,7 @@ from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan
 from tensorstore_ds.loading.device import CopyTimer, DevicePrefetcher, checked_device, with_index
 from tensorstore_ds.loading.device_decoding import DeviceDecoder, check_device_decoding
-from tensorstore_ds.loading.epoch import Epoch, Group, LoaderStats, Position, ahead, grouped
+from tensorstore_ds.loading.epoch import Ahead, Epoch, Group, LoaderStats, Position, grouped
 from tensorstore_ds.loading.mixed import MixedDataset
 from tensorstore_ds.loading.order import (
     deciding_sampler,
@@ -397,7 +397,7 @@ class DataLoader(data.DataLoader[Batches]):
         """The position of an iterator that begins now, not when it was made: Lightning sets the epoch in between."""
         position = self._position = self._next_position()
         position.begun = True
-        dataset = self.dataset
+        dataset, ready = self.dataset, None
         if not isinstance(dataset, Samples) or self.num_workers or self.batch_sampler is None:
             batches = self._by_torch(position)
         elif self.residency == "device":
@@ -407,11 +407,12 @@ class DataLoader(data.DataLoader[Batches]):
             return position, (self._collated(self._resident.gather(rows)) for rows in self._batches(position))
         else:
             self._draw_as_torch(position)
-            batches = self._by_threads(dataset, position)
+            tasks = self._by_threads(dataset, position)
+            batches, ready = iter(tasks), tasks.ready
             if self._decoder is not None:
                 batches = map(self._decoder.decode, batches)
         if self.device is not None:
-            batches = iter(DevicePrefetcher(batches, self.device, timer=self._copies))
+            batches = iter(DevicePrefetcher(batches, self.device, timer=self._copies, ready=ready))
         return position, batches
 
     def _draw_as_torch(self, position: Position) -> None:
@@ -419,7 +420,7 @@ class DataLoader(data.DataLoader[Batches]):
         if generator_of(self._ordering) is not None and position.drawn is None:
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
 
-    def _by_threads(self, dataset: Samples, position: Position) -> Iterator[Any]:
+    def _by_threads(self, dataset: Samples, position: Position) -> Ahead:
         draw = (self.seed, position.epoch)
         if self.residency == "locked" and self._resident is None and isinstance(dataset, StoreDataset):
             self._resident = lock(dataset.open_store(), splits=dataset.split_name, fields=dataset.fields)
@@ -440,7 +441,7 @@ class DataLoader(data.DataLoader[Batches]):
 
         groups = grouped(self._batches(position), dataset)
         groups = advise(groups, dataset, self._dealt, position.batch * (self.batch_size or 1))
-        return ahead(make, groups, self._stats, width=self._width, depth=depth)
+        return Ahead(make, groups, self._stats, width=self._width, depth=depth)
 
     def _pinned(self, batches: list[Any]) -> list[Any]:
         """Batches of a task in pinned memory: packed, if a GPU gets them."""
