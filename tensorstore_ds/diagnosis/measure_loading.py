@@ -130,7 +130,7 @@ def run(
         loader.batch_size or 1,
         rate=samples / spent,
         batches=stats.batches,
-        wait=min(1.0, stats.wait / spent),
+        wait=min(1.0, loader.starved(stats) / spent),
         gather=stats.gather / stats.batches,
         copy=stats.copy / stats.batches,
         depth=stats.depth,

@@ -56,24 +56,50 @@ def copy_stream(device: torch.device) -> torch.cuda.Stream:
     return stream
 
 
-class CopyTimer:
-    """How long copies took on their stream. The host waits for none of them: a copy counts once it is done."""
+class GpuTimer:
+    """The time between pairs of events on a GPU. The host waits for none of them: a pair counts once it is done."""
 
     def __init__(self) -> None:
         self._done = 0.0
         self._pending: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def add(self, began: torch.cuda.Event, ended: torch.cuda.Event) -> None:
-        """A copy between two events, which were made to keep the time."""
+        """Two events of one stream, which were made to keep the time."""
         self._pending.append((began, ended))
-        self.seconds()  # so that there are never more pending than copies under way
+        self.seconds()  # so that there are never more pending than are under way
 
     def seconds(self) -> float:
-        """Of all copies that are done."""
+        """Of all pairs that are done."""
         while self._pending and self._pending[0][1].query():  # type: ignore[no-untyped-call]
             began, ended = self._pending.popleft()
             self._done += began.elapsed_time(ended) / 1000
         return self._done
+
+
+class IdleTime:
+    """How long a GPU had nothing to do while a script waited for its next batch.
+
+    The host may wait for a batch while the GPU still works on what was queued before. Therefore, the stream of the
+    script tells the time: from where it has done what was queued when the batch was asked for, to where it may go on.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._timer = GpuTimer()
+
+    def ask(self) -> torch.cuda.Event:
+        """Call this when a batch is asked for."""
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def hand_over(self, asked: torch.cuda.Event) -> None:
+        """Call this when the batch is handed over, with what `ask` returned."""
+        self._timer.add(asked, self.ask())
+
+    def seconds(self) -> float:
+        """Idle so far, as far as the GPU has come."""
+        return self._timer.seconds()
 
 
 class DevicePrefetcher:
@@ -101,7 +127,7 @@ class DevicePrefetcher:
         device: torch.device | str,
         *,
         depth: int = 2,
-        timer: CopyTimer | None = None,
+        timer: GpuTimer | None = None,
         ready: Callable[[], bool] | None = None,
     ) -> None:
         if depth < 1:
@@ -109,7 +135,7 @@ class DevicePrefetcher:
         self.loader = loader
         self.device = with_index(torch.device(device))
         self.depth = depth
-        self.timer = CopyTimer() if timer is None else timer
+        self.timer = GpuTimer() if timer is None else timer
         self.ready = ready or (lambda: True)
 
     def __len__(self) -> int:

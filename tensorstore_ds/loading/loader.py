@@ -31,7 +31,7 @@ from tensorstore_ds.loading.buffers import PINNED_NBYTES, BufferPool, pinned
 from tensorstore_ds.loading.collate import COLLATES, Collate, map_tensors
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan
-from tensorstore_ds.loading.device import CopyTimer, DevicePrefetcher, checked_device, with_index
+from tensorstore_ds.loading.device import DevicePrefetcher, GpuTimer, IdleTime, checked_device, with_index
 from tensorstore_ds.loading.device_decoding import DeviceDecoder, check_device_decoding
 from tensorstore_ds.loading.epoch import Ahead, Epoch, Group, LoaderStats, Position, grouped
 from tensorstore_ds.loading.mixed import MixedDataset
@@ -187,7 +187,8 @@ class DataLoader(data.DataLoader[Batches]):
         self._served: Position | None = None  # by persistent workers
         self._resident: DeviceSplit | Lock | None = None
         self._stats = LoaderStats()
-        self._copies = CopyTimer()
+        self._copies = GpuTimer()
+        self._idle = IdleTime(self.device) if self.device is not None and on_gpu else None
         self._task_nbytes = 0  # pinned memory of a task's batches, of the largest task so far
         self._pool = BufferPool(pinned=pin_memory and torch.cuda.is_available())
         self._dealt: RowSampler | None = None
@@ -352,7 +353,12 @@ class DataLoader(data.DataLoader[Batches]):
     def stats(self) -> LoaderStats:
         """Where the time went since the loader was made: a copy, to be asked for by the thread that iterates."""
         replaced = len(self.dataset.replaced) if isinstance(self.dataset, Samples) else 0
-        return replace(self._stats, copy=self._copies.seconds(), replaced=replaced)
+        idle = 0.0 if self._idle is None else self._idle.seconds()
+        return replace(self._stats, copy=self._copies.seconds(), replaced=replaced, idle=idle)
+
+    def starved(self, stats: LoaderStats) -> float:
+        """Seconds in which training stood still for want of a batch: the GPU, or the host where there is none."""
+        return stats.wait if self._idle is None else stats.idle
 
     def __repr__(self) -> str:
         """Batches, sampler, and who gathers; then the data set with its fields."""
@@ -391,7 +397,8 @@ class DataLoader(data.DataLoader[Batches]):
         one iterator at a time: when another begins, the one before raises RuntimeError. So does an iterator that is
         asked for a batch in another process than it was made in.
         """
-        return Epoch(self._begin, self._stats, self._transform, lambda: len(self._index_batches(self._position.start)))
+        count = lambda: len(self._index_batches(self._position.start))  # noqa: E731
+        return Epoch(self._begin, self._stats, self._transform, count, self._idle)
 
     def _begin(self) -> tuple[Position, Iterator[Any]]:
         """The position of an iterator that begins now, not when it was made: Lightning sets the epoch in between."""
