@@ -123,13 +123,25 @@ class BatchTransform(OfBatches):
         self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
     ) -> dict[str, Any]:
         images = check_images(batch)
-        size, objects, masks = images.shape[-2:], batch.get("objects"), batch.get("mask")
+        _packed(batch.get("objects"), len(images))
+        params = self.make_params(self.keys(check_rows(rows, epoch, len(images)), epoch or 0), images.shape[-2:])
+        others = self.change_others(batch, params)
+        return {**batch, **self.change_pixels(batch, params, pool), **others}
+
+    def change_others(self, batch: Mapping[str, Any], params: Params) -> dict[str, Any]:
+        """The members of the batch that are no pixels, after the transform: its objects, if there are any."""
+        images, objects = check_images(batch), batch.get("objects")
         packed = _packed(objects, len(images))
-        params = self.make_params(self.keys(check_rows(rows, epoch, len(images)), epoch or 0), size)
-        result = {**batch, "image": self.transform_images(images, params, pool)}
-        if packed is not None:
-            moved = self.transform_objects(packed, params, size)
-            result["objects"] = moved if objects is packed else {"offsets": moved.offsets, **moved.values}
+        if packed is None:
+            return {}
+        moved = self.transform_objects(packed, params, images.shape[-2:])
+        return {"objects": moved if objects is packed else {"offsets": moved.offsets, **moved.values}}
+
+    def change_pixels(self, batch: Mapping[str, Any], params: Params, pool: BufferPool | None) -> dict[str, Any]:
+        """The members of the batch that have pixels, after the transform: `image`, `mask` and those of padding."""
+        images, masks = check_images(batch), batch.get("mask")
+        size = images.shape[-2:]
+        result = {"image": self.transform_images(images, params, pool)}
         if isinstance(masks, Tensor) and _is_mask(masks):
             expected, found = (len(images), *size), tuple(masks.shape)
             if found != expected:
