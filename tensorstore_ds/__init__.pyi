@@ -91,7 +91,10 @@ from .loading.augment.geometry import (
     RandomHorizontalFlip as RandomHorizontalFlip,
     RandomResizedCrop as RandomResizedCrop,
 )
+from .loading.augment.mixing import CutMix as CutMix, Mixup as Mixup
+from .loading.augment.mosaic import Mosaic as Mosaic
 from .loading.augment.normalize import Normalize as Normalize
+from .loading.augment.policies import RandAugment as RandAugment, TrivialAugment as TrivialAugment
 from .loading.block_shuffle import BlockShuffleSampler as BlockShuffleSampler
 from .loading.collate import PackedObjects as PackedObjects, collate_objects as collate_objects
 from .loading.dataset import StoreDataset as StoreDataset

@@ -22,6 +22,7 @@ from tensorstore_ds.loading.augment.color import (
 from tensorstore_ds.loading.augment.erasing import RandomErasing
 from tensorstore_ds.loading.augment.geometry import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from tensorstore_ds.loading.augment.normalize import Normalize
+from tensorstore_ds.loading.augment.policies import RandAugment, TrivialAugment
 from tensorstore_ds.loading.collate import PackedObjects, collate_objects, pack_objects
 
 # --- random numbers ---------------------------------------------------------------------------------------------
@@ -41,6 +42,8 @@ EVERY = [
     RandomErasing(1, value="random", seed=5),
     RandomAffine(30, (0.2, 0.2), (0.8, 1.2), 10, "bilinear", seed=5),
     RandomPerspective(seed=5),
+    RandAugment(seed=5),
+    TrivialAugment(seed=5),
     Compose([RandomResizedCrop(7), RandomCrop(6), RandomHorizontalFlip(flip_pairs=()), ColorJitter(0.4)], seed=5),
 ]
 each = pytest.mark.parametrize("transform", EVERY, ids=lambda t: type(t).__name__)
@@ -195,6 +198,10 @@ def test_other_rows_are_refused(transform: torch.nn.Module, arguments: dict[str,
         (lambda: RandomAffine(1, center=(1,)), "`center`: expected x and y"),  # type: ignore[arg-type]
         (lambda: RandomAffine(1, min_visibility=2), "`min_visibility`: expected a share"),
         (lambda: RandomPerspective(2), r"`distortion_scale`: expected a number in \[0, 1\]"),
+        (lambda: RandAugment(-1), "`num_ops`: expected a whole number of at least 0"),
+        (lambda: RandAugment(magnitude=31), r"`magnitude`: expected a whole number in \[0, 31\), found 31"),
+        (lambda: TrivialAugment(1), "`num_magnitude_bins`: expected a whole number of at least 2"),
+        (lambda: TrivialAugment()({"image": torch.zeros(1, 2, 4, 4)}), "TrivialAugment: expected images of 1 or 3"),
         (lambda: Normalize([0.5], [0.0]), "expected a mean and a positive std for each channel"),
         (lambda: Normalize([0.5], [0.5])(GOOD), "expected images of 1 channels, found 3"),
     ],

@@ -130,12 +130,13 @@ def affine_inverse(
     translate: NDArray[np.float64],
     scale: NDArray[np.float64],
     shear: NDArray[np.float64],
-    center: Sequence[float],
+    center: ArrayLike,
 ) -> NDArray[np.float64]:
     """(B, 3, 3): where in the image is seen what is at a place of the result.
 
     The inverse of ``T * C * R(angle) * S(scale) * shear_y * shear_x * C^-1`` as torchvision has it
-    (`_get_inverse_affine_matrix`), with C the move of the origin to `center`. Angles are degrees, moves pixels x, y.
+    (`_get_inverse_affine_matrix`), with C the move of the origin to `center`, (2,) or (B, 2). Angles are in degrees,
+    moves in pixels x, y.
     """
     turn, sx, sy = np.radians(angle), np.radians(shear[:, 0]), np.radians(shear[:, 1])
     a, c = np.cos(turn - sy) / np.cos(sy), np.sin(turn - sy) / np.cos(sy)

@@ -128,6 +128,10 @@ class BatchTransform(OfBatches):
         others = self.change_others(batch, params)
         return {**batch, **self.change_pixels(batch, params, pool), **others}
 
+    def size_after(self, size: Size) -> Size:
+        """(height, width) of images that had `size` before."""
+        return size
+
     def change_others(self, batch: Mapping[str, Any], params: Params) -> dict[str, Any]:
         """The members of the batch that are no pixels, after the transform: its objects, if there are any."""
         images, objects = check_images(batch), batch.get("objects")

@@ -37,7 +37,7 @@ SHIFT_NBYTES = 512 * 1024
 
 def crop(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int], pool: BufferPool | None = None) -> Tensor:
     """Cut (height, width) `size` from each image, its upper left corner at `top`, `left`: (B,) int64 on the CPU."""
-    if _in_one_operation(images):
+    if in_one_operation(images):
         return crop_batched(images, on_device(top, images.device), on_device(left, images.device), size)
     if is_large(images):
         return crop_padded(images, top, left, size, 0, pool)
@@ -55,7 +55,7 @@ def crop(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int], pool:
 def is_large(images: Tensor) -> bool:
     """Whether an image on a CPU takes longer to copy than Python needs to say so."""
     large = math.prod(images.shape[1:]) * images.element_size() >= LARGE_NBYTES
-    return large and not _in_one_operation(images)
+    return large and not in_one_operation(images)
 
 
 def crop_padded(
@@ -74,15 +74,15 @@ def crop_padded(
 def _place(target: NDArray[Any], source: NDArray[Any], y: int, x: int, filling: NDArray[Any], axis: int) -> None:
     """Copy what `source` has from (y, x) on into `target`; `filling` where that is outside of it."""
     height, width = target.shape[axis - 2 : axis]
-    lines, from_lines = _span(y, height, source.shape[axis - 2])
-    columns, from_columns = _span(x, width, source.shape[axis - 1])
+    lines, from_lines = span(y, height, source.shape[axis - 2])
+    columns, from_columns = span(x, width, source.shape[axis - 1])
     if (lines, columns) != (slice(0, height), slice(0, width)):
         target[...] = filling
     before = (slice(None),) * (axis - 2)
     target[(*before, lines, columns)] = source[(*before, from_lines, from_columns)]
 
 
-def _span(start: int, length: int, has: int) -> tuple[slice, slice]:
+def span(start: int, length: int, has: int) -> tuple[slice, slice]:
     """Of `length` places from `start` on, those that lie in [0, has): counted from `start`, and from 0."""
     first = min(max(0, -start), length)
     last = max(first, min(length, has - start))
@@ -196,7 +196,7 @@ def mask_fill_of(masks: Tensor, fill: int | None) -> int:
 
 def mirror(images: Tensor, flip: Tensor, pool: BufferPool | None = None) -> Tensor:
     """Mirror those images left to right where `flip`, (B,) bool on the CPU, is true: in place if there is a `pool`."""
-    if _in_one_operation(images):
+    if in_one_operation(images):
         return mirror_batched(images, on_device(flip, images.device))
     out = images.clone() if pool is None else images
     axis = _axis_of_width(out)
@@ -220,7 +220,7 @@ def can_shift(images: Tensor, size: tuple[int, int], padding: tuple[int, int, in
     nbytes = math.prod(images.shape[1:]) * images.element_size()
     dense = images.is_contiguous() or images.is_contiguous(memory_format=torch.channels_last)
     alike = dense and size == tuple(images.shape[-2:]) and len(images) > 0
-    return alike and ways > 1 and ways * nbytes <= SHIFT_NBYTES and not _in_one_operation(images)
+    return alike and ways > 1 and ways * nbytes <= SHIFT_NBYTES and not in_one_operation(images)
 
 
 def shift(
@@ -317,7 +317,8 @@ def memory_format_of(images: Tensor) -> torch.memory_format:
     return torch.contiguous_format if contiguous else torch.channels_last
 
 
-def _in_one_operation(images: Tensor) -> bool:
+def in_one_operation(images: Tensor) -> bool:
+    """Whether all images of a batch are moved at once: on a GPU, for gradients, and where this is compiled."""
     return images.device.type != "cpu" or images.requires_grad or torch.compiler.is_compiling()
 
 

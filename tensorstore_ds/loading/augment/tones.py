@@ -89,7 +89,8 @@ def rgb_of(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
 def solarize(images: Tensor, threshold: Tensor) -> Tensor:
     """Invert what is at least `threshold` (n,), in the unit of the images."""
     inverted = 255 - images if images.dtype == torch.uint8 else 1 - images
-    return torch.where(images >= threshold[:, None, None, None], inverted, images)
+    least = threshold.to(torch.promote_types(images.dtype, torch.float32))[:, None, None, None]
+    return torch.where(images >= least, inverted, images)
 
 
 def posterize(images: Tensor, bits: Tensor) -> Tensor:
