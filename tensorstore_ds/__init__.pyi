@@ -69,7 +69,6 @@ from .exporting.export import ExportSummary as ExportSummary, export as export
 from .format.schema import Keypoints as Keypoints
 from .imaging.outlines import draw_masks as draw_masks
 from .loading.augment.affine import RandomAffine as RandomAffine, RandomPerspective as RandomPerspective
-from .loading.augment.base import Compose as Compose
 from .loading.augment.blur import GaussianBlur as GaussianBlur
 from .loading.augment.color import (
     AutoContrast as AutoContrast,
@@ -79,6 +78,7 @@ from .loading.augment.color import (
     RandomGrayscale as RandomGrayscale,
     Solarize as Solarize,
 )
+from .loading.augment.compose import Compose as Compose
 from .loading.augment.erasing import RandomErasing as RandomErasing
 from .loading.augment.fitting import (
     CenterCrop as CenterCrop,

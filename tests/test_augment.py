@@ -9,7 +9,6 @@ import torch
 
 from image_batches import cuda, images, objects
 from tensorstore_ds.loading.augment.affine import RandomAffine, RandomPerspective
-from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.augment.blur import GaussianBlur
 from tensorstore_ds.loading.augment.color import (
     AutoContrast,
@@ -19,6 +18,7 @@ from tensorstore_ds.loading.augment.color import (
     RandomGrayscale,
     Solarize,
 )
+from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.augment.erasing import RandomErasing
 from tensorstore_ds.loading.augment.geometry import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from tensorstore_ds.loading.augment.normalize import Normalize

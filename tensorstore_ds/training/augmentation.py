@@ -13,8 +13,8 @@ from torch import nn
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import EncodedImageField, ObjectsField
 from tensorstore_ds.format.statistics import channel_moments
-from tensorstore_ds.loading.augment.base import Compose
 from tensorstore_ds.loading.augment.color import ColorJitter
+from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.augment.fitting import Resize
 from tensorstore_ds.loading.augment.geometry import (
     Geometry,

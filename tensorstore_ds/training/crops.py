@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 from torchvision.transforms import v2
 
 from tensorstore_ds.format.kinds import RawImageField
-from tensorstore_ds.loading.augment.base import Compose
+from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.augment.fitting import CenterCrop, Resize
 from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip, RandomResizedCrop
 from tensorstore_ds.loading.decoding import Plan

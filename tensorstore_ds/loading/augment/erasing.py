@@ -20,6 +20,9 @@ from tensorstore_ds.seeding import GOLDEN, Bits, fold, uniforms
 
 #: How often a part is drawn until it is smaller than the image, as in torchvision.
 ATTEMPTS = 10
+#: The step of SplitMix64, and its shifts and factors, as torch has 64 bits: signed.
+_STEP = int(GOLDEN) - 2**64
+_ROUNDS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64), (31, 1))
 
 
 class RandomErasing(BatchTransform):
@@ -109,18 +112,13 @@ def noise_of(keys: Tensor, images: Tensor) -> Tensor:
     SplitMix64 as in `tensorstore_ds.seeding`, on the device; normal numbers by Box and Muller (1958).
     """
     count = images[0].numel()
-    places = torch.arange(1, 2 * count + 1, device=images.device) * _signed(int(GOLDEN))
+    places = torch.arange(1, 2 * count + 1, device=images.device) * _STEP
     bits = keys[:, None] + places
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-        bits = (bits ^ ((bits >> shift) & ((1 << 64 - shift) - 1))) * _signed(factor)
+    for shift, factor in _ROUNDS:
+        bits = (bits ^ ((bits >> shift) & ((1 << 64 - shift) - 1))) * factor
     if images.dtype == torch.uint8:
         return (bits[:, :count] & 255).to(torch.uint8).view(images.shape)
     uniform = ((bits >> 40) & (2**24 - 1)).to(torch.float32) * 2.0**-24 + 2.0**-25  # in (0, 1)
     radius, angle = uniform.view(len(keys), 2, count).unbind(1)
     normal = (-2 * radius.log()).sqrt() * (2 * math.pi * angle).cos()
     return normal.view(images.shape).to(images.dtype)
-
-
-def _signed(bits: int) -> int:
-    """64 bits as torch has them."""
-    return bits - 2**64 if bits >= 2**63 else bits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +22,15 @@ from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import Bits
 
 
+class Fitted(NamedTuple):
+    """Where images of one size come to lie: they are resized, and laid on a canvas. Pairs are y, x."""
+
+    resized: tuple[int, int]
+    offset: tuple[int, int]
+    size: tuple[int, int]
+    fill: float
+
+
 class Fitting(Geometry):
     """A step that draws nothing: where an image comes to lie follows from its size."""
 
@@ -28,11 +38,15 @@ class Fitting(Geometry):
         """Nothing."""
         return {}
 
+    def size_after(self, size: Size) -> Size:
+        fitted: Fitted = self._fitted(*size)
+        return fitted.size
+
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
-        placed = self._placed(images.shape[-2:])
-        if (placed.resized == placed.extent).all():
-            return self._laid(images, placed, placed.fill or 0)
-        size = tuple(placed.resized[0].tolist())
+        placed = self._fitted(images.shape[2], images.shape[3])
+        size = placed.resized
+        if size == tuple(images.shape[2:]):
+            return _laid(images, placed, placed.fill)
         native = images.dtype in (torch.float32, torch.float64) or (images.dtype, images.device.type) == (
             torch.uint8,
             "cpu",
@@ -42,14 +56,14 @@ class Fitting(Geometry):
         if images.dtype == torch.uint8 and not native:
             resized = resized.round_()
         resized = resized.to(images.dtype, memory_format=memory_format_of(images))
-        return self._laid(resized, placed, placed.fill or 0)
+        return _laid(resized, placed, placed.fill)
 
     def transform_masks(self, masks: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
-        placed = self._placed(masks.shape[-2:])
-        if (placed.resized != placed.extent).any():
+        placed = self._fitted(masks.shape[2], masks.shape[3])
+        if placed.resized != tuple(masks.shape[2:]):
             boxes = torch.tensor([0, 0, *masks.shape[-2:]]).expand(len(masks), 4)
-            masks = resized_crop_nearest(masks, boxes, tuple(placed.resized[0].tolist()))
-        return self._laid(masks, placed, mask_fill_of(masks, None))
+            masks = resized_crop_nearest(masks, boxes, placed.resized)
+        return _laid(masks, placed, mask_fill_of(masks, None))
 
     def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
         return place_objects(objects, self._placed(size, len(objects)))
@@ -57,12 +71,14 @@ class Fitting(Geometry):
     def _placed(self, size: Size, samples: int = 1) -> Placements:
         return self.place(Placements.whole([size] * samples), np.empty(samples, np.uint64))
 
-    def _laid(self, images: Tensor, placed: Placements, fill: float) -> Tensor:
-        """Images of the placement's size on its canvas; what lies outside is cut off."""
-        (top, left), (height, width) = placed.offset[0].tolist(), placed.size[0].tolist()
-        bottom, right = height - images.shape[-2] - top, width - images.shape[-1] - left
-        laid = functional.pad(images, (left, right, top, bottom), value=fill)
-        return laid.contiguous(memory_format=memory_format_of(images))
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch.compile takes its numbers as they are
+    def _fitted(self, height: int, width: int) -> Fitted:
+        """The placement of images of this size."""
+        placed = self._placed((height, width))
+        resized, offset, canvas = (
+            (int(pairs[0, 0]), int(pairs[0, 1])) for pairs in (placed.resized, placed.offset, placed.size)
+        )
+        return Fitted(resized, offset, canvas, placed.fill or 0)
 
 
 class Resize(Fitting):
@@ -161,3 +177,11 @@ class Letterbox(Fitting):
         fitted = placements.resize(np.rint(placements.size * zoom).clip(1, self.size))
         free = self.size - fitted.size
         return fitted.pad(free // 2, free - free // 2, self.fill)
+
+
+def _laid(images: Tensor, placed: Fitted, fill: float) -> Tensor:
+    """Images of the placement's size on its canvas; what lies outside is cut off."""
+    (top, left), (height, width) = placed.offset, placed.size
+    bottom, right = height - images.shape[2] - top, width - images.shape[3] - left
+    laid = functional.pad(images, (left, right, top, bottom), value=fill)
+    return laid.contiguous(memory_format=memory_format_of(images))

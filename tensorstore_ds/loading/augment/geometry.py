@@ -60,7 +60,16 @@ class Geometry(BatchTransform):
         """Placements of B images after it, with what it draws by `keys`."""
 
 
-class RandomCrop(Geometry):
+class Cropping(Geometry):
+    """What makes all images one size."""
+
+    size: tuple[int, int]
+
+    def size_after(self, size: Size) -> Size:
+        return self.size
+
+
+class RandomCrop(Cropping):
     """Cut a part of fixed size from each image, at a random place: torchvision's `RandomCrop`.
 
     Args:
@@ -141,7 +150,7 @@ class RandomCrop(Geometry):
         return crop(images, top, left, self.size, pool)
 
 
-class RandomResizedCrop(Geometry):
+class RandomResizedCrop(Cropping):
     """Cut a part of random area and aspect ratio from each image and resize it: torchvision's `RandomResizedCrop`.
 
     Bilinear and antialiased. On a CPU the pixels are torchvision's to the bit; elsewhere they are rounded once instead

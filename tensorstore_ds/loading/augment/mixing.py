@@ -57,9 +57,9 @@ class Mixing(BatchTransform):
         """(B,): the images that are mixed."""
         return uniforms(keys, 1)[:, 0] < self.p
 
-    def change_others(self, batch: Mapping[str, Any], params: Params) -> dict[str, Any]:
+    def change_others(self, batch: Mapping[str, Any], params: Params, size: Size) -> dict[str, Any]:
         """Its objects and labels. A `ValueError` where there are none, or they are no such labels."""
-        result = super().change_others(batch, params)
+        result = super().change_others(batch, params, size)
         name = self._labels(batch)
         if name is None and not result and "mask" not in batch:
             raise ValueError(
@@ -138,10 +138,10 @@ class Mixup(Mixing):
         share = np.where(self.is_chosen(keys), betas(fold(keys, 1), self.alpha), 1)
         return {"partners": self.partners(keys), "shares": torch.from_numpy(np.stack([share, 1 - share], 1))}
 
-    def change_others(self, batch: Mapping[str, Any], params: Params) -> dict[str, Any]:
+    def change_others(self, batch: Mapping[str, Any], params: Params, size: Size) -> dict[str, Any]:
         if "mask" in batch:
             raise ValueError("Mixup: expected no masks, which cannot be blended, found 'mask'. Use CutMix or Mosaic.")
-        return super().change_others(batch, params)
+        return super().change_others(batch, params, size)
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         work = torch.float64 if images.dtype == torch.float64 else torch.float32

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.statistics import channel_moments
-from tensorstore_ds.loading.augment.base import OfBatches, Rows, check_images, has_padding, on_device
+from tensorstore_ds.loading.augment.base import OfBatches, Params, Rows, check_images, has_padding, on_device
 from tensorstore_ds.loading.augment.pixels import empty_like
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.reading.store import Split
@@ -64,6 +64,10 @@ class Normalize(OfBatches):
         self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
     ) -> dict[str, Any]:
         """The batch with other images (B, C, H, W), of `dtype`; `rows` and `epoch` are not needed."""
+        return {**batch, **self.change_pixels(batch, {}, pool)}
+
+    def change_pixels(self, batch: Mapping[str, Any], params: Params, pool: BufferPool | None) -> dict[str, Any]:
+        """The images of a batch, normalized; there are no parameters."""
         images = check_images(batch)
         if images.shape[1] != len(self.mean):
             raise ValueError(f"Normalize: expected images of {len(self.mean)} channels, found {images.shape[1]}.")
@@ -74,7 +78,10 @@ class Normalize(OfBatches):
                 "Normalize: expected a mean in [0, 1] for uint8 images, whose values are divided by 255, found "
                 f"{max(self.mean):g}. Divide mean and std by 255: Normalize(({mean}), ({std}))."
             )
-        if images.is_cuda:  # one kernel, that converts as it reads and writes
+        if torch.compiler.is_compiling():
+            scale, shift = (values.to(images.device) for values in _factors.__wrapped__(self.mean, self.std, largest))
+            scaled = (images.to(torch.float32) * scale + shift).to(self.dtype)
+        elif images.is_cuda:  # one kernel, that converts as it reads and writes
             scale, shift = (on_device(values, images.device) for values in _factors(self.mean, self.std, largest))
             scaled = torch.addcmul(shift, images, scale, out=torch.empty_like(images, dtype=self.dtype))
         else:  # on a CPU it would convert through copies of its own: half as quick for float32, a third for bfloat16
@@ -90,7 +97,7 @@ class Normalize(OfBatches):
                 scaled = empty_like(images, pool, dtype=self.dtype).copy_(scaled)
         if has_padding(batch):
             scaled.masked_fill_(~batch["image_mask"][:, None], 0)
-        return {**batch, "image": scaled}
+        return {"image": scaled}
 
     def extra_repr(self) -> str:
         return f"mean={self.mean}, std={self.std}, dtype={self.dtype}"

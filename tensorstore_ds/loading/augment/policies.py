@@ -149,7 +149,7 @@ class Policy(Warp):
         blends = tuple(name for name in BLENDS if name != "Color" or images.shape[1] == 3)
         images = change(images, blends, blend, params["blends"][:, None], 1 + amounts[:, None])
         images = change(images, ("Sharpness",), sharpen, 1 + amounts)
-        images = change(images, ("Posterize",), posterize, amounts.long())
+        images = change(images, ("Posterize",), posterize, amounts.long().clamp(0, 8))
         images = change(images, ("Solarize",), solarize, amounts * (255 if whole else 1))
         images = change(images, ("AutoContrast",), autocontrast)
         return change(images, ("Equalize",), equalize)
