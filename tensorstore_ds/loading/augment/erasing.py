@@ -112,8 +112,8 @@ def noise_of(keys: Tensor, images: Tensor) -> Tensor:
     SplitMix64 as in `tensorstore_ds.seeding`, on the device; normal numbers by Box and Muller (1958).
     """
     count = images[0].numel()
-    places = torch.arange(1, 2 * count + 1, device=images.device) * _STEP
-    bits = keys[:, None] + places
+    places = torch.arange(2 * count, device=images.device)
+    bits = (keys[:, None] ^ places) * _STEP  # of data: torch.compile has no place for numbers like these in an index
     for shift, factor in _ROUNDS:
         bits = (bits ^ ((bits >> shift) & ((1 << 64 - shift) - 1))) * factor
     if images.dtype == torch.uint8:
