@@ -423,7 +423,8 @@ class DataLoader(data.DataLoader[Batches]):
                 whole = whole.with_columns(changed)
             return [self._collated(part) for part in whole.parts([len(batch) for batch in group])]
 
-        groups = grouped(self._batches(position), dataset)
+        mixed = self._in_threads is not None and self._in_threads.mixes_samples
+        groups = grouped(self._batches(position), dataset, mixed=mixed)
         groups = advise(groups, dataset, self._dealt, position.batch * (self.batch_size or 1))
         return ahead(make, groups, self._stats, width=self._width, depth=self._width * self._prefetch)
 

@@ -1,6 +1,6 @@
 """Augmentation of whole batches, on the device that they are on: what all batch transforms have in common.
 
-The names are those of `torchvision.transforms.v2`, the results too. But every sample has parameters of its own, which
+Results are those of `torchvision.transforms.v2`, and most names. But every sample has parameters of its own, which
 follow from (seed, epoch, row), and a few batched operations apply them all.
 """
 
@@ -38,6 +38,11 @@ class OfBatches(nn.Module):
         """
         own = type(self).__module__.startswith("tensorstore_ds.")
         return own and not (self._forward_hooks or self._forward_pre_hooks)
+
+    @property
+    def mixes_samples(self) -> bool:
+        """Whether a sample's result depends on the others: several batches must not be transformed as one then."""
+        return False
 
     def forward(self, batch: Any, rows: Rows | None = None, epoch: int | None = None) -> Any:
         """Transform a batch; what is not named here passes through as it is.

@@ -73,6 +73,10 @@ class Compose(OfBatches):
     def has_no_state(self) -> bool:
         return super().has_no_state and self._graph is None and all(map(_has_no_state, self.transforms))
 
+    @property
+    def mixes_samples(self) -> bool:
+        return any(isinstance(step, OfBatches) and step.mixes_samples for step in self.transforms)
+
     def transform_batch(
         self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
     ) -> dict[str, Any]:

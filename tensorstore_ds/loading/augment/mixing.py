@@ -46,6 +46,10 @@ class Mixing(BatchTransform):
         self.p = probability(p)
         self.label = label
 
+    @property
+    def mixes_samples(self) -> bool:
+        return True
+
     def partners(self, keys: Bits) -> Tensor:
         """(B, COUNT) int64: the samples that each is made of, itself first."""
         order = keys.argsort(kind="stable")
