@@ -87,7 +87,7 @@ def _epochs(folder: Path, url: str, name: str, repeat: int) -> list[Figure]:
     cache = folder / name.replace(" ", "-")
 
     def loader(place: str | Path) -> tsds.DataLoader[Any]:
-        dataset = tsds.StoreDataset(place, cache_dir=cache)
+        dataset = tsds.StoreDataset(tsds.open(place, cache_dir=cache))
         if name == "full shuffle":
             return tsds.DataLoader(dataset, batch_size=BATCH, shuffle=True)
         sampler = tsds.BlockShuffleSampler(dataset, block_rows=64, window_blocks=8)
@@ -112,7 +112,9 @@ def _epochs(folder: Path, url: str, name: str, repeat: int) -> list[Figure]:
 def _first_batch(url: str, cache: Path, shuffle: bool) -> float:
     """Seconds from nothing to the batch."""
     began = time.perf_counter()
-    batches = iter(tsds.DataLoader(tsds.StoreDataset(url, cache_dir=cache), batch_size=BATCH, shuffle=shuffle))
+    batches = iter(
+        tsds.DataLoader(tsds.StoreDataset(tsds.open(url, cache_dir=cache)), batch_size=BATCH, shuffle=shuffle)
+    )
     next(batches)
     seconds = time.perf_counter() - began
     del batches

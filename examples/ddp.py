@@ -28,6 +28,8 @@ def main() -> None:
     options = parser.parse_args()
     on_gpu = torch.cuda.is_available()
     device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if on_gpu else "cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
     backend = "nccl" if on_gpu else "gloo"
     dist.init_process_group(backend, device_id=device if on_gpu else None)
     torch.manual_seed(0)

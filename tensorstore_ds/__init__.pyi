@@ -13,6 +13,7 @@ from .checking.options import CheckOptions as CheckOptions
 from .checking.picture import draw_copies as draw_copies
 from .comparison.bench import bench as bench
 from .comparison.chart import draw_comparison as draw_comparison
+from .comparison.forecast import Forecast as Forecast, forecast as forecast
 from .comparison.options import BenchOptions as BenchOptions
 from .comparison.results import Comparison as Comparison
 from .conversion.convert import convert as convert
@@ -29,6 +30,7 @@ from .conversion.tasks import (
     plan as plan,
 )
 from .conversion.writer import Writer as Writer
+from .diagnosis.any_loader import LoaderDiagnosis as LoaderDiagnosis
 from .diagnosis.diagnosis import diagnose as diagnose
 from .diagnosis.options import DiagnoseOptions as DiagnoseOptions
 from .diagnosis.results import Diagnosis as Diagnosis, Verdict as Verdict

@@ -88,6 +88,12 @@ def usable_cores() -> int:
     return max(1, math.ceil(min(core_limits().values())))
 
 
+def threads_for_loading() -> int:
+    """Threads that gather batches, if nobody asks for another number: the ranks of a machine divide its cores."""
+    local_ranks = os.environ.get("LOCAL_WORLD_SIZE", "")  # torchrun's
+    return max(1, min(8, usable_cores() // max(1, int(local_ranks) if local_ranks.isdecimal() else 1)))
+
+
 def core_limits() -> dict[str, float]:
     """Cores that each limit leaves to this process, by who sets it: its affinity, and control groups with a quota."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -33,6 +33,7 @@ from tensorstore_ds import (
     TrainOptions,
     WeightedSampler,
 )
+from tensorstore_ds.diagnosis.diagnosis import diagnose
 from tensorstore_ds.loading.block_shuffle import shuffle_quality
 from tensorstore_ds.loading.mixed import MixedDataset
 from tensorstore_ds.loading.samplers import Order
@@ -107,7 +108,7 @@ def parameters() -> set[str]:
     """Names that a user of the loader and its samplers passes by keyword."""
     named = set(Order.__annotations__)
     samplers = (SubsetSampler, WeightedSampler, BlockShuffleSampler, SizeBucketSampler)
-    for each in (DataLoader, StoreDataset, MixedDataset, *samplers, RandomHorizontalFlip, shuffle_quality):
+    for each in (DataLoader, StoreDataset, MixedDataset, *samplers, RandomHorizontalFlip, shuffle_quality, diagnose):
         named |= set(inspect.signature(each).parameters)
     return named
 

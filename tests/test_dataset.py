@@ -140,6 +140,22 @@ def test_filter_by_objects(path):
     assert with_objects.rows.tolist() == [2, 3, 6, 7, 10]
 
 
+@pytest.mark.parametrize("is_meant", [True, False])
+def test_a_store_that_was_opened_by_its_digest_and_replaced(tmp_path, is_meant):
+    path = tmp_path / "a.tsds"
+    images = np.zeros((3, 4, 5, 3), np.uint8)
+    store = store_of(path, [{"image": image} for image in images[:2]])
+    meant = tsds.open(path, sha256=store.sha256) if is_meant else store
+    store_of(tmp_path / "b.tsds", [{"image": image} for image in images])
+    path.rename(tmp_path / "old.tsds")
+    (tmp_path / "b.tsds").rename(path)
+    if is_meant:
+        with pytest.raises(tsds.FormatError, match=f"expected the store {store.sha256}"):
+            StoreDataset(meant)
+    else:
+        assert len(StoreDataset(meant)) == 3
+
+
 def test_it_pickles_as_its_arguments(path):
     dataset = StoreDataset(path, return_as="tuple").subset([3, 4])
     dump = pickle.dumps(dataset)

@@ -19,6 +19,8 @@ from PIL import Image
 import tensorstore_ds as tsds
 from small_stores import VALID, tsds as command
 from stores import store_of
+from tensorstore_ds.editing import rows as rows_module
+from tensorstore_ds.editing.compare import _same
 from tensorstore_ds.editing.expression import Condition
 from tensorstore_ds.editing.rows import Piece, pooled_channels, rows_of, runs_of, shards_of
 
@@ -116,8 +118,12 @@ def test_any_rows(
 
 @pytest.mark.parametrize("layout", ["memmap", "zarr"])
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_whole_shards_are_copied_as_files(tmp_path: Path, layout: Any, is_packed: bool) -> None:
+def test_whole_shards_are_copied_as_files(
+    tmp_path: Path, layout: Any, is_packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are listed with the same digests; of shards that lack a row, and of all together, the sums are counted."""
+    copy, copied = rows_module._WholeShard.copy, set[int]()
+    monkeypatch.setattr(rows_module._WholeShard, "copy", lambda each, *a: (copied.add(each.index), copy(each, *a)))
     whole = store(tmp_path / "a.tsds", 23, shard_nbytes=4000, layout=layout)
     counts = [shard.rows for shard in whole.manifest.splits["train"].shards]
     assert len(counts) >= 3 and min(counts[:-1]) > 1
@@ -125,7 +131,9 @@ def test_whole_shards_are_copied_as_files(tmp_path: Path, layout: Any, is_packed
     tsds.filter_store(source, tmp_path / "b.tsds", "age >= 0")
     made = tsds.open(tmp_path / "b.tsds")
     assert tsds.verify(made.path) == [] and made.manifest.splits == whole.manifest.splits
+    assert copied == {*range(len(counts))}
 
+    copied.clear()
     tsds.filter_store(source, tmp_path / "c.tsds", drop={"train": [counts[0]]})
     made = tsds.open(tmp_path / "c.tsds")
     assert tsds.verify(made.path) == []
@@ -134,9 +142,21 @@ def test_whole_shards_are_copied_as_files(tmp_path: Path, layout: Any, is_packed
     shards = made.manifest.splits["train"].shards
     assert [shard.rows for shard in shards][:2] == [counts[0], counts[1] - 1]
     assert shards[0] == whole.manifest.splits["train"].shards[0]
+    assert copied == {*range(len(counts))} - {1}
     pixels = np.stack([whole["train"]["image"][i] for i in rows]) / 255
     np.testing.assert_allclose(made["train"].statistics["channels"]["mean"], pixels.mean((0, 1, 2)), rtol=1e-9)
     np.testing.assert_allclose(made["train"].statistics["channels"]["std"], pixels.std((0, 1, 2)), rtol=1e-9)
+
+
+@pytest.mark.parametrize("kept", [[*range(0, 20, 2)], [0, *range(3, 17)]], ids=["many short runs", "long runs"])
+def test_rows_are_copied_in_steps(tmp_path: Path, kept: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each once, also where many rows, or values of rows, are read in several steps."""
+    monkeypatch.setattr(rows_module, "COPY_NBYTES", 4100)
+    monkeypatch.setattr(rows_module, "_ROWS", 10)
+    whole = store(tmp_path / "a.tsds")
+    tsds.filter_store(whole.path, tmp_path / "b.tsds", drop={"train": sorted({*range(20)} - {*kept})})
+    assert tsds.verify(tmp_path / "b.tsds") == []
+    assert_rows(tsds.open(tmp_path / "b.tsds")["train"], whole["train"], kept)
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in VALID.iterdir()))
@@ -657,6 +677,29 @@ def test_many_differences_are_counted_and_five_are_named(tmp_path: Path) -> None
     ]
     label = found.splits["train"].fields["label"]
     assert (label.count, label.keys) == (count, [f"train/{i:05d}" for i in range(5)])
+
+
+def test_values_of_other_shapes_differ_and_unknown_ones_are_equal(tmp_path: Path) -> None:
+    image = np.zeros((4, 4, 3), np.uint8)
+    values = {
+        "none": None,
+        "number": np.float64(3),
+        "numbers": np.arange(3.0),
+        "unknown": np.float64("nan"),
+        "half": np.float32("nan"),
+    }
+    paths = {}
+    for name, value in values.items():
+        sample = {"image": image} if value is None else {"image": image, "age": value}
+        paths[name] = store_of(tmp_path / f"{name}.tsds", [sample]).path
+    for one, other in (("number", "numbers"), ("numbers", "number"), ("number", "unknown"), ("unknown", "half")):
+        found = tsds.compare_stores(paths[one], paths[other]).splits["train"].fields
+        assert found.keys() == ({"age"} if one != "unknown" else set()), (one, other)
+    for one, other, equal in (("none", "unknown", 1), ("none", "number", 0), ("unknown", "unknown", 1)):
+        notes = tsds.merge_stores([paths[one], paths[other]], tmp_path / f"{one} {other}.tsds").notes
+        assert f"{equal} of them with equal samples" in notes[-1], (one, other)
+    for value in ({"bytes": b""}, [0.0, 1.0, 2.0], b"012"):  # as of a kind of field that is not known
+        assert not _same(value, np.arange(3.0)) and not _same(np.arange(3.0), value)
 
 
 def test_files_and_their_pixels(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from PIL import Image
 
+import tensorstore_ds as tsds
 from stores import png_bytes
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ImageOptions
@@ -327,3 +328,20 @@ def test_tiny_files_are_checked_whole(monkeypatch, size, without):
         monkeypatch.setattr("tensorstore_ds.imaging.jpeg.simplejpeg", None)
     data = saved(Image.new("RGB", size, (10, 20, 30)), "JPEG")
     assert encode_sample(Sample("k", data), ImageOptions(encoding="source")).shape == (*size[::-1], 3)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "frames"), [("gif", 2), ("tiff", 3), ("webp", 2), ("png", 2), ("gif", 1), ("tiff", 1)]
+)
+@pytest.mark.parametrize("encoding", ["raw", "source"])
+def test_files_with_several_frames_are_noted(tmp_path, suffix, frames, encoding):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    pages = [Image.new("RGB", (6, 4), (60 * i, 0, 0)) for i in range(frames)]
+    pages[0].save(folder / f"a.{suffix}", save_all=True, append_images=pages[1:])
+    options = tsds.ConvertOptions(encoding=encoding, workers=0)
+    summary = tsds.convert(folder, tmp_path / "o.tsds", options)
+    noted = [("a." + suffix, "further-frames")] * (frames > 1)
+    assert [(problem.where, problem.reason) for problem in summary.left_out] == noted
+    assert [(p.where, p.reason) for p in tsds.estimate(folder, options).left_out] == noted
+    assert (tsds.StoreDataset(tmp_path / "o.tsds")[0]["image"] == 0).all()

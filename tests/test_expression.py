@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tensorstore_ds as tsds
+from tensorstore_ds.editing import expression
 from tensorstore_ds.editing.expression import Condition
 
 FLOATS = {"float16": "e", "float32": "f", "float64": "d"}
@@ -213,6 +214,7 @@ def test_any_condition(split: tsds.Split, condition: Part) -> None:
         ("-(int8 > 3) == -1", lambda n: n["int8"] > 3),
         ("(int8 > 3) + (int8 > 30) == 2", lambda n: n["int8"] > 30),
         ("int8 in ()", []),
+        (f"int8 * {2**1016} < 0", lambda n: n["int8"] < 0),
         ("uint8 in [1" + "0" * 300 + ", 20]", lambda n: n["uint8"] == 20),
         ("int8 < 0x" + "f" * 3000, range(ROWS)),
         ("label == 'dog\\0'", []),
@@ -223,6 +225,13 @@ def test_edges_of_dtypes(split: tsds.Split, where: str, expected: Any) -> None:
         expected = [row for row in range(ROWS) if expected({name: each[row] for name, each in COLUMNS.items()})]
         assert expected, "a case that finds something"
     assert Condition(where).rows(split).tolist() == list(expected)
+
+
+@pytest.mark.parametrize("where", ["int8 > 20", "uint8 == uint16 or label == 'dog'", "50 < 100"])
+def test_rows_that_are_looked_at_in_steps(split: tsds.Split, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = Condition(where).rows(split).tolist()
+    monkeypatch.setattr(expression, "_ROWS", 7)
+    assert at_once and Condition(where).rows(split).tolist() == at_once
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,37 @@ def test_arrays_labels_and_masks_that_a_store_lacks(tmp_path: Path) -> None:
     assert tsds.verify(tmp_path / "out.tsds") == []
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "equal"), [("plain", "seen", 1), ("plain", "labelled", 0), ("labelled", "plain", 1)]
+)
+def test_values_of_objects_that_a_store_lacks(tmp_path: Path, one: str, other: str, equal: int) -> None:
+    """Keypoints without visibility are seen where they are known. Labels that the first lacks are unknown."""
+    plain = {
+        "boxes": [[1, 1, 4, 4], [2, 2, 6, 6]],
+        "keypoints": np.array([[[1, 2], [np.nan, np.nan]], [[3, 4], [5, 6]]], np.float32),
+    }
+    objects = {
+        "plain": plain,
+        "seen": {**plain, "visibility": [[2, 0], [2, 2]]},
+        "labelled": {**plain, "labels": [1, 1]},
+    }
+    for name in (one, other):
+        options = tsds.ConvertOptions(workers=0, classes=("cat", "dog") if name == "labelled" else None)
+        sample = {"image": np.zeros((9, 9, 3), np.uint8), "objects": objects[name]}
+        tsds.convert([sample], tmp_path / f"{name}.tsds", options)
+    notes = tsds.merge_stores([tmp_path / f"{name}.tsds" for name in (one, other)], tmp_path / "out.tsds").notes
+    assert f"{equal} of them with equal samples" in notes[-1]
+    split = tsds.open(tmp_path / "out.tsds")["train"]
+    for row, name in enumerate((one, other)):
+        found = split["objects"][row]
+        np.testing.assert_array_equal(found["keypoints"], plain["keypoints"])
+        if other == "seen":
+            assert found["visibility"].tolist() == [[2, 0], [2, 2]]
+        else:
+            classes = split.fields["objects"].classes
+            assert [classes[label] for label in found["labels"]] == ["dog" if name == "labelled" else "unknown"] * 2
+
+
 def test_fields_that_cannot_be_one() -> None:
     image = {"size": ArrayField(ArraySpec("float32", (3,)))}
     with pytest.raises(FieldsDifferError, match=r"expected size to be float32 3, found int64\."):

@@ -26,7 +26,9 @@ from tensorstore_ds.loading.augment.geometry import RandomCrop
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.collate import PADDED_LABEL
 from tensorstore_ds.loading.dataset import StoreDataset
+from tensorstore_ds.loading.device import DevicePrefetcher, with_index
 from tensorstore_ds.loading.loader import DataLoader
+from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.loading.samplers import ShuffleSampler
 from tensorstore_ds.page_cache.locking import locked_nbytes
 from tensorstore_ds.page_cache.system_calls import mincore_nbytes
@@ -501,6 +503,22 @@ def test_auto_says_what_it_picked(path, caplog):
 
 
 @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 10, "num_workers": 1}, "worker processes read the store themselves. Use `num_workers=0`"),
+        ({"batch_size": None}, "only whole batches are gathered there. Pass a `batch_size`"),
+    ],
+)
+def test_what_reads_samples_does_not_keep_the_split_on_a_device(path, monkeypatch, options, message):
+    monkeypatch.setattr("tensorstore_ds.loading.resident.free_nbytes", lambda device: 10**9)
+    with pytest.raises(ValueError, match=f'`residency="device"`: {message}'):
+        DataLoader(StoreDataset(path), residency="device", device="cpu", **options)
+    assert choose("auto", StoreDataset(path), torch.device("cuda", 0)) == "device"
+    given = {"workers": options.get("num_workers", 0), "in_batches": options["batch_size"] is not None}
+    assert choose("auto", StoreDataset(path), torch.device("cuda", 0), **given) == "page-cache"
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"collate": "stack"}, "`collate`: expected one of list, padded, packed, nested, found 'stack'"),
@@ -525,8 +543,27 @@ def test_stats(path):
     assert loader.stats().wait >= 0
 
 
+def test_only_copies_to_cuda_may_be_under_way_when_a_batch_is_handed_over(monkeypatch):
+    asked = []
+
+    def to(tensor, device, non_blocking=False):
+        asked.append((device.type, non_blocking))
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    for device in ("mps", "xpu", "cpu"):
+        list(DevicePrefetcher([torch.zeros(3)], device))
+    assert asked == [("mps", False), ("xpu", False), ("cpu", False)]
+
+
+def test_a_device_without_a_number_is_the_current_one(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("xpu"))
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 2)
+    for name, index in (("xpu", 2), ("xpu:0", 0), ("cpu", None), ("meta", None)):
+        assert with_index(torch.device(name)).index == index
+
+
 @pytest.mark.gpu
-@pytest.mark.xfail(strict=True, reason="residency=device: tensors of a GPU are pinned")
 def test_on_a_gpu(path, objects):
     for residency in ("page-cache", "device"):
         loader = DataLoader(StoreDataset(path), 10, shuffle=True, device="cuda", residency=residency, seed=3)
@@ -536,6 +573,30 @@ def test_on_a_gpu(path, objects):
             assert sorted(int(v) for i, _ in held for v in i[:, 0, 0, 0]) == list(range(ROWS))
     batch = next(iter(DataLoader(StoreDataset(objects), 4, collate="padded", device="cuda")))
     assert batch["objects"]["mask"].is_cuda
+
+
+@pytest.mark.gpu
+def test_device_memory_does_not_grow_with_epochs(path):
+    loader = DataLoader(StoreDataset(path), 10, shuffle=True, device="cuda")
+    assert loader.device == torch.device("cuda", torch.cuda.current_device())
+    reserved = []
+    for _ in range(5):
+        for batch in loader:
+            del batch
+        torch.cuda.synchronize()
+        reserved.append(torch.cuda.memory_reserved())
+    assert reserved[1] == reserved[4]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_another_gpu_than_the_current_one_leaves_that_alone(path):
+    code = (
+        "import sys, torch, tensorstore_ds as tsds\n"
+        "loader = tsds.DataLoader(tsds.StoreDataset(sys.argv[1]), 10, device='cuda:1')\n"
+        "assert all(batch['image'].device.index == 1 for batch in loader)\n"
+        "assert [torch._C._cuda_hasPrimaryContext(n) for n in (0, 1)] == [False, True]\n"
+    )
+    subprocess.run([sys.executable, "-c", code, path], check=True)
 
 
 # --- batch transforms -------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ import torch
 from stores import store_of
 from tensorstore_ds.loading import epoch as loading
 from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.loading.device import DevicePrefetcher
-from tensorstore_ds.loading.epoch import LoaderStats
+from tensorstore_ds.loading.device import DevicePrefetcher, IdleTime
+from tensorstore_ds.loading.epoch import Epoch, LoaderStats, Position
 from tensorstore_ds.loading.loader import DataLoader
 
 ROWS, NAP = 24, 0.004
@@ -42,7 +42,7 @@ def test_the_work_of_all_threads_is_summed_up(path, monkeypatch, threads):
     assert stats.batches == stats.requests == 6
     assert stats.gather >= ROWS * NAP  # each sample slept, whichever thread it was in
     assert stats.wait > 0
-    assert stats.copy == 0
+    assert stats.copy == stats.idle == 0
 
 
 def test_the_depth_of_the_queue(path, monkeypatch):
@@ -97,9 +97,9 @@ class Event:
 
 
 def test_a_copy_counts_once_it_is_done():
-    from tensorstore_ds.loading.device import CopyTimer
+    from tensorstore_ds.loading.device import GpuTimer
 
-    timer = CopyTimer()
+    timer = GpuTimer()
     timer.add(Event(0), Event(250))
     late = Event(700, done=False)
     timer.add(Event(300), late)
@@ -108,6 +108,53 @@ def test_a_copy_counts_once_it_is_done():
     late.done = True
     assert timer.seconds() == pytest.approx(0.7)
     assert timer.seconds() == pytest.approx(0.7)
+
+
+class Idle:
+    """Stands for `IdleTime`: notes what it is told."""
+
+    def __init__(self, events):
+        self.events = events
+
+    def ask(self):
+        self.events.append("asked")
+        return len(self.events)
+
+    def hand_over(self, asked):
+        self.events.append(f"handed over, asked at {asked}")
+
+
+def test_idle_time_is_from_asking_for_a_batch_until_it_is_handed_over():
+    events = []
+
+    def begin():
+        events.append("begun")
+        return Position(), (events.append("made") or (batch, None) for batch in range(2))
+
+    epoch = Epoch(begin, LoaderStats(), lambda *_: events.append("transformed"), lambda: 2, Idle(events))
+    list(epoch)
+    each = ["made", "handed over, asked at {}", "transformed"]
+    expected = ["asked", "begun", *each, "asked", *each, "asked"]
+    assert events == [text.format(1 if place < 5 else 6) for place, text in enumerate(expected)]
+
+
+def test_who_waits_for_the_loader(path):
+    loader = DataLoader(StoreDataset(path), 4)
+    stats = LoaderStats(wait=0.5, idle=0.1)
+    assert loader.starved(stats) == 0.5
+    loader._idle = IdleTime(torch.device("cuda", 0))
+    assert loader.starved(stats) == 0.1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"residency": "device"}, {"num_workers": 1}])
+def test_the_idle_time_of_a_gpu(path, options):
+    loader = DataLoader(StoreDataset(path), 4, device="cuda", **options)
+    assert loader.stats().idle == 0
+    list(loader)
+    torch.cuda.synchronize()
+    stats = loader.stats()
+    assert 0 < stats.idle < 60 and loader.starved(stats) == stats.idle
 
 
 @pytest.mark.gpu

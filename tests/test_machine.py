@@ -17,6 +17,7 @@ from tensorstore_ds.machine import (
     core_limits,
     memory_limit,
     memory_limits,
+    threads_for_loading,
     usable_cores,
 )
 from tensorstore_ds.page_cache.residency import fits
@@ -202,3 +203,12 @@ def test_a_quota_is_rounded_up_and_affinity_is_a_limit_too(monkeypatch: pytest.M
     for quota, expected in ((2.5, 3), (64.0, 16), (0.1, 1), (None, 16)):
         monkeypatch.setattr(module, "_quota", lambda _, quota=quota: quota)
         assert usable_cores() == expected
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "expected"), [(16, "8", 2), (16, "1", 8), (4, "8", 1), (3, "", 3), (5, "none", 5)]
+)
+def test_ranks_divide_the_cores_of_their_machine(monkeypatch, cores, ranks, expected):
+    monkeypatch.setattr("tensorstore_ds.machine.usable_cores", lambda: cores)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    assert threads_for_loading() == expected

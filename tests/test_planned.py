@@ -231,6 +231,13 @@ def _exported(path: Path, to: str) -> tsds.ConvertOptions:
     return OPTIONS
 
 
+def _labels_in_names(path: Path) -> tsds.ConvertOptions:
+    path.mkdir()
+    for i in range(6):
+        (path / f"{'cat' if i % 2 else 'dog'}_{i}.png").write_bytes(png_bytes(np.full((8, 8, 3), i, np.uint8)))
+    return replace(OPTIONS, label_from="^([a-z]+)_")
+
+
 _webdataset, _parquet = partial(_exported, to="webdataset"), partial(_exported, to="parquet")
 
 
@@ -255,6 +262,7 @@ _webdataset, _parquet = partial(_exported, to="webdataset"), partial(_exported, 
         _masks,
         _divided,
         _mixed,
+        _labels_in_names,
     ],
 )
 @pytest.mark.parametrize("changes", [{}, {"encoding": "jpeg", "size": (8, 8), "color": "rgb"}], ids=["raw", "jpeg"])

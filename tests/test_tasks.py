@@ -341,3 +341,10 @@ def test_what_predictions_say() -> None:
     assert said["probabilities"]["bee"] == pytest.approx(1 / (1 + math.e))
     (said,) = Classification(tuple("abcdefg"), label_field="label").predictions(torch.arange(7.0)[None], SIZE)
     assert [one["class"] for one in said["best"]] == list("gfedc")
+
+
+def test_sums_have_the_widest_type_of_their_device() -> None:
+    targets = {"keypoints": torch.zeros(3, 4, 2), "side": torch.ones(3, 2)}
+    sums = Keypoints(keypoints=POINTS, objects_field="objects").sums(torch.zeros(3, 8), targets)
+    assert sums["distances"].dtype == torch.float64
+    assert tasks._widest(torch.device("mps")) == torch.float32  # has no float64

@@ -2,47 +2,149 @@
 
 from __future__ import annotations
 
+import runpy
+import shlex
+import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
 from tensorstore_ds import DiagnoseOptions, words
 from tsds_cli import text
 from tsds_cli.messages import spelled
-from tsds_cli.options import json_option, options_of, store_argument
+from tsds_cli.options import json_option, options_of, path, store_place
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from tensorstore_ds import Diagnosis
+    from tensorstore_ds import Diagnosis, Forecast, LoaderDiagnosis, Verdict
+
+_PHASES: dict[Literal["load", "train"], str] = {"load": "loading", "train": "training a small ViT"}
 
 
 @click.command()
-@store_argument()
+@click.argument("place", type=store_place, metavar="STORE|SRC", required=False)
+@click.option(
+    "--script",
+    type=path,
+    metavar="FILE",
+    help="Instead of a store, measure the `loader` that this Python file defines, of any library, and its function "
+    "`step`, if there is one. The file is run.",
+)
 @options_of(DiagnoseOptions)
 @json_option
-def doctor(store: str | Path, options: DiagnoseOptions, as_json: bool) -> None:
+def doctor(place: str | Path | None, script: Path | None, options: DiagnoseOptions, as_json: bool) -> None:
     """Measure what holds training back, and say what to change.
 
-    Measures the loader alone, the model alone, and both together; threads, copies, memory and storage. Ends with the
-    loader to use, as code to paste, and with what it gains.
+    For a STORE: the loader alone, the model alone, and both together; threads, copies, memory and storage. Ends with
+    the loader to use, as code to paste, and with what it gains.
+
+    For a folder, file or archive SRC that is not converted yet: how fast torchvision loads it on this machine, how fast
+    a store of it would load, what share of a training step would be saved, and what the store would take. Up to 2,000
+    samples are converted into a temporary folder for this.
 
     \b
     Examples:
+      tsds doctor photos
       tsds doctor photos.tsds
       tsds doctor photos.tsds --model small --batch-size 256 --threads 2
+      tsds doctor --script my_training.py
     """
-    from tensorstore_ds import diagnose
+    import tensorstore_ds as tsds
 
+    if (place is None) == (script is None):
+        raise click.UsageError("expected STORE, SRC or --script FILE, found both or none. Name one of them.")
     begun = time.monotonic()
     with ProgressBar() as bar:
-        progress = lambda stage: bar.show("Measuring", time.monotonic() - begun, options.seconds, stage)  # noqa: E731
-        found = diagnose(store, options, progress=progress)
+
+        def progress(stage: str) -> None:
+            bar.show("Measuring", time.monotonic() - begun, options.seconds, stage)
+
+        if script is not None:
+            defined = _run(script)
+            progress("the loader and the step")
+            found: Any = tsds.diagnose(
+                loader=defined["loader"], step=defined.get("step"), seconds=options.seconds, device=options.device
+            )
+        elif _is_source(place):
+            found = tsds.forecast(cast(Path, place), options, progress=progress)
+        else:
+            found = tsds.diagnose(cast(Path, place), options, progress=progress)
     if as_json:
         text.echo_json(found)
+    elif script is not None:
+        _show_loader(script, found)
+    elif isinstance(found, tsds.Forecast):
+        _show_forecast(found)
     else:
         _show(found)
+
+
+def _is_source(place: str | Path | None) -> bool:
+    """Whether this is no store, so that it may be something to convert."""
+    import tensorstore_ds as tsds
+
+    try:
+        tsds.open(cast(Path, place))
+    except tsds.FormatError as error:
+        return isinstance(place, Path) and place.exists() and error.problems[0].reason == "not-a-store"
+    return False
+
+
+def _run(script: Path) -> dict[str, Any]:
+    """The names that a Python file defines, of which one is `loader`."""
+    if not script.is_file():
+        raise click.BadParameter(f"expected a Python file, found none at {script}.", param_hint="--script")
+    sys.path.insert(0, str(script.resolve().parent))  # as python FILE does
+    defined = runpy.run_path(str(script), run_name="__tsds_doctor__")
+    if "loader" not in defined:
+        message = f"expected {script} to define `loader` outside of `if __name__ == '__main__'`, found no such name."
+        raise click.BadParameter(message, param_hint="--script")
+    return defined
+
+
+def _show_loader(script: Path, found: LoaderDiagnosis) -> None:
+    text.echo(text.Styled(f"{script}: batches of {found.batch_size}", bold=True))
+    rows = [("the loader alone", words.rate(found.load_rate), f"first batch after {words.duration(found.first_batch)}")]
+    if found.step_rate is not None and found.together_rate is not None and found.wait is not None:
+        rows.append(("the step alone", words.rate(found.step_rate), ""))
+        share = f"{100 * found.wait:.0f} % of the time goes to loading"
+        rows.append(("both together", words.rate(found.together_rate), share))
+    text.echo_table(rows, right=[1])
+    _show_verdicts(found.verdicts)
+
+
+def _show_forecast(found: Forecast) -> None:
+    title = f"{found.path}, {found.split}: {text.count(found.samples, 'sample')} of the format {found.estimate.format}"
+    text.echo(text.Styled(title, bold=True))
+    ways = {way.name: way for way in found.comparison.ways}
+    rows: list[tuple[str, ...]] = [("", "files", "store", "")]
+    for phase, what in _PHASES.items():
+        files, store = found.files(phase), found.store(phase)
+        if store is not None:
+            gain = found.gain(phase)
+            rates = [cell.rate if cell is not None else None for cell in (files, store)]
+            each = (words.rate(rate) if rate else "-" for rate in rates)
+            rows.append((what, *each, "" if gain is None else f"{gain:.1f}x"))
+            epochs = (words.duration(found.samples / rate) if rate else "-" for rate in rates)
+            rows.append(("  an epoch", *epochs, "" if files is None else ways[files.way].full_title))
+    text.echo_table(rows, right=[1, 2])
+    estimate = found.estimate
+    fits, needed = "fits" if estimate.fits else "does not fit", words.duration(estimate.seconds)
+    memory = f"which {fits} into memory ({words.size(estimate.memory)})"
+    text.echo(f"the store: {words.size(estimate.nbytes['memmap'])}, {memory}; about {needed} to convert")
+    if found.wait is not None:
+        text.echo(f"a store saves {100 * found.wait:.0f} % of the time of a training step of a small ViT")
+    if found.measured < found.samples:
+        text.echo(f"measured with {text.count(found.measured, 'sample')}, spread over the split {found.split}")
+    for note in filter(None, [found.not_measured and f"files: {found.not_measured}", *found.comparison.notes]):
+        text.echo(f"note: {spelled(note)}")
+    if estimate.problems:
+        text.echo(f"{text.count(len(estimate.problems), 'problem')} in the source: tsds convert --dry-run names them")
+    out = shlex.quote(f"{Path(found.path).name}.tsds")
+    text.echo(f"next: {text.program()} convert {shlex.quote(found.path)} {out}")
 
 
 def _show(found: Diagnosis) -> None:
@@ -50,10 +152,7 @@ def _show(found: Diagnosis) -> None:
     title = f"{found.path}, {found.split}: {samples}, batches of {found.batch_size}, on {found.device}"
     text.echo(text.Styled(title, bold=True))
     text.echo_table(_figures(found), right=[1])
-    for verdict in found.verdicts:
-        text.head(verdict.code)
-        text.echo(f"  {verdict.line}")
-        text.echo(f"  {spelled(verdict.change)}")
+    _show_verdicts(found.verdicts)
     text.head("recommended")
     for line in found.code.splitlines():
         text.echo(f"  {line}")
@@ -70,6 +169,13 @@ def _show(found: Diagnosis) -> None:
         text.head("not measured, or only in part")
         for line in found.not_measured:
             text.echo(f"  {line}")
+
+
+def _show_verdicts(verdicts: Iterable[Verdict]) -> None:
+    for verdict in verdicts:
+        text.head(verdict.code)
+        text.echo(f"  {verdict.line}")
+        text.echo(f"  {spelled(verdict.change)}")
 
 
 def _figures(found: Diagnosis) -> list[tuple[str, str, str]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from tensorstore_ds.format.kinds import ImageField, SizeField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.imaging.jpeg import Part, scale_for
 from tensorstore_ds.imaging.placement import place
-from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.machine import map_in_threads
 from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.reading.stored_images import decode_part, image_digest
@@ -43,17 +42,11 @@ def look(split: Split, *, is_padded: bool = False) -> Iterator[Looks]:
     column = split[name]
     row_nbytes = max(1, column.nbytes // max(1, len(split)))
     rows = max(1, min(_BLOCK_ROWS, _BLOCK_NBYTES // row_nbytes))
-    blocks = iter([(start, min(start + rows, len(split))) for start in range(0, len(split), rows)])
-    width = usable_cores()
-    with ThreadPoolExecutor(width) as pool:
-        waiting = [pool.submit(_look, split, column, is_padded, *block) for block in islice(blocks, 2 * width)]
-        while waiting:
-            result = waiting.pop(0).result()
-            waiting += [pool.submit(_look, split, column, is_padded, *block) for block in islice(blocks, 1)]
-            yield result
+    yield from map_in_threads(partial(_look, split, column, is_padded, rows), range(0, len(split), rows))
 
 
-def _look(split: Split, column: Column | RaggedColumn, is_padded: bool, start: int, stop: int) -> Looks:
+def _look(split: Split, column: Column | RaggedColumn, is_padded: bool, rows: int, start: int) -> Looks:
+    stop = min(start + rows, len(split))
     count = stop - start
     thumbnails = np.zeros((count, SIDE, SIDE), np.uint8)
     digests, constant = np.zeros((count, 2), np.uint64), np.zeros(count, np.bool_)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,6 @@ class CropSource(Source):
         options: `margin`, `min_side`, `size`, `fit`, `color` and `max_pixels` say how a crop is cut.
     """
 
-    is_scanned_again: ClassVar[bool] = True
     has_parts: bool = True
 
     def __init__(self, source: Source, options: ConvertOptions) -> None:

@@ -28,6 +28,7 @@ from tensorstore_ds.imaging.codecs import (
     decode_file,
     decode_image,
     decode_mask,
+    further_frames,
     open_image,
     orientation,
     own_pixel_limit,
@@ -85,7 +86,7 @@ def _encode_sample(
     try:
         if isinstance(source, str | Path):
             source = read_file(source, sample.key)
-        size, scale, original = _decode(source, sample.key, options, on_decode)
+        size, scale, original = _decode(source, sample, options, on_decode)
     except SourceError as error:
         raise with_path(error, sample.key, sample.image) from error
     placement = options.placement(size)
@@ -127,16 +128,19 @@ def _encode_sample(
 
 
 def _decode(
-    source: Any, key: str, options: ImageOptions, on_decode: OnDecode | None
+    source: Any, sample: Sample, options: ImageOptions, on_decode: OnDecode | None
 ) -> tuple[tuple[int, int], int, NDArray[Any]]:
     """(height, width) of an image as it is shown, and its pixels, made so many times smaller by decoding.
 
     There are none where files are kept and only their headers are read.
     """
+    key = sample.key
     if not isinstance(source, bytes):
         pixels = decode_image(source, color=options.color, max_pixels=options.max_pixels, key=key, on_decode=on_decode)
         return pixels.shape[:2], 1, pixels
     header = read_image_header(source, max_pixels=options.max_pixels, key=key)
+    if header.image is not None:
+        sample.left_out += further_frames(header.image, key)
     if options.encoding == "source" and options.check == "headers":
         return header.size, 1, np.empty((0, 0, header.channels), header.dtype)
     scale = _scale(header, options)

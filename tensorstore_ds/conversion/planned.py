@@ -43,7 +43,6 @@ from tensorstore_ds.sources.files import PackedStrings
 
 #: A plan has no more tasks than so many, unless it is asked: clusters limit the size of a job array, often to 1,001.
 TASKS = 1000
-_OF_EVERY_SOURCE = ("path", "options")
 _DIGEST = 32  # characters of the digest of a shard's references
 
 
@@ -130,7 +129,7 @@ class Plan:
             ):
                 message = "expected the file that was planned with, found another or none."
                 raise SourceError(Problem(str(path), "source-changed", message), _ANOTHER_SOURCE)
-        if source.is_scanned_again:
+        if source.scanned is None:
             source.scan()
         for name, value in plain.load(self.data["state"]).items():
             setattr(source, name, value)
@@ -204,13 +203,12 @@ def write_plan(
                 file.write(json.dumps([*asdict(problem).values(), is_left_out]) + "\n")
     for path in folder.iterdir():
         sync(path)
-    state = {} if source.is_scanned_again else {n: v for n, v in vars(source).items() if n not in _OF_EVERY_SOURCE}
     return {
         "versions": versions(),
         "asked": asked,
         "source": plain.dump(source.path),
         "source_format": source.name,
-        "state": plain.dump(state),
+        "state": plain.dump({name: getattr(source, name) for name in source.scanned or ()}),
         "options": plain.dump(options),
         "format": {
             "fields": {name: field.dump() for name, field in format.fields.items()},

@@ -39,7 +39,7 @@ from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceE
 from tensorstore_ds.format.kinds import MaskField, RaggedImageField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.schema import EncodedSample
-from tensorstore_ds.imaging.codecs import color_of, open_image, oriented_size, own_pixel_limit
+from tensorstore_ds.imaging.codecs import color_of, further_frames, open_image, oriented_size, own_pixel_limit
 from tensorstore_ds.imaging.jpeg import JPEG
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import refusal
@@ -438,6 +438,7 @@ def _header(sample: Sample, options: ImageOptions) -> tuple[int, int, Kind]:
     if isinstance(image, bytes | str | Path):
         with io.BytesIO(image) if isinstance(image, bytes) else open_file(image, sample.key) as file:
             opened = open_image(file, max_pixels=options.max_pixels, key=sample.key)
+            sample.left_out += further_frames(opened, sample.key)
             return (*oriented_size(opened, sample.key), _kind(opened))
     return (*oriented_size(image, sample.key), _kind(image))
 

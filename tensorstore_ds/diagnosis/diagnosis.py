@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 import torch
 
+from tensorstore_ds.diagnosis.any_loader import LoaderDiagnosis, diagnose_loader
 from tensorstore_ds.diagnosis.examination import Examination
 from tensorstore_ds.diagnosis.measure_loading import remade
 from tensorstore_ds.diagnosis.options import DiagnoseOptions
@@ -33,8 +34,7 @@ BLOCK_NBYTES, WINDOW_SHARE, MOST_BLOCKS = 4 * 1024**2, 0.25, 256
 GAIN = 1.03
 
 
-@random_state_kept()
-@takes_options(DiagnoseOptions)
+@overload
 def diagnose(
     store: Store | StoreDataset | str | os.PathLike[str],
     options: DiagnoseOptions | None = None,
@@ -43,17 +43,40 @@ def diagnose(
     step: Callable[[Any], Any] | None = None,
     progress: Callable[[str], None] | None = None,
     **keywords: Unpack[DiagnoseKeywords],
-) -> Diagnosis:
-    """Measure what holds training back, and say what to change.
+) -> Diagnosis: ...
+@overload
+def diagnose(
+    *,
+    loader: Iterable[Any],
+    step: Callable[[Any], Any] | None = None,
+    **keywords: Unpack[DiagnoseKeywords],
+) -> LoaderDiagnosis: ...
+@random_state_kept()
+@takes_options(DiagnoseOptions)
+def diagnose(
+    store: Store | StoreDataset | str | os.PathLike[str] | None = None,
+    options: DiagnoseOptions | None = None,
+    *,
+    loader: Iterable[Any] | None = None,
+    transform: Callable[[Any], Any] | None = None,
+    step: Callable[[Any], Any] | None = None,
+    progress: Callable[[str], None] | None = None,
+    **keywords: Unpack[DiagnoseKeywords],
+) -> Diagnosis | LoaderDiagnosis:
+    """Measure what holds training back, and say what to change: of a store, or of a loader of any library.
 
     The store's bytes are read, as training reads them, and nothing is written. Nothing is dropped from memory, and the
     global random generators are left as they were found.
 
     >>> diagnosis = tsds.diagnose("photos.tsds", seconds=20)                            # doctest: +SKIP
     >>> print(diagnosis.verdicts[0].line)                                               # doctest: +SKIP
+    >>> print(tsds.diagnose(loader=my_loader, step=train_step).wait)                    # doctest: +SKIP
 
     Args:
         store: a store, its path, or a data set, with its transform.
+        loader: any iterable of batches that can be iterated again, such as torch's DataLoader, instead of a store. Its
+            rate, the step's and that of both together are measured in turns. Of the options, `seconds` and `device`
+            have a meaning then.
         options: what to examine, for how long.
         transform: of samples, as `StoreDataset` takes it.
         step: one whole step of a training of your own, called with every batch on its device, in place of
@@ -62,13 +85,20 @@ def diagnose(
         keywords: options by their names; each overrides `options`.
 
     Returns:
-        The numbers, the verdicts, and the settings to use. What could not be measured is in `not_measured`.
+        The numbers, the verdicts, and the settings to use; what could not be measured is in `not_measured`. Of a
+        `loader` a `LoaderDiagnosis`.
 
     Raises:
-        OptionError: no such split or device, or the split is empty.
+        OptionError: no such split or device, or the split is empty; or the loader gives no batches of tensors.
         FormatError: the store is damaged.
     """
     options = chosen(options, DiagnoseOptions, keywords)
+    if (store is None) == (loader is None):
+        raise OptionError("expected a `store` or a `loader`, found both or none. Pass one of them.")
+    if loader is not None:
+        with ranks(options.device) as own:
+            return diagnose_loader(loader, step, device=own.device, seconds=options.seconds)
+    assert store is not None  # noqa: S101  # checked above
     began, draw = time.perf_counter(), notebook_bar()
     dataset = dataset_of(store, options.split, transform)
     with ranks(options.device) as own:

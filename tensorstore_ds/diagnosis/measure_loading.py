@@ -20,7 +20,7 @@ from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.loader import DataLoader
-from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.machine import threads_for_loading
 from tensorstore_ds.page_cache.warming import warm_in_background
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.stored_images import decode_stored
@@ -106,7 +106,7 @@ def run(
     """
     device = loader.device or torch.device("cpu")
     step = step or (lambda batch: None)
-    width = settings.num_workers or loader.num_threads or min(8, usable_cores())
+    width = settings.num_workers or loader.num_threads or threads_for_loading()
     with contextlib.closing(_batches(loader, once=first_epoch)) as batches:
         if not first_epoch:
             step(next(batches)[0])
@@ -130,7 +130,7 @@ def run(
         loader.batch_size or 1,
         rate=samples / spent,
         batches=stats.batches,
-        wait=min(1.0, stats.wait / spent),
+        wait=min(1.0, loader.starved(stats) / spent),
         gather=stats.gather / stats.batches,
         copy=stats.copy / stats.batches,
         depth=stats.depth,

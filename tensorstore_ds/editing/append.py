@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,7 +38,8 @@ from tensorstore_ds.keywords import ConvertKeywords
 from tensorstore_ds.options import declarations, takes_options, with_changes
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.regular_files import tidied
-from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
+from tensorstore_ds.sources.base import Source
+from tensorstore_ds.sources.chosen import ChosenSource
 
 #: Options that a store's own tell nothing of, or that were for the samples of before.
 _NOT_TAKEN_OVER = ("layout", "split", "split_by", "class_map", "encoding", "color")
@@ -383,52 +384,10 @@ class _Listed:
 
     def chosen(self, places: Sequence[Place]) -> Source:
         """A source of some of the samples."""
-        contents, splits, labels = self._contents, {}, {}
-        for name, listed in contents.splits.items():
-            if rows := [i for split, i in places if split == name]:
-                splits[name] = [listed[i] for i in rows]
-                if contents.labels is not None:
-                    labels[name] = contents.labels[name][rows]
-        return _Chosen(self.source, replace(contents, splits=splits, labels=labels if contents.labels else None))
-
-
-class _Chosen(Source):
-    """Some samples of a source, which was scanned."""
-
-    def __init__(self, source: Source, contents: Contents) -> None:
-        super().__init__(source.path, source.options)
-        self.name = source.name
-        self.images = source.images
-        self.has_parts = source.has_parts
-        self._source, self._contents = source, contents
-
-    def scan(self) -> Contents:
-        """What was chosen."""
-        return self._contents
-
-    def read(self, split: str, reference: Reference) -> Sample:
-        """As of the source."""
-        return self._source.read(split, reference)
-
-    def key(self, split: str, reference: Reference) -> str:
-        """As of the source."""
-        return self._source.key(split, reference)
-
-    def whole(self, split: str, reference: Reference) -> str:
-        """As of the source."""
-        return self._source.whole(split, reference)
-
-    def column(self, name: str) -> Callable[[str, Reference], str]:
-        """As of the source."""
-        return self._source.column(name)
-
-    def files(self, reference: Reference) -> tuple[str, ...]:
-        """As of the source."""
-        return self._source.files(reference)
-
-    def common_files(self) -> tuple[Path, ...]:
-        """As of the source."""
-        return self._source.common_files()
+        rows: dict[str, list[int]] = {}
+        for name, i in places:
+            rows.setdefault(name, []).append(i)
+        return ChosenSource(self.source, self._contents, rows)
 
 
 def _found(own: tuple[Store, Numbers], sources: Mapping[str, tuple[Store, Numbers]], known: _Known) -> _Found:

@@ -108,7 +108,7 @@ def write_store(
         notify(Progress("copy", done, total))
 
     with one_line_for_failures(out, goes_on=False), workspace:
-        workspace.begin({**step, "sha256": list(stores), "rows": {name: _digest(p) for name, p in splits.items()}})
+        workspace.begin({**step, "sha256": list(stores)})
         most = max(
             shard.rows for store in stores.values() for s in store.manifest.splits.values() for shard in s.shards
         )
@@ -136,10 +136,6 @@ def write_store(
         )
         manifest = workspace.commit(manifest, [], check_keys="key" in fields)
     return summarize(out, manifest, workspace.began, {}, (), 0, tuple(workspace.notes))
-
-
-def _digest(pieces: Sequence[Piece]) -> list[list[Any]]:
-    return [[piece.split, len(piece.rows), int(piece.rows.sum())] for piece in pieces]
 
 
 def _common(stores: Mapping[str, Store], name: str, workspace: Workspace) -> Any:
@@ -277,7 +273,7 @@ def write_shard(
 
     with ExitStack() as stack:
         opened = {path: stack.enter_context(raw_path(folder, path).open("xb", buffering=0)) for path in is_final}
-        files = {path: _File(file, is_final[path]) for path, file in opened.items()}
+        files = {path: _File(file, is_final[path], hashing, syncing) for path, file in opened.items()}
         for path in copies:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
         targets = {path: stack.enter_context((folder / path).open("xb", buffering=0)) for path in copies}
@@ -287,7 +283,7 @@ def write_shard(
         for path in copies:
             if whole:
                 copying.do(whole.copy, path, targets[path], copying, syncing)
-        writer = _Writer({name: fields[name] for name in read}, files, hashing, syncing, count)
+        writer = _Writer({name: fields[name] for name in read}, files, count)
         for name, own in changed.items():
             for part in _parts(own):
                 writer.append(part, [name])
@@ -306,11 +302,9 @@ def count_rows(pieces: Sequence[Piece], fields: Mapping[str, Field]) -> Statisti
     def count(name: str, call: Callable[..., None], *values: object) -> None:
         call(statistics, name, *values)
 
-    with ExitStack() as stack:
-        hashing, syncing = (stack.enter_context(Behind()) for _ in range(2))
-        writer = _Writer(fields, {}, hashing, syncing, count)
-        for part in _parts(pieces):
-            writer.append(part, fields)
+    writer = _Writer(fields, {}, count)
+    for part in _parts(pieces):
+        writer.append(part, fields)
     return statistics
 
 
@@ -358,20 +352,21 @@ class _File:
         sha256: of what was hashed so far.
     """
 
-    def __init__(self, file: BinaryIO, is_final: bool) -> None:
+    def __init__(self, file: BinaryIO, is_final: bool, hashing: Behind, syncing: Behind) -> None:
         self._file = file
+        self._hashing, self._syncing = hashing, syncing
         self._unsynced = 0
         self.is_final = is_final
         self.sha256 = hashlib.sha256()
 
-    def write(self, data: memoryview, hashing: Behind, syncing: Behind) -> None:
+    def write(self, data: memoryview) -> None:
         """Write bytes; hash them, and let the disk begin with them, behind."""
         write_all(self._file, data)
         if self.is_final:
-            hashing.do(self.sha256.update, data)
+            self._hashing.do(self.sha256.update, data)
         self._unsynced += len(data)
         if self._unsynced >= _UNSYNCED:
-            syncing.do(os.fsync, self._file.fileno())
+            self._syncing.do(os.fsync, self._file.fileno())
             self._unsynced = 0
 
 
@@ -380,24 +375,15 @@ class _Writer:
 
     Args:
         files: of its arrays, by path; what has none is only counted.
-        hashing, syncing: for `_File.write`.
         count: called with the name of a field, its method that adds to statistics, and values.
 
     Attributes:
         lengths: of its tables, as `Shard.lengths`.
     """
 
-    def __init__(
-        self,
-        fields: Mapping[str, Field],
-        files: Mapping[str, _File],
-        hashing: Behind,
-        syncing: Behind,
-        count: Callable[..., None],
-    ) -> None:
+    def __init__(self, fields: Mapping[str, Field], files: Mapping[str, _File], count: Callable[..., None]) -> None:
         self._fields = fields
         self._files = files
-        self._behind = hashing, syncing
         self.count = count
         self.lengths = {group: 0 for name, each in fields.items() for group in each.groups(name)}
         for group in self.lengths:
@@ -420,7 +406,7 @@ class _Writer:
         flat = np.frombuffer(values, np.uint8) if isinstance(values, bytes) else np.ascontiguousarray(values)
         data = flat.reshape(-1).view(np.uint8).data
         if path in self._files:
-            self._files[path].write(data, *self._behind)
+            self._files[path].write(data)
 
 
 class _Rows:

@@ -29,6 +29,7 @@ FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP", "JPEG2000")
 #: Bytes a pixel that decoding an image takes at most, with the copies that Pillow makes on the way: 9.5 were measured.
 _PEAK_NBYTES = 10
 _PNG = b"\x89PNG\r\n\x1a\n"
+_WITH_FRAMES = frozenset(("GIF", "TIFF", "WEBP", "PNG"))  # JPEG files hold previews as further frames
 _GRAY_MODES = frozenset(("1", "L", "LA", "La"))
 _MASK_MODES = frozenset(("1", "L", "P", "I"))
 _MODES: Mapping[Color, str] = {"gray": "L", "rgb": "RGB", "rgba": "RGBA"}
@@ -224,6 +225,16 @@ def dtype_of(mode: str) -> str:
     """The dtype of the pixels of a Pillow mode, as they are decoded."""
     color = color_of(mode)
     return "uint8" if color in ("gray", "color") else {"I": "int32", "F": "float32"}.get(color, "uint16")
+
+
+def further_frames(image: Image.Image, key: str) -> tuple[Problem, ...]:
+    """A note that an opened GIF, TIFF, WebP or PNG file has several frames or pages; its pixels are not decoded yet."""
+    try:
+        is_animated = image.format in _WITH_FRAMES and getattr(image, "is_animated", False)
+    except Exception:  # the second frame is damaged, which the first one does not need
+        is_animated = True
+    message = "this file has several frames or pages. The first one is the image of the sample."
+    return (Problem(key, "further-frames", message),) if is_animated else ()
 
 
 _limits: list[int | None] = []  # Pillow's own, once for each thread or block that has set it aside

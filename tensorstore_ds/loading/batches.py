@@ -18,7 +18,7 @@ from torch.utils import data
 
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.loading.augment.base import OfBatches
-from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, map_tensors, pack_objects
+from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, defer_objects, pack_objects
 from tensorstore_ds.loading.fields import as_detection, as_tuple
 from tensorstore_ds.loading.padding import PaddedImages, Padding
 from tensorstore_ds.loading.samples import Batch, Samples
@@ -34,12 +34,12 @@ class StoreCollate:
 
     how: Collate
     dataset: Samples
-    pinned: bool = False  #: whether small columns, not gathered into page-locked memory, are copied there
     collate_fn: Callable[[Any], Any] | None = None  #: the user's own, which gets a list of samples
     #: For others than our loader, which take this out of it (Accelerate): applied where the batch is made, on the CPU.
     batch_transform: TransformsBatches | None = None
     sampler: Any = None  #: has the epoch for `batch_transform`, which whoever iterates sets
     padding: Padding | None = None  #: of images; without it, they are as they were gathered
+    defers: bool = False  #: whether parts of a batch are `Deferred` until it is on its device; for our loader alone
 
     def __call__(self, batch: Any) -> Any:
         """Collate a `Batch`, or a list of samples, and transform it."""
@@ -73,14 +73,12 @@ class StoreCollate:
         if self.padding is not None:
             columns = self.padding.pad(columns, fields)
         if self.dataset.return_as == "torchvision":
-            return as_detection(columns, fields, batch.rows, self.how)
+            return as_detection(columns, fields, batch.rows, self.how, defers=self.defers)
         for name, value in batch.columns.items():
             if isinstance(value, PackedObjects):
-                columns[name] = collate_objects(value, self.how)
+                columns[name] = (defer_objects if self.defers else collate_objects)(value, self.how)
         if batch.dropped is not None and self.dataset.return_as == "dict":
             columns["objects_dropped"] = batch.dropped
-        if self.pinned:
-            columns = map_tensors(columns, lambda tensor: tensor if tensor.is_pinned() else tensor.pin_memory())
         return as_tuple(columns, fields) if self.dataset.return_as == "tuple" else _with_members(columns)
 
     def _pad_samples(self, samples: list[Any], padding: Padding) -> Any:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import math
+import mmap
+import threading
 import weakref
 from collections import deque
 from typing import Any
@@ -22,14 +24,19 @@ from tensorstore_ds.reading.columns import LARGE_NBYTES, aligned_empty
 
 #: Buffers that wait to be used again; more are given back to the system.
 KEPT = 8
+#: Pinned memory that the batches of a loader may take, until they are on their device; one at least is always made.
+PINNED_NBYTES = 1024**3
+#: Smaller pieces of pinned memory are allocated for themselves.
+_SHARED_NBYTES = 1024**2
 
 
 class BufferPool:
     """Hands out tensors over recycled memory; one pool serves any number of threads.
 
     Args:
-        pinned: page-locked memory, from torch's caching host allocator, which recycles by itself and waits for copies
-            to the device that are under way.
+        pinned: pinned memory, from torch's caching host allocator, which recycles by itself and waits for copies to the
+            device that are under way. It rounds every allocation up to a power of two. Therefore, several large buffers
+            share one.
     """
 
     def __init__(self, *, pinned: bool = False) -> None:
@@ -37,6 +44,8 @@ class BufferPool:
         # A deque's own operations are atomic. A lock would be one more thing that a fork could leave held, or that a
         # finalizer, which runs wherever the last reference dies, could wait for.
         self._free: deque[NDArray[np.uint8]] = deque(maxlen=KEPT)
+        self._rest = torch.empty(0, dtype=torch.uint8)  # of the pinned memory that was allocated last
+        self._lock = threading.Lock()  # for pinned memory alone, which no forked child can use
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Where it is sent to, a pool begins empty."""
@@ -46,7 +55,8 @@ class BufferPool:
         """A tensor (rows, ...), and the array over the same memory to fill it through; its contents are undefined."""
         shape = (rows, *spec.shape)
         if self.pinned:
-            tensor = torch.empty(shape, dtype=torch_dtype(spec.dtype), pin_memory=True)
+            flat = self.empty_bytes(math.prod(shape) * np.dtype(spec.dtype).itemsize)
+            tensor = flat.view(torch_dtype(spec.dtype)).view(shape)
             return tensor, tensor.numpy()
         nbytes = math.prod(shape) * np.dtype(spec.dtype).itemsize
         if nbytes < LARGE_NBYTES:  # below this the C library's own allocator is as quick
@@ -58,6 +68,19 @@ class BufferPool:
         weakref.finalize(held, self._free.append, buffer).atexit = False
         return torch.from_numpy(held), held
 
+    def empty_bytes(self, nbytes: int) -> torch.Tensor:
+        """(nbytes,) uint8, whose contents are undefined; pinned if the pool is."""
+        if not self.pinned:
+            return torch.empty(nbytes, dtype=torch.uint8)
+        if nbytes < _SHARED_NBYTES:
+            return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+        size = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        with self._lock:
+            if len(self._rest) < size:
+                self._rest = torch.empty(shared_nbytes(size), dtype=torch.uint8, pin_memory=True)
+            taken, self._rest = self._rest[:nbytes], self._rest[size:]
+        return taken
+
     def _take(self, nbytes: int) -> NDArray[np.uint8]:
         for _ in range(len(self._free)):
             try:
@@ -68,6 +91,23 @@ class BufferPool:
                 return buffer
             self._free.append(buffer)
         return aligned_empty((nbytes,), np.uint8)
+
+
+def shared_nbytes(nbytes: int) -> int:
+    """The smallest power of two of which pieces of `nbytes` leave at most a quarter unused.
+
+    >>> [shared_nbytes(37 * 2**20) // 2**20, shared_nbytes(64 * 2**20) // 2**20]
+    [128, 64]
+    """
+    whole: int = 1 << (nbytes - 1).bit_length()
+    while whole % nbytes > whole // 4:
+        whole *= 2
+    return whole
+
+
+def pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor in pinned memory; as it is, if it is there, or on a device."""
+    return tensor.pin_memory() if tensor.device.type == "cpu" else tensor
 
 
 def torch_dtype(dtype: str) -> torch.dtype:

@@ -5,6 +5,7 @@ All of it is done on whole tensors; nothing here is called once an object.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -156,9 +157,7 @@ def collate_objects(packed: PackedObjects, how: Collate) -> Any:
     if added in values:
         raise ValueError(f"{how}: expected no value called {added}, which is added. Rename it.")
     if how == "list":
-        lengths = packed.lengths.tolist()
-        columns = {name: torch.split(value, lengths) for name, value in values.items()}
-        return [{name: views[i] for name, views in columns.items()} for i in range(len(packed))]
+        return _cut(values, packed.lengths.tolist())
     if how == "packed":
         return {"offsets": packed.offsets, **values}
     if how == "nested":
@@ -176,12 +175,53 @@ def collate_objects(packed: PackedObjects, how: Collate) -> Any:
     return padded
 
 
+def _cut(values: Mapping[str, Tensor], lengths: list[int]) -> list[dict[str, Tensor]]:
+    """Views of each sample's values."""
+    columns = {name: torch.split(value, lengths) for name, value in values.items()}
+    return [{name: views[i] for name, views in columns.items()} for i in range(len(lengths))]
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """A part of a batch that `make` makes of `parts`, once these are on the device of the batch."""
+
+    parts: Any
+    make: Callable[[Any], Any]
+
+    def then(self, change: Callable[[Any], Any]) -> Deferred:
+        """Another one, whose result is changed once it is made."""
+        return Deferred(self.parts, lambda parts: change(self.make(parts)))
+
+
+def defer_objects(packed: PackedObjects, how: Collate) -> Any:
+    """What `collate_objects` makes, of few tensors that are views of a batch on its device: `Deferred`.
+
+    The host knows where lists are to be cut, so that nothing is waited for. What has to be computed is computed now.
+    """
+    if how == "list":
+        return Deferred(packed.values, functools.partial(_cut, lengths=packed.lengths.tolist()))
+    if how == "nested":
+        return Deferred(packed, functools.partial(collate_objects, how="nested"))
+    return collate_objects(packed, how)
+
+
+def settle(batch: Any) -> Any:
+    """A batch with all that was deferred, in dicts and tuples."""
+    if isinstance(batch, Deferred):
+        return batch.make(batch.parts)
+    if type(batch) is dict:
+        return {name: settle(value) for name, value in batch.items()}
+    return tuple(map(settle, batch)) if type(batch) is tuple else batch
+
+
 def map_tensors(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A batch with `change` applied to each tensor: in dicts, lists, tuples and `PackedObjects`."""
+    """A batch with `change` applied to each tensor: in dicts, lists, tuples, `PackedObjects` and what is deferred."""
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, PackedObjects):
         return PackedObjects(change(batch.offsets), map_tensors(batch.values, change))
+    if isinstance(batch, Deferred):
+        return Deferred(map_tensors(batch.parts, change), batch.make)
     if isinstance(batch, Mapping):
         return {name: map_tensors(value, change) for name, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

@@ -56,7 +56,9 @@ class StoreDataset(Samples):
     It keeps the path, not the maps: every process that uses it opens them, and it pickles as its arguments.
 
     Args:
-        path: of the store; or its URL; or the store, opened, of which the path or URL is kept.
+        path: of the store; or its URL; or the store as `open` returned it. The data set keeps the path or URL, and the
+            arguments of `open`: with ``tsds.open(path, sha256=...)``, every process opens this store or raises
+            `FormatError`.
         split: its name.
         fields: names of the fields to load; None for all but `size`, `key`, and those of kinds that came after this
             version.
@@ -83,9 +85,6 @@ class StoreDataset(Samples):
             where the image has come to lie: `outline` (M, 2) int64, row and number of the object, and `frame` (M, 2, 2)
             float32, the corners of the stored image, in pixels of the image of the batch. Not with a `transform`, which
             would not move them.
-        sha256: the store that is meant, by its `Store.sha256`; None for whichever is there now. Every process that
-            opens it later gets this one, or raises `FormatError`.
-        cache_dir, cache_limit: of a store by URL: see `open`.
 
     Attributes:
         path: of the store; of one by URL a text, the URL without user, password and query.
@@ -105,19 +104,17 @@ class StoreDataset(Samples):
         decode: Plan | None = None,
         on_error: OnError = "raise",
         outlines: bool = False,
-        sha256: str | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        cache_limit: int | None = None,
     ) -> None:
         if isinstance(path, Split):
             raise refusal("path", "a store, its path or its URL", f"a Split: use StoreDataset(store, {path.name!r})")
         self.path: Path | str
         self._origin: Origin | None = None
+        self._sha256: str | None = None  # of the store that all processes open
         if isinstance(path, Store):
             self.path, self._origin = path.place, path.origin
-            sha256 = sha256 or (path.sha256 if path.origin is not None else None)
+            self._sha256 = path.meant if path.origin is None else path.sha256
         elif is_url(path):
-            self._origin = Origin(os.fspath(path), cache_dir, cache_limit)
+            self._origin = Origin(os.fspath(path))
             self.path = words.place(os.fspath(path))
         else:
             self.path = tidied(path)
@@ -128,7 +125,6 @@ class StoreDataset(Samples):
         self.rows: NDArray[np.int64] | None = None
         self._split: Split | None = None
         self._images: ImageReader | None = None
-        self._sha256 = sha256
         if isinstance(fields, str):
             raise refusal("fields", "a list of names", repr(fields))
         known = self.split.fields

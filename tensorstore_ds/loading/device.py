@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading.collate import map_tensors
+from tensorstore_ds.loading.collate import settle
+from tensorstore_ds.loading.packing import PackedBatch, as_it_is, is_plain
 from tensorstore_ds.options import refusal
 
 
@@ -32,28 +34,78 @@ def checked_device(device: torch.device | str) -> torch.device:
     return found
 
 
-class CopyTimer:
-    """How long copies took on their stream. The host waits for none of them: a copy counts once it is done."""
+def with_index(device: torch.device) -> torch.device:
+    """`device` with its number: of ``cuda`` the current one of this thread, which other threads may not have."""
+    if device.index is not None:
+        return device
+    if device.type != "cuda":
+        accelerator = torch.accelerator.current_accelerator()
+        is_that = accelerator is not None and device.type == accelerator.type
+        return torch.device(device.type, torch.accelerator.current_device_index()) if is_that else device
+    # A process that has not used CUDA yet has the first one, and asking would end the forking of workers.
+    return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
+
+
+@functools.cache
+def copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream for copies to a device, one for the life of the process.
+
+    torch keeps freed memory for the stream that it was allocated on: a stream per epoch would collect memory.
+    """
+    stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return stream
+
+
+class GpuTimer:
+    """The time between pairs of events on a GPU. The host waits for none of them: a pair counts once it is done."""
 
     def __init__(self) -> None:
         self._done = 0.0
         self._pending: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def add(self, began: torch.cuda.Event, ended: torch.cuda.Event) -> None:
-        """A copy between two events, which were made to keep the time."""
+        """Two events of one stream, which were made to keep the time."""
         self._pending.append((began, ended))
-        self.seconds()  # so that there are never more pending than copies under way
+        self.seconds()  # so that there are never more pending than are under way
 
     def seconds(self) -> float:
-        """Of all copies that are done."""
+        """Of all pairs that are done."""
         while self._pending and self._pending[0][1].query():  # type: ignore[no-untyped-call]
             began, ended = self._pending.popleft()
             self._done += began.elapsed_time(ended) / 1000
         return self._done
 
 
+class IdleTime:
+    """How long a GPU had nothing to do while a script waited for its next batch.
+
+    The host may wait for a batch while the GPU still works on what was queued before. Therefore, the stream of the
+    script tells the time: from where it has done what was queued when the batch was asked for, to where it may go on.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._timer = GpuTimer()
+
+    def ask(self) -> torch.cuda.Event:
+        """Call this when a batch is asked for."""
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def hand_over(self, asked: torch.cuda.Event) -> None:
+        """Call this when the batch is handed over, with what `ask` returned."""
+        self._timer.add(asked, self.ask())
+
+    def seconds(self) -> float:
+        """Idle so far, as far as the GPU has come."""
+        return self._timer.seconds()
+
+
 class DevicePrefetcher:
     """Iterate a loader, any loader, with its batches on a device.
+
+    A batch is copied in the pieces that a `DataLoader` has packed it in, any other one tensor by tensor.
 
     On a GPU, copies are queued on a side stream, `depth` batches ahead, and do not wait on the host if the batches are
     pinned. The stream that the model runs on waits for its batch's copy only; no buffer is used again before the copy
@@ -65,17 +117,26 @@ class DevicePrefetcher:
         device: where to.
         depth: batches in flight.
         timer: told of every copy to a GPU.
+        ready: tells whether the next batch can be had without a wait. A batch that is on the GPU does not wait for
+            those after it. None: always, as far as is known.
     """
 
     def __init__(
-        self, loader: Iterable[Any], device: torch.device | str, *, depth: int = 2, timer: CopyTimer | None = None
+        self,
+        loader: Iterable[Any],
+        device: torch.device | str,
+        *,
+        depth: int = 2,
+        timer: GpuTimer | None = None,
+        ready: Callable[[], bool] | None = None,
     ) -> None:
         if depth < 1:
             raise refusal("depth", "at least 1", depth)
         self.loader = loader
-        self.device = torch.device(device)
+        self.device = with_index(torch.device(device))
         self.depth = depth
-        self.timer = CopyTimer() if timer is None else timer
+        self.timer = GpuTimer() if timer is None else timer
+        self.ready = ready or (lambda: True)
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -86,32 +147,66 @@ class DevicePrefetcher:
         return (move(batch, self.device) for batch in self.loader)
 
     def _streamed(self) -> Iterator[Any]:
-        side: torch.cuda.Stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        queue: deque[tuple[Any, torch.cuda.Event]] = deque()
-        for batch in self.loader:
-            began, copied = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            with torch.cuda.stream(side):
-                began.record(side)
-                moved = move(batch, self.device)
-                copied.record(side)
-            self.timer.add(began, copied)
-            queue.append((moved, copied))
-            if len(queue) > self.depth:
-                yield self._handed_over(*queue.popleft())
-        while queue:
-            yield self._handed_over(*queue.popleft())
+        side = copy_stream(self.device)
+        batches, has_more = iter(self.loader), True
+        queue: deque[_OnDevice] = deque()
+        failed: Exception | None = None
+        while has_more or queue:
+            while has_more and len(queue) <= self.depth and (not queue or self.ready()):
+                try:
+                    queue.append(self._copied(next(batches), side))
+                except StopIteration:
+                    has_more = False
+                except Exception as error:  # of a later batch: those before it come first
+                    failed, has_more = error, False
+            if queue:
+                yield self._handed_over(queue.popleft())
+        try:
+            if failed is not None:
+                raise failed
+        finally:
+            del failed  # which has this frame in its traceback
 
-    def _handed_over(self, batch: Any, copied: torch.cuda.Event) -> Any:
+    def _copied(self, batch: Any, side: torch.cuda.Stream) -> _OnDevice:
+        packed = batch if isinstance(batch, PackedBatch) else as_it_is(batch)
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        # The device, too: to put back a stream of the current device makes a context there, of 500 MB.
+        with torch.cuda.device(self.device), torch.cuda.stream(side):
+            others = [None if is_plain(piece) else piece.to(self.device, non_blocking=True) for piece in packed.pieces]
+            targets = [
+                torch.empty_like(piece, device=self.device) if other is None else other
+                for piece, other in zip(packed.pieces, others, strict=True)
+            ]
+            began.record(side)  # between the two, nothing is done but copies
+            for target, piece, other in zip(targets, packed.pieces, others, strict=True):
+                if other is None:
+                    target.copy_(piece, non_blocking=True)
+            ended.record(side)
+        if None in others:
+            self.timer.add(began, ended)
+        return _OnDevice(packed.over(targets), targets, ended)
+
+    def _handed_over(self, batch: _OnDevice) -> Any:
         stream = torch.cuda.current_stream(self.device)
-        stream.wait_event(copied)
+        stream.wait_event(batch.copied)
+        for piece in batch.pieces:
+            piece.record_stream(stream)  # tells the allocator that this stream uses it, too
+        return settle(batch.batch)
 
-        def record(tensor: torch.Tensor) -> torch.Tensor:
-            tensor.record_stream(stream)  # tells the allocator that this stream uses it, too
-            return tensor
 
-        return map_tensors(batch, record)
+class _OnDevice(NamedTuple):
+    """A batch that is copied, or being copied, to a device, and what its tensors are views of there."""
+
+    batch: Any
+    pieces: list[torch.Tensor]
+    copied: torch.cuda.Event
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """A batch with all its tensors on `device`; copies from pinned memory do not wait."""
-    return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    """A batch with all its tensors on `device`; copies from pinned memory to CUDA do not wait.
+
+    On other devices torch does not promise to keep the memory that such a copy reads until it is done.
+    """
+    packed = batch if isinstance(batch, PackedBatch) else as_it_is(batch)
+    pieces = [piece.to(device, non_blocking=device.type == "cuda") for piece in packed.pieces]
+    return settle(packed.over(pieces))

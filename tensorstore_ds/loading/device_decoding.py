@@ -24,7 +24,7 @@ from PIL import Image
 from tensorstore_ds.errors import Problem, SourceError, one_line
 from tensorstore_ds.format.kinds import EncodedImageField
 from tensorstore_ds.imaging.jpeg import DamagedJpegError, decode_jpeg, read_header
-from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.loading.buffers import BufferPool, pinned
 from tensorstore_ds.loading.collate import map_tensors
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Images
@@ -107,13 +107,16 @@ class DeviceDecoder:
         packed = split.table("image").take(batch.rows)
         shapes = split.image_shapes[batch.rows]
         keys = [split.key(row) for row in batch.rows.tolist()]
-        files, orientations = [], []
+        places, orientations = [], []
         for i, (start, stop) in enumerate(zip(packed.offsets[:-1].tolist(), packed.offsets[1:].tolist(), strict=True)):
             file = packed["bytes"][start:stop]
             orientation, data = _checked(file.tobytes(), shapes[i].tolist(), keys[i])
             file[: len(data)] = np.frombuffer(data, np.uint8)
-            files.append(torch.from_numpy(file[: len(data)]))
+            places.append((start, start + len(data)))
             orientations.append(orientation)
+        whole = torch.from_numpy(packed["bytes"])  # of all files, and pinned in one piece
+        whole = pinned(whole) if pool.pinned else whole
+        files = [whole[start:stop] for start, stop in places]
         images = JpegFiles(files, torch.from_numpy(shapes.astype(np.int64)), torch.tensor(orientations), keys)
         columns = {name: images if name == "image" else batch.columns[name] for name in dataset.fields}
         return batch.with_columns(columns)  # type: ignore[arg-type]  # they become images before anybody sees them

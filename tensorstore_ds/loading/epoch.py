@@ -23,6 +23,7 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from tensorstore_ds.loading.batches import TransformsBatches
+from tensorstore_ds.loading.device import IdleTime
 from tensorstore_ds.loading.fields import is_decoded
 from tensorstore_ds.loading.samples import Samples
 
@@ -58,12 +59,14 @@ class LoaderStats:
     """
 
     batches: int = 0  #: handed out
-    wait: float = 0.0  #: the script waited for a batch, and for copies that block the host; not for batch transforms
+    wait: float = 0.0  #: the host waited for a batch, and for copies that block it; not for batch transforms
     gather: float = 0.0  #: threads gathered, transformed and collated; several may need more than the time that passed
     copy: float = 0.0  #: copies to a GPU ran on their stream, beside the model; 0 on other devices
     ready: int = 0  #: tasks (batches, or groups of small ones) that were done when one was asked for, of all requests
     requests: int = 0  #: how often a task was asked for
     replaced: int = 0  #: damaged images in whose place another sample came, in this process
+    #: a GPU had nothing to do because the next batch was not there; 0 on other devices. The host may wait without that.
+    idle: float = 0.0
 
     @property
     def depth(self) -> float:
@@ -86,6 +89,7 @@ class Epoch(Iterator[Any]):
         stats: batches, and the time that the script waited for them, are added to it.
         transform: called with each batch, its rows and the epoch; `begin` then gives pairs of a batch and its rows.
         count: gives the number of batches of a whole epoch, or raises TypeError.
+        idle: is told when a batch is asked for, and when it is handed over; None where no GPU gets them.
     """
 
     def __init__(
@@ -94,8 +98,10 @@ class Epoch(Iterator[Any]):
         stats: LoaderStats,
         transform: TransformsBatches | None,
         count: Callable[[], int],
+        idle: IdleTime | None = None,
     ) -> None:
         self._begin, self._stats, self._transform, self._count = begin, stats, transform, count
+        self._idle = idle
         self._process = os.getpid()
         self._busy = threading.Lock()
         self._position = Position()
@@ -139,6 +145,7 @@ class Epoch(Iterator[Any]):
 
     def _next(self) -> Any:
         began = time.perf_counter()
+        asked = None if self._idle is None else self._idle.ask()
         if self._batches is None:
             self._position, self._batches = self._begin()
         try:
@@ -146,6 +153,8 @@ class Epoch(Iterator[Any]):
         except StopIteration:
             self._position.ended = True
             raise
+        if self._idle is not None and asked is not None:
+            self._idle.hand_over(asked)
         self._stats.wait += time.perf_counter() - began
         self._stats.batches += 1
         if self._transform is not None:
@@ -155,37 +164,57 @@ class Epoch(Iterator[Any]):
         return batch
 
 
-def ahead(
-    make: Callable[[Group], list[Any]], groups: Iterable[Group], stats: LoaderStats, *, width: int, depth: int
-) -> Iterator[Any]:
-    """The batches that `make` makes of each group, in order, while `width` threads work up to `depth` groups ahead."""
+class Ahead(Iterable[Any]):
+    """The batches that `make` makes of each group, in order; `width` threads work up to `depth()` groups ahead."""
 
-    def timed(group: Group) -> tuple[list[Any], float]:
+    def __init__(
+        self,
+        make: Callable[[Group], list[Any]],
+        groups: Iterable[Group],
+        stats: LoaderStats,
+        *,
+        width: int,
+        depth: Callable[[], int],
+    ) -> None:
+        self._make, self._groups, self._stats = make, groups, stats
+        self._width, self._depth = width, depth
+        self._waiting: deque[Future[tuple[list[Any], float]]] = deque()
+        self._made: deque[Any] = deque()  # of the task that was asked for last
+
+    def ready(self) -> bool:
+        """Whether the next batch is there, so that whoever asks for it does not wait."""
+        return bool(self._made) or (bool(self._waiting) and self._waiting[0].done())
+
+    def __iter__(self) -> Iterator[Any]:
+        process = os.getpid()
+        threads = ThreadPoolExecutor(self._width, thread_name_prefix=_THREAD_NAME, initializer=_compute_alone)
+        try:
+            for group in self._groups:
+                self._waiting.append(threads.submit(self._timed, group))
+                while len(self._waiting) > self._depth():
+                    yield from self._oldest()
+            while self._waiting:
+                yield from self._oldest()
+        finally:
+            if os.getpid() == process:  # a forked child has none of them
+                # A garbage collection, and with it this, may run in one of them, which cannot wait for itself.
+                inside = threading.current_thread().name.startswith(_THREAD_NAME)
+                threads.shutdown(wait=not inside, cancel_futures=True)
+
+    def _timed(self, group: Group) -> tuple[list[Any], float]:
         began = time.perf_counter()
-        return make(group), time.perf_counter() - began
+        return self._make(group), time.perf_counter() - began
 
-    def oldest() -> list[Any]:
-        stats.requests += 1
-        stats.ready += sum(future.done() for future in waiting)
-        batches, seconds = waiting.popleft().result()
-        stats.gather += seconds  # added by this thread: the others would lose some of each other's
-        return batches
-
-    process = os.getpid()
-    waiting: deque[Future[tuple[list[Any], float]]] = deque()
-    threads = ThreadPoolExecutor(width, thread_name_prefix=_THREAD_NAME, initializer=_compute_alone)
-    try:
-        for group in groups:
-            waiting.append(threads.submit(timed, group))
-            if len(waiting) > depth:
-                yield from oldest()
-        while waiting:
-            yield from oldest()
-    finally:
-        if os.getpid() == process:  # a forked child has none of them
-            # A garbage collection, and with it this, may run in one of them, which cannot wait for itself.
-            inside = threading.current_thread().name.startswith(_THREAD_NAME)
-            threads.shutdown(wait=not inside, cancel_futures=True)
+    def _oldest(self) -> Iterator[Any]:
+        """The batches of the task that was given out first."""
+        self._stats.requests += 1
+        self._stats.ready += sum(future.done() for future in self._waiting)
+        batches, seconds = self._waiting.popleft().result()
+        self._stats.gather += seconds  # added by this thread: the others would lose some of each other's
+        self._made.extend(batches)
+        del batches
+        while self._made:
+            yield self._made.popleft()
 
 
 @functools.cache

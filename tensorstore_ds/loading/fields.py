@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from PIL import Image
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
-from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, map_tensors
+from tensorstore_ds.loading.collate import Collate, Deferred, PackedObjects, collate_objects, defer_objects, map_tensors
 from tensorstore_ds.loading.outlines import with_frames
 from tensorstore_ds.reading.store import Split
 
@@ -126,7 +127,10 @@ def _pil_image(image: torch.Tensor) -> Image.Image:
 
 def detection_image(image: torch.Tensor) -> torch.Tensor:
     """An image, or a batch of them, as torchvision's detection models take it: float32 in [0, 1]."""
-    return image.to(torch.float32) / 255 if image.dtype == torch.uint8 else image
+    if image.dtype != torch.uint8:
+        return image
+    # By a tensor: GPUs multiply by the reciprocal of a number, and round to another last bit than the CPU does.
+    return image.to(torch.float32).div_(torch.full((), 255.0, device=image.device))
 
 
 def detection_values(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -139,15 +143,27 @@ def detection_values(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tens
     return {**values, **added, "iscrowd": values.get("iscrowd", torch.zeros_like(added["labels"]))}
 
 
-def as_detection(columns: Mapping[str, Any], fields: Mapping[str, Field], rows: NDArray[np.int64], how: Collate) -> Any:
-    """A batch as torchvision's detection references have it: images, and targets collated as asked for."""
+def as_detection(
+    columns: Mapping[str, Any], fields: Mapping[str, Field], rows: NDArray[np.int64], how: Collate, *, defers: bool
+) -> Any:
+    """A batch as torchvision's detection references have it: images, and targets collated as asked for.
+
+    If it `defers`, images stay uint8, a quarter of the bytes, until they are on their device.
+    """
     objects = next(name for name in columns if isinstance(fields[name], ObjectsField))
     image, packed = columns["image"], columns[objects]
-    images = map_tensors(image, detection_image)
-    targets = collate_objects(PackedObjects(packed.offsets, detection_values(packed.values)), how)
-    if how == "list":
-        targets = [{**target, "image_id": row} for target, row in zip(targets, rows.tolist(), strict=True)]
-    return images, targets
+    scaled = functools.partial(map_tensors, change=detection_image)
+    numbered = functools.partial(_numbered, rows=rows.tolist())
+    packed = PackedObjects(packed.offsets, detection_values(packed.values))
+    if defers:
+        targets = defer_objects(packed, how)
+        return Deferred(image, scaled), targets.then(numbered) if how == "list" else targets
+    targets = collate_objects(packed, how)
+    return scaled(image), numbered(targets) if how == "list" else targets
+
+
+def _numbered(targets: list[dict[str, Any]], rows: list[int]) -> list[dict[str, Any]]:
+    return [{**target, "image_id": row} for target, row in zip(targets, rows, strict=True)]
 
 
 def as_tuple(columns: dict[str, Any], fields: Mapping[str, Field]) -> tuple[Any, ...]:

@@ -27,13 +27,13 @@ from tensorstore_ds.loading.batches import (
     with_workers,
 )
 from tensorstore_ds.loading.block_shuffle import advise
-from tensorstore_ds.loading.buffers import BufferPool
-from tensorstore_ds.loading.collate import COLLATES, Collate
+from tensorstore_ds.loading.buffers import PINNED_NBYTES, BufferPool, pinned
+from tensorstore_ds.loading.collate import COLLATES, Collate, map_tensors
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan
-from tensorstore_ds.loading.device import CopyTimer, DevicePrefetcher, checked_device
+from tensorstore_ds.loading.device import DevicePrefetcher, GpuTimer, IdleTime, checked_device, with_index
 from tensorstore_ds.loading.device_decoding import DeviceDecoder, check_device_decoding
-from tensorstore_ds.loading.epoch import Epoch, Group, LoaderStats, Position, ahead, grouped
+from tensorstore_ds.loading.epoch import Ahead, Epoch, Group, LoaderStats, Position, grouped
 from tensorstore_ds.loading.mixed import MixedDataset
 from tensorstore_ds.loading.order import (
     deciding_sampler,
@@ -46,12 +46,13 @@ from tensorstore_ds.loading.order import (
     is_known,
     load_generator,
 )
+from tensorstore_ds.loading.packing import pack
 from tensorstore_ds.loading.padding import COLLATES_IMAGES, CollateImages, PaddedImages, Padding
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import Order, RowSampler, ShuffleSampler
 from tensorstore_ds.loading.samples import Samples
 from tensorstore_ds.loading.size_buckets import SizeBucketSampler
-from tensorstore_ds.machine import usable_cores
+from tensorstore_ds.machine import threads_for_loading
 from tensorstore_ds.options import refusal
 from tensorstore_ds.page_cache.locking import Lock, lock
 from tensorstore_ds.reading.store import Split, Store
@@ -81,9 +82,12 @@ class DataLoader(data.DataLoader[Batches]):
         num_workers: torch's worker processes, for transforms that hold the GIL; 0 for threads.
         collate_fn: is called with a list of samples. Without one, and without a transform, columns are taken as they
             are.
-        pin_memory: page-locked batches, gathered into them directly; None: if `device` is a GPU.
-        prefetch_factor: batches (or groups of small ones) that wait ready for each thread.
-        num_threads: None for the cores that this process may use, at most 8.
+        pin_memory: batches in pinned memory, whatever makes them; what needs no decoding is gathered there directly.
+            None: if `device` is a GPU.
+        prefetch_factor: batches (or groups of small ones) that wait ready for each thread. Fewer wait if they would
+            take more than 1 GiB of pinned memory.
+        num_threads: None for the cores that this process may use, divided by the ranks that torchrun starts on this
+            machine, at most 8.
         device: where batches arrive: copied on a stream of their own while the model works.
         seed: of the order and of transforms.
         even_batches: every rank of `torch.distributed` has equally many samples; for that, some come twice if the ranks
@@ -160,7 +164,7 @@ class DataLoader(data.DataLoader[Batches]):
         _check(dataset, sampler, in_batches, collate, num_threads, batch_transform, batch_size)
         _check_buckets(dataset, sampler, batch_sampler)
         _check_padding(dataset, in_batches, collate_fn, collate_images, size_divisor)
-        self.device = None if device is None else checked_device(device)
+        self.device = None if device is None else with_index(checked_device(device))
         workers = num_workers
         self._decoder: DeviceDecoder | None = None
         if decode == "device":
@@ -170,20 +174,23 @@ class DataLoader(data.DataLoader[Batches]):
             self._decoder = DeviceDecoder(cast(StoreDataset, dataset), cast(torch.device, self.device))
         on_gpu = self.device is not None and self.device.type == "cuda"
         pin_memory = on_gpu if pin_memory is None else pin_memory
-        pinned = pin_memory and torch.cuda.is_available()
         self.seed = seed
         self.collate: Collate = collate
         self.collate_images: CollateImages = collate_images
         self.size_divisor = size_divisor
         self.batch_transform = batch_transform
         self.num_threads = num_threads
-        self.residency = choose(residency, dataset, self.device) if isinstance(dataset, StoreDataset) else residency
+        self.residency = residency
+        if isinstance(dataset, StoreDataset):
+            self.residency = choose(residency, dataset, self.device, workers=workers, in_batches=in_batches)
         self._position = Position()  # of the iterator that began last, or where the next one will begin
         self._served: Position | None = None  # by persistent workers
         self._resident: DeviceSplit | Lock | None = None
         self._stats = LoaderStats()
-        self._copies = CopyTimer()
-        self._pool = BufferPool(pinned=pinned)
+        self._copies = GpuTimer()
+        self._idle = IdleTime(self.device) if self.device is not None and on_gpu else None
+        self._task_nbytes = 0  # pinned memory of a task's batches, of the largest task so far
+        self._pool = BufferPool(pinned=pin_memory and torch.cuda.is_available())
         self._dealt: RowSampler | None = None
         theirs = sampler is not None or batch_sampler is not None or generator is not None
         if not even_batches and theirs:
@@ -208,8 +215,10 @@ class DataLoader(data.DataLoader[Batches]):
             padding = None
             if collate_images == "padded":
                 padding = Padding(size_divisor, BufferPool() if workers else self._pool)
-            collate_fn = whole = StoreCollate(collate, dataset, pinned and not workers, collate_fn, padding=padding)
+            collate_fn = whole = StoreCollate(collate, dataset, collate_fn, padding=padding)
             on_cpu = self.device is None or self.device.type == "cpu"
+            if not (on_cpu or workers or self.residency == "device"):
+                whole = replace(whole, defers=True)
             if batch_transform is None:
                 self._collated = whole.collate
             elif on_cpu and not workers and self.residency != "device" and whole.commutes_with(batch_transform):
@@ -344,7 +353,12 @@ class DataLoader(data.DataLoader[Batches]):
     def stats(self) -> LoaderStats:
         """Where the time went since the loader was made: a copy, to be asked for by the thread that iterates."""
         replaced = len(self.dataset.replaced) if isinstance(self.dataset, Samples) else 0
-        return replace(self._stats, copy=self._copies.seconds(), replaced=replaced)
+        idle = 0.0 if self._idle is None else self._idle.seconds()
+        return replace(self._stats, copy=self._copies.seconds(), replaced=replaced, idle=idle)
+
+    def starved(self, stats: LoaderStats) -> float:
+        """Seconds in which training stood still for want of a batch: the GPU, or the host where there is none."""
+        return stats.wait if self._idle is None else stats.idle
 
     def __repr__(self) -> str:
         """Batches, sampler, and who gathers; then the data set with its fields."""
@@ -383,13 +397,14 @@ class DataLoader(data.DataLoader[Batches]):
         one iterator at a time: when another begins, the one before raises RuntimeError. So does an iterator that is
         asked for a batch in another process than it was made in.
         """
-        return Epoch(self._begin, self._stats, self._transform, lambda: len(self._index_batches(self._position.start)))
+        count = lambda: len(self._index_batches(self._position.start))  # noqa: E731
+        return Epoch(self._begin, self._stats, self._transform, count, self._idle)
 
     def _begin(self) -> tuple[Position, Iterator[Any]]:
         """The position of an iterator that begins now, not when it was made: Lightning sets the epoch in between."""
         position = self._position = self._next_position()
         position.begun = True
-        dataset = self.dataset
+        dataset, ready = self.dataset, None
         if not isinstance(dataset, Samples) or self.num_workers or self.batch_sampler is None:
             batches = self._by_torch(position)
         elif self.residency == "device":
@@ -399,11 +414,12 @@ class DataLoader(data.DataLoader[Batches]):
             return position, (self._collated(self._resident.gather(rows)) for rows in self._batches(position))
         else:
             self._draw_as_torch(position)
-            batches = self._by_threads(dataset, position)
+            tasks = self._by_threads(dataset, position)
+            batches, ready = iter(tasks), tasks.ready
             if self._decoder is not None:
                 batches = map(self._decoder.decode, batches)
         if self.device is not None:
-            batches = iter(DevicePrefetcher(batches, self.device, timer=self._copies))
+            batches = iter(DevicePrefetcher(batches, self.device, timer=self._copies, ready=ready))
         return position, batches
 
     def _draw_as_torch(self, position: Position) -> None:
@@ -411,7 +427,7 @@ class DataLoader(data.DataLoader[Batches]):
         if generator_of(self._ordering) is not None and position.drawn is None:
             torch.empty((), dtype=torch.int64).random_(generator=self.generator)
 
-    def _by_threads(self, dataset: Samples, position: Position) -> Iterator[Any]:
+    def _by_threads(self, dataset: Samples, position: Position) -> Ahead:
         draw = (self.seed, position.epoch)
         if self.residency == "locked" and self._resident is None and isinstance(dataset, StoreDataset):
             self._resident = lock(dataset.open_store(), splits=dataset.split_name, fields=dataset.fields)
@@ -421,16 +437,32 @@ class DataLoader(data.DataLoader[Batches]):
             if self._in_threads is not None:
                 changed = self._in_threads.transform_batch(whole.columns, whole.rows, position.epoch, self._pool)
                 whole = whole.with_columns(changed)
-            return [self._collated(part) for part in whole.parts([len(batch) for batch in group])]
+            batches = [self._collated(part) for part in whole.parts([len(batch) for batch in group])]
+            return self._pinned(batches) if self._pool.pinned else batches
+
+        def depth() -> int:
+            most, nbytes = self._width * self._prefetch, self._task_nbytes
+            if not self._pool.pinned or self._decoder is not None:
+                return most
+            return min(most, max(1, PINNED_NBYTES // nbytes) if nbytes else self._width)
 
         groups = grouped(self._batches(position), dataset)
         groups = advise(groups, dataset, self._dealt, position.batch * (self.batch_size or 1))
-        return ahead(make, groups, self._stats, width=self._width, depth=self._width * self._prefetch)
+        return Ahead(make, groups, self._stats, width=self._width, depth=depth)
+
+    def _pinned(self, batches: list[Any]) -> list[Any]:
+        """Batches of a task in pinned memory: packed, if a GPU gets them."""
+        if self._decoder is not None:  # which takes files out of them first
+            return cast(list[Any], map_tensors(batches, pinned))
+        packed = [pack(batch, self._pool) for batch in batches]
+        self._task_nbytes = max(self._task_nbytes, sum(batch.nbytes for batch in packed))
+        on_gpu = self.device is not None and self.device.type == "cuda"
+        return packed if on_gpu else [batch.batch for batch in packed]
 
     @property
     def _width(self) -> int:
         """Threads that gather."""
-        return self.num_threads or min(8, usable_cores())
+        return self.num_threads or threads_for_loading()
 
     def _by_torch(self, position: Position) -> Iterator[Any]:
         """torch's own iteration. Its workers bring each batch's rows along, if a batch transform wants them."""

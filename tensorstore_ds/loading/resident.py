@@ -30,12 +30,24 @@ _PIECE_NBYTES = 64 * 1024**2
 log = logging.getLogger("tensorstore_ds")
 
 
-def choose(wanted: ResidencyChoice, dataset: StoreDataset, device: torch.device | None) -> ResidencyChoice:
-    """What `auto` comes to, with its reason in the log; any other choice as it is, if it is possible."""
+def choose(
+    wanted: ResidencyChoice,
+    dataset: StoreDataset,
+    device: torch.device | None,
+    *,
+    workers: int = 0,
+    in_batches: bool = True,
+) -> ResidencyChoice:
+    """What `auto` comes to, with its reason in the log; any other choice as it is, if it is possible.
+
+    Args:
+        workers: processes of the loader, which read the store themselves.
+        in_batches: whether the loader gives batches, not samples.
+    """
     if wanted not in CHOICES:
         expected = f"one of {', '.join(CHOICES)}; `page-cache` is RAM that all processes share"
         raise refusal("residency", expected, repr(wanted))
-    obstacle = _obstacle(dataset, device)
+    obstacle = _obstacle(dataset, device, workers, in_batches)
     if wanted == "device" and obstacle is not None:
         raise OptionError(f'`residency="device"`: {obstacle}')
     if wanted != "auto":
@@ -50,9 +62,13 @@ def choose(wanted: ResidencyChoice, dataset: StoreDataset, device: torch.device 
     return "page-cache"
 
 
-def _obstacle(dataset: StoreDataset, device: torch.device | None) -> str | None:
+def _obstacle(dataset: StoreDataset, device: torch.device | None, workers: int, in_batches: bool) -> str | None:
     if device is None:
         return "expected a device to keep the split on. Pass `device`."
+    if workers:
+        return "worker processes read the store themselves. Use `num_workers=0`, or another `residency`."
+    if not in_batches:
+        return "only whole batches are gathered there. Pass a `batch_size`, or choose another `residency`."
     if dataset.transform is not None:
         return "a transform gets samples on the CPU. Leave it out, and transform batches on the device."
     if not all(has_fixed_rows(dataset.split.fields[name]) for name in dataset.fields):

@@ -407,7 +407,7 @@ class MirroredArray:
 
     def __getitem__(self, item: int | slice) -> Any:
         """A row in [0, rows), or rows of a slice without step: views of the map."""
-        start, stop, _ = item.indices(len(self.array)) if isinstance(item, slice) else (item, item + 1, 1)
+        start, stop = item.indices(len(self.array))[:2] if isinstance(item, slice) else (item, item + 1)
         self.fetch(np.array([start]), np.array([stop]))
         return self.array[item]
 

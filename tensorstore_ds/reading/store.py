@@ -83,6 +83,7 @@ def open(
 def _open_here(path: Path, sha256: str | None, root: bytes = b"") -> Store:
     """As `open`, on this disk; `root` is that of `StoreFiles`."""
     files = find_files(path, sha256, root)
+    files.meant = sha256
     problems = check_root_files(files.manifest) or check_data_files(files)
     if problems:
         raise damage(problems, f"Check the copy with: tsds verify {shlex.quote(str(path))}")
@@ -107,6 +108,7 @@ class Store:
         self.place: str | Path = files.path if files.origin is None else words.place(files.origin.url)
         self.manifest: Manifest = files.manifest
         self.sha256 = files.sha256
+        self.meant = files.meant  #: the digest that `open` was asked for; None: it took the store that was there
         self.origin = files.origin  #: of a store by URL: what opens it again, with whatever the URL holds
         self._files = files
 

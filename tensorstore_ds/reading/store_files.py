@@ -33,8 +33,8 @@ class Origin:
     """What a store by URL was opened with, to open it again."""
 
     url: str = field(repr=False)  # it may hold a password
-    cache_dir: str | os.PathLike[str] | None
-    cache_limit: int | None
+    cache_dir: str | os.PathLike[str] | None = None
+    cache_limit: int | None = None
 
 
 class StoreFiles:
@@ -45,10 +45,12 @@ class StoreFiles:
         manifest: what the store says of itself.
         sha256: the digest of its root's ``zarr.json``, which lists the digests of all others: the store's name.
         root: the bytes of its root's ``zarr.json``.
+        meant: the digest that was asked for, if one was.
         origin: of a store by URL.
         held: what is to live as long as these files.
     """
 
+    meant: str | None = None
     origin: Origin | None = None
     held: object = None
 

@@ -109,7 +109,7 @@ class Sample:
         texts: any number of texts for each field of kind `text`, such as captions; none where a name is missing.
         annotated_size: (height, width) that the annotation gives; it is compared with the image.
         annotation: the file that the objects are from, which errors name, if it is theirs alone.
-        left_out: what a Python object has besides, and is not stored.
+        left_out: what a Python object or an image file has besides, and is not stored.
         relative: whether the coordinates in `objects` are fractions of the image's width and height, not pixels.
     """
 
@@ -173,8 +173,9 @@ class Source(Protocol):
     """
 
     name: ClassVar[str]  # of the format
-    #: Whether every process of a planned conversion scans on its own, because what a scan finds is no plain data.
-    is_scanned_again: ClassVar[bool] = False
+    #: Attributes that `scan` sets and `read` needs, if they are plain data. The plan of a planned conversion has them.
+    #: None: every process of a planned conversion scans on its own.
+    scanned: ClassVar[tuple[str, ...] | None] = None
     #: Whether several samples are parts of one image: a division into splits keeps them together.
     has_parts: bool = False
     path: Path

@@ -60,7 +60,6 @@ class CifarSource(Source):
     """A reference is a key, and after a NUL the numbers of its file and of its row."""
 
     name: ClassVar[str] = "cifar"
-    is_scanned_again: ClassVar[bool] = True
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)

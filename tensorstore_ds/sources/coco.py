@@ -128,6 +128,7 @@ class CocoSource(Source):
     """
 
     name: ClassVar[str] = "coco"
+    scanned: ClassVar[tuple[str, ...] | None] = ("_jsons", "_labels", "_points", "_keypoints", "_values")
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)

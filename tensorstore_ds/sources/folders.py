@@ -38,6 +38,7 @@ class FolderSource(Source):
     """A reference is an image's path; its class is the name of the folder at the level of classes."""
 
     name: ClassVar[str] = "folders"
+    scanned: ClassVar[tuple[str, ...] | None] = ("_level", "_labels", "_unlabelled")
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)

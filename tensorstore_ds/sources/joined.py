@@ -81,7 +81,6 @@ class JoinedSource(Source):
     """
 
     name: ClassVar[str] = "joined"
-    is_scanned_again: ClassVar[bool] = True
 
     def __init__(self, sources: Sequence[Source], options: SourceOptions, class_map: Mapping[str, str]) -> None:
         names = [source.path.stem if is_file(source.path) else source.path.name for source in sources]

@@ -52,6 +52,7 @@ class LabelStudioSource(PackedSource):
     """A reference ends, where the image has a class of its own, with two NUL and that class."""
 
     name: ClassVar[str] = "labelstudio"
+    scanned: ClassVar[tuple[str, ...] | None] = ("_table", "_has_objects", "_choices")
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)

@@ -47,6 +47,7 @@ class MaskSource(Source):
     """A reference is an image's path and that of its mask, with a NUL between, which no path can hold."""
 
     name: ClassVar[str] = "masks"
+    scanned: ClassVar[tuple[str, ...] | None] = ()
 
     @classmethod
     def detect(cls, path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from tensorstore_ds.regular_files import is_file
 from tensorstore_ds.sources.base import Reference, Sample, Source, SourceOptions
@@ -29,6 +30,8 @@ def pack(image: str, size: tuple[int, int], objects: Sequence[AnnotatedObject]) 
 
 class PackedSource(Source):
     """A source whose references are images with their objects, as `pack` makes them: workers need no annotation."""
+
+    scanned: ClassVar[tuple[str, ...] | None] = ("_table",)
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)

@@ -47,7 +47,6 @@ class PanlabelSource(Source):
     """What panlabel makes of a source, read as COCO; the scan runs the program, and finds the images by their names."""
 
     name: ClassVar[str] = "panlabel"
-    is_scanned_again: ClassVar[bool] = True
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)

@@ -43,6 +43,15 @@ class ParquetSource(Source):
     """A reference is the sample's key, and after a NUL the numbers of its file, its row group, and its row in that."""
 
     name: ClassVar[str] = "parquet"
+    scanned: ClassVar[tuple[str, ...] | None] = (
+        "_files",
+        "_table",
+        "_image",
+        "_label",
+        "_objects",
+        "_numbers",
+        "_texts",
+    )
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)

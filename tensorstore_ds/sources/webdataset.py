@@ -55,6 +55,7 @@ class WebDatasetSource(Source):
     """A reference is the sample's key, and after a NUL the number of its archive, places in it, and its label."""
 
     name: ClassVar[str] = "webdataset"
+    scanned: ClassVar[tuple[str, ...] | None] = ("_archives", "_table", "_texts", "_members")
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)

@@ -21,7 +21,7 @@ from tensorstore_ds.loading.decoding import Plan
 from tensorstore_ds.loading.device import move
 from tensorstore_ds.loading.loader import PREFETCH_FACTOR
 from tensorstore_ds.loading.resident import AUTO_SHARE, DeviceSplit, free_nbytes
-from tensorstore_ds.machine import address_limits, memory_limits, return_freed_memory, usable_cores
+from tensorstore_ds.machine import address_limits, memory_limits, return_freed_memory, threads_for_loading
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.training.augmentation import train_plan, train_transform
 from tensorstore_ds.training.data import image_shape, split_of, task_of
@@ -79,7 +79,7 @@ def batch_size_of(
         task.outputs,
         options,
         precision_of(options.precision, ranks.device),
-        waiting=PREFETCH_FACTOR * (options.num_threads or min(8, usable_cores())) + 1,
+        waiting=PREFETCH_FACTOR * (options.num_threads or threads_for_loading()) + 1,
         dataset=dataset,
         transform=train_transform(split, complete, vit),
     )

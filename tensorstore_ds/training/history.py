@@ -35,7 +35,8 @@ class EpochRecord:
     train: Mapping[str, float]  #: `loss`, the mean over its steps, and metrics by name.
     eval: Mapping[str, float] | None  #: The same of the evaluation after it; None where there was none.
     samples_per_second: float  #: Of training, over all ranks.
-    wait_share: float  #: In [0, 1]: of its time, the share in which steps waited for data.
+    #: In [0, 1]: of its time, the share in which steps waited for data; on a GPU, in which it had nothing to do.
+    wait_share: float
     #: Bytes of a GPU's memory that torch held at most in this epoch, with memory it keeps unused; None elsewhere.
     device_memory: int | None = None
     #: In [0, 1]: of the time of steps, the share for which the training thread had a core; None unless on a CPU.
@@ -52,7 +53,8 @@ class TrainProgress:
     batches: int  #: Of this epoch and rank.
     metrics: Mapping[str, float]  #: `loss` and the task's, of the epoch so far, of this rank.
     samples_per_second: float  #: Over all ranks, of the epoch so far.
-    wait_share: float  #: In [0, 1]: of the time, the share in which steps waited for data.
+    #: In [0, 1]: of the time, the share in which steps waited for data; on a GPU, in which it had nothing to do.
+    wait_share: float
     seconds_left: float  #: Of training, to the end of the run.
     #: Bytes of a GPU's memory that torch held at most in this epoch, with memory it keeps unused; None elsewhere.
     device_memory: int | None

@@ -234,7 +234,10 @@ class Keypoints(Task):
         error = (outputs.float().view_as(keypoints) - keypoints) * targets["side"][:, None]
         distances = error.norm(dim=2)  # (B, K) in units of the box
         present = distances.isfinite()
-        return {"distances": distances.where(present, 0.0).double().sum(0), "present": present.sum(0)}
+        return {
+            "distances": distances.where(present, 0.0).sum(0, dtype=_widest(distances.device)),
+            "present": present.sum(0),
+        }
 
     def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
         return {"nme": ratio(sums["distances"].sum(), sums["present"].sum())}
@@ -329,6 +332,11 @@ def largest(objects: PackedObjects) -> Tensor:
 def pick(values: Tensor, chosen: Tensor, missing: float) -> Tensor:
     """Rows (B, ...) of `values` (M, ...) at `chosen` (B,), `missing` where it is M."""
     return torch.cat([values, values.new_full((1, *values.shape[1:]), missing)])[chosen]
+
+
+def _widest(device: torch.device) -> torch.dtype:
+    """The floating-point type for sums over many batches on a device; Apple's GPUs have no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def ratio(part: Tensor, whole: Tensor) -> float:

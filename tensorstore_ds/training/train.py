@@ -137,7 +137,7 @@ def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
 
 def _clocks(run: Run) -> tuple[float, float, float]:
     """Seconds: of the world, of the training thread on a core, and of waiting for data."""
-    return time.perf_counter(), time.thread_time(), run.loader.stats().wait
+    return time.perf_counter(), time.thread_time(), run.loader.starved(run.loader.stats())
 
 
 def _begun(run: Run) -> list[float]:

@@ -57,7 +57,7 @@ def test_a_store_goes_from_one_to_the_other(bucket: str, tmp_path: Path) -> None
     run(two, "train", url, "--epochs", "1", "--device", "cpu", "--out", "run", "--batch-size", "8")
     assert (two / "run" / "best.pt").exists()
 
-    dataset = tsds.StoreDataset(url, "train", cache_dir=two / "cache")
+    dataset = tsds.StoreDataset(tsds.open(url, cache_dir=two / "cache"))
     local = sorted(image.tobytes() for image in store["train"]["image"][:])
     for _ in range(2):
         batches = tsds.DataLoader(dataset, 8, shuffle=True)

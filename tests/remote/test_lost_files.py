@@ -14,6 +14,7 @@ import pytest
 import tensorstore_ds as tsds
 from remote.servers_mirror import FaultyServer, faulty_server
 from stores import contents, detections, store_of
+from tensorstore_ds.reading.mirror_file import MirroredFile
 
 pytestmark = pytest.mark.usefixtures("cache", "in_chunks")
 
@@ -178,6 +179,29 @@ def test_bytes_that_the_disk_has_lost_are_no_fault_of_the_server(
     store["train"].column("image").take(SOME)
     with (kept(cache) / DATA).open("r+b") as file:
         file.write(bytes(1000))
+    store.fetch()
+    assert tsds.verify(store.path) == []
+
+
+def test_bytes_that_another_process_has_mended_meanwhile(
+    server: FaultyServer, stores: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tsds.open(f"{server.url}/memmap.tsds")
+    store["train"].column("image").take(SOME)
+    data = (stores / "memmap.tsds/train/00000/image/c/0/0/0/0").read_bytes()
+    with (kept(cache) / DATA).open("r+b") as file:
+        file.write(bytes(1000))
+    check = MirroredFile._check_chunks
+
+    def check_and_mend(file: MirroredFile) -> bool:
+        was_lost = check(file)
+        if was_lost:
+            with (kept(cache) / DATA).open("r+b") as opened:
+                opened.write(data)
+            file._have[:] = 1
+        return was_lost
+
+    monkeypatch.setattr(MirroredFile, "_check_chunks", check_and_mend)
     store.fetch()
     assert tsds.verify(store.path) == []
 

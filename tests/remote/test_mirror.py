@@ -164,6 +164,13 @@ def test_neighboring_chunks_come_with_one_request(server: FaultyServer) -> None:
     assert len(server.of("image/c")) == 2
 
 
+def test_chunks_from_the_middle_come_with_one_request(server: FaultyServer, stores: Path) -> None:
+    column = tsds.open(f"{server.url}/raw.tsds")["train"].column("image")
+    rows = slice(ROWS // 2, ROWS)
+    assert np.array_equal(column[rows], tsds.open(stores / "raw.tsds")["train"].column("image")[rows])
+    assert len(server.of("image/c")) == 2  # its end, and the chunks
+
+
 def test_after_an_epoch_nothing_is_asked_for(server: FaultyServer, kind: str) -> None:
     loader = tsds.DataLoader(tsds.StoreDataset(f"{server.url}/{kind}.tsds"), batch_size=32, shuffle=True)
     assert len(list(loader)) == -(-ROWS // 32)
@@ -194,6 +201,48 @@ def test_it_becomes_the_store(server: FaultyServer, stores: Path, kind: str) -> 
     assert taken(again["train"], [3, 1]) == taken(tsds.open(store.path)["train"], [3, 1])
     assert len(server.requests) == before
     assert again.place == f"{server.url}/{kind}.tsds"
+
+
+def test_a_file_that_is_opened_is_whole(server: FaultyServer, stores: Path, kind: str) -> None:
+    store = tsds.open(f"{server.url}/{kind}.tsds")
+    store["train"]["image"][0]  # of its file, the other chunks are holes
+    for path in (stores / f"{kind}.tsds").rglob("*"):
+        if path.is_file():
+            with store.open_file(path.relative_to(stores / f"{kind}.tsds").as_posix()) as file:
+                assert file.read() == path.read_bytes(), path
+
+
+def test_progress_of_a_fetch(server: FaultyServer) -> None:
+    store, seen = tsds.open(f"{server.url}/shards.tsds"), list[tuple[int, int]]()
+    store.fetch(lambda *each: seen.append(each))
+    nbytes = [shard.nbytes for shard in store.manifest.splits["train"].shards]
+    assert len(nbytes) > 1
+    assert seen == [(sum(nbytes[: i + 1]), store.nbytes) for i in range(len(nbytes))]
+
+
+def test_two_that_fetch_all_of_the_same_store(server: FaultyServer) -> None:
+    """The marks of a file are removed when it is whole, by the first of the two."""
+    one, other = (tsds.open(f"{server.url}/raw.tsds") for _ in range(2))
+    for store in (one, other):
+        store["train"]["image"][0]
+    one.fetch()
+    other.fetch()
+    assert tsds.verify(one.path) == []
+
+
+def test_the_end_of_a_file_is_looked_at_once(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    queued: list[object] = []
+
+    class Pool:
+        def submit(self, *call: object) -> None:
+            queued.append(call)
+
+    monkeypatch.setattr(mirror_file, "_pools", {"endings": Pool()})
+    column = tsds.open(f"{server.url}/raw.tsds")["train"].column("image")
+    column.take(range(ROWS))
+    part: Any = column.part(0)
+    part._file._end_later()  # as by another thread that fetched the last chunk at the same time
+    assert len(queued) == 1
 
 
 def test_it_becomes_the_store_by_being_read(server: FaultyServer) -> None:
@@ -399,6 +448,32 @@ def test_a_store_is_found_by_each_url_that_it_was_read_from(server: FaultyServer
         assert tsds.cached_stores() == []
 
 
+def test_only_the_stores_of_a_url_are_cleared(stores: Path, tmp_path: Path) -> None:
+    for name in ("raw", "jpeg"):
+        shutil.copytree(stores / f"{name}.tsds", tmp_path / f"{name}.tsds")
+    urls = {name: (tmp_path / f"{name}.tsds").as_uri() for name in ("raw", "jpeg")}
+    digests = {name: tsds.open(url).sha256 for name, url in urls.items()}
+    shutil.rmtree(tmp_path / "raw.tsds")
+    shutil.copytree(stores / "zarr.tsds", tmp_path / "raw.tsds")
+    later = tsds.open(urls["raw"]).sha256
+    gc.collect()
+    removed, left = tsds.clear_cache(urls["raw"])
+    assert ({each.sha256 for each in removed}, left) == ({digests["raw"], later}, [])
+    assert [each.sha256 for each in tsds.cached_stores()] == [digests["jpeg"]]
+
+
+def test_what_is_listed_of_a_folder_without_its_lock(server: FaultyServer) -> None:
+    tsds.open(f"{server.url}/raw.tsds")["train"]["image"][0]
+    gc.collect()
+    lock = tsds.cached_stores()[0].path.parent / "lock"
+    lock.unlink()
+    (kept,) = tsds.cached_stores()
+    assert not kept.is_open and not lock.exists()
+    files = [path.stat() for path in kept.path.rglob("*") if path.is_file()]
+    if hasattr(os.stat_result, "st_blocks"):  # in units of 512 bytes
+        assert kept.nbytes_there == sum(min(each.st_size, each.st_blocks * 512) for each in files)
+
+
 @pytest.mark.parametrize("answer", ["y", "n", None])
 def test_clearing_all_lists_and_asks_on_a_terminal(server: FaultyServer, cache: Path, answer: str | None) -> None:
     import pty
@@ -523,6 +598,15 @@ def test_small_files_come_whole(server: FaultyServer, monkeypatch: pytest.Monkey
     assert isinstance(request, Request)
     assert request.start == 0
     assert isinstance(store["train"].column("size").part(0), np.ndarray)
+
+
+def test_files_of_more_than_4_mib_come_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror, "SMALL_NBYTES", mirror_file.SMALL_NBYTES)
+    store_of(tmp_path / "s.tsds", [{"image": np.full((512, 1024, 3), i, np.uint8)} for i in range(3)])
+    with faulty_server(tmp_path) as served:
+        assert (tsds.open(f"{served.url}/s.tsds")["train"]["image"][1] == 1).all()
+        nbytes = sum(request.stop - request.start for request in served.of("image/c"))
+        assert 512 * 1024 * 3 < nbytes < 2 * 512 * 1024 * 3
 
 
 @pytest.mark.parametrize("inside", [".", "cache", "train/cache"])

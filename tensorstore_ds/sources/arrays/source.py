@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.lib import format as npy
@@ -44,8 +44,6 @@ class ArraySource(Source):
     A format derives from this, and its `find` says which arrays there are. `image` and `label` have a meaning;
     whatever else a split has is a field of its own.
     """
-
-    is_scanned_again: ClassVar[bool] = True
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)

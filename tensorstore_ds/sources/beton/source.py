@@ -30,7 +30,6 @@ class BetonSource(Source):
     """A reference is the number of a sample in its split, which is a file. Files are mapped."""
 
     name: ClassVar[str] = "beton"
-    is_scanned_again: ClassVar[bool] = True
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)

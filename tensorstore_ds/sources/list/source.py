@@ -53,6 +53,7 @@ class ListSource(Source):
     """A reference is a row as `Columns.pack` makes it, or several as `join_rows` does: the workers need no list."""
 
     name: ClassVar[str] = "list"
+    scanned: ClassVar[tuple[str, ...] | None] = ("_columns", "_labels", "_has_objects")
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)

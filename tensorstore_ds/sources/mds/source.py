@@ -76,7 +76,6 @@ class MdsSource(Source):
     """A reference is the number of a sample in its split. A sample is read from its place; the scan reads labels."""
 
     name: ClassVar[str] = "mds"
-    is_scanned_again: ClassVar[bool] = True
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)

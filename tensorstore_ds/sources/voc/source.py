@@ -31,6 +31,7 @@ class VocSource(Source):
     """A reference is the path of an image and that of its XML file, with a NUL between."""
 
     name: ClassVar[str] = "voc"
+    scanned: ClassVar[tuple[str, ...] | None] = ("_table",)
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)

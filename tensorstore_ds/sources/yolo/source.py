@@ -23,6 +23,7 @@ class YoloSource(Source):
     """A reference is the path of an image and that of its label file, if it has one, with a NUL between."""
 
     name: ClassVar[str] = "yolo"
+    scanned: ClassVar[tuple[str, ...] | None] = ("_config", "_table")
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)

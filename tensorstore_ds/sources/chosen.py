@@ -1,0 +1,55 @@
+"""Some samples of a source that was scanned, as a source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
+
+
+class ChosenSource(Source):
+    """Some samples of a source.
+
+    Args:
+        source: scanned.
+        contents: what the scan returned.
+        rows: numbers of the samples, in order, of each split; a split without any is left out.
+    """
+
+    def __init__(self, source: Source, contents: Contents, rows: Mapping[str, Sequence[int]]) -> None:
+        super().__init__(source.path, source.options)
+        self.name = source.name
+        self.images, self.has_parts, self._source = source.images, source.has_parts, source
+        splits = {name: [listed[i] for i in rows[name]] for name, listed in contents.splits.items() if rows.get(name)}
+        labels = None if contents.labels is None else {name: contents.labels[name][list(rows[name])] for name in splits}
+        self._contents = replace(contents, splits=splits, labels=labels)
+
+    def scan(self) -> Contents:
+        """What was chosen."""
+        return self._contents
+
+    def read(self, split: str, reference: Reference) -> Sample:
+        """As of the source."""
+        return self._source.read(split, reference)
+
+    def key(self, split: str, reference: Reference) -> str:
+        """As of the source."""
+        return self._source.key(split, reference)
+
+    def whole(self, split: str, reference: Reference) -> str:
+        """As of the source."""
+        return self._source.whole(split, reference)
+
+    def column(self, name: str) -> Callable[[str, Reference], str]:
+        """As of the source."""
+        return self._source.column(name)
+
+    def files(self, reference: Reference) -> tuple[str, ...]:
+        """As of the source."""
+        return self._source.files(reference)
+
+    def common_files(self) -> tuple[Path, ...]:
+        """As of the source."""
+        return self._source.common_files()

@@ -1,0 +1,139 @@
+"""A loader of any library and a step: what is measured, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import tensorstore_ds as tsds
+from small_stores import tsds as run_tsds
+from tensorstore_ds.diagnosis.any_loader import _samples_of, _verdict
+
+IMAGES = torch.zeros(64, 3, 4, 4)
+
+
+class Counting:
+    """A loader that counts its batches, each of which takes a while."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.given, self.epochs, self._seconds = 0, 0, seconds
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        self.epochs += 1
+        for start in range(0, 64, 16):
+            time.sleep(self._seconds)
+            self.given += 1
+            yield IMAGES[start : start + 16], torch.zeros(16)
+
+
+def test_the_loader_and_the_step_take_turns() -> None:
+    loader, seen = Counting(), list[int]()
+    found = tsds.diagnose(loader=loader, step=lambda batch: seen.append(len(batch[0])), seconds=1, device="cpu")
+    assert isinstance(found, tsds.LoaderDiagnosis) and found.batch_size == 16
+    assert loader.epochs > 1 and loader.given >= 6 and set(seen) == {16}
+    assert found.step_rate is not None and found.together_rate is not None and found.wait is not None
+    assert 0 <= found.wait < 1 and found.load_rate > 0 and found.seconds >= 0.9
+
+
+def test_a_loader_that_sleeps_holds_training_back() -> None:
+    found = tsds.diagnose(loader=Counting(0.05), step=lambda batch: None, seconds=2, device="cpu")
+    (verdict,) = found.verdicts
+    assert verdict.code == "loader-bound" and found.wait is not None and found.wait > 0.5
+
+
+def test_a_loader_alone() -> None:
+    loader = DataLoader(TensorDataset(IMAGES, torch.zeros(64)), 8)
+    found = tsds.diagnose(loader=loader, seconds=1, device="cpu")
+    assert (found.batch_size, found.step_rate, found.wait) == (8, None, None)
+    assert [verdict.code for verdict in found.verdicts] == ["loading-alone"]
+
+
+@pytest.mark.parametrize(
+    ("load", "alone", "together", "code"),
+    [
+        (100.0, None, None, "loading-alone"),
+        (100.0, 50.0, 45.0, "model-bound"),
+        (100.0, 50.0, 44.9, "loader-bound"),
+    ],
+)
+def test_verdicts(load: float, alone: float | None, together: float | None, code: str) -> None:
+    assert _verdict(load, alone, together, 8).code == code
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (torch.zeros(5, 2), 5),
+        ((torch.zeros(4, 2), torch.zeros(4)), 4),
+        ([torch.zeros(3, 2), torch.zeros(3)], 3),
+        ({"image": torch.zeros(6, 2), "more": 1}, 6),
+        ([{"boxes": 1}, {"boxes": 2}], 2),
+        (([torch.zeros(3, 2, 2)] * 5, [{"boxes": 1}] * 5), 5),
+        ({"name": "a", "image": [torch.zeros(3, 2, 2)] * 7}, 7),
+    ],
+)
+def test_samples_of_a_batch(batch: Any, samples: int) -> None:
+    assert _samples_of(batch) == samples
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"loader": iter([])}, "`loader`: expected a loader that gives batches each time it is iterated, found none"),
+        ({"loader": [1, 2]}, "`loader`: expected batches of tensors, found int"),
+        ({"loader": ["text"]}, "`loader`: expected batches of tensors, found str"),
+        ({"loader": [{}]}, "`loader`: expected batches of tensors, found dict"),
+        ({}, "expected a `store` or a `loader`, found both or none"),
+        ({"store": "a.tsds", "loader": [1]}, "expected a `store` or a `loader`, found both or none"),
+    ],
+)
+def test_what_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(tsds.OptionError, match=message):
+        tsds.diagnose(**arguments, device="cpu", seconds=1)
+
+
+SCRIPT = """
+import helper
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.zeros(32, 2), torch.zeros(32)), 8)
+
+
+def step(batch):
+    assert helper.NAME == "beside the script" and len(batch[0]) == 8
+
+
+if __name__ == "__main__":
+    raise SystemExit("it was run as a program")
+"""
+
+
+def test_a_script(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text('NAME = "beside the script"\n')
+    (tmp_path / "train.py").write_text(SCRIPT)
+    done = run_tsds("doctor", "--script", tmp_path / "train.py", "--seconds", 1, "--device", "cpu", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["batch_size"] == 8 and found["step_rate"] > 0
+    shown = run_tsds("doctor", "--script", tmp_path / "train.py", "--seconds", 1, "--device", "cpu")
+    assert "the loader alone" in shown.stdout and "both together" in shown.stdout
+
+
+def test_scripts_that_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "none.py").write_text("step = print\n")
+    for arguments, message in (
+        (("--script", tmp_path / "none.py"), "to define `loader` outside of"),
+        (("--script", tmp_path / "gone.py"), "expected a Python file, found none at"),
+        ((), "expected STORE, SRC or --script FILE, found both or none"),
+        ((tmp_path, "--script", tmp_path / "none.py"), "found both or none"),
+    ):
+        done = run_tsds("doctor", *arguments)
+        assert done.exit_code == 2 and message in " ".join(done.stderr.split()), done.stderr

@@ -1,0 +1,69 @@
+"""What a store would give: a folder before it is converted, measured by real processes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tensorstore_ds as tsds
+from small_stores import tsds as run_tsds
+from stores import class_folders
+from tensorstore_ds.comparison import forecast as module
+
+pytestmark = pytest.mark.slow
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("most", [2000, 5])
+def test_a_folder_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    folder = class_folders(tmp_path / "pets", per_class=6)
+    before, count = contents(folder), 12  # of train; test has as many
+    monkeypatch.setattr(module, "MOST", most)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    found = tsds.forecast(folder, seconds=4, batch_size=4, device="cpu")
+    assert (found.samples, found.split) == (2 * count, "train")
+    assert found.measured == (count if most > count else 4)  # every third
+    for phase in ("load", "train"):
+        files, store = found.files(phase), found.store(phase)  # type: ignore[arg-type]
+        assert files is not None and store is not None and files.rate and store.rate
+        assert found.gain(phase) == store.rate / files.rate  # type: ignore[arg-type]
+    assert found.wait is not None and 0 <= found.wait < 1
+    ways = [way for way in found.comparison.ways if not way.reason]
+    assert all(way.correct for way in ways) and {way.reader for way in ways} == {"ImageFolder", ""}
+    assert contents(folder) == before and not list(tmp_path.glob("tsds-*"))  # torch leaves a folder of its own there
+
+
+def test_a_format_without_image_files(tmp_path: Path) -> None:
+    np.savez(tmp_path / "digits.npz", image=np.zeros((40, 8, 8), np.uint8), label=np.arange(40) % 4)
+    done = run_tsds("doctor", tmp_path / "digits.npz", "--seconds", 2, "--batch-size", 8, "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    assert "files: the format arrays has no image files" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"next: tsds convert {tmp_path}/digits.npz digits.npz.tsds"
+    assert os.listdir(tmp_path) == ["digits.npz"]
+
+
+def test_damaged_images_are_counted(tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "pets", per_class=4)
+    first = next(folder.rglob("*.png"))
+    first.write_bytes(first.read_bytes()[:40])
+    Image.new("RGB", (9, 9)).save(first.with_name("odd.png"))
+    done = run_tsds("doctor", folder, "--seconds", 2, "--batch-size", 4, "--model", "none", "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    assert "problem in the source: tsds convert --dry-run names them" in done.stdout
+    assert "training" not in done.stdout.splitlines()[2]
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("nothing")
+    done = run_tsds("doctor", tmp_path)
+    assert done.exit_code == 1 and "expected images, found none in this folder" in done.stderr
+    folder = class_folders(tmp_path / "pets", per_class=2)
+    with pytest.raises(tsds.OptionError, match="`split`: expected one of test, train, found valid"):
+        tsds.forecast(folder, split="valid")
