@@ -83,6 +83,10 @@ def test_two_evictors(server: FaultyServer, cache: Path, monkeypatch: pytest.Mon
     assert tsds.cached_stores() == []
 
 
+def test_a_store_that_another_process_has_evicted_is_gone(cache: Path) -> None:
+    assert mirror_cache.Cache(cache).evict("0" * 64) is True
+
+
 def test_what_a_killed_evictor_left_is_removed(server: FaultyServer, cache: Path) -> None:
     kept(f"{server.url}/0.tsds")
     (cache / "removed-0123456789abcdef" / "store.tsds").mkdir(parents=True)

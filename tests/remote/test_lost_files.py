@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -183,26 +184,35 @@ def test_bytes_that_the_disk_has_lost_are_no_fault_of_the_server(
     assert tsds.verify(store.path) == []
 
 
+@pytest.mark.parametrize("damage", ["overwritten", "a hole"])
 def test_bytes_that_another_process_has_mended_meanwhile(
-    server: FaultyServer, stores: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    server: FaultyServer, stores: Path, cache: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = tsds.open(f"{server.url}/memmap.tsds")
-    store["train"].column("image").take(SOME)
+    column = store["train"].column("image")
+    column.take(SOME)
+    part: Any = column.part(0)
+    path, first = kept(cache) / DATA, int(part._file._edges[1])
     data = (stores / "memmap.tsds/train/00000/image/c/0/0/0/0").read_bytes()
-    with (kept(cache) / DATA).open("r+b") as file:
-        file.write(bytes(1000))
-    check = MirroredFile._check_chunks
+    if damage == "a hole":  # the first chunk
+        emptied_and_stretched(kept(cache))
+    with path.open("r+b") as file:
+        file.seek(first if damage == "a hole" else 0)
+        file.write(data[first:] if damage == "a hole" else bytes(1000))
+    check, checked = MirroredFile._check_chunks, list[bool]()
 
     def check_and_mend(file: MirroredFile) -> bool:
-        was_lost = check(file)
-        if was_lost:
-            with (kept(cache) / DATA).open("r+b") as opened:
-                opened.write(data)
-            file._have[:] = 1
-        return was_lost
+        if file.path != path:
+            return check(file)
+        checked.append(check(file))
+        with path.open("r+b") as opened:
+            opened.write(data)
+        file._have[:] = 1
+        return checked[-1]
 
     monkeypatch.setattr(MirroredFile, "_check_chunks", check_and_mend)
     store.fetch()
+    assert checked == [True]
     assert tsds.verify(store.path) == []
 
 

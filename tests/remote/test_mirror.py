@@ -171,6 +171,18 @@ def test_chunks_from_the_middle_come_with_one_request(server: FaultyServer, stor
     assert len(server.of("image/c")) == 2  # its end, and the chunks
 
 
+@pytest.mark.parametrize("between", [1, 2])
+def test_chunks_at_most_1_mib_apart_come_with_one_request(server: FaultyServer, between: int) -> None:
+    column = tsds.open(f"{server.url}/raw.tsds")["train"].column("image")
+    part: Any = column.part(0)
+    edges, rows = part._file._edges, part._file._geometry.chunk_rows
+    assert edges[2] - edges[1] <= 1024**2 < edges[3] - edges[1]
+    before = len(server.of("image/c"))
+    column.take([0, (between + 1) * rows])
+    found = sorted((each.start, each.stop) for each in server.of("image/c")[before:])
+    assert found == ([(0, edges[3])] if between == 1 else [(0, edges[1]), (edges[3], edges[4])])
+
+
 def test_after_an_epoch_nothing_is_asked_for(server: FaultyServer, kind: str) -> None:
     loader = tsds.DataLoader(tsds.StoreDataset(f"{server.url}/{kind}.tsds"), batch_size=32, shuffle=True)
     assert len(list(loader)) == -(-ROWS // 32)
@@ -513,6 +525,8 @@ def test_the_limit_evicts_the_one_that_was_used_least_recently(server: FaultySer
     for age, name in enumerate(("jpeg", "zarr", "raw")):
         os.utime(next(s.path for s in tsds.cached_stores() if s.sha256 == digests[name]).parent / "lock", (age, age))
     most = sum(store.nbytes_there for store in tsds.cached_stores()) - 1
+    used("raw", most + 1)
+    assert {store.sha256 for store in tsds.cached_stores()} == {*digests.values()}
     used("raw", most)
     assert {store.sha256 for store in tsds.cached_stores()} == {digests["raw"], digests["zarr"]}
 

@@ -103,6 +103,14 @@ def test_who_opens_it_anew_sees_all_and_fetches_only_what_is_new(served: Served,
     assert np.array_equal(every, images(tsds.open(path), range(ROWS)))
 
 
+def test_a_root_that_stays_is_looked_at_by_one_byte(served: Served) -> None:
+    _, server, url = served
+    store = tsds.open(url)
+    images(store, [0])
+    found = [(each.start, each.stop) for each in server.requests[1:] if each.path == "s.tsds/zarr.json"]
+    assert set(found) == {(0, 1)}
+
+
 def test_a_whole_store_that_grew_is_linked_and_outlives_the_one_before(served: Served, source: Path) -> None:
     path, server, url = served
     before = tsds.open(url)
