@@ -236,13 +236,7 @@ def test_a_failure_is_one_line_and_told_on_stderr(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    "group",
-    [
-        *("files", "tensors", "plain", "store"),
-        pytest.param("device", marks=pytest.mark.xfail(strict=True, reason="tensors of a GPU are pinned")),
-    ],
-)
+@pytest.mark.parametrize("group", ["files", "tensors", "plain", "store", "device"])
 def test_on_a_gpu(group: Any, labelled: Path, tmp_path: Path) -> None:
     file = marks(labelled, tmp_path, {"image": "image", "label": "label"})
     made = runner(Way(group, group, group), labelled, tmp_path, device="cuda")

@@ -61,18 +61,13 @@ def test_epochs_are_right_and_take_a_bounded_amount_of_pinned_memory(path: Path)
         {},
         {"collate_images": "padded"},
         {"num_workers": 1},
-        pytest.param(
-            {"residency": "device"}, marks=pytest.mark.xfail(strict=True, reason="tensors of a GPU are pinned")
-        ),
+        {"residency": "device"},
     ],
 )
 def test_every_sample_comes_with_its_own_values(path: Path, arguments: dict[str, Any]) -> None:
     loader = tsds.DataLoader(tsds.StoreDataset(path), BATCH, shuffle=True, device="cuda", **arguments)
     for _ in range(2):
         assert sorted(values_of(loader)) == list(range(ROWS))
-
-
-_UNPINNED = pytest.mark.xfail(strict=True, reason="batches of samples, and of torchvision's form, are not pinned")
 
 
 def stacked(samples: list[Any]) -> torch.Tensor:
@@ -86,9 +81,9 @@ def stacked(samples: list[Any]) -> torch.Tensor:
         ({}, {"collate": "packed"}),
         ({}, {"collate_images": "padded"}),
         ({}, {"num_workers": 1}),
-        pytest.param({"transform": dict}, {}, marks=_UNPINNED),
-        pytest.param({}, {"collate_fn": stacked}, marks=_UNPINNED),
-        pytest.param({"return_as": "torchvision"}, {}, marks=_UNPINNED),
+        ({"transform": dict}, {}),
+        ({}, {"collate_fn": stacked}),
+        ({"return_as": "torchvision"}, {}),
     ],
 )
 def test_batches_are_copied_from_pinned_memory(
@@ -132,13 +127,11 @@ def second_gpu(path: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.xfail(strict=True, reason="a stream is made for each epoch")
 def test_all_epochs_copy_on_one_stream(second_gpu: dict[str, Any]) -> None:
     assert second_gpu["streams"] == 1
     assert second_gpu["reserved"] <= 8 * 2**20  # four batches, each in the least that torch takes
 
 
-@pytest.mark.xfail(strict=True, reason="the stream is left for one of the first GPU")
 def test_a_gpu_that_is_not_used_has_no_context(second_gpu: dict[str, Any]) -> None:
     assert second_gpu["contexts"] == [1]
 

@@ -15,8 +15,6 @@ from tensorstore_ds.diagnosis.options import DiagnoseOptions
 from tensorstore_ds.training.options import TrainOptions
 from training_stores import load_history
 
-_PINNED = pytest.mark.xfail(strict=True, reason="residency=device: tensors of a GPU are pinned", raises=RuntimeError)
-
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -32,7 +30,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({}, marks=_PINNED),
+        {},
         {"residency": "page-cache", "precision": "fp16", "ema": 0.9, "mix": "mixup"},
     ],
 )
@@ -45,7 +43,6 @@ def test_a_model_learns(store: Path, tmp_path: Path, changes: dict[str, Any]) ->
     assert history[-1].train["loss"] < history[0].train["loss"]
 
 
-@_PINNED
 def test_a_diagnosis_ends_with_a_verdict(store: Path) -> None:
     found = diagnose(store, DiagnoseOptions(model="seed", batch_size=16, seconds=4))
     assert found.device.startswith("cuda") and found.verdicts
