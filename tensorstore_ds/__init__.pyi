@@ -70,17 +70,33 @@ from .exporting import EXPORT_FORMATS as EXPORT_FORMATS
 from .exporting.export import ExportSummary as ExportSummary, export as export
 from .format.schema import Keypoints as Keypoints
 from .imaging.outlines import draw_masks as draw_masks
-from .loading.augment.base import Compose as Compose
-from .loading.augment.color import ColorJitter as ColorJitter, Normalize as Normalize
-from .loading.augment.geometry import (
+from .loading.augment.affine import RandomAffine as RandomAffine, RandomPerspective as RandomPerspective
+from .loading.augment.blur import GaussianBlur as GaussianBlur
+from .loading.augment.color import (
+    AutoContrast as AutoContrast,
+    ColorJitter as ColorJitter,
+    Equalize as Equalize,
+    Posterize as Posterize,
+    RandomGrayscale as RandomGrayscale,
+    Solarize as Solarize,
+)
+from .loading.augment.compose import Compose as Compose
+from .loading.augment.erasing import RandomErasing as RandomErasing
+from .loading.augment.fitting import (
     CenterCrop as CenterCrop,
     Letterbox as Letterbox,
     Pad as Pad,
+    Resize as Resize,
+)
+from .loading.augment.geometry import (
     RandomCrop as RandomCrop,
     RandomHorizontalFlip as RandomHorizontalFlip,
     RandomResizedCrop as RandomResizedCrop,
-    Resize as Resize,
 )
+from .loading.augment.mixing import CutMix as CutMix, Mixup as Mixup
+from .loading.augment.mosaic import Mosaic as Mosaic
+from .loading.augment.normalize import Normalize as Normalize
+from .loading.augment.policies import RandAugment as RandAugment, TrivialAugment as TrivialAugment
 from .loading.block_shuffle import BlockShuffleSampler as BlockShuffleSampler
 from .loading.collate import PackedObjects as PackedObjects, collate_objects as collate_objects
 from .loading.dataset import StoreDataset as StoreDataset

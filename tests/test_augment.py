@@ -8,9 +8,21 @@ import pytest
 import torch
 
 from image_batches import images, objects
-from tensorstore_ds.loading.augment.base import Compose
-from tensorstore_ds.loading.augment.color import ColorJitter, Normalize
+from tensorstore_ds.loading.augment.affine import RandomAffine, RandomPerspective
+from tensorstore_ds.loading.augment.blur import GaussianBlur
+from tensorstore_ds.loading.augment.color import (
+    AutoContrast,
+    ColorJitter,
+    Equalize,
+    Posterize,
+    RandomGrayscale,
+    Solarize,
+)
+from tensorstore_ds.loading.augment.compose import Compose
+from tensorstore_ds.loading.augment.erasing import RandomErasing
 from tensorstore_ds.loading.augment.geometry import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from tensorstore_ds.loading.augment.normalize import Normalize
+from tensorstore_ds.loading.augment.policies import RandAugment, TrivialAugment
 from tensorstore_ds.loading.collate import PackedObjects, collate_objects, pack_objects
 
 # --- random numbers ---------------------------------------------------------------------------------------------
@@ -19,7 +31,19 @@ EVERY = [
     RandomCrop(6, padding=2, seed=5),
     RandomResizedCrop(6, seed=5),
     RandomHorizontalFlip(0.5, (), seed=5),
-    ColorJitter(0.4, 0.4, 0.4, seed=5),
+    ColorJitter(0.4, 0.4, 0.4, 0.2, seed=5),
+    RandomGrayscale(0.5, seed=5),
+    Solarize(0.4, seed=5),
+    Posterize(2, seed=5),
+    Equalize(seed=5),
+    AutoContrast(seed=5),
+    GaussianBlur(3, seed=5),
+    RandomErasing(seed=5),
+    RandomErasing(1, value="random", seed=5),
+    RandomAffine(30, (0.2, 0.2), (0.8, 1.2), 10, "bilinear", seed=5),
+    RandomPerspective(seed=5),
+    RandAugment(seed=5),
+    TrivialAugment(seed=5),
     Compose([RandomResizedCrop(7), RandomCrop(6), RandomHorizontalFlip(flip_pairs=()), ColorJitter(0.4)], seed=5),
 ]
 each = pytest.mark.parametrize("transform", EVERY, ids=lambda t: type(t).__name__)
@@ -27,7 +51,7 @@ each = pytest.mark.parametrize("transform", EVERY, ids=lambda t: type(t).__name_
 
 @each
 def test_a_sample_does_not_depend_on_its_batch(transform: torch.nn.Module) -> None:
-    batch = {"image": images(0, (9, 8), count=6), "objects": objects(0, (9, 8), (2, 0, 3, 1, 2, 4))}
+    batch = {"image": images(0, (20, 18), count=6), "objects": objects(0, (20, 18), (2, 0, 3, 1, 2, 4))}
     rows = torch.tensor([8, 3, 10**12, 0, 5, 4])
     whole = transform(batch, rows, 2)
     for part in ([3], [5, 0, 2], [4, 3, 2, 1]):
@@ -42,7 +66,7 @@ def test_a_sample_does_not_depend_on_its_batch(transform: torch.nn.Module) -> No
 @each
 @pytest.mark.parametrize("other", ["epoch", "rows", "seed"])
 def test_epochs_rows_and_seeds_differ(transform: Any, other: str) -> None:
-    batch = {"image": images(0, (9, 8), count=1).expand(20, -1, -1, -1)}
+    batch = {"image": images(0, (20, 18), count=1).expand(20, -1, -1, -1)}
     rows = torch.arange(20)
     first = transform(batch, rows, 0)["image"]
     assert torch.equal(first, transform(batch, rows, 0)["image"])
@@ -69,7 +93,7 @@ def test_transforms_of_one_kind_draw_different_numbers_in_a_compose() -> None:
 
 @each
 def test_without_rows_torch_decides(transform: torch.nn.Module) -> None:
-    batch = {"image": images(0, (9, 8), count=20)}
+    batch = {"image": images(0, (20, 18), count=20)}
     torch.manual_seed(3)
     first, second = transform(batch)["image"], transform(batch)["image"]
     assert not torch.equal(first, second)
@@ -82,8 +106,8 @@ def test_without_rows_torch_decides(transform: torch.nn.Module) -> None:
 
 @each
 def test_batches_are_not_written_to_and_keep_what_is_not_theirs(transform: torch.nn.Module) -> None:
-    packed = objects(0, (9, 8))
-    batch = {"image": images(0, (9, 8)), "label": torch.arange(4), "key": ["a", "b", "c", "d"], "objects": packed}
+    packed = objects(0, (20, 18))
+    batch = {"image": images(0, (20, 18)), "label": torch.arange(4), "key": ["a", "b", "c", "d"], "objects": packed}
     before = {"image": batch["image"].clone(), **{name: value.clone() for name, value in packed.values.items()}}
     found = transform(batch, torch.arange(4), 0)
     assert list(found) == list(batch) and found["label"] is batch["label"] and found["key"] is batch["key"]
@@ -96,7 +120,7 @@ def test_batches_are_not_written_to_and_keep_what_is_not_theirs(transform: torch
 
 @each
 def test_empty_batches(transform: torch.nn.Module) -> None:
-    found = transform({"image": images(0, (9, 8), count=0), "objects": pack_objects([])}, torch.arange(0), 0)
+    found = transform({"image": images(0, (20, 18), count=0), "objects": pack_objects([])}, torch.arange(0), 0)
     assert len(found["image"]) == len(found["objects"]) == 0
 
 
@@ -149,6 +173,35 @@ def test_other_rows_are_refused(transform: torch.nn.Module, arguments: dict[str,
         (lambda: ColorJitter(brightness=-0.1), "`brightness`: expected a number of at least 0"),
         (lambda: ColorJitter(contrast=(2, 1)), "`contrast`: expected a number of at least 0"),
         (lambda: ColorJitter(1)({"image": torch.zeros(1, 2, 4, 4)}), "expected images of 1 or 3 channels, found 2"),
+        (lambda: ColorJitter(hue=0.6), r"`hue`: expected a number in \[0, 0.5\], or two in"),
+        (lambda: RandomGrayscale(2), "`p`: expected a probability"),
+        (lambda: RandomGrayscale(1)({"image": torch.zeros(1, 2, 4, 4)}), "expected images of 1 or 3 channels, found 2"),
+        (lambda: Solarize(256), r"`threshold`: expected a number in \[0, 255\], found 256"),
+        (lambda: Solarize(128, 1)({"image": torch.zeros(1, 3, 4, 4)}), "Solarize: .* Divide it by 255"),
+        (lambda: Posterize(9), r"`bits`: expected a whole number in \[0, 8\], found 9"),
+        (lambda: GaussianBlur(4), "`kernel_size`: expected an odd number"),
+        (lambda: GaussianBlur(3, sigma=0), "`sigma`: expected a positive number"),
+        (
+            lambda: GaussianBlur(17)(GOOD),
+            "expected images larger than 8x8.*found 8x8. Make `kernel_size`",
+        ),
+        (lambda: RandomErasing(scale=(0, 2)), "`scale`: expected two numbers in"),
+        (lambda: RandomErasing(ratio=(0, 2)), "`ratio`: expected two positive numbers"),
+        (lambda: RandomErasing(value="noise"), "`value`: expected a number, one for each channel"),  # type: ignore[arg-type]
+        (lambda: RandomErasing(value=(1, 2))(GOOD), "one for each of 3 channels, found 2"),
+        (lambda: RandomAffine((5, 1)), "`degrees`: expected a number, or two, the smaller first"),
+        (lambda: RandomAffine(1, (0.5, 2)), "`translate`: expected two shares"),
+        (lambda: RandomAffine(1, scale=(0, 1)), "`scale`: expected two positive numbers"),
+        (lambda: RandomAffine(1, shear=(1, 2, 3)), "`shear`: expected a number, or two"),
+        (lambda: RandomAffine(1, interpolation="cubic"), "`interpolation`: expected one of nearest, bilinear"),  # type: ignore[arg-type]
+        (lambda: RandomAffine(1, fill=(1, 2, 3)), "`fill`: expected a number"),  # type: ignore[arg-type]
+        (lambda: RandomAffine(1, center=(1,)), "`center`: expected x and y"),  # type: ignore[arg-type]
+        (lambda: RandomAffine(1, min_visibility=2), "`min_visibility`: expected a share"),
+        (lambda: RandomPerspective(2), r"`distortion_scale`: expected a number in \[0, 1\]"),
+        (lambda: RandAugment(-1), "`num_ops`: expected a whole number of at least 0"),
+        (lambda: RandAugment(magnitude=31), r"`magnitude`: expected a whole number in \[0, 31\), found 31"),
+        (lambda: TrivialAugment(1), "`num_magnitude_bins`: expected a whole number of at least 2"),
+        (lambda: TrivialAugment()({"image": torch.zeros(1, 2, 4, 4)}), "TrivialAugment: expected images of 1 or 3"),
         (lambda: Normalize([0.5], [0.0]), "expected a mean and a positive std for each channel"),
         (lambda: Normalize([0.5], [0.5])(GOOD), "expected images of 1 channels, found 3"),
     ],
@@ -173,7 +226,7 @@ def test_transforms_say_what_they_are() -> None:
 @each
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_a_gpu_gives_the_same(transform: torch.nn.Module, dtype: torch.dtype) -> None:
-    batch = {"image": images(0, (9, 8), dtype), "objects": objects(0, (9, 8))}
+    batch = {"image": images(0, (20, 18), dtype), "objects": objects(0, (20, 18))}
     there = {"image": batch["image"].cuda(), "objects": batch["objects"].to("cuda")}
     expected, found = transform(batch, torch.arange(4), 1), transform(there, torch.arange(4), 1)
     assert found["image"].is_cuda and found["image"].is_contiguous(memory_format=torch.channels_last)
@@ -188,7 +241,7 @@ def test_a_gpu_gives_the_same(transform: torch.nn.Module, dtype: torch.dtype) ->
 @pytest.mark.parametrize("out", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_gpu_normalizes_the_same(out: torch.dtype) -> None:
     normalize = Normalize([0.4, 0.5, 0.6], [0.2, 0.25, 0.3], dtype=out)
-    image = images(0, (9, 8))
+    image = images(0, (20, 18))
     found = normalize({"image": image.cuda()})["image"]
     assert found.dtype == out and found.is_contiguous(memory_format=torch.channels_last)
     expected = normalize({"image": image})["image"]
@@ -200,8 +253,8 @@ def test_a_gpu_normalizes_the_same(out: torch.dtype) -> None:
 def test_a_gpu_is_not_waited_for() -> None:
     # Objects without boxes: dropping some is a wait.
     packed = PackedObjects(torch.tensor([0, 1, 1, 3, 3]), {"keypoints": torch.rand(3, 2, 2)}).to("cuda")
-    batch = {"image": images(0, (9, 8)).cuda(), "objects": packed}
-    everything = Compose([*EVERY[:4], Normalize([0.5] * 3, [0.5] * 3, dtype=torch.bfloat16)])
+    batch = {"image": images(0, (20, 18)).cuda(), "objects": packed}
+    everything = Compose([*EVERY[:-1], Normalize([0.5] * 3, [0.5] * 3, dtype=torch.bfloat16)])
     everything(batch, torch.arange(4), 0)  # what is set up once may wait
     torch.cuda.synchronize()
     try:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import tensorstore_ds as tsds
 from stores import store_of
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading.augment.geometry import place_objects
+from tensorstore_ds.loading.augment.objects import place_objects
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.collate import COLLATES, Collate, PackedObjects, collate_objects
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 
-from tensorstore_ds.seeding import fold, generator, splitmix64, torch_seeds, uniforms
+from tensorstore_ds.seeding import betas, fold, generator, splitmix64, torch_seeds, uniforms
 
 
 def test_splitmix64_is_the_published_one() -> None:
@@ -51,3 +52,21 @@ def test_seeds_for_torch_are_63_bits_and_do_not_change() -> None:
 def test_a_generator_is_that_of_numpy_with_the_words_as_spawn_key() -> None:
     expected = np.random.default_rng(np.random.SeedSequence(7, spawn_key=(2, 5)))
     assert generator(7, 2, 5).random(4).tolist() == expected.random(4).tolist()
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.2, 0.5, 1.0, 2.5, 32.0])
+def test_betas_are_distributed_as_beta(alpha: float) -> None:
+    found = betas(fold(7, np.arange(20_000, dtype=np.uint64)), alpha)
+    assert found.min() >= 0 and found.max() <= 1 and np.isfinite(found).all()
+    # Mean, variance and fourth moment of Beta(alpha, alpha), from the moments' recurrence.
+    moments = np.cumprod([(alpha + k) / (2 * alpha + k) for k in range(4)])
+    for power, expected in enumerate(moments, 1):
+        error = np.sqrt((found ** (2 * power)).mean() / len(found))
+        assert abs((found**power).mean() - expected) < 4 * error
+    if alpha == 1.0:  # uniform
+        counts = np.histogram(found, 20, (0, 1))[0]
+        assert ((counts - 1000) ** 2 / 1000).sum() < 43.9  # chi-square, the 0.1 % point of 19 degrees of freedom
+    if alpha == 0.5:  # arcsine
+        counts = np.histogram(np.arcsin(np.sqrt(found)) * 2 / np.pi, 20, (0, 1))[0]
+        assert ((counts - 1000) ** 2 / 1000).sum() < 43.9
+    assert np.array_equal(found[5:9], betas(fold(7, np.arange(5, 9, dtype=np.uint64)), alpha))

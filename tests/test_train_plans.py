@@ -14,7 +14,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from stores import store_of
-from tensorstore_ds.loading.augment.geometry import Resize
+from tensorstore_ds.loading.augment.fitting import Resize
 from tensorstore_ds.training.augmentation import eval_plan, normalize, train_plan
 from tensorstore_ds.training.data import image_shape, task_of
 from tensorstore_ds.training.options import Augment

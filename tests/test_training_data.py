@@ -14,7 +14,7 @@ import tensorstore_ds as tsds
 from small_stores import image_field, label_field, write_store
 from stores import png_bytes, store_of
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading.augment.base import Compose
+from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.page_cache.residency import requirement
 from tensorstore_ds.training import data
 from tensorstore_ds.training.data import (

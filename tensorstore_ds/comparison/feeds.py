@@ -25,7 +25,7 @@ from tensorstore_ds.comparison.results import Way
 from tensorstore_ds.comparison.system import drop_files
 from tensorstore_ds.errors import ResidencyError
 from tensorstore_ds.format.kinds import RawImageField
-from tensorstore_ds.loading.augment.base import Compose
+from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.batches import collate_samples
 from tensorstore_ds.loading.collate import PackedObjects, collate_objects, pack_objects
 from tensorstore_ds.loading.dataset import StoreDataset

@@ -67,11 +67,14 @@ class PackedObjects:
         values = {name: value[first:last] for name, value in self.values.items()}
         return PackedObjects(self.offsets[start : stop + 1] - first, values)
 
-    def take(self, samples: Tensor) -> PackedObjects:
-        """A copy of the objects of some samples, (n,) int64, back to back. On a GPU this waits for it."""
+    def take(self, samples: Tensor, total: int | None = None) -> PackedObjects:
+        """A copy of the objects of some samples, (n,) int64, back to back.
+
+        `total` is how many objects they have. On a GPU this waits for it, if it is not known.
+        """
         starts, lengths = self.offsets[samples], self.lengths[samples]
         offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-        total = int(offsets[-1])
+        total = int(offsets[-1]) if total is None else total
         flat = torch.repeat_interleave(starts - offsets[:-1], lengths, output_size=total)
         flat += torch.arange(total, device=flat.device)
         return PackedObjects(offsets, {name: value[flat] for name, value in self.values.items()})

@@ -16,7 +16,8 @@ from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField, UnknownField
 from tensorstore_ds.format.kinds.base import Field, UnknownTableField, of_kind
 from tensorstore_ds.format.kinds.objects import LISTS
-from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip, place_objects, stored_pairs
+from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip
+from tensorstore_ds.loading.augment.objects import place_objects, stored_pairs
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects

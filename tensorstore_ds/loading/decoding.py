@@ -27,7 +27,7 @@ from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.imaging.jpeg import SCALES, Part
 from tensorstore_ds.imaging.placement import Placement
 from tensorstore_ds.imaging.resizing import as_image, resize
-from tensorstore_ds.loading.augment.base import Compose
+from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.augment.geometry import Geometry
 from tensorstore_ds.loading.augment.pixels import mirror
 from tensorstore_ds.loading.augment.placements import Placements

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -47,8 +47,8 @@ def with_index(device: torch.device) -> torch.device:
 
 
 @functools.cache
-def copy_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream for copies to a device, one for the life of the process.
+def stream_for(work: Literal["copies", "decoding"], device: torch.device) -> torch.cuda.Stream:
+    """The stream for some work on a device with a number, one for the life of the process.
 
     torch keeps freed memory for the stream that it was allocated on: a stream per epoch would collect memory.
     """
@@ -147,7 +147,7 @@ class DevicePrefetcher:
         return (move(batch, self.device) for batch in self.loader)
 
     def _streamed(self) -> Iterator[Any]:
-        side = copy_stream(self.device)
+        side = stream_for("copies", self.device)
         batches, has_more = iter(self.loader), True
         queue: deque[_OnDevice] = deque()
         failed: Exception | None = None

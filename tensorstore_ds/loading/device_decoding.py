@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,7 @@ from tensorstore_ds.loading.buffers import BufferPool, pinned
 from tensorstore_ds.loading.collate import map_tensors
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Images
+from tensorstore_ds.loading.device import stream_for, with_index
 from tensorstore_ds.loading.samples import Batch
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.stored_images import TURNS, orientation_of
@@ -189,7 +191,7 @@ def _decoding_stream(device: torch.device) -> Iterator[Callable[[Any], Any]]:
     if device.type != "cuda":
         yield lambda images: images
         return
-    now, own = torch.cuda.current_stream(device), _own_stream(_index_of(device))
+    now, own = torch.cuda.current_stream(device), stream_for("decoding", with_index(device))
 
     def hand_over(images: Any) -> Any:
         now.wait_stream(own)
@@ -203,16 +205,6 @@ def _decoding_stream(device: torch.device) -> Iterator[Callable[[Any], Any]]:
     own.synchronize()
     with torch.cuda.device(device), torch.cuda.stream(own):
         yield hand_over
-
-
-def _index_of(device: torch.device) -> int:
-    return torch.cuda.current_device() if device.index is None else device.index
-
-
-@functools.cache  # the caching allocator keeps memory for each stream
-def _own_stream(index: int) -> torch.cuda.Stream:
-    with torch.cuda.device(index):
-        return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
 #: (files, whether they are gray, device) to (C, H, W) uint8 of each file.
@@ -230,7 +222,7 @@ def _decoder() -> _Decode:
 
 
 def _by_torchcodec() -> _Decode:
-    from torchcodec import decoders
+    decoders: Any = importlib.import_module("torchcodec.decoders")  # an extra, and slow
 
     def decode(files: list[torch.Tensor], is_gray: bool, device: torch.device) -> list[torch.Tensor]:
         images: list[torch.Tensor] = decoders.decode_jpeg(files, mode="GRAY" if is_gray else "RGB", device=device)

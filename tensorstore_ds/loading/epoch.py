@@ -228,14 +228,14 @@ def _compute_alone() -> None:
     _libraries().limit(limits=1, user_api="openmp")
 
 
-def grouped(batches: Iterable[NDArray[np.int64]], dataset: Samples) -> Iterator[Group]:
+def grouped(batches: Iterable[NDArray[np.int64]], dataset: Samples, *, mixed: bool = False) -> Iterator[Group]:
     """Batches of indices, small ones several at a time.
 
-    If samples are decoded or transformed, each is alone: what takes long should wait for no other, however few bytes it
-    has in the store.
+    If samples are decoded or transformed, each batch is alone: what takes long should wait for no other, however few
+    bytes it has in the store. So is one whose samples are `mixed` with each other.
     """
     decoded = dataset.decode is not None or any(is_decoded(dataset.schema[name]) for name in dataset.fields)
-    alone = decoded or dataset.transform is not None
+    alone = decoded or mixed or dataset.transform is not None
     row_nbytes = dataset.row_nbytes
     group: Group = []
     rows = 0

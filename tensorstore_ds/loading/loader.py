@@ -446,7 +446,8 @@ class DataLoader(data.DataLoader[Batches]):
                 return most
             return min(most, max(1, PINNED_NBYTES // nbytes) if nbytes else self._width)
 
-        groups = grouped(self._batches(position), dataset)
+        mixed = self._in_threads is not None and self._in_threads.mixes_samples
+        groups = grouped(self._batches(position), dataset, mixed=mixed)
         groups = advise(groups, dataset, self._dealt, position.batch * (self.batch_size or 1))
         return Ahead(make, groups, self._stats, width=self._width, depth=depth)
 

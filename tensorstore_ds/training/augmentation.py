@@ -13,15 +13,16 @@ from torch import nn
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import EncodedImageField, ObjectsField
 from tensorstore_ds.format.statistics import channel_moments
-from tensorstore_ds.loading.augment.base import Compose
-from tensorstore_ds.loading.augment.color import ColorJitter, Normalize
+from tensorstore_ds.loading.augment.color import ColorJitter
+from tensorstore_ds.loading.augment.compose import Compose
+from tensorstore_ds.loading.augment.fitting import Resize
 from tensorstore_ds.loading.augment.geometry import (
     Geometry,
     RandomCrop,
     RandomHorizontalFlip,
     RandomResizedCrop,
-    Resize,
 )
+from tensorstore_ds.loading.augment.normalize import Normalize
 from tensorstore_ds.loading.fields import is_decoded
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.training.options import TrainOptions, ViTOptions

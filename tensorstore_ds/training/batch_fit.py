@@ -14,7 +14,7 @@ import torch
 
 from tensorstore_ds import words
 from tensorstore_ds.errors import ResidencyError, TrainingError, TsdsError
-from tensorstore_ds.loading.augment.base import Compose
+from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.batches import StoreCollate
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan

@@ -8,8 +8,9 @@ from typing import Any, Literal, cast
 from torchvision.transforms import v2
 
 from tensorstore_ds.format.kinds import RawImageField
-from tensorstore_ds.loading.augment.base import Compose
-from tensorstore_ds.loading.augment.geometry import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from tensorstore_ds.loading.augment.compose import Compose
+from tensorstore_ds.loading.augment.fitting import CenterCrop, Resize
+from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip, RandomResizedCrop
 from tensorstore_ds.loading.decoding import Plan
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.training.data import image_shape

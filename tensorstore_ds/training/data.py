@@ -21,7 +21,7 @@ from tensorstore_ds.format.kinds import (
 )
 from tensorstore_ds.format.kinds.base import Field, first_of_kind, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
-from tensorstore_ds.loading.augment.base import Compose
+from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # no public name in to
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tensorstore_ds.loading.augment.base import Compose
+from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.batches import StoreCollate
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.training.options import Precision, TrainOptions, ViTOptions

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torchvision.transforms import v2
 
 from tensorstore_ds.errors import OptionError
+from tensorstore_ds.loading.augment.mixing import CutMix, Mixing, Mixup
 from tensorstore_ds.loading.collate import map_tensors
 from tensorstore_ds.training.options import Precision, TrainOptions, ViTOptions
 from tensorstore_ds.training.recipe import completed
@@ -60,13 +60,13 @@ class Learner:
         #: The moving average of its weights, or None.
         self.average: ViT | None = copy.deepcopy(self.module) if options.ema else None
         self.step = 0  #: How often the weights were changed.
-        self._mix: v2.Transform | None = None
+        self._mix: Mixing | None = None
         if options.mix != "none":
             if not isinstance(task, Classification):
                 raise OptionError(
                     f"`mix`: expected none for {task.name}, found {options.mix}, which blends the labels of images."
                 )
-            blend = v2.MixUp if options.mix == "mixup" else v2.CutMix
+            blend = Mixup if options.mix == "mixup" else CutMix
             self._blendable = task.blendable
             self._mix = blend(alpha=MIX_ALPHA[options.mix], num_classes=task.outputs)
         self._parallel = DistributedDataParallel(self.module) if distributed else None
@@ -105,7 +105,8 @@ class Learner:
     def _gradients(self, images: Tensor, targets: Any, *, share: float, last: bool) -> tuple[Tensor, Tensor, Any]:
         """Add gradients to those that are there: the loss, the outputs, and the targets as they were blended."""
         if self._mix is not None:
-            images, targets = self._mix(images, self._blendable(targets))
+            # Drawn by torch's generator on the CPU, which each step of a run seeds.
+            images, targets = self._mix((images, self._blendable(targets)))
         with contextlib.nullcontext() if last or self._parallel is None else self._parallel.no_sync():
             with self.autocast():
                 outputs = self._model(images)

@@ -16,9 +16,9 @@ from tensorstore_ds.imaging import Color
 from tensorstore_ds.imaging.codecs import decode_image
 from tensorstore_ds.imaging.placement import Placement, place
 from tensorstore_ds.imaging.resizing import resize
-from tensorstore_ds.loading.augment.base import Compose
-from tensorstore_ds.loading.augment.color import Normalize
-from tensorstore_ds.loading.augment.geometry import Resize
+from tensorstore_ds.loading.augment.compose import Compose
+from tensorstore_ds.loading.augment.fitting import Resize
+from tensorstore_ds.loading.augment.normalize import Normalize
 from tensorstore_ds.loading.decoding import decode_resized
 from tensorstore_ds.options import user_path
 from tensorstore_ds.regular_files import read_file

@@ -1,6 +1,6 @@
 """Augmentation of whole batches, on the device that they are on: what all batch transforms have in common.
 
-The names are those of `torchvision.transforms.v2`, the results too. But every sample has parameters of its own, which
+Results are those of `torchvision.transforms.v2`, and most names. But every sample has parameters of its own, which
 follow from (seed, epoch, row), and a few batched operations apply them all.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import zlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +38,11 @@ class OfBatches(nn.Module):
         """
         own = type(self).__module__.startswith("tensorstore_ds.")
         return own and not (self._forward_hooks or self._forward_pre_hooks)
+
+    @property
+    def mixes_samples(self) -> bool:
+        """Whether a sample's result depends on the others: several batches must not be transformed as one then."""
+        return False
 
     def forward(self, batch: Any, rows: Rows | None = None, epoch: int | None = None) -> Any:
         """Transform a batch; what is not named here passes through as it is.
@@ -123,13 +128,29 @@ class BatchTransform(OfBatches):
         self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
     ) -> dict[str, Any]:
         images = check_images(batch)
-        size, objects, masks = images.shape[-2:], batch.get("objects"), batch.get("mask")
-        packed = _packed(objects, len(images))
-        params = self.make_params(self.keys(check_rows(rows, epoch, len(images)), epoch or 0), size)
-        result = {**batch, "image": self.transform_images(images, params, pool)}
-        if packed is not None:
-            moved = self.transform_objects(packed, params, size)
-            result["objects"] = moved if objects is packed else {"offsets": moved.offsets, **moved.values}
+        _packed(batch.get("objects"), len(images))
+        params = self.make_params(self.keys(check_rows(rows, epoch, len(images)), epoch or 0), images.shape[-2:])
+        others = self.change_others(batch, params, images.shape[-2:])
+        return {**batch, **self.change_pixels(batch, params, pool), **others}
+
+    def size_after(self, size: Size) -> Size:
+        """(height, width) of images that had `size` before."""
+        return size
+
+    def change_others(self, batch: Mapping[str, Any], params: Params, size: Size) -> dict[str, Any]:
+        """The members that are no pixels, after the transform of images of `size`: objects, if there are any."""
+        objects = batch.get("objects")
+        packed = _packed(objects, len(batch["image"]))
+        if packed is None:
+            return {}
+        moved = self.transform_objects(packed, params, size)
+        return {"objects": moved if objects is packed else {"offsets": moved.offsets, **moved.values}}
+
+    def change_pixels(self, batch: Mapping[str, Any], params: Params, pool: BufferPool | None) -> dict[str, Any]:
+        """The members of the batch that have pixels, after the transform: `image`, `mask` and those of padding."""
+        images, masks = check_images(batch), batch.get("mask")
+        size = images.shape[-2:]
+        result = {"image": self.transform_images(images, params, pool)}
         if isinstance(masks, Tensor) and _is_mask(masks):
             expected, found = (len(images), *size), tuple(masks.shape)
             if found != expected:
@@ -167,50 +188,6 @@ class BatchTransform(OfBatches):
     def extra_repr(self) -> str:
         shown = self.__dict__.items()
         return ", ".join(f"{k}={v!r}" for k, v in shown if not k.startswith("_") and k != "training")
-
-
-class Compose(OfBatches):
-    """One batch transform after the other.
-
-    Each gets other rows, made of (seed, place in the list, row), so that two of one kind draw different numbers.
-
-    >>> import tensorstore_ds as tsds
-    >>> crop, flip = tsds.RandomCrop(28, padding=2), tsds.RandomHorizontalFlip()
-    >>> augment = Compose([crop, flip, tsds.Normalize([0.5], [0.25])], seed=1)
-    >>> batch = {"image": torch.zeros(2, 1, 28, 28, dtype=torch.uint8)}
-    >>> augment(batch, rows=torch.tensor([40, 41]), epoch=0)["image"].dtype
-    torch.float32
-
-    Args:
-        transforms: modules called as `BatchTransform.forward` is.
-        seed: of all of them; their own seeds count too.
-    """
-
-    def __init__(self, transforms: Sequence[nn.Module], *, seed: int = 0) -> None:
-        super().__init__()
-        self.transforms = nn.ModuleList(transforms)
-        self.seed = seed
-
-    @property
-    def has_no_state(self) -> bool:
-        return super().has_no_state and all(map(_has_no_state, self.transforms))
-
-    def transform_batch(
-        self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
-    ) -> dict[str, Any]:
-        numbers = check_rows(rows, epoch, len(check_images(batch)))
-        result = dict(batch)
-        for place, transform in enumerate(self.transforms):
-            keys = fold(self.seed, place, numbers.view(np.uint64)).view(np.int64)
-            if _has_no_state(transform):
-                result = transform.transform_batch(result, keys, epoch or 0, pool)
-            else:
-                result = transform(result, keys, epoch or 0)
-        return result
-
-
-def _has_no_state(transform: Any) -> TypeGuard[OfBatches]:
-    return isinstance(transform, OfBatches) and transform.has_no_state
 
 
 def check_images(batch: Mapping[str, Any]) -> Tensor:

@@ -1,54 +1,49 @@
-"""Batch transforms that change values and move nothing: color jitter and normalization."""
+"""Batch transforms that change colors and move nothing."""
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.statistics import channel_moments
-from tensorstore_ds.loading.augment.base import (
-    BatchTransform,
-    OfBatches,
-    Params,
-    Rows,
-    Size,
-    check_images,
-    has_padding,
-    on_device,
+from tensorstore_ds.loading.augment.arguments import Range, limits, number, probability
+from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, on_device
+from tensorstore_ds.loading.augment.pixels import change_some, parts
+from tensorstore_ds.loading.augment.tones import (
+    SATURATION,
+    autocontrast,
+    blend,
+    equalize,
+    grayscale,
+    posterize,
+    solarize,
 )
-from tensorstore_ds.loading.augment.pixels import empty_like, parts
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.options import refusal
-from tensorstore_ds.reading.store import Split
 from tensorstore_ds.seeding import Bits, uniforms
-
-BRIGHTNESS, CONTRAST, SATURATION = range(3)
-#: Red, green and blue in the brightness that we see (ITU-R BT.601, as Pillow and torchvision round it).
-LUMA = (0.2989, 0.587, 0.114)
-
-#: Up to so many numbers an image is normalized as a whole: what is multiplied and added stays in the cache.
-SMALL_IMAGE = 16 * 1024
-
-Range = tuple[float, float]
 
 
 class ColorJitter(BatchTransform):
-    """Change brightness, contrast and saturation of each image, in an order of its own: torchvision's `ColorJitter`.
+    """Change brightness, contrast, saturation and hue of each image, in an order of its own.
 
-    Each of the three is a blend of the image with something gray: ``factor * image + (1 - factor) * gray``, where gray
-    is black, the mean of the image's grays, or the gray of each pixel. uint8 is cut to whole numbers after each, as
-    torchvision does; the last bit of a product may round otherwise, which is one level. There is no hue.
+    This is torchvision's `ColorJitter`. The first three are a blend of the image with something gray:
+    ``factor * image + (1 - factor) * gray``, where gray is black, the mean of the image's grays, or the gray of each
+    pixel. The hue is turned in HSV. uint8 is cut to whole numbers after each step, as torchvision does; the last bit of
+    a product may round otherwise, which is one level.
 
     Args:
         brightness, contrast, saturation: factors are drawn from [max(0, 1 - b), 1 + b], or from the (low, high) given;
             0 or None: unchanged. Images of one channel have no saturation.
+        hue: what is added to the hue, in turns of the color wheel, is drawn from [-hue, hue], or from the (low, high)
+            given, in [-0.5, 0.5]; 0 or None: unchanged. Images of one channel have no hue.
+
+    >>> import tensorstore_ds as tsds
+    >>> images = torch.full((2, 3, 4, 4), 100, dtype=torch.uint8)
+    >>> tsds.ColorJitter(brightness=(1.5, 1.5))({"image": images})["image"].unique().tolist()
+    [150]
     """
 
     def __init__(
@@ -56,6 +51,7 @@ class ColorJitter(BatchTransform):
         brightness: float | Range | None = None,
         contrast: float | Range | None = None,
         saturation: float | Range | None = None,
+        hue: float | Range | None = None,
         *,
         seed: int = 0,
     ) -> None:
@@ -63,10 +59,11 @@ class ColorJitter(BatchTransform):
         self.brightness = _range("brightness", brightness)
         self.contrast = _range("contrast", contrast)
         self.saturation = _range("saturation", saturation)
+        self.hue = _hue_range(hue)
 
     def make_params(self, keys: Bits, size: Size) -> Params:
-        """What is done to each sample, in turn: `order` (B, n) int64 which blend, `factors` (B, n) float64."""
-        ranges = dict(enumerate((self.brightness, self.contrast, self.saturation)))
+        """What is done to each sample, in turn: `order` (B, n) int64 which step, `factors` (B, n) float64."""
+        ranges = dict(enumerate((self.brightness, self.contrast, self.saturation, self.hue)))
         used = {which: limits for which, limits in ranges.items() if limits is not None}
         low, high = np.array(list(used.values())).reshape(-1, 2).T
         drawn = uniforms(keys, 2 * len(used))
@@ -76,123 +73,130 @@ class ColorJitter(BatchTransform):
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         """Images in other colors, of the same dtype; raises `ValueError` if they have neither 1 channel nor 3."""
-        if images.shape[1] not in (1, 3):
-            raise ValueError(f"ColorJitter: expected images of 1 or 3 channels, found {images.shape[1]}.")
+        check_colors(images, "ColorJitter")
         order, factors = params["order"], params["factors"]
         if images.shape[1] == 1:
             factors = torch.where(order == SATURATION, 1.0, factors)
-        if not images.is_cuda and len(images):  # a few images at a time, which stay in the processor's cache
+        hues = self.hue is not None
+        if images.device.type == "cpu" and len(images) and not torch.compiler.is_compiling():
             out = images if pool is not None else torch.empty_like(images)
-            for part in parts(images):
-                out[part] = _jittered(images[part], order[part], factors[part])
+            for part in parts(images):  # a few images at a time, which stay in the processor's cache
+                out[part] = blend(images[part], order[part], factors[part], hues=hues)
             return out
-        return _jittered(images, order, factors)
+        return blend(images, *(on_device(each, images.device) for each in (order, factors)), hues=hues)
 
 
-def _jittered(images: Tensor, order: Tensor, factors: Tensor) -> Tensor:
-    work = torch.float64 if images.dtype == torch.float64 else torch.float32
-    shares, rests = (on_device(f.to(work), images.device)[..., None, None, None] for f in (factors, 1 - factors))
-    which = on_device(order, images.device)[..., None, None, None]
-    layout = torch.preserve_format if images.is_cuda else torch.contiguous_format  # a CPU takes one color at a time
-    values = images.to(work, copy=True, memory_format=layout)
-    whole = images.dtype == torch.uint8
-    for turn in range(order.shape[1]):
-        grays = values
-        if values.shape[1] == 3:
-            red, green, blue = values.unbind(1)
-            grays = red.mul(LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])[:, None]
-            grays = grays.floor_() if whole else grays
-        mean = grays.mean((1, 2, 3), keepdim=True)
-        grays = torch.where(which[:, turn] == CONTRAST, mean, grays)
-        grays = torch.where(which[:, turn] == BRIGHTNESS, 0.0, grays)
-        values.mul_(shares[:, turn]).add_(grays * rests[:, turn]).clamp_(0, 255 if whole else 1)
-        if whole:
-            values.floor_()
-    return values.to(images.dtype)
-
-
-class Normalize(OfBatches):
-    """Bring images to mean 0 and standard deviation 1, in the dtype that the model wants: torchvision's `Normalize`.
-
-    One multiplication and one addition in float32, on CUDA a single pass over the image, then rounded to `dtype`. The
-    memory format stays. uint8 counts as value / 255, floating-point as it is.
+class Sometimes(BatchTransform):
+    """A change of colors of some of the images.
 
     Args:
-        mean, std: of each channel, of values in [0, 1]. Those of 8-bit images are divided by 255 before.
-        dtype: of the result.
-
-    Raises:
-        ValueError: the numbers of channels differ, or a standard deviation is not positive; when it is called: a mean
-            above 1 for uint8 images.
+        p: probability of each image.
     """
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float], *, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
-        self.mean, self.std = tuple(mean), tuple(std)
-        self.dtype = dtype
-        if len(self.mean) != len(self.std) or not self.mean or not min(self.std) > 0:
+    def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
+        super().__init__(seed=seed)
+        self.p = probability(p)
+
+    def make_params(self, keys: Bits, size: Size) -> Params:
+        """`chosen` (B,) bool: which images are changed."""
+        return {"chosen": torch.from_numpy(uniforms(keys, 1)[:, 0] < self.p)}
+
+    def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
+        return change_some(images, params["chosen"], self.change, in_place=pool is not None)
+
+    @abstractmethod
+    def change(self, images: Tensor) -> Tensor:
+        """Images (n, C, H, W) after the change: new memory of the same dtype."""
+
+
+class RandomGrayscale(Sometimes):
+    """Take the color out of some images: torchvision's `RandomGrayscale`.
+
+    All three channels become ``0.2989 * red + 0.587 * green + 0.114 * blue``; uint8 is cut to whole numbers. Images of
+    one channel stay.
+
+    Args:
+        p: probability of each image.
+    """
+
+    def __init__(self, p: float = 0.1, *, seed: int = 0) -> None:
+        super().__init__(p, seed=seed)
+
+    def change(self, images: Tensor) -> Tensor:
+        check_colors(images, "RandomGrayscale")
+        return grayscale(images)
+
+
+class Solarize(Sometimes):
+    """Invert the bright values of some images: torchvision's `RandomSolarize`.
+
+    Args:
+        threshold: values of at least this are inverted: to 255 minus the value in uint8 images, 1 minus it in
+            floating-point ones. In the unit of the images.
+        p: probability of each image.
+    """
+
+    def __init__(self, threshold: float, p: float = 0.5, *, seed: int = 0) -> None:
+        super().__init__(p, seed=seed)
+        self.threshold = number("threshold", threshold, most=255, expected="a number in [0, 255]")
+
+    def change(self, images: Tensor) -> Tensor:
+        if self.threshold > 1 and images.dtype != torch.uint8:
             raise ValueError(
-                f"Normalize: expected a mean and a positive std for each channel, found {self.mean} and {self.std}."
+                f"Solarize: expected a threshold in [0, 1] for floating-point images, found {self.threshold:g}. Divide "
+                "it by 255."
             )
-
-    @classmethod
-    def from_split(cls, split: Split, *, dtype: torch.dtype = torch.float32) -> Normalize:
-        """With the statistics that the store keeps of the split. Gray images among color images count as RGB.
-
-        Raises:
-            OptionError: it keeps none, because its images were not decoded or have other numbers of channels; or a
-                channel is constant.
-        """
-        channels = channel_moments(split.statistics)
-        if channels is None or not min(channels[1], default=0) > 0:
-            found = f"std {channels[1]}" if channels is not None else "none in the statistics of the store"
-            advice = "Use Normalize(mean, std)" + (", or convert again" if channels is None else "")
-            raise OptionError(f"split {split.name!r}: expected mean and std of each channel, found {found}. {advice}.")
-        return cls(channels[0], channels[1], dtype=dtype)
-
-    def transform_batch(
-        self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
-    ) -> dict[str, Any]:
-        """The batch with other images (B, C, H, W), of `dtype`; `rows` and `epoch` are not needed."""
-        images = check_images(batch)
-        if images.shape[1] != len(self.mean):
-            raise ValueError(f"Normalize: expected images of {len(self.mean)} channels, found {images.shape[1]}.")
-        largest = 255 if images.dtype == torch.uint8 else 1
-        if largest == 255 and max(self.mean) > 1:
-            mean, std = (", ".join(f"{value / 255:.3g}" for value in values) for values in (self.mean, self.std))
-            raise ValueError(
-                "Normalize: expected a mean in [0, 1] for uint8 images, whose values are divided by 255, found "
-                f"{max(self.mean):g}. Divide mean and std by 255: Normalize(({mean}), ({std}))."
-            )
-        if images.is_cuda:  # one kernel, that converts as it reads and writes
-            scale, shift = (on_device(values, images.device) for values in _factors(self.mean, self.std, largest))
-            scaled = torch.addcmul(shift, images, scale, out=torch.empty_like(images, dtype=self.dtype))
-        else:  # on a CPU it would convert through copies of its own: half as quick for float32, a third for bfloat16
-            scaled = empty_like(images, pool, dtype=torch.float32).copy_(images)
-            values, pixels = scaled, 0
-            if not scaled.is_contiguous():  # a small image at a time, or a line of a large one: not three channels
-                small = math.prod(images.shape[1:]) <= SMALL_IMAGE
-                values = scaled.permute(0, 2, 3, 1).flatten(1 if small else 2)
-                pixels = values.shape[-1] // len(self.mean)
-            scale, shift = _factors(self.mean, self.std, largest, pixels)
-            values.mul_(scale).add_(shift)
-            if self.dtype != torch.float32:
-                scaled = empty_like(images, pool, dtype=self.dtype).copy_(scaled)
-        if has_padding(batch):
-            scaled.masked_fill_(~batch["image_mask"][:, None], 0)
-        return {**batch, "image": scaled}
-
-    def extra_repr(self) -> str:
-        return f"mean={self.mean}, std={self.std}, dtype={self.dtype}"
+        return solarize(images, torch.full((len(images),), self.threshold, device=images.device))
 
 
-@functools.lru_cache(maxsize=32)
-def _factors(mean: tuple[float, ...], std: tuple[float, ...], largest: int, pixels: int = 0) -> tuple[Tensor, Tensor]:
-    """What to multiply by and to add, float32: (C, 1, 1), or (pixels * C,) for pixels in channels-last memory."""
-    means, stds = (torch.tensor(values, dtype=torch.float64) for values in (mean, std))
-    both = (1 / (stds * largest)).to(torch.float32), (-means / stds).to(torch.float32)
-    scale, shift = (values.repeat(pixels) if pixels else values[:, None, None] for values in both)
-    return scale, shift
+class Posterize(Sometimes):
+    """Keep the highest bits of each value of some images: torchvision's `RandomPosterize`.
+
+    Args:
+        bits: how many of 8 are kept. Floating-point images have ``2 ** bits`` levels after it, from 0 on.
+        p: probability of each image.
+    """
+
+    def __init__(self, bits: int, p: float = 0.5, *, seed: int = 0) -> None:
+        super().__init__(p, seed=seed)
+        if not isinstance(bits, int) or not 0 <= bits <= 8:
+            raise refusal("bits", "a whole number in [0, 8]", bits)
+        self.bits = bits
+
+    def change(self, images: Tensor) -> Tensor:
+        return posterize(images, torch.full((len(images),), self.bits, device=images.device))
+
+
+class Equalize(Sometimes):
+    """Make the levels of each channel about equally frequent in some images: torchvision's `RandomEqualize`.
+
+    The formula is that of Pillow's `ImageOps.equalize`. Floating-point images have 256 levels after it.
+
+    Args:
+        p: probability of each image.
+    """
+
+    def change(self, images: Tensor) -> Tensor:
+        return equalize(images)
+
+
+class AutoContrast(Sometimes):
+    """Stretch each channel of some images over all levels: torchvision's `RandomAutocontrast`.
+
+    The darkest value becomes 0, the brightest 255, or 1 in floating-point images. A channel of one value stays.
+
+    Args:
+        p: probability of each image.
+    """
+
+    def change(self, images: Tensor) -> Tensor:
+        return autocontrast(images)
+
+
+def check_colors(images: Tensor, who: str) -> None:
+    """A `ValueError` of images with neither 1 channel nor 3."""
+    if images.shape[1] not in (1, 3):
+        raise ValueError(f"{who}: expected images of 1 or 3 channels, found {images.shape[1]}.")
 
 
 def _range(name: str, value: float | Range | None) -> Range | None:
@@ -203,3 +207,12 @@ def _range(name: str, value: float | Range | None) -> Range | None:
     if not 0 <= low <= high:
         raise refusal(name, "a number of at least 0, or two, the smaller first", value)
     return None if low == high == 1 else (float(low), float(high))
+
+
+def _hue_range(value: float | Range | None) -> Range | None:
+    """Limits of what is added to the hue; None where it is always 0."""
+    if value is None:
+        return None
+    given = value if isinstance(value, Sequence) else (-value, value)
+    low, high = limits("hue", given, least=-0.5, most=0.5, expected="a number in [0, 0.5], or two in [-0.5, 0.5]")
+    return None if low == high == 0 else (low, high)

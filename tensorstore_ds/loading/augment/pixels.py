@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -37,7 +37,7 @@ SHIFT_NBYTES = 512 * 1024
 
 def crop(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int], pool: BufferPool | None = None) -> Tensor:
     """Cut (height, width) `size` from each image, its upper left corner at `top`, `left`: (B,) int64 on the CPU."""
-    if _in_one_operation(images):
+    if in_one_operation(images):
         return crop_batched(images, on_device(top, images.device), on_device(left, images.device), size)
     if is_large(images):
         return crop_padded(images, top, left, size, 0, pool)
@@ -55,7 +55,7 @@ def crop(images: Tensor, top: Tensor, left: Tensor, size: tuple[int, int], pool:
 def is_large(images: Tensor) -> bool:
     """Whether an image on a CPU takes longer to copy than Python needs to say so."""
     large = math.prod(images.shape[1:]) * images.element_size() >= LARGE_NBYTES
-    return large and not _in_one_operation(images)
+    return large and not in_one_operation(images)
 
 
 def crop_padded(
@@ -74,15 +74,15 @@ def crop_padded(
 def _place(target: NDArray[Any], source: NDArray[Any], y: int, x: int, filling: NDArray[Any], axis: int) -> None:
     """Copy what `source` has from (y, x) on into `target`; `filling` where that is outside of it."""
     height, width = target.shape[axis - 2 : axis]
-    lines, from_lines = _span(y, height, source.shape[axis - 2])
-    columns, from_columns = _span(x, width, source.shape[axis - 1])
+    lines, from_lines = span(y, height, source.shape[axis - 2])
+    columns, from_columns = span(x, width, source.shape[axis - 1])
     if (lines, columns) != (slice(0, height), slice(0, width)):
         target[...] = filling
     before = (slice(None),) * (axis - 2)
     target[(*before, lines, columns)] = source[(*before, from_lines, from_columns)]
 
 
-def _span(start: int, length: int, has: int) -> tuple[slice, slice]:
+def span(start: int, length: int, has: int) -> tuple[slice, slice]:
     """Of `length` places from `start` on, those that lie in [0, has): counted from `start`, and from 0."""
     first = min(max(0, -start), length)
     last = max(first, min(length, has - start))
@@ -105,7 +105,7 @@ def resized_crop(images: Tensor, boxes: Tensor, size: tuple[int, int], pool: Buf
     The boxes, (B, 4) int64 on the CPU, are top, left, height and width: inside the images, at least 1 x 1.
     """
     # torch 2.15 on a CPU fills results of width 1 with their first row where images are floating-point and contiguous.
-    if images.device.type != "cpu" or size[1] == 1:
+    if images.device.type != "cpu" or size[1] == 1 or torch.compiler.is_compiling():
         return resized_crop_batched(images, on_device(boxes, images.device), size)
     out = empty_like(images, pool, size=size)
     for i, (top, left, height, width) in enumerate(boxes.tolist()):
@@ -159,9 +159,44 @@ def resize_weights(start: Tensor, extent: Tensor, length: int, size: int) -> Ten
     return weights / weights.sum(-1, keepdim=True)
 
 
+def change_some(
+    images: Tensor, chosen: Tensor, change: Callable[..., Tensor], *amounts: Tensor, in_place: bool = False
+) -> Tensor:
+    """Images with ``change(images, *amounts)`` where `chosen`, (B,) bool, is true, and as they are elsewhere.
+
+    Only the chosen ones are changed: which these are is known on the CPU, so that a GPU is not waited for. On a CPU it
+    is a few images at a time, which stay in the processor's cache. `torch.compile` changes all and takes the chosen,
+    because its shapes are static.
+
+    Args:
+        images: (B, C, H, W).
+        chosen: on the CPU, where nothing is compiled.
+        change: gets n of the images, and n of each of `amounts`, on their device: new memory, of the same shape.
+        amounts: (B, ...), where `chosen` is.
+        in_place: in the memory of `images`.
+    """
+    if torch.compiler.is_compiling():
+        return torch.where(chosen[:, None, None, None], change(images, *amounts), images)
+    rows = chosen.nonzero()[:, 0]
+    out = images if in_place else images.clone()
+    whole = [slice(None)] if len(rows) else []
+    for part in parts(out, len(rows)) if images.device.type == "cpu" else whole:
+        some = rows[part]
+        there = on_device(some, images.device)
+        out[there] = change(images[there], *(on_device(each[some], images.device) for each in amounts))
+    return out
+
+
+def mask_fill_of(masks: Tensor, fill: int | None) -> int:
+    """What is added to masks: `fill`, or the value that stores ignore. uint16 comes as int16, in which 65535 is -1."""
+    if masks.dtype != torch.int16:
+        return 255 if fill is None else fill
+    return -1 if fill is None else fill - 2**16 if fill >= 2**15 else fill
+
+
 def mirror(images: Tensor, flip: Tensor, pool: BufferPool | None = None) -> Tensor:
     """Mirror those images left to right where `flip`, (B,) bool on the CPU, is true: in place if there is a `pool`."""
-    if _in_one_operation(images):
+    if in_one_operation(images):
         return mirror_batched(images, on_device(flip, images.device))
     out = images.clone() if pool is None else images
     axis = _axis_of_width(out)
@@ -185,7 +220,7 @@ def can_shift(images: Tensor, size: tuple[int, int], padding: tuple[int, int, in
     nbytes = math.prod(images.shape[1:]) * images.element_size()
     dense = images.is_contiguous() or images.is_contiguous(memory_format=torch.channels_last)
     alike = dense and size == tuple(images.shape[-2:]) and len(images) > 0
-    return alike and ways > 1 and ways * nbytes <= SHIFT_NBYTES and not _in_one_operation(images)
+    return alike and ways > 1 and ways * nbytes <= SHIFT_NBYTES and not in_one_operation(images)
 
 
 def shift(
@@ -243,11 +278,20 @@ def pad(images: Tensor, padding: tuple[int, int, int, int], mode: PaddingMode, f
     if mode == "constant":
         return functional.pad(images, (left, right, top, bottom), value=fill)
     # torch pads no bytes in these modes: the pixels that are taken are found by padding their numbers.
-    rows = np.pad(np.arange(images.shape[2]), (top, bottom), mode=mode)
-    columns = np.pad(np.arange(images.shape[3]), (left, right), mode=mode)
-    lines = images.permute(0, 2, 3, 1).index_select(1, on_device(torch.from_numpy(rows), images.device))
-    lines = lines.index_select(2, on_device(torch.from_numpy(columns), images.device))
+    rows = _continued(images.shape[2], top, bottom, mode, images.device)
+    columns = _continued(images.shape[3], left, right, mode, images.device)
+    lines = images.permute(0, 2, 3, 1).index_select(1, rows).index_select(2, columns)
     return lines.permute(0, 3, 1, 2).contiguous(memory_format=memory_format_of(images))
+
+
+def _continued(length: int, before: int, after: int, mode: PaddingMode, device: torch.device) -> Tensor:
+    """(before + length + after,) int64: the places that `numpy.pad` takes."""
+    places = torch.arange(-before, length + after, device=device)
+    if mode == "edge" or length == 1:
+        return places.clamp(0, length - 1)
+    period = 2 * length - (2 if mode == "reflect" else 0)
+    places = places % period
+    return torch.minimum(places, period - (0 if mode == "reflect" else 1) - places)
 
 
 def empty_like(
@@ -273,8 +317,9 @@ def memory_format_of(images: Tensor) -> torch.memory_format:
     return torch.contiguous_format if contiguous else torch.channels_last
 
 
-def _in_one_operation(images: Tensor) -> bool:
-    return images.device.type != "cpu" or images.requires_grad
+def in_one_operation(images: Tensor) -> bool:
+    """Whether all images of a batch are moved at once: on a GPU, for gradients, and where this is compiled."""
+    return images.device.type != "cpu" or images.requires_grad or torch.compiler.is_compiling()
 
 
 def _bits(images: Tensor) -> NDArray[Any]:

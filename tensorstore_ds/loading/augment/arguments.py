@@ -1,0 +1,70 @@
+"""Arguments of transforms, checked: sizes, paddings, probabilities, ranges."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from numbers import Real
+
+from tensorstore_ds.options import refusal
+
+Range = tuple[float, float]
+
+#: The largest side of a result: memory for it is taken before anything else can be known.
+MOST_SIDE = 2**15
+
+
+def size_of(size: int | Sequence[int]) -> tuple[int, int]:
+    """(height, width) of one number or two."""
+    try:
+        height, width = map(operator.index, (size, size) if hasattr(size, "__index__") else size)
+    except (TypeError, ValueError):
+        height = width = 0
+    if min(height, width) < 1 or max(height, width) > MOST_SIDE:
+        raise refusal("size", f"a positive number up to {MOST_SIDE}, or (height, width)", size)
+    return height, width
+
+
+def visibility(share: float) -> float:
+    """A share for `min_visibility`."""
+    return number("min_visibility", share, most=1, expected="a share in [0, 1]")
+
+
+def sides_of(padding: int | Sequence[int]) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom) of one number, two or four."""
+    sides = (padding,) if isinstance(padding, int) else tuple(padding)
+    if len(sides) not in (1, 2, 4) or min(sides) < 0:
+        raise refusal("padding", "one, two or four numbers of at least 0", padding)
+    left, top, right, bottom = sides * (4 // len(sides))
+    return left, top, right, bottom
+
+
+def probability(p: float) -> float:
+    """A probability."""
+    return number("p", p, most=1, expected="a probability in [0, 1]")
+
+
+def limits(name: str, value: object, *, least: float = -math.inf, most: float = math.inf, expected: str) -> Range:
+    """(low, high) of two numbers, the smaller first, in [least, most]."""
+    try:
+        low, high = map(float, value)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not (least <= low <= high <= most and math.isfinite(high - low)):
+        raise refusal(name, expected, value)
+    return low, high
+
+
+def number(name: str, value: float, *, most: float, expected: str) -> float:
+    """A number in [0, most]."""
+    if not isinstance(value, Real) or not 0 <= value <= most:
+        raise refusal(name, expected, value)
+    return float(value)
+
+
+def around(name: str, value: float | Sequence[float]) -> Range:
+    """(low, high) of two numbers, or of one: from minus it to it."""
+    if isinstance(value, Real):
+        value = (-abs(float(value)), abs(float(value)))
+    return limits(name, value, expected="a number, or two, the smaller first")

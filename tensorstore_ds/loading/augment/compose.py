@@ -1,0 +1,131 @@
+"""Several batch transforms, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeGuard
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tensorstore_ds.loading.augment.base import (
+    BatchTransform,
+    OfBatches,
+    Params,
+    Rows,
+    Size,
+    check_images,
+    check_rows,
+    on_device,
+)
+from tensorstore_ds.loading.augment.normalize import Normalize
+from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.options import refusal
+from tensorstore_ds.seeding import fold
+
+#: The members of a batch that have pixels.
+PIXELS = ("image", "mask", "image_mask", "image_size")
+
+
+class Compose(OfBatches):
+    """One batch transform after the other.
+
+    Each gets other rows, made of (seed, place in the list, row), so that two of one kind draw different numbers.
+
+    >>> import tensorstore_ds as tsds
+    >>> crop, flip = tsds.RandomCrop(28, padding=2), tsds.RandomHorizontalFlip()
+    >>> augment = Compose([crop, flip, tsds.Normalize([0.5], [0.25])], seed=1)
+    >>> batch = {"image": torch.zeros(2, 1, 28, 28, dtype=torch.uint8)}
+    >>> augment(batch, rows=torch.tensor([40, 41]), epoch=0)["image"].dtype
+    torch.float32
+
+    Args:
+        transforms: modules called as `BatchTransform.forward` is.
+        seed: of all of them; their own seeds count too.
+        compile: change the pixels of all transforms in one graph of ``torch.compile(fullgraph=True)``, which must be
+            this library's; a text is the name of its backend. What is random is drawn before, on the CPU, and objects
+            are moved beside it, so results are those of other runs, up to rounding. Shapes are static: each size of a
+            batch or image is compiled once, which takes up to minutes, so use ``drop_last=True``. It is meant for GPUs.
+
+    Raises:
+        OptionError: `compile`, and a transform is not this library's.
+    """
+
+    def __init__(self, transforms: Sequence[nn.Module], *, seed: int = 0, compile: bool | str = False) -> None:
+        super().__init__()
+        self.transforms = nn.ModuleList(transforms)
+        self.seed = seed
+        self._graph: Callable[..., dict[str, Any]] | None = None
+        if compile:
+            for step in self.steps:
+                if not isinstance(step, BatchTransform | Normalize):
+                    raise refusal("compile", "transforms of tensorstore_ds alone", type(step).__name__)
+            backend = compile if isinstance(compile, str) else "inductor"
+            self._graph = torch.compile(self.change_pixels, fullgraph=True, dynamic=False, backend=backend)
+
+    @property
+    def steps(self) -> list[nn.Module]:
+        """The transforms, and those of each `Compose` among them."""
+        return [each for step in self.transforms for each in (step.steps if isinstance(step, Compose) else [step])]
+
+    @property
+    def has_no_state(self) -> bool:
+        return super().has_no_state and self._graph is None and all(map(_has_no_state, self.transforms))
+
+    @property
+    def mixes_samples(self) -> bool:
+        return any(isinstance(step, OfBatches) and step.mixes_samples for step in self.transforms)
+
+    def transform_batch(
+        self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
+    ) -> dict[str, Any]:
+        images = check_images(batch)
+        numbers = check_rows(rows, epoch, len(images))
+        if self._graph is not None:
+            others, drawn, _ = self.draw(batch, numbers, epoch or 0, images.shape[-2:])
+            pixels = {name: batch[name] for name in PIXELS if isinstance(batch.get(name), Tensor)}
+            return {**others, **self._graph(pixels, drawn)}
+        result = dict(batch)
+        for place, transform in enumerate(self.transforms):
+            keys = fold(self.seed, place, numbers.view(np.uint64)).view(np.int64)
+            if _has_no_state(transform):
+                result = transform.transform_batch(result, keys, epoch or 0, pool)
+            else:
+                result = transform(result, keys, epoch or 0)
+        return result
+
+    def draw(
+        self, batch: Mapping[str, Any], rows: Rows, epoch: int, size: Size
+    ) -> tuple[dict[str, Any], list[Params], Size]:
+        """What all transforms draw for a batch with images of (height, width) `size`.
+
+        Returns:
+            The batch with the members that are no pixels transformed; for each of `steps` its parameters, on the device
+            of the images; and the size of the results.
+        """
+        device, others, drawn = batch["image"].device, dict(batch), list[Params]()
+        for place, step in enumerate(self.transforms):
+            keys = fold(self.seed, place, check_rows(rows, epoch, len(rows)).view(np.uint64)).view(np.int64)
+            if isinstance(step, Compose):
+                others, more, size = step.draw(others, keys, epoch, size)
+                drawn += more
+            elif isinstance(step, BatchTransform):
+                params = step.make_params(step.keys(keys, epoch), size)
+                others |= step.change_others(others, params, size)
+                drawn.append({name: on_device(value, device) for name, value in params.items()})
+                size = step.size_after(size)
+            else:
+                drawn.append({})
+        return others, drawn, size
+
+    def change_pixels(self, pixels: Mapping[str, Any], drawn: Sequence[Params]) -> dict[str, Any]:
+        """The members of a batch that have pixels, after all of `steps` with what `draw` has drawn for them."""
+        result = dict(pixels)
+        for step, params in zip(self.steps, drawn, strict=True):
+            result |= step.change_pixels(result, params, None)  # type: ignore[operator]
+        return result
+
+
+def _has_no_state(transform: Any) -> TypeGuard[OfBatches]:
+    return isinstance(transform, OfBatches) and transform.has_no_state

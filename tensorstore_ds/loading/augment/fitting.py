@@ -1,0 +1,187 @@
+"""Steps that draw nothing: resizing, padding and cutting by an image's size alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tensorstore_ds.loading.augment.arguments import MOST_SIDE, sides_of, size_of, visibility
+from tensorstore_ds.loading.augment.base import Params, Size
+from tensorstore_ds.loading.augment.geometry import Geometry
+from tensorstore_ds.loading.augment.objects import place_objects
+from tensorstore_ds.loading.augment.pixels import mask_fill_of, memory_format_of, resized_crop_nearest
+from tensorstore_ds.loading.augment.placements import Placements
+from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.options import refusal
+from tensorstore_ds.seeding import Bits
+
+
+class Fitted(NamedTuple):
+    """Where images of one size come to lie: they are resized, and laid on a canvas. Pairs are y, x."""
+
+    resized: tuple[int, int]
+    offset: tuple[int, int]
+    size: tuple[int, int]
+    fill: float
+
+
+class Fitting(Geometry):
+    """A step that draws nothing: where an image comes to lie follows from its size."""
+
+    def make_params(self, keys: Bits, size: Size) -> Params:
+        """Nothing."""
+        return {}
+
+    def size_after(self, size: Size) -> Size:
+        fitted: Fitted = self._fitted(*size)
+        return fitted.size
+
+    def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
+        placed = self._fitted(images.shape[2], images.shape[3])
+        size = placed.resized
+        if size == tuple(images.shape[2:]):
+            return _laid(images, placed, placed.fill)
+        native = images.dtype in (torch.float32, torch.float64) or (images.dtype, images.device.type) == (
+            torch.uint8,
+            "cpu",
+        )
+        work = images if native else images.to(torch.float32)
+        resized = functional.interpolate(work, size, mode="bilinear", antialias=True)
+        if images.dtype == torch.uint8 and not native:
+            resized = resized.round_()
+        resized = resized.to(images.dtype, memory_format=memory_format_of(images))
+        return _laid(resized, placed, placed.fill)
+
+    def transform_masks(self, masks: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
+        placed = self._fitted(masks.shape[2], masks.shape[3])
+        if placed.resized != tuple(masks.shape[2:]):
+            boxes = torch.tensor([0, 0, *masks.shape[-2:]]).expand(len(masks), 4)
+            masks = resized_crop_nearest(masks, boxes, placed.resized)
+        return _laid(masks, placed, mask_fill_of(masks, None))
+
+    def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
+        return place_objects(objects, self._placed(size, len(objects)))
+
+    def _placed(self, size: Size, samples: int = 1) -> Placements:
+        return self.place(Placements.whole([size] * samples), np.empty(samples, np.uint64))
+
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch.compile takes its numbers as they are
+    def _fitted(self, height: int, width: int) -> Fitted:
+        """The placement of images of this size."""
+        placed = self._placed((height, width))
+        resized, offset, canvas = (
+            (int(pairs[0, 0]), int(pairs[0, 1])) for pairs in (placed.resized, placed.offset, placed.size)
+        )
+        return Fitted(resized, offset, canvas, placed.fill or 0)
+
+
+class Resize(Fitting):
+    """Resize images: torchvision's `Resize`, bilinear and antialiased.
+
+    Args:
+        size: (height, width); or the length of the shorter side, which keeps the aspect ratio.
+        max_size: the longer side has at most this length; only with one number.
+    """
+
+    def __init__(self, size: int | Sequence[int], max_size: int | None = None) -> None:
+        super().__init__()
+        height, width = size_of(size)
+        keeps_aspect = hasattr(size, "__index__")
+        self.size = height if keeps_aspect else (height, width)
+        self.max_size = max_size
+        self.fixes_size = None if keeps_aspect else True  # type: ignore[misc]  # of the instance
+        if max_size is not None and (not keeps_aspect or not height < max_size <= MOST_SIDE):
+            raise refusal("max_size", "more than `size`, which is one number", max_size)
+
+    def place(self, placements: Placements, keys: Bits) -> Placements:
+        if not isinstance(self.size, int):
+            return placements.resize(self.size)
+        old = placements.size
+        short, long = old.min(axis=1), old.max(axis=1)
+        new_short = np.full(len(old), self.size)
+        new_long = self.size * long // short
+        if self.max_size is not None:
+            over = new_long > self.max_size
+            new_short = np.where(over, self.max_size * new_short // new_long, new_short).clip(1)
+            new_long = new_long.clip(max=self.max_size)
+        upright = (old[:, 0] >= old[:, 1])[:, None]
+        return placements.resize(
+            np.where(upright, np.stack([new_long, new_short], 1), np.stack([new_short, new_long], 1))
+        )
+
+
+class CenterCrop(Fitting):
+    """Cut a part of fixed size from the middle of each image: torchvision's `CenterCrop`.
+
+    Args:
+        size: of the part, one number or (height, width). Smaller images are padded with `fill`.
+        min_visibility: the smallest share of a box's area, in [0, 1], that must be visible in the result. Objects with
+            less are dropped. In a decode plan it applies to the stored box and to the result of all steps.
+    """
+
+    def __init__(self, size: int | Sequence[int], *, fill: float = 0, min_visibility: float = 0.0) -> None:
+        super().__init__()
+        self.size = size_of(size)
+        self.fill = fill
+        self.min_visibility = visibility(min_visibility)
+
+    def place(self, placements: Placements, keys: Bits) -> Placements:
+        lacking = (self.size - placements.size).clip(0)
+        padded = placements.pad(lacking // 2, (lacking + 1) // 2, self.fill)
+        return padded.crop(np.rint((padded.size - self.size) / 2), self.size, self.min_visibility)
+
+
+class Pad(Fitting):
+    """Add borders to each image: torchvision's `Pad`.
+
+    Args:
+        padding: pixels for all sides, (left and right, top and bottom), or (left, top, right, bottom).
+        fill: what is added. Masks get the value that stores ignore.
+    """
+
+    fixes_size = None
+
+    def __init__(self, padding: int | Sequence[int], *, fill: float = 0) -> None:
+        super().__init__()
+        self.padding = sides_of(padding)
+        self.fill = fill
+
+    def place(self, placements: Placements, keys: Bits) -> Placements:
+        left, top, right, bottom = self.padding
+        return placements.pad((top, left), (bottom, right), self.fill)
+
+
+class Letterbox(Fitting):
+    """Resize each image until it just fits into a size, keeping its aspect ratio, and pad it in the middle.
+
+    What detectors of the YOLO family are trained with.
+
+    Args:
+        size: of the results, one number or (height, width).
+        fill: what is added; 114 is theirs.
+    """
+
+    def __init__(self, size: int | Sequence[int], *, fill: float = 114) -> None:
+        super().__init__()
+        self.size = size_of(size)
+        self.fill = fill
+
+    def place(self, placements: Placements, keys: Bits) -> Placements:
+        zoom = (np.array(self.size) / placements.size).min(axis=1, keepdims=True)
+        fitted = placements.resize(np.rint(placements.size * zoom).clip(1, self.size))
+        free = self.size - fitted.size
+        return fitted.pad(free // 2, free - free // 2, self.fill)
+
+
+def _laid(images: Tensor, placed: Fitted, fill: float) -> Tensor:
+    """Images of the placement's size on its canvas; what lies outside is cut off."""
+    (top, left), (height, width) = placed.offset, placed.size
+    bottom, right = height - images.shape[2] - top, width - images.shape[3] - left
+    laid = functional.pad(images, (left, right, top, bottom), value=fill)
+    return laid.contiguous(memory_format=memory_format_of(images))

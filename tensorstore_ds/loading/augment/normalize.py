@@ -1,0 +1,112 @@
+"""Normalization: the last step, which makes of levels what a model takes."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.statistics import channel_moments
+from tensorstore_ds.loading.augment.base import OfBatches, Params, Rows, check_images, has_padding, on_device
+from tensorstore_ds.loading.augment.pixels import empty_like
+from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.reading.store import Split
+
+#: Up to so many numbers an image is normalized as a whole: what is multiplied and added stays in the cache.
+SMALL_IMAGE = 16 * 1024
+
+
+class Normalize(OfBatches):
+    """Bring images to mean 0 and standard deviation 1, in the dtype that the model wants: torchvision's `Normalize`.
+
+    One multiplication and one addition in float32, on CUDA a single pass over the image, then rounded to `dtype`. The
+    memory format stays. uint8 counts as value / 255, floating-point as it is.
+
+    Args:
+        mean, std: of each channel, of values in [0, 1]. Those of 8-bit images are divided by 255 before.
+        dtype: of the result.
+
+    Raises:
+        ValueError: the numbers of channels differ, or a standard deviation is not positive; when it is called: a mean
+            above 1 for uint8 images.
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], *, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.mean, self.std = tuple(mean), tuple(std)
+        self.dtype = dtype
+        if len(self.mean) != len(self.std) or not self.mean or not min(self.std) > 0:
+            raise ValueError(
+                f"Normalize: expected a mean and a positive std for each channel, found {self.mean} and {self.std}."
+            )
+
+    @classmethod
+    def from_split(cls, split: Split, *, dtype: torch.dtype = torch.float32) -> Normalize:
+        """With the statistics that the store keeps of the split. Gray images among color images count as RGB.
+
+        Raises:
+            OptionError: it keeps none, because its images were not decoded or have other numbers of channels; or a
+                channel is constant.
+        """
+        channels = channel_moments(split.statistics)
+        if channels is None or not min(channels[1], default=0) > 0:
+            found = f"std {channels[1]}" if channels is not None else "none in the statistics of the store"
+            advice = "Use Normalize(mean, std)" + (", or convert again" if channels is None else "")
+            raise OptionError(f"split {split.name!r}: expected mean and std of each channel, found {found}. {advice}.")
+        return cls(channels[0], channels[1], dtype=dtype)
+
+    def transform_batch(
+        self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
+    ) -> dict[str, Any]:
+        """The batch with other images (B, C, H, W), of `dtype`; `rows` and `epoch` are not needed."""
+        return {**batch, **self.change_pixels(batch, {}, pool)}
+
+    def change_pixels(self, batch: Mapping[str, Any], params: Params, pool: BufferPool | None) -> dict[str, Any]:
+        """The images of a batch, normalized; there are no parameters."""
+        images = check_images(batch)
+        if images.shape[1] != len(self.mean):
+            raise ValueError(f"Normalize: expected images of {len(self.mean)} channels, found {images.shape[1]}.")
+        largest = 255 if images.dtype == torch.uint8 else 1
+        if largest == 255 and max(self.mean) > 1:
+            mean, std = (", ".join(f"{value / 255:.3g}" for value in values) for values in (self.mean, self.std))
+            raise ValueError(
+                "Normalize: expected a mean in [0, 1] for uint8 images, whose values are divided by 255, found "
+                f"{max(self.mean):g}. Divide mean and std by 255: Normalize(({mean}), ({std}))."
+            )
+        if torch.compiler.is_compiling():
+            scale, shift = (values.to(images.device) for values in _factors.__wrapped__(self.mean, self.std, largest))
+            scaled = (images.to(torch.float32) * scale + shift).to(self.dtype)
+        elif images.is_cuda:  # one kernel, that converts as it reads and writes
+            scale, shift = (on_device(values, images.device) for values in _factors(self.mean, self.std, largest))
+            scaled = torch.addcmul(shift, images, scale, out=torch.empty_like(images, dtype=self.dtype))
+        else:  # on a CPU it would convert through copies of its own: half as quick for float32, a third for bfloat16
+            scaled = empty_like(images, pool, dtype=torch.float32).copy_(images)
+            values, pixels = scaled, 0
+            if not scaled.is_contiguous():  # a small image at a time, or a line of a large one: not three channels
+                small = math.prod(images.shape[1:]) <= SMALL_IMAGE
+                values = scaled.permute(0, 2, 3, 1).flatten(1 if small else 2)
+                pixels = values.shape[-1] // len(self.mean)
+            scale, shift = _factors(self.mean, self.std, largest, pixels)
+            values.mul_(scale).add_(shift)
+            if self.dtype != torch.float32:
+                scaled = empty_like(images, pool, dtype=self.dtype).copy_(scaled)
+        if has_padding(batch):
+            scaled.masked_fill_(~batch["image_mask"][:, None], 0)
+        return {"image": scaled}
+
+    def extra_repr(self) -> str:
+        return f"mean={self.mean}, std={self.std}, dtype={self.dtype}"
+
+
+@functools.lru_cache(maxsize=32)
+def _factors(mean: tuple[float, ...], std: tuple[float, ...], largest: int, pixels: int = 0) -> tuple[Tensor, Tensor]:
+    """What to multiply by and to add, float32: (C, 1, 1), or (pixels * C,) for pixels in channels-last memory."""
+    means, stds = (torch.tensor(values, dtype=torch.float64) for values in (mean, std))
+    both = (1 / (stds * largest)).to(torch.float32), (-means / stds).to(torch.float32)
+    scale, shift = (values.repeat(pixels) if pixels else values[:, None, None] for values in both)
+    return scale, shift
