@@ -9,6 +9,7 @@ import torch
 
 from image_batches import images, objects
 from tensorstore_ds.loading.augment.affine import RandomAffine, RandomPerspective
+from tensorstore_ds.loading.augment.base import on_device
 from tensorstore_ds.loading.augment.blur import GaussianBlur
 from tensorstore_ds.loading.augment.color import (
     AutoContrast,
@@ -311,3 +312,13 @@ def test_modules_of_others_get_the_epoch(rows: Any, epoch: int | None, expected:
 def test_a_seed_that_is_not_chosen_is_zero(make: Any) -> None:
     batch, rows = {"image": images(0, (9, 8), count=20)}, torch.arange(20)
     assert torch.equal(make()(batch, rows, 0)["image"], make(seed=0)(batch, rows, 0)["image"])
+
+
+@cuda
+def test_large_parameters_do_not_wait_for_their_turn(monkeypatch):
+    sizes = []
+    monkeypatch.setattr("tensorstore_ds.loading.augment.base.pinned", lambda t: sizes.append(len(t)) or t.pin_memory())
+    for size in (2**14, 2**14 + 1):
+        values = torch.rand(size)
+        assert torch.equal(on_device(values, torch.device("cuda", 0)).cpu(), values)
+    assert sizes == [2**14 + 1]

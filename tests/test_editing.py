@@ -177,11 +177,11 @@ def test_all_rows_of_every_valid_store(name: str, tmp_path: Path) -> None:
 
 
 def test_statistics_of_whole_splits_are_put_together(tmp_path: Path) -> None:
-    one, other = (store(tmp_path / f"{i}.tsds", 5 + 9 * i, i) for i in range(2))
-    tsds.merge_stores([one.path, other.path], tmp_path / "both.tsds")
+    parts = [store(tmp_path / f"{i}.tsds", 5 + 9 * i, i).path for i in range(3)]
+    tsds.merge_stores(parts, tmp_path / "both.tsds")
     both = tsds.open(tmp_path / "both.tsds")
     assert tsds.verify(both.path) == []
-    pixels = np.stack([both["train"]["image"][i] for i in range(19)]) / 255
+    pixels = np.stack([both["train"]["image"][i] for i in range(42)]) / 255
     np.testing.assert_allclose(both["train"].statistics["channels"]["mean"], pixels.mean((0, 1, 2)), rtol=1e-9)
     np.testing.assert_allclose(both["train"].statistics["channels"]["std"], pixels.std((0, 1, 2)), rtol=1e-9)
     counts = np.bincount(both["train"]["label"][:], minlength=3).tolist()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from learners import RATE, TASK, VIT, batch, expected_loss, gradients, learner, weights_of
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.augment.mixing import CutMix, Mixup
-from tensorstore_ds.training.learner import MIX_ALPHA, Learner, precision_of, schedule
+from tensorstore_ds.training.learner import MIX_ALPHA, Learner, image_dtype, precision_of, schedule
 from tensorstore_ds.training.options import TrainOptions, ViTOptions
 from tensorstore_ds.training.process import Tally
 from tensorstore_ds.training.tasks import ClassificationKeypoints, Keypoints, MultiLabel
@@ -251,3 +251,38 @@ def test_a_gpu_computes_what_the_cpu_does() -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
     for name, grad in gradients(there).items():
         torch.testing.assert_close(grad.cpu(), gradients(here)[name], rtol=0.02, atol=1e-3)
+
+
+def test_a_short_last_batch_is_not_compiled(monkeypatch):
+    compiled = []
+
+    def compile(model):
+        return lambda images: compiled.append(len(images)) or model(images)
+
+    monkeypatch.setattr(torch, "compile", compile)
+    made, plain = learner(compile=True, batch_size=7), learner()
+    for rows in (7, 7, 3):
+        assert torch.equal(made.train_batch(batch(rows)), plain.train_batch(batch(rows)))
+    assert compiled == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"precision": "bf16"}, torch.bfloat16),
+        ({"precision": "bf16", "mix": "mixup"}, torch.float32),
+        ({"precision": "fp16"}, torch.float32),
+        ({}, torch.float32),
+    ],
+)
+def test_images_have_the_type_of_the_first_layer(options, expected):
+    assert image_dtype(TrainOptions(**options), torch.device("cpu")) == expected
+
+
+def test_images_in_bfloat16_train_as_those_that_the_model_converts():
+    made, other = learner(precision="bf16"), learner(precision="bf16")
+    given = batch()
+    halves = {**given, "image": given["image"].to(torch.bfloat16)}
+    for _ in range(3):
+        assert torch.equal(made.train_batch(given), other.train_batch(halves))
+    assert all(torch.equal(a, b) for a, b in zip(made.module.parameters(), other.module.parameters(), strict=True))

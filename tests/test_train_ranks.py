@@ -17,6 +17,8 @@ import torch
 
 import tensorstore_ds as tsds
 from small_stores import ROOT
+from tensorstore_ds.training import process
+from tensorstore_ds.training.process import MOST_UNASKED, StopVote
 from training_stores import SMALL, labelled, load_history, names, small
 
 pytestmark = pytest.mark.slow
@@ -150,3 +152,36 @@ def test_small_is_what_the_flags_say() -> None:
     given: Sequence[str] = FLAGS
     assert given[given.index("--width") + 1] == str(SMALL["width"])
     assert given[given.index("--patch-size") + 1] == str(SMALL["patch_size"])
+
+
+class Two:
+    """Two ranks, of which the other one takes `slow` milliseconds for a step, and receives no signal."""
+
+    size = 2
+
+    def __init__(self, slow: int) -> None:
+        self.slow = slow
+        self.asked: list[int] = []
+
+    def any(self, number: int) -> int:
+        self.asked.append(number)
+        return number if len(self.asked) % 2 == 0 else max(number, self.slow)
+
+
+@pytest.mark.parametrize(("own", "slow", "every"), [(1, 1, MOST_UNASKED), (50, 1, 20), (1, 250, 4), (3000, 1, 1)])
+def test_ranks_ask_for_signals_once_a_second(monkeypatch: pytest.MonkeyPatch, own: int, slow: int, every: int) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(process.time, "perf_counter", lambda: clock[0])
+    ranks = Two(slow)
+    vote, stopped = StopVote(ranks), []  # type: ignore[arg-type]
+    for step in range(1, 3 * every + 2):
+        clock[0] += own / 1000
+        if vote.after_step(15 if step > every + 1 else 0):
+            stopped.append(step)
+    assert stopped == [step for step in (2 * every + 1, 3 * every + 1) if step > every + 1]
+    assert len(ranks.asked) == 2 * 4
+
+
+def test_one_rank_looks_after_each_step() -> None:
+    vote = StopVote(process.Ranks(0, 1, torch.device("cpu")))
+    assert [vote.after_step(number) for number in (0, 15)] == [0, 15]

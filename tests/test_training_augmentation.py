@@ -104,6 +104,11 @@ def test_an_evaluation_is_resized_and_normalized_as_torchvision_does(splits: dic
     channels = split.statistics["channels"]
     torch.testing.assert_close(found, functional.normalize(resized, channels["mean"], channels["std"]))
     assert normalize(split).mean == tuple(channels["mean"])
+    halves = eval_transform(split, options(), vit((9, 21), 3), dtype=torch.bfloat16)(batch)["image"]
+    assert torch.equal(halves, found.to(torch.bfloat16))
+    assert (
+        train_transform(split, options(), vit((9, 21), 3), dtype=torch.bfloat16).transforms[-1].dtype == torch.bfloat16
+    )
 
 
 @pytest.mark.parametrize("size", [(180, 300), (300, 180), (250, 250)])

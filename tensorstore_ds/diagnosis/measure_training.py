@@ -21,7 +21,7 @@ from tensorstore_ds.reading.store import Split
 from tensorstore_ds.training.augmentation import train_plan, train_transform
 from tensorstore_ds.training.batch_fit import is_out_of_memory, let_go
 from tensorstore_ds.training.data import image_shape, task_of
-from tensorstore_ds.training.learner import Learner
+from tensorstore_ds.training.learner import Learner, image_dtype
 from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.recipe import completed
 from tensorstore_ds.training.torch_threads import halves, time_threads
@@ -71,7 +71,7 @@ def student_of(split: Split, options: TrainOptions, device: torch.device) -> Stu
     height, width, channels = image_shape(split)
     vit = options.vit((height, width), channels)
     options = completed(options, vit)
-    transform = train_transform(split, options, vit)
+    transform = train_transform(split, options, vit, dtype=image_dtype(options, device))
     learner = Learner(vit, task, options, device=device, steps=10**6)  # the learning rate does not matter here
     plan, forget = train_plan(split, options, vit), learner.optimizer.zero_grad
     return Student(options.model, learner.train_batch, task.fields, transform, decode=plan, forget=forget)

@@ -7,6 +7,7 @@ are placed by a decode plan, so that little more is decoded than the model sees;
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
@@ -63,7 +64,9 @@ def eval_plan(split: Split, vit: ViTOptions) -> Resize | None:
     return Resize(vit.image_size) if is_decoded(split.fields["image"]) else None
 
 
-def train_transform(split: Split, options: TrainOptions, vit: ViTOptions) -> Compose:
+def train_transform(
+    split: Split, options: TrainOptions, vit: ViTOptions, *, dtype: torch.dtype = torch.float32
+) -> Compose:
     """What batches of a training split go through: ``transform(batch, rows, epoch)``. Plans have placed their images.
 
     ``light``: shifted by up to an eighth of the image, and brightness and contrast changed by a fifth. ``strong``:
@@ -85,16 +88,18 @@ def train_transform(split: Split, options: TrainOptions, vit: ViTOptions) -> Com
     if options.flip:
         has_objects = isinstance(split.fields.get("objects"), ObjectsField)
         steps.append(RandomHorizontalFlip.from_split(split) if has_objects else RandomHorizontalFlip())
-    return Compose([*steps, normalize(split)], seed=options.seed)
+    return Compose([*steps, normalize(split, dtype=dtype)], seed=options.seed)
 
 
-def eval_transform(split: Split, options: TrainOptions, vit: ViTOptions) -> Compose:
+def eval_transform(
+    split: Split, options: TrainOptions, vit: ViTOptions, *, dtype: torch.dtype = torch.float32
+) -> Compose:
     """What batches of an evaluation go through: resized, and normalized as in training; `split` is that of training."""
     steps = [] if is_decoded(split.fields["image"]) else [Resize(vit.image_size)]
-    return Compose([*steps, normalize(split)], seed=options.seed)
+    return Compose([*steps, normalize(split, dtype=dtype)], seed=options.seed)
 
 
-def normalize(split: Split) -> Normalize:
+def normalize(split: Split, *, dtype: torch.dtype = torch.float32) -> Normalize:
     """By the split's mean and standard deviation; a channel that is constant is only moved to 0.
 
     By those of photographs, if the store keeps none: of files that are gray and in color, or that were not decoded.
@@ -102,11 +107,11 @@ def normalize(split: Split) -> Normalize:
     channels = channel_moments(split.statistics)
     if channels is None and isinstance(split.fields["image"], EncodedImageField):
         is_gray = split.image_shapes[:, 2].max() == 1
-        return Normalize(*(values[1:2] if is_gray else values for values in PHOTOGRAPHS))
+        return Normalize(*(values[1:2] if is_gray else values for values in PHOTOGRAPHS), dtype=dtype)
     if channels is None:
         raise OptionError(
             f"{split.name}: expected images of one number of channels, found none in the statistics. "
             'Convert with `color="gray"` or `color="rgb"`.'
         )
     mean, std, _ = channels
-    return Normalize(mean, [deviation or 1.0 for deviation in std])
+    return Normalize(mean, [deviation or 1.0 for deviation in std], dtype=dtype)

@@ -109,10 +109,14 @@ class Learner:
             images, targets = self._mix((images, self._blendable(targets)))
         with contextlib.nullcontext() if last or self._parallel is None else self._parallel.no_sync():
             with self.autocast():
-                outputs = self._model(images)
+                outputs = self._model_for(len(images))(images)
             loss = self.task.loss(outputs, targets, label_smoothing=self.options.label_smoothing)
             torch.autograd.backward(self.scaler.scale(loss * share))
         return loss, outputs, targets
+
+    def _model_for(self, samples: int) -> nn.Module:
+        """The model to train on so many samples: a short last batch is not worth compiling for, which takes minutes."""
+        return self._model if samples == self.options.batch_size else self._parallel or self.module
 
     def update(self) -> None:
         """Change the weights by the gradients, which are dropped."""
@@ -196,6 +200,15 @@ def precision_of(asked: Precision, device: torch.device) -> Precision:
     if asked == "tf32" and not cuda:
         raise OptionError(f"`precision`: expected fp32, bf16 or fp16 on {device.type}, found tf32, which GPUs have.")
     return asked
+
+
+def image_dtype(options: TrainOptions, device: torch.device) -> torch.dtype:
+    """The type of normalized images for a model: the one that its first layer would convert them to.
+
+    Images that are blended stay float32, since bfloat16 would round twice.
+    """
+    has_bf16 = precision_of(options.precision, device) == "bf16" and options.mix == "none"
+    return torch.bfloat16 if has_bf16 else torch.float32
 
 
 def move_average(average: nn.Module, model: nn.Module, *, decay: float, step: int) -> None:

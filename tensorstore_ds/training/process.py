@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
@@ -24,6 +25,9 @@ from tensorstore_ds.errors import OptionError, TrainingError, one_line
 from tensorstore_ds.loading.device import checked_device
 from tensorstore_ds.training.options import Precision
 from tensorstore_ds.training.tasks import Sums, Task
+
+#: Steps after which ranks ask each other for a signal, at most.
+MOST_UNASKED = 100
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,31 @@ class Stop:
         finally:
             for hook in hooks:
                 hook.remove()
+
+
+class StopVote:
+    """Asks all ranks, about once a second, whether one of them received a signal: to ask is to wait for the slowest.
+
+    All ranks ask after the same step, because all know how long the slowest rank takes for one.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._every = self._left = 1
+        self._since = time.perf_counter()
+
+    def after_step(self, received: int) -> int:
+        """The number of a signal to stop by now, or 0. Every rank must call this after each step."""
+        if self._ranks.size == 1:
+            return received
+        self._left -= 1
+        if self._left:
+            return 0
+        now = time.perf_counter()
+        slowest = self._ranks.any(max(1, round(1000 * (now - self._since) / self._every)))  # milliseconds of a step
+        self._every = self._left = max(1, min(MOST_UNASKED, 1000 // slowest))
+        self._since = now
+        return self._ranks.any(received)
 
 
 @contextlib.contextmanager

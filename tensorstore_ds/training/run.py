@@ -23,7 +23,7 @@ from tensorstore_ds.training.augmentation import normalize, train_plan, train_tr
 from tensorstore_ds.training.batch_fit import batch_size_of, is_out_of_memory, residency_beside_model
 from tensorstore_ds.training.data import eval_split_of, image_shape, split_of, stored_size, task_of, train_loader
 from tensorstore_ds.training.history import EpochRecord, dump_record, plain
-from tensorstore_ds.training.learner import Learner
+from tensorstore_ds.training.learner import Learner, image_dtype
 from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.process import Ranks, Stop, Tally
 from tensorstore_ds.training.recipe import completed
@@ -93,7 +93,8 @@ class Run:
         self.card = checkpoint.ModelCard(self.vit, self.task, moments.mean, moments.std, stored, *fits)
         batch_size, self.batch_note = batch_size_of(store, self.split, self.task, self.vit, options, ranks)
         self.options = options = completed(replace(options, batch_size=batch_size), self.vit, ranks=ranks.size)
-        transform = train_transform(self.split, options, self.vit)
+        self.dtype = image_dtype(options, ranks.device)  #: Of images for the model.
+        transform = train_transform(self.split, options, self.vit, dtype=self.dtype)
         self.plan = train_plan(self.split, options, self.vit)
         residency = residency_beside_model(store, self.task, self.vit, options, ranks, transform, self.plan)
         self.loader, self.order = train_loader(

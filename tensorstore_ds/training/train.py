@@ -23,6 +23,7 @@ from tensorstore_ds.training.options import TrainOptions
 from tensorstore_ds.training.process import (
     Interrupted,
     Stop,
+    StopVote,
     Tally,
     random_state_kept,
     ranks,
@@ -98,6 +99,7 @@ def train(
 def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
     """Train from where the run is to its end. Every rank goes through this loop; only the first one reports."""
     options, learner, loader, threads = run.options, run.learner, run.loader, run.threads
+    vote = StopVote(run.ranks)
     with run.interruptible(stop):
         while run.position.epoch < options.epochs:
             position = finished = run.position
@@ -125,11 +127,13 @@ def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
                 now = zip(_clocks(run), began, strict=True)
                 position.seconds, position.computed, position.wait = (clock - zero for clock, zero in now)
                 reports.note(threads.add(position.seconds - position.wait - before[0], position.computed - before[1]))
-                if last and position.batch < run.batches and (signal := run.ranks.any(stop.received)):
+                if last and position.batch < run.batches and (signal := vote.after_step(stop.received)):
                     run.save()
                     raise run.stopped(signal)
                 reports.progress()
             run.save()  # before the evaluation: a run that goes on evaluates again, and no write waits for another
+            if signal := run.ranks.any(stop.received):
+                raise run.stopped(signal)
             evaluation = evaluate(run, stop)
             reports.epoch(run.record(evaluation), evaluation)
             run.position = Position(position.epoch + 1)
@@ -152,7 +156,7 @@ def evaluate(run: Run, stop: Stop) -> Tally | None:
         return None
     tally = Tally()
     dataset = StoreDataset(run.store, run.eval_split.name, fields=run.task.fields, decode=eval_plan(run.split, run.vit))
-    transform = eval_transform(run.split, run.options, run.vit)
+    transform = eval_transform(run.split, run.options, run.vit, dtype=run.dtype)
     loader, weight = eval_loader(dataset, run.options, run.ranks, transform=transform)
     with run.learner.evaluating() as model:
         for batch in loader:
