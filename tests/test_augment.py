@@ -120,6 +120,15 @@ def test_batches_are_not_written_to_and_keep_what_is_not_theirs(transform: torch
 
 
 @each
+def test_one_operation_gives_the_same(transform: torch.nn.Module) -> None:
+    """As on a GPU, and where there are gradients."""
+    batch = {"image": images(0, (20, 18), torch.float32)}
+    expected = transform(batch, torch.arange(4), 0)["image"]
+    found = transform({"image": batch["image"].clone().requires_grad_()}, torch.arange(4), 0)["image"]
+    assert ((found - expected).abs() <= 1e-4).float().mean() > 0.99
+
+
+@each
 def test_empty_batches(transform: torch.nn.Module) -> None:
     found = transform({"image": images(0, (20, 18), count=0), "objects": pack_objects([])}, torch.arange(0), 0)
     assert len(found["image"]) == len(found["objects"]) == 0

@@ -219,11 +219,13 @@ def test_mosaic_is_a_window_of_four(
     assert torch.equal(found["mask"], (found["image"][:, 0] * 255).long())
 
 
-def test_mosaic_is_the_same_in_one_operation() -> None:
-    mosaic = Mosaic((10, 7), seed=2)
-    batch = {"image": images(0, (8, 6), torch.float32, count=5), "objects": objects(0, (8, 6), (1,) * 5)}
-    slow = mosaic(batch, torch.arange(5), 0)["image"]
-    fast = mosaic({**batch, "image": batch["image"].requires_grad_()}, torch.arange(5), 0)["image"]
+@pytest.mark.parametrize("transform", [Mosaic((10, 7), seed=2), CutMix(num_classes=5)], ids=["Mosaic", "CutMix"])
+def test_all_in_one_operation_is_the_same(transform: BatchTransform) -> None:
+    """As on a GPU."""
+    batch = {"image": images(0, (8, 6), torch.float32, count=5), "label": torch.arange(5)}
+    transform.num_classes = 5  # type: ignore[assignment]
+    slow = transform(batch, torch.arange(5), 0)["image"]
+    fast = transform({**batch, "image": batch["image"].requires_grad_()}, torch.arange(5), 0)["image"]
     assert torch.equal(slow, fast) and same_format(fast, slow)
     fast.sum().backward()
     assert float(batch["image"].grad.sum()) == slow.numel()  # type: ignore[union-attr]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tensorstore_ds.loading.augment.arguments import Range, limits, probability
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size
-from tensorstore_ds.loading.augment.pixels import change_some
+from tensorstore_ds.loading.augment.pixels import change_some, in_one_operation
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import GOLDEN, Bits, fold, uniforms
@@ -89,6 +89,12 @@ class RandomErasing(BatchTransform):
             )
         boxes = params["boxes"]
         chosen = (boxes[:, 2:] > 0).all(1)
+        if self.value is not None and not in_one_operation(images):
+            out = images if pool is not None else images.clone()
+            value = torch.tensor(self.value).to(images.dtype)[:, None, None]
+            for image, (top, left, height, width) in zip(out, boxes.tolist(), strict=True):
+                image[:, top : top + height, left : left + width] = value
+            return out
         return change_some(images, chosen, self._erased, boxes, params["noise"], in_place=pool is not None)
 
     def _erased(self, images: Tensor, boxes: Tensor, noise: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tensorstore_ds.loading.augment.arguments import probability
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, on_device
-from tensorstore_ds.loading.augment.pixels import parts
+from tensorstore_ds.loading.augment.pixels import in_one_operation, parts
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.options import refusal
@@ -227,6 +227,12 @@ class CutMix(Mixing):
         return {"partners": self.partners(keys), **params}
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
+        if not in_one_operation(images):
+            out = images.clone()
+            for i, ((top, left), (bottom, right)) in enumerate(params["boxes"].tolist()):
+                box = (slice(None), slice(top, bottom), slice(left, right))
+                out[i][box] = images[params["partners"][i, 1]][box]
+            return out
         (top, left), (bottom, right) = (
             corner.unbind(1) for corner in on_device(params["boxes"], images.device)[..., None].unbind(1)
         )

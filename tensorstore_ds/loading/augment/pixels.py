@@ -179,11 +179,18 @@ def change_some(
         return torch.where(chosen[:, None, None, None], change(images, *amounts), images)
     rows = chosen.nonzero()[:, 0]
     out = images if in_place else images.clone()
-    whole = [slice(None)] if len(rows) else []
-    for part in parts(out, len(rows)) if images.device.type == "cpu" else whole:
-        some = rows[part]
-        there = on_device(some, images.device)
-        out[there] = change(images[there], *(on_device(each[some], images.device) for each in amounts))
+    if in_one_operation(images):
+        there = on_device(rows, images.device)
+        if len(rows):
+            out[there] = change(images[there], *(on_device(each[rows], images.device) for each in amounts))
+        return out
+    source, target = _as_array(images, _axis_of_width(images)), _as_array(out, _axis_of_width(out))
+    for part in parts(out, len(rows)):  # NumPy copies images as a whole, torch goes byte by byte
+        numbers = rows[part].numpy()
+        some = torch.from_numpy(source[numbers]).view(images.dtype)
+        some = some if images.is_contiguous() else some.permute(0, 3, 1, 2)
+        changed = _bits(change(some, *(each[numbers] for each in amounts)))
+        target[numbers] = changed if out.is_contiguous() else changed.transpose(0, 2, 3, 1)
     return out
 
 

@@ -88,9 +88,10 @@ def rgb_of(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
 
 def solarize(images: Tensor, threshold: Tensor) -> Tensor:
     """Invert what is at least `threshold` (n,), in the unit of the images."""
-    inverted = 255 - images if images.dtype == torch.uint8 else 1 - images
     least = threshold.to(torch.promote_types(images.dtype, torch.float32))[:, None, None, None]
-    return torch.where(images >= least, inverted, images)
+    if images.dtype == torch.uint8:
+        return torch.where(images >= least.ceil().to(torch.uint8), images.bitwise_not(), images)
+    return torch.where(images >= least, 1 - images, images)
 
 
 def posterize(images: Tensor, bits: Tensor) -> Tensor:
@@ -120,7 +121,7 @@ def equalize(images: Tensor) -> Tensor:
     levels = images if images.dtype == torch.uint8 else (_floating(images) * (256 - 1e-3)).to(torch.uint8)
     flat = levels.flatten(2).long()
     counts = torch.zeros((*flat.shape[:2], 256), dtype=torch.int64, device=images.device)
-    counts.scatter_add_(2, flat, torch.ones_like(flat))
+    counts.scatter_add_(2, flat, counts.new_ones(1, 1, 1).expand_as(flat))
     step = (flat.shape[2] - counts.gather(2, flat.amax(2, keepdim=True))) // 255
     before = counts.cumsum(2) - counts  # how many pixels have a lower level
     table = ((before + step // 2) // step.clamp(min=1)).clamp_(0, 255)
