@@ -323,7 +323,7 @@ def test_a_seed_that_is_not_chosen_is_zero(make: Any) -> None:
     assert torch.equal(make()(batch, rows, 0)["image"], make(seed=0)(batch, rows, 0)["image"])
 
 
-@cuda
+@pytest.mark.gpu
 def test_large_parameters_do_not_wait_for_their_turn(monkeypatch):
     sizes = []
     monkeypatch.setattr("tensorstore_ds.loading.augment.base.pinned", lambda t: sizes.append(len(t)) or t.pin_memory())

@@ -82,6 +82,7 @@ def test_a_window_holds_no_more_blocks_than_it_may():
 
 def test_more_than_there_is_means_all_of_it():
     sampler = BlockShuffleSampler(5, block_rows=2**60, window_blocks=2**60)
+    assert (sampler.block_rows, sampler.window_blocks) == (5, 1)
     assert sorted(sampler) == [0, 1, 2, 3, 4]
     assert sampler.read_ahead().stops.tolist() == [5]
     assert len(BlockShuffleSampler(0, block_rows=4, window_blocks=4).read_ahead().starts) == 0

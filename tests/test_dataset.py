@@ -57,10 +57,11 @@ def test_a_batch_is_a_sequence_of_samples_over_whole_columns(path):
         np.testing.assert_array_equal(sample["image"].permute(1, 2, 0), SAMPLES[i]["image"])
         assert sample["key"] == f"train/{i:05d}"
         assert sample["size"].tolist() == [12, 10]
-    assert batch[-1]["key"] == "train/00009"
+    assert [batch[-1]["key"], batch[-4]["key"]] == ["train/00009", "train/00005"]
     assert [s["key"] for s in batch[1:3]] == ["train/00002"] * 2
-    with pytest.raises(IndexError):
-        batch[4]
+    for item in (4, -5):
+        with pytest.raises(IndexError, match=f"sample {item} is outside of a batch of 4"):
+            batch[item]
 
 
 def test_parts_of_a_batch(path):
@@ -118,6 +119,20 @@ def test_zero_copy_aliases_the_map_when_asked_for(path):
     assert image.data_ptr() == mapped
 
 
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")
+def test_transforms_draw_the_same_with_zero_copy(path):
+    copies, views = (StoreDataset(path, transform=with_noise, zero_copy=zero_copy) for zero_copy in (False, True))
+    for epoch in (0, 3):
+        for dataset in (copies, views):
+            dataset.set_epoch(epoch)
+        for row in (0, 7):
+            assert torch.equal(views[row], copies[row])
+
+
+def with_noise(sample, *, generator):
+    return sample["image"] + torch.rand((), generator=generator)
+
+
 def test_subset_and_filter(labelled):
     dataset = StoreDataset(labelled)
     subset = dataset.subset([4, 0, 19])
@@ -128,8 +143,9 @@ def test_subset_and_filter(labelled):
     assert {int(s["label"]) for s in twos.gather(range(6))} == {2}
     few = twos.filter(lambda angle, label: (angle[:, 0] > 10) & (label == 2), "angle", "label")
     assert [int(few[i]["angle"][0]) for i in range(len(few))] == [11, 14, 17]
-    with pytest.raises(IndexError):
-        dataset.subset([20])
+    for row in (20, -1):
+        with pytest.raises(IndexError, match=f"found {row} to {row}"):
+            dataset.subset([row])
     with pytest.raises(ValueError, match=r"expected \(20,\) bool"):
         dataset.filter(lambda label: label, "label")
     assert len(dataset) == 20
@@ -233,6 +249,29 @@ def image_alone(sample):
 
 def test_an_opened_store_is_as_good_as_its_path(labelled):
     assert StoreDataset(tsds.open(labelled)).path == StoreDataset(labelled).path
+    with pytest.raises(tsds.FormatError, match="0" * 64):
+        StoreDataset(tsds.open(labelled), sha256="0" * 64)
+
+
+def test_an_opened_store_that_has_grown_since(tmp_path):
+    folder = class_folders(tmp_path / "src")
+    convert(folder, tmp_path / "s.tsds", ConvertOptions(workers=0))
+    opened = tsds.open(tmp_path / "s.tsds")
+    (folder / "train" / "bee" / "new.png").write_bytes(png_bytes(np.zeros((6, 5), np.uint8)))
+    tsds.append(tmp_path / "s.tsds", folder, workers=0)
+    assert (len(opened["train"]), len(StoreDataset(opened))) == (8, 9)
+
+
+def test_what_is_printed_of_it(labelled):
+    assert repr(StoreDataset(labelled).subset([4, 0])) == (
+        f"<StoreDataset {str(labelled)!r} 'train', 2 samples of image, label, angle>"
+    )
+
+
+def test_bytes_of_a_row(tmp_path, labelled):
+    dataset = StoreDataset(labelled)
+    assert (dataset.nbytes, dataset.row_nbytes) == (20 * (72 + 8 + 8), 72 + 8 + 8)
+    assert StoreDataset(store_of(tmp_path / "s.tsds", LABELLED[:1], ["a", "b", "c"])).row_nbytes == 72 + 8 + 8
 
 
 @pytest.mark.parametrize("item", ["image", slice(0, 3), None, 1.5])

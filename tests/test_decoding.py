@@ -347,6 +347,26 @@ def test_the_middle_of_a_much_enlarged_image_is_torchvisions(tmp_path):
     assert (tsds.StoreDataset(path, decode=plan)[0]["image"].int() - want.int()).abs().max() <= 1
 
 
+def test_the_middle_of_a_resized_image_without_a_line_at_a_pixel_nearby(tmp_path):
+    """All of it is resized then, from the first column: those in the middle begin 1/4 pixel from a pixel's edge."""
+    image = np.random.default_rng(0).integers(0, 256, (8, 2501, 3), np.uint8)
+    path = store_of(tmp_path / "s.tsds", [{"image": image, "label": 0}], ["a"]).path
+    plan = tsds.Compose([tsds.Resize((8, 1251)), tsds.CenterCrop((8, 60))])
+    want = TF.center_crop(TF.resize(torch.from_numpy(image).permute(2, 0, 1), [8, 1251], antialias=True), [8, 60])
+    assert torch.equal(tsds.StoreDataset(path, decode=plan)[0]["image"], want)
+
+
+def test_pixels_are_decoded_into_memory_of_the_thread(tmp_path):
+    samples = [{"image": drawn(300, 400), "label": 0}]
+    split = store_of(tmp_path / "s.tsds", samples, ["a"], encoding="jpeg")["train"]
+    reader, placements = decoding.ImageReader(split), decoding.Placements.whole([[300, 400]])
+    for size in ((300, 400), (75, 100)):
+        (window,) = decoding.windows_of(placements.resize(size), placements.size)
+        buffer = decoding._scratch_of(window)
+        pixels = reader.read(0, window, buffer)
+        assert np.shares_memory(pixels.array, buffer) and decoding._scratch_of(window) is buffer
+
+
 def test_gray_pixels_among_colored_ones_are_placed_as_rgb(tmp_path):
     images = [np.random.default_rng(i).integers(0, 256, (9 + i, 8, 1 + 2 * i), np.uint8) for i in range(2)]
     split = store_of(tmp_path / "s.tsds", [{"image": image} for image in images], encoding="raw")

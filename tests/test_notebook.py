@@ -39,6 +39,13 @@ def test_facts_and_a_sheet(path: Path) -> None:
         assert picture(html).width > 100
 
 
+def test_the_sheet_shows_the_samples_of_a_subset(path: Path) -> None:
+    dataset, split = tsds.StoreDataset(path), tsds.open(path)["train"]
+    for rows in ([3, 4], [19, 0, 7], list(range(1, 13))):
+        np.testing.assert_array_equal(picture(dataset.subset(rows)._repr_html_()), tsds.preview(split, rows))
+    assert "<img" not in dataset.subset([])._repr_html_()
+
+
 def test_classes_are_counted_by_name(path: Path) -> None:
     assert tsds.open(path)["train"].class_counts == {"label": {"<b>ant</b>": 16, "bee": 4}}
     counts = {name: tsds.open(VALID / name)["train"].class_counts for name in ("detection.tsds", "masks.tsds")}

@@ -51,7 +51,7 @@ def test_a_fixed_order_has_no_state() -> None:
     assert list(found) == [[0, 1], [2]]
 
 
-@pytest.mark.parametrize("text", ["", "AAAA", "?", "é"])
+@pytest.mark.parametrize("text", ["", "AAAA", "?", "é", dump_generator(torch.Generator().get_state()) + "?"])
 def test_other_text_is_no_state(text: str) -> None:
     with pytest.raises(OptionError, match=r"expected that of a torch\.Generator"):
         load_generator(text)

@@ -119,6 +119,10 @@ def test_what_is_left_of_an_uneven_epoch_is_divided_anew(size, other, start):
     assert [rows[i % other][i // other] for i in range(len(whole))] == whole.tolist()
 
 
+def test_the_seed_is_0_unless_it_is_given():
+    assert ShuffleSampler(20).rows().tolist() == ShuffleSampler(20, seed=0).rows().tolist()
+
+
 def test_the_stored_order_is_the_same_in_every_epoch():
     sampler = ShuffleSampler(5, shuffle=False)
     sampler.set_epoch(3)

@@ -91,11 +91,27 @@ def test_repeat_factors(boxed, threshold, method):
     assert factors[0] == 1  # no objects
 
 
+@pytest.mark.parametrize("method", ["image", "instance"])
+@pytest.mark.parametrize("threshold", [1.0, None])
+def test_a_class_without_objects_changes_no_factor(tmp_path, threshold, method):
+    samples = detections(12, seed=1)
+    samples[3]["labels"][:], samples[2]["labels"][:] = 0, 1
+    factors = [
+        repeat_factors(
+            store_of(tmp_path / f"{len(classes)}.tsds", samples, classes)["train"], threshold=threshold, method=method
+        )
+        for classes in (["ant", "bee"], ["ant", "bee", "cat"])
+    ]
+    assert factors[0].max() > 1
+    np.testing.assert_array_equal(*factors)
+
+
 def test_repeat_factors_that_change_nothing(boxed):
     with pytest.warns(
         UserWarning, match=r"all repeat factors are 1, because no class is rarer than 0\.01\. .*instance"
-    ):
+    ) as caught:
         assert repeat_factors(boxed, threshold=0.01).tolist() == [1.0] * 30
+    assert caught[0].filename == __file__
     with pytest.raises(OptionError, match="`method`: expected image or instance, found 'box'"):
         repeat_factors(boxed, method="box")
 

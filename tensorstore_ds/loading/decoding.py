@@ -115,8 +115,7 @@ def windows_of(placements: Placements, sizes: NDArray[np.integer[Any]]) -> list[
     is_whole = ((first == 0) & (last == resized)).all(axis=1, keepdims=True)
     is_cut = ~is_whole & (resized == extent).all(axis=1, keepdims=True)
     scales = np.array([1, *SCALES[::-1]])
-    least = np.where((resized > 0).all(axis=1), step.min(axis=1), 1.0)
-    scale = scales[np.searchsorted(scales, least, "right").clip(1) - 1]
+    scale = scales[np.searchsorted(scales, step.min(axis=1), "right").clip(1) - 1]
     anchor = np.where(is_whole | is_cut, 0, _anchors(origin, step, first, scale[:, None]))
     reach = np.where(is_whole, np.inf, np.where(is_cut, last, (last - 0.5) * step + np.maximum(step, 1.0) + 1))
     at_anchor = np.rint((origin + anchor * step) / scale[:, None]) * scale[:, None]
@@ -173,10 +172,7 @@ class ImageReader:
         self._name = name
         self._column = split[name]
         self.shapes = split.image_shapes
-        of_all = np.unique(self.shapes[:, 2])
-        #: Of every image as it is read: gray ones among others are read as RGB.
-        self.channels = int(of_all.max()) if len(of_all) else 0
-        self._mixed = len(of_all) > 1
+        self._mixed = len(np.unique(self.shapes[:, 2])) > 1  # gray images among others are read as RGB
         self._files = self._column.values.get("bytes") if isinstance(self._column, RaggedColumn) else None
         self._offsets = self._column.offsets if isinstance(self._column, RaggedColumn) else np.empty(0, np.int64)
         restarts = self._column.per_row.get("restarts") if isinstance(self._column, RaggedColumn) else None

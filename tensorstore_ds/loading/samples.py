@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Dataset
 
 from tensorstore_ds.format.kinds import ObjectsField
-from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.decoding import Plan
@@ -289,12 +289,11 @@ class Samples(Dataset[Sample]):
             raise
 
     def _check_detection(self) -> None:
-        fields = [self.schema[name] for name in self.fields]
-        objects = [field for field in fields if isinstance(field, ObjectsField)]
-        if "image" not in self.fields or not objects or not {"boxes", "labels"} <= set(objects[0].values):
-            named = [name for name in self.fields if isinstance(self.schema[name], ObjectsField)]
-            found = ", ".join(self.fields) + (f"; {named[0]} has {', '.join(objects[0].values)}" if named else "")
-            if objects and "boxes" in objects[0].values and "labels" not in objects[0].values:
+        objects = of_kind({name: self.schema[name] for name in self.fields}, ObjectsField)
+        name, values = next(((name, field.values) for name, field in objects.items()), ("", {}))
+        if "image" not in self.fields or not {"boxes", "labels"} <= values.keys():
+            found = ", ".join(self.fields) + (f"; {name} has {', '.join(values)}" if values else "")
+            if "boxes" in values and "labels" not in values:
                 found += ": convert with `classes`; a single name, such as face, is the class of all of them"
             raise refusal("return_as=torchvision", "images and objects with boxes and labels", found)
 

@@ -83,7 +83,7 @@ class SizeBucketSampler(Sampler[list[int]]):
             len(self._sizes), shuffle=shuffle, seed=seed, rank=rank, num_replicas=num_replicas, drop_last=drop_last
         )
         most = at_least(1, buckets, "buckets")
-        self._bucket = _divide(self._padded(), most, self.batch_size, self.pixels)
+        self._bucket = _divide(self._padded(), most, self.batch_size, self.pixels or 1)
         self.buckets = int(self._bucket.max(initial=0)) + 1
         self._counts = np.bincount(self._bucket, minlength=self.buckets)
         largest = np.ones((self.buckets, 2), np.int64)
@@ -189,7 +189,7 @@ class SizeBucketSampler(Sampler[list[int]]):
             return np.append(inside, inside[-1] + last * np.arange(1, replicas + 1)) if last else inside
         counts, batches = self._counts, -(-self._counts // self._fitting)
         for _ in range(min(-int(batches.sum()) % replicas, images - int(batches.sum()))):
-            batches[(counts / batches.clip(1)).argmax()] += 1  # so that the ranks divide them
+            batches[(counts / batches).argmax()] += 1  # so that the ranks divide them
         place = np.arange(batches.sum()) - np.repeat(batches.cumsum() - batches, batches)
         begin, count, among = (np.repeat(each, batches) for each in (counts.cumsum() - counts, counts, batches))
         return np.append(begin + place * count // among, images)
@@ -208,7 +208,7 @@ def _sizes_of(dataset: Samples | ArrayLike) -> NDArray[np.int32]:
     return sizes.astype(np.int32)
 
 
-def _divide(sizes: NDArray[np.int64], most: int, batch_size: int | None, pixels: int | None) -> NDArray[np.uint16]:
+def _divide(sizes: NDArray[np.int64], most: int, batch_size: int | None, pixels: int) -> NDArray[np.uint16]:
     """The bucket of each image, (n,): neighbors have similar sizes.
 
     All images begin in one bucket. Again and again, the bucket is cut in two, between two heights or two widths, where
@@ -216,7 +216,7 @@ def _divide(sizes: NDArray[np.int64], most: int, batch_size: int | None, pixels:
     """
     unique, which, counts = np.unique(sizes[:, 0] << 32 | sizes[:, 1], return_inverse=True, return_counts=True)
     sizes = np.stack([unique >> 32, unique & 0xFFFFFFFF], 1)
-    total = counts.sum() / batch_size if batch_size else (sizes.prod(1) * counts).sum() / (pixels or 1)
+    total = counts.sum() / batch_size if batch_size else (sizes.prod(1) * counts).sum() / pixels
     most = min(most, max(1, int(total / BATCHES_PER_BUCKET)), 2**16)
 
     def cut(rows: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
@@ -230,7 +230,7 @@ def _divide(sizes: NDArray[np.int64], most: int, batch_size: int | None, pixels:
             before = counts[order].cumsum()
             number = np.stack([before[:-1], before[-1] - before[:-1]])
             cost = number * np.stack([below, above])
-            enough = (number >= batch_size if batch_size else cost >= (pixels or 1)).all(0)
+            enough = (number >= batch_size if batch_size else cost >= pixels).all(0)
             saved = np.where(enough, whole - cost.sum(0), 0)
             if saved.size and saved.max() > best[0]:
                 at = int(saved.argmax()) + 1

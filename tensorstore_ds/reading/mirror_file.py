@@ -542,7 +542,7 @@ def _data_from(file: io.RawIOBase, offset: int) -> int:
         return os.lseek(file.fileno(), offset, os.SEEK_DATA)
     except OSError as error:
         if error.errno == errno.ENXIO:  # none
-            return os.lseek(file.fileno(), 0, os.SEEK_END)
+            return max(offset, os.lseek(file.fileno(), 0, os.SEEK_END))  # it may have been cut before
         return offset
 
 

@@ -15,6 +15,7 @@ import pytest
 import tensorstore_ds as tsds
 from remote.servers_mirror import FaultyServer, faulty_server
 from stores import contents, detections, store_of
+from tensorstore_ds.reading import mirror_file
 from tensorstore_ds.reading.mirror_file import MirroredFile
 
 pytestmark = pytest.mark.usefixtures("cache", "in_chunks")
@@ -226,3 +227,10 @@ def test_times_of_files_tell_nothing(server: FaultyServer, stores: Path, cache: 
         os.utime(path, (seconds, seconds))
     assert np.array_equal(images(url), images(stores / "memmap.tsds"))
     assert len(server.of("image/c")) == before
+
+
+def test_the_search_for_data_never_goes_back_in_a_file_that_was_cut(tmp_path: Path) -> None:
+    """Otherwise its chunks are checked again and again, and the process never ends."""
+    (tmp_path / "cut").write_bytes(b"abc")
+    with (tmp_path / "cut").open("rb", buffering=0) as file:
+        assert mirror_file._data_from(file, 7) >= 7
