@@ -58,7 +58,8 @@ def blend(images: Tensor, order: Tensor, factors: Tensor, *, hues: bool = False)
         if whole:
             values.floor_()
         if hues and values.shape[1] == 3:
-            values = torch.where(which[:, turn] == HUE, _turned(values, amounts[:, turn, 0], whole), values)
+            turned = _turned(values, amounts[:, turn, 0], whole)
+            values = torch.where(which[:, turn] != HUE, values, turned)  # has the memory format of the first
     return values.to(images.dtype)
 
 
