@@ -7,6 +7,7 @@ through shared memory and a pipe.
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import threading
 import time
@@ -179,11 +180,11 @@ class Ahead(Iterable[Any]):
         self._make, self._groups, self._stats = make, groups, stats
         self._width, self._depth = width, depth
         self._waiting: deque[Future[tuple[list[Any], float]]] = deque()
-        self._made: deque[Any] = deque()  # of the task that was asked for last
+        self._made: Iterator[Any] = iter([])  # what is left of the task that was asked for last
 
     def ready(self) -> bool:
         """Whether the next batch is there, so that whoever asks for it does not wait."""
-        return bool(self._made) or (bool(self._waiting) and self._waiting[0].done())
+        return operator.length_hint(self._made) > 0 or (bool(self._waiting) and self._waiting[0].done())
 
     def __iter__(self) -> Iterator[Any]:
         process = os.getpid()
@@ -211,10 +212,8 @@ class Ahead(Iterable[Any]):
         self._stats.ready += sum(future.done() for future in self._waiting)
         batches, seconds = self._waiting.popleft().result()
         self._stats.gather += seconds  # added by this thread: the others would lose some of each other's
-        self._made.extend(batches)
-        del batches
-        while self._made:
-            yield self._made.popleft()
+        self._made = iter(batches)
+        return self._made
 
 
 @functools.cache

@@ -440,16 +440,17 @@ class DataLoader(data.DataLoader[Batches]):
             batches = [self._collated(part) for part in whole.parts([len(batch) for batch in group])]
             return self._pinned(batches) if self._pool.pinned else batches
 
+        width = self._width  # which looks for the limits of the machine
+        has_budget = self._pool.pinned and self._decoder is None
+
         def depth() -> int:
-            most, nbytes = self._width * self._prefetch, self._task_nbytes
-            if not self._pool.pinned or self._decoder is not None:
-                return most
-            return min(most, max(1, PINNED_NBYTES // nbytes) if nbytes else self._width)
+            most, nbytes = width * self._prefetch, self._task_nbytes
+            return min(most, max(1, PINNED_NBYTES // nbytes) if nbytes else width) if has_budget else most
 
         mixed = self._in_threads is not None and self._in_threads.mixes_samples
         groups = grouped(self._batches(position), dataset, mixed=mixed)
         groups = advise(groups, dataset, self._dealt, position.batch * (self.batch_size or 1))
-        return Ahead(make, groups, self._stats, width=self._width, depth=depth)
+        return Ahead(make, groups, self._stats, width=width, depth=depth)
 
     def _pinned(self, batches: list[Any]) -> list[Any]:
         """Batches of a task in pinned memory: packed, if a GPU gets them."""
