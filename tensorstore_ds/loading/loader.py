@@ -111,7 +111,7 @@ class DataLoader(data.DataLoader[Batches]):
             does.
         decode: a plan by which the images of a `StoreDataset` are cut and resized before they are decoded, as its own
             `decode`. Or ``device``: JPEG files (of the encodings ``jpeg`` and ``source``) go to an NVIDIA GPU as they
-            are, and torchvision's nvJPEG decodes them there; not measured yet.
+            are, and nvJPEG decodes them there, through torchcodec 0.17 or later, or else torchvision; not measured yet.
 
     Raises:
         OptionError: arguments contradict each other, or this machine has no such device. It is a `ValueError`.
