@@ -79,6 +79,8 @@ def test_a_machine_that_is_busy_is_named_once() -> None:
     assert not threads.due  # there are no others to choose from
     calm = TorchThreads(4, 4, measures=False)
     assert not any(calm.add(1.0, 0.99) for _ in range(20)) and not calm.due
+    waits_for_a_gpu = TorchThreads(1, 1, measures=False, on_cpu=False)
+    assert not any(waits_for_a_gpu.add(1.0, 0.1) for _ in range(20)) and not waits_for_a_gpu.due
 
 
 @pytest.fixture(scope="module")

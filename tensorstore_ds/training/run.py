@@ -115,6 +115,7 @@ class Run:
             most,
             measures=on_cpu and options.torch_threads is None and "OMP_NUM_THREADS" not in os.environ,
             is_new=kept is None,
+            on_cpu=ranks.device.type == "cpu",
         )
 
     @property

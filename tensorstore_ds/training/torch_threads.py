@@ -83,7 +83,7 @@ def halves(count: int) -> list[int]:
 
 
 class TorchThreads:
-    """The number of torch's threads in a training run on a CPU.
+    """The number of torch's threads in a training run, and whether it has cores enough on a CPU.
 
     `due` says that it is time to measure: after the first batches, when steps have become slower or the training thread
     has no core for much of its time, and now and then while fewer threads compute than at the beginning.
@@ -93,16 +93,17 @@ class TorchThreads:
         most: threads to choose from.
         measures: whether to measure at all.
         is_new: whether to measure at the beginning. A run that goes on begins with the number of its checkpoint.
+        on_cpu: whether steps compute on a CPU. A thread that waits for a GPU has no core, and needs none.
     """
 
-    def __init__(self, count: int, most: int, *, measures: bool, is_new: bool = True) -> None:
+    def __init__(self, count: int, most: int, *, measures: bool, is_new: bool = True, on_cpu: bool = True) -> None:
         self.count, self._most = count, most
         self._measures = measures and most > 1
         self._is_new, self._pause = is_new, PAUSE
         self._measured = time.monotonic()
         self._batches, self._batch_seconds = 0, STEP_SECONDS
         self._usual: float | None = None
-        self._told = False
+        self._told = not on_cpu
         self._count, self._spent, self._computed = 0, 0.0, 0.0  # of a window: batches, seconds, seconds with a core
         self.due = False  #: Whether to call `measure` before the next step.
 
