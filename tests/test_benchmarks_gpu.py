@@ -76,7 +76,27 @@ def test_parts_for_which_no_time_is_left_are_named(
 ) -> None:
     outcomes_of(monkeypatch)
     assert main(["--parts", "idle", "--seconds", "0"]) == 0
-    assert "Run it with --parts idle." in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Run it with --parts idle." in printed and "not measured to the end: facts, idle" in printed
+
+
+def test_a_run_that_is_ended_keeps_the_parts_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def ended(name: str, *_: Any, **__: Any) -> Outcome:
+        if name == "idle":
+            raise KeyboardInterrupt
+        return Outcome(name, rows=[{"GB/s": 3}])
+
+    outcomes_of(monkeypatch)
+    monkeypatch.setattr(run, "run_part", ended)
+    with pytest.raises(KeyboardInterrupt):
+        main(["--parts", "copies,idle", "--out", str(tmp_path / "gpu.json")])
+    assert shown(json.loads((tmp_path / "gpu.json").read_text()), "copies") == "GB/s: 3 to 3"
+
+
+def test_parts_are_listed_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(run, "has_gpu", lambda: False)
+    assert main(["--list"]) == 0
+    assert [line.partition(" (")[0] for line in capsys.readouterr().out.splitlines()] == list(PARTS)
 
 
 # --- processes
