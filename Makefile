@@ -26,7 +26,7 @@ help:
 	@echo "make coverage     run all tests but the faults, and say which lines none of them runs; htmlcov/ shows them"
 	@echo "make check        format, lint, types, direction of imports, documentation"
 	@echo "make docs         build the documentation into docs/_build/html"
-	@echo "make bench        measure the figures; MNIST=DIR with the real PNG files, VOC=DIR with boxes"
+	@echo "make bench        measure the figures; MNIST=DIR with the real PNG files, VOC=DIR with boxes. On a GPU: python -m benchmarks gpu"
 	@echo "make fuzz         damaged input at every door, CASES=50000 or MINUTES=30; what fails is kept as a file"
 	@echo "make mutants      MODULE=tensorstore_ds/reading: small changes of the code that no test notices; COUNT=60 SEED=0 TESTS=FILES"
 	@echo "make clean        remove what these made, $(VENV) and $(CLIENTS) too"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from benchmarks import (
     training,
     whole_job,
 )
+from benchmarks.gpu import run as gpu
 from benchmarks.measure import RESULTS, Settings, say, write_result
 from benchmarks.photographs import (
     conversion as photograph_conversion,
@@ -74,7 +76,10 @@ ONLY_IF_NAMED = ("bench_mnist_train", "training")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure what is named; nearly all of it if nothing is."""
+    """Measure what is named; nearly all of it if nothing is. The first word ``gpu`` measures on a GPU."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["gpu"]:
+        sys.exit(gpu.main(given[1:]))
     usual = [name for name in MEASUREMENTS if name not in ONLY_IF_NAMED]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     named = f"{', '.join(MEASUREMENTS)} (default: all but {', '.join(ONLY_IF_NAMED)})"
@@ -86,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeat", type=int, default=7, metavar="N", help="rounds of what is compared (default: 7)")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="where to keep the results")
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="a folder on a disk with 12 GB free")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(given)
     unknown = [name for name in options.measurements if name not in MEASUREMENTS]
     if unknown:
         parser.error(f"expected some of {', '.join(MEASUREMENTS)}, found {unknown[0]}")

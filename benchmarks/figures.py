@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.run import PARTS, shown
 from benchmarks.loading import SMALL_BATCH, Ways, best
 from benchmarks.measure import FIGURE_HEAD, RESULTS, ROOT, figures_of, table
 from benchmarks.peers import MEMCPY, OURS
@@ -30,7 +31,7 @@ _HEAD = """# Figures
 This page has the figures that the project measures, and the targets of those that have one.
 `python -m benchmarks` measures them, keeps its results in `benchmarks/results/`, and writes this page from them.
 `benchmarks/README.md` says how each figure is measured. The machine and the date are below each table. There was no
-GPU: the tests for GPUs were skipped, and nothing was measured on one."""
+GPU, except where [On a GPU](#on-a-gpu) shows a result: everything else was measured on a CPU."""
 _LOADING = """## Loading
 
 The table has images per second, in shuffled epochs from the page cache. "Ours: 5 x" says that this project's loader is
@@ -49,6 +50,11 @@ _LEARNING = """## Training
 
 `tsds train` with its defaults classifies 0.971 of MNIST's test images correctly after five epochs. In the demo, 0.983
 of the test digits are correct after 39 seconds (one thread, 2026-11-21)."""
+_GPU = """## On a GPU
+
+`python -m benchmarks gpu` measures these parts on your GPU in 10 minutes: [On your GPU](measuring.md#on-your-gpu)
+explains how, and how to send the result. The expected values are estimates for an H100 with PCIe 5 and 16 cores. They
+were not measured. The scripts run in the tests, on a fake CUDA runtime that computes on the CPU."""
 _JOB = """## The whole job
 
 A conversion pays once the epochs have saved its time. "The first batch" is timed in a new process, from
@@ -111,6 +117,7 @@ def page(results: Mapping[str, Result]) -> str:
         parts += [_TRANSFORMS, *_transforms(results["batch_transforms"]), *_figures(results, "batch_transforms")]
     if "row_sizes" in results:
         parts += [_ROW_SIZES, *_row_sizes(results["row_sizes"]), *_figures(results, "row_sizes")]
+    parts += _gpu(results.get("gpu", {}))
     parts += [_LEARNING, "## Converting and opening"]
     parts += [
         *_figures(
@@ -145,6 +152,13 @@ def _figures(results: Mapping[str, Result], *names: str) -> list[str]:
     present = [results[name] for name in names if name in results]
     rows = [figure.row for result in present for figure in figures_of(result)]
     return ["\n".join(table(FIGURE_HEAD, rows)), *dict.fromkeys(map(measured_on, present))] if rows else []
+
+
+def _gpu(result: Result) -> list[str]:
+    """A row per part, measured or not."""
+    rows = [[f"`{name}`", part.what, part.expected, shown(result, name)] for name, part in PARTS.items()]
+    described = [measured_on(result)] if result else []
+    return [_GPU, "\n".join(table(("part", "what is measured", "expected", "measured"), rows)), *described]
 
 
 # --- loaders ------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ NOT_RUN = {
     "docs/ddp.md: torchrun --nproc-per-node 2 examples/ddp.py": "test_examples.py starts two ranks",
     "docs/ddp.md: torchrun --nnodes": "cluster/test_training.py does it in network namespaces",
     "docs/clients.md: make test-clients": "installs",
+    "docs/measuring.md: pip install": "installs; fake_cuda runs the command without a GPU",
     "docs/editing.md: cat = animal": "a class map; test_editing.py reads one",
     "docs/keypoints.md: faces/": "a folder tree",
     "docs/masks.md: city/": "a folder tree",

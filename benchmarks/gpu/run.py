@@ -1,0 +1,298 @@
+"""Run parts, each in a process of its own with a time limit, and show what they found."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import ROOT, Figure, as_result, say, table, write_result
+
+#: Seconds for which a part is worth a start.
+_LEAST = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What can be measured on a GPU."""
+
+    function: str  #: That measures it: a module of this package, and its name.
+    limit: float  #: Seconds that it may take.
+    what: str  #: It measures.
+    expected: str  #: On an H100 with PCIe 5 and 16 cores; estimates, not measured.
+    conclude: str  #: What to do with the result.
+    shown: str = ""  #: The column of its table that the page of figures has.
+
+
+PARTS: Mapping[str, Part] = {
+    "facts": Part(
+        "whole.facts",
+        20,
+        "GPU, driver, PCIe link",
+        "no other program on the GPU",
+        "If much of the GPU's memory is not free, stop the other programs and begin again.",
+    ),
+    "races": Part(
+        "correctness.races",
+        50,
+        "every image and label of shuffled epochs, while the model's stream is 3 ms late per batch",
+        "0 wrong epochs; the sanitizer ends with status 0",
+        "If WRONG: do not use `device=`, and report it.",
+    ),
+    "nvjpeg_race": Part(
+        "correctness.nvjpeg_race",
+        40,
+        "images decoded by nvJPEG while the model's stream is 20 ms late per batch",
+        "0 wrong batches as the library decodes; some on the model's stream",
+        "If WRONG: do not use `decode=device`, and report it.",
+    ),
+    "copies": Part(
+        "speed.copies",
+        60,
+        "copies to the GPU, and the loader by its threads, 224x224",
+        "pinned 45 to 55 GB/s, pageable 5 to 12; the loader 15 or more with 8 threads",
+        "If the loader is slower than pinned copies and faster with more threads, gathering is its limit.",
+        "GB/s",
+    ),
+    "memory": Part(
+        "correctness.memory",
+        30,
+        "memory of the GPU and pinned memory over 40 epochs",
+        "the same after 40 epochs as after 10",
+        "If WRONG: memory leaks; report it.",
+        "GPU memory, MiB",
+    ),
+    "idle": Part(
+        "speed.idle",
+        80,
+        "ViTs that train on 224x224: the GPU's idle time and the wait of the script",
+        "the script waits, the GPU is idle for less than 5% of the time with the default number of threads",
+        "`GPU idle` is what better loading can gain at most. With 1 thread it shows what threads are for.",
+        "GPU idle",
+    ),
+    "mnist": Part(
+        "speed.mnist",
+        50,
+        "epochs of 60,000 images of 28x28 from a TensorDataset and from a store, in turns",
+        "residency=device and page cache faster than TensorDataset",
+        "If `training` is the same for all, the model takes the time.",
+        "images/s, training",
+    ),
+    "resident": Part(
+        "speed.resident",
+        30,
+        "loading from the GPU's own memory, residency=device",
+        "28x28: over 2 million images/s; 224x224: over 500 GB/s",
+        "Compare `GB/s` with `copies`: the difference is what the memory buys.",
+        "images/s",
+    ),
+    "nvjpeg": Part(
+        "speed.nvjpeg",
+        55,
+        "JPEG files of 500x375: decoded by nvJPEG, by the CPU whole, by the CPU in crops of 224",
+        "GPU 2,000 to 9,000 images/s; CPU crops 8,000 to 16,000 with 16 cores",
+        "Use the fastest way: `decode=device` only if it is the GPU.",
+        "images/s",
+    ),
+    "ddp": Part(
+        "whole.ddp",
+        35,
+        "an epoch of 2 ranks: their samples, and their weights after it",
+        "every sample once, equal weights",
+        "If WRONG: report it, with the backend.",
+    ),
+    "compile": Part(
+        "speed.compiled",
+        60,
+        "a step of ViT tiny by precision, with torch.compile and without",
+        "torch.compile 1.2x to 2x faster; equal losses within 0.1; one more compilation for the short batch",
+        "If the short batch takes seconds in each epoch, use `drop_last=True` with `compile`.",
+        "images/s",
+    ),
+    "doctor": Part(
+        "whole.doctor",
+        40,
+        "`tsds doctor` with ViT tiny",
+        "a verdict",
+        "It should agree with `idle` and `copies`.",
+    ),
+    "train": Part(
+        "whole.train",
+        50,
+        "`tsds train` for 2 epochs: defaults, page cache, compiled",
+        "all three run to their end",
+        "If one fails, report it with its error.",
+        "images/s",
+    ),
+}
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a part."""
+
+    name: str
+    seconds: float = 0.0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+    reason: str = ""  #: Why it has not run to its end; empty if it has.
+    failed: bool = False  #: It ended with an error; it may also lack something, or time.
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the library is not known to be right here: a figure is missed, or a part that has some failed."""
+        is_proof = PARTS[self.name].function.startswith("correctness.") or self.name == "ddp"
+        return any(figure.met is False for figure in self.figures) or (is_proof and self.failed)
+
+    def lines(self) -> list[str]:
+        """Its table for the terminal, the verdicts, and what they mean."""
+        part = PARTS[self.name]
+        verdicts = [
+            f"{'right' if one.met else 'WRONG'}: {one.what}: {one.row[2].partition(',')[0]}" for one in self.figures
+        ]
+        ended = [f"not measured to the end: {self.reason}"] if self.reason else []
+        head = [f"{self.name}: {part.what} ({self.seconds:.0f} s)"]
+        return [*head, *_columns(self.rows), *verdicts, *ended, f"expected: {part.expected}", part.conclude, ""]
+
+    def as_data(self) -> dict[str, Any]:
+        """For the result."""
+        part = PARTS[self.name]
+        ended = {"seconds": round(self.seconds, 1), "reason": self.reason, "failed": self.failed}
+        verdict = "WRONG" if self.wrong else "right" if self.figures else ""
+        return {"part": self.name, "verdict": verdict, **ended, "expected": part.expected, "rows": self.rows}
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A table whose columns are wide enough; rows may have different ones."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[str(row.get(name, "")) for name in names] for row in rows]
+    widths = [max(len(line[place]) for line in (names, *cells)) for place in range(len(names))]
+    if not rows:
+        return []
+    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in (names, *cells)]
+    return [line for place, line in enumerate(table(padded[0], padded[1:])) if place != 1]
+
+
+def run_part(name: str, scratch: Path, seconds: float, *, small: bool = False) -> Outcome:
+    """A part in a process of its own, which is ended after some seconds with all that it started."""
+    outcome, file, log = Outcome(name), scratch / f"{name}.jsonl", scratch / f"{name}.log"
+    command = _command(name, scratch, file, small)
+    began = time.monotonic()
+    with log.open("w") as output:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            status = process.wait(seconds)
+            if status:
+                outcome.failed, outcome.reason = True, f"status {status}: {_last_line(log)}"
+        except subprocess.TimeoutExpired:
+            outcome.reason = f"it took more than {seconds:.0f} s"
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    outcome.seconds = time.monotonic() - began
+    for line in file.read_text().splitlines() if file.exists() else []:
+        found = json.loads(line) if line.endswith("}") else {}  # it may have been ended within a line
+        outcome.rows += [found["row"]] if "row" in found else []
+        outcome.figures += [Figure(**found["figure"])] if "figure" in found else []
+        outcome.reason = found.get("not here", outcome.reason)
+    return outcome
+
+
+def _command(name: str, scratch: Path, file: Path, small: bool) -> list[str]:
+    more = ["--small"] if small else []
+    return [sys.executable, "-m", "benchmarks.gpu.part", name, str(scratch), str(file), *more]
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it has printed nothing"
+
+
+def run(names: Sequence[str], scratch: Path, seconds: float, *, small: bool = False) -> Iterator[Outcome]:
+    """Parts, one after the other, in so many seconds."""
+    began = time.monotonic()
+    for name in names:
+        left = seconds - (time.monotonic() - began)
+        if left < _LEAST:
+            yield Outcome(name, reason=f"{max(0, left):.0f} s were left. Run it with --parts {name}.")
+        else:
+            yield run_part(name, scratch, min(PARTS[name].limit, left), small=small)
+
+
+def result_of(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """For JSON: the machine with its GPU, and all parts."""
+    figures = [figure for outcome in outcomes for figure in outcome.figures]
+    result = as_result(figures, parts=[outcome.as_data() for outcome in outcomes])
+    for outcome in outcomes:
+        if outcome.name == "facts":
+            result["machine"] = {**result["machine"], **(outcome.rows[0] if outcome.rows else {})}
+    return result
+
+
+def shown(result: Mapping[str, Any], name: str) -> str:
+    """What the page of figures has of a part: the verdict, a range, and why there is no more."""
+    found = next((part for part in result.get("parts", ()) if part["part"] == name), None)
+    if found is None:
+        return "not measured"
+    column = PARTS[name].shown
+    values = [row[column] for row in found["rows"] if column in row]
+    measured = f"{column}: {min(values):,g} to {max(values):,g}" if values else ""
+    ended = f"not measured to the end: {found['reason']}" if found["reason"] else ""
+    return "; ".join(filter(None, [found["verdict"], measured, ended])) or "done"
+
+
+def has_gpu() -> bool:
+    """Whether torch can use one."""
+    import torch  # after the arguments are known to be right
+
+    return torch.cuda.is_available()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure on a GPU; 1 if there is none, or if something is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks gpu", description="Measure on your GPU, in 10 minutes.")
+    parser.add_argument("--parts", default=",".join(PARTS), metavar="A,B", help="default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=600, help="for all parts together (default: %(default)s)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the result as JSON")
+    parser.add_argument("--scratch", type=Path, metavar="DIR", help="a folder on a disk with 2 GB free")
+    parser.add_argument("--small", action="store_true", help="tiny sizes: try the scripts, measure nothing")
+    parser.add_argument("--list", action="store_true", help="list the parts, and what is expected of them")
+    options = parser.parse_args(arguments)
+    names = options.parts.split(",")
+    if unknown := [name for name in names if name not in PARTS]:
+        parser.error(f"--parts: expected some of {', '.join(PARTS)}, found {unknown[0]!r}")
+    if options.out is not None and not options.out.absolute().parent.is_dir():
+        parser.error(f"--out: expected a file in a folder that exists, found {options.out}")
+    if options.list:
+        print(
+            "\n".join(
+                f"{name} ({part.limit:.0f} s): {part.what}. Expected: {part.expected}." for name, part in PARTS.items()
+            )
+        )
+        return 0
+    if not has_gpu():
+        say("device: expected a GPU that torch can use, found none. Install its driver and a torch with CUDA.")
+        return 1
+    outcomes: list[Outcome] = []
+    with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+        chosen = list(dict.fromkeys(["facts", *names]))  # the machine is part of every result
+        for outcome in run(chosen, Path(folder), options.seconds, small=options.small):
+            outcomes.append(outcome)
+            print("\n".join(outcome.lines()), flush=True)
+            if options.out is not None:
+                write_result(options.out, result_of(outcomes))  # after each part: you may end it
+    if missing := [outcome.name for outcome in outcomes if outcome.reason]:
+        print(f"not measured to the end: {', '.join(missing)}")
+    wrong = [outcome.name for outcome in outcomes if outcome.wrong]
+    print(f"WRONG: {', '.join(wrong)}" if wrong else "right: nothing is wrong in what was measured")
+    return 1 if wrong else 0
