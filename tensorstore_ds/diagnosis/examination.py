@@ -22,7 +22,7 @@ from tensorstore_ds.diagnosis.options import DiagnoseOptions
 from tensorstore_ds.diagnosis.results import Measured, ModelRun, Run, Settings
 from tensorstore_ds.errors import OptionError, TsdsError
 from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.loading.decoding import Plan, place
+from tensorstore_ds.loading.decoding import Decode, Plan, place, plans_of
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.machine import usable_cores
@@ -80,8 +80,12 @@ class Examination:
 
     @property
     def decode(self) -> Plan | None:
-        """The plan by which images were decoded: the data set's own, or one that makes images of one size."""
-        return self._dataset.decode
+        """The plan by which images were decoded: the data set's own, or one that makes images of one size.
+
+        None if the data set has several of its own.
+        """
+        plan, *views = plans_of(self._dataset.decode)
+        return None if views else plan
 
     def _choose_student(self, dataset: StoreDataset, step: Callable[[Any], Any] | None) -> training.Student | None:
         model = self._options.model
@@ -255,8 +259,11 @@ class Examination:
         return training.model_alone(student, self._rows, batch_size, self._device, seconds=seconds)
 
 
-def _decoded_size(dataset: StoreDataset, plan: Plan) -> tuple[int, int]:
+def _decoded_size(dataset: StoreDataset, decode: Decode) -> tuple[int, int]:
     """(height, width) of images that a data set's own plan has placed; an `OptionError` where they have several."""
+    plan, *others = plans_of(decode)
+    if others:
+        raise OptionError("`decode`: expected one plan, found several views. Pass a step that learns from them.")
     rows = dataset.store_rows(np.arange(min(PLACED, len(dataset))))
     sizes = np.unique(place(plan, dataset.split.image_shapes[rows], rows, 0).size, axis=0).tolist()
     if len(sizes) > 1:

@@ -71,7 +71,7 @@ class StoreCollate:
         fields = self.dataset.schema
         columns: dict[str, Any] = dict(batch.columns)
         if self.padding is not None:
-            columns = self.padding.pad(columns, fields)
+            columns = self.padding.pad(columns, fields, self.dataset.image_names)
         if self.dataset.return_as == "torchvision":
             return as_detection(columns, fields, batch.rows, self.how, defers=self.defers)
         for name, value in batch.columns.items():
@@ -83,30 +83,35 @@ class StoreCollate:
 
     def _pad_samples(self, samples: list[Any], padding: Padding) -> Any:
         """`collate_samples` with images as `PaddedImages`, in dicts by the name of their field, in tuples first."""
-        first, fields = samples[0], self.dataset.schema
+        first, fields, images = samples[0], self.dataset.schema, self.dataset.image_names
         if isinstance(first, tuple):
             others = [name for name in self.dataset.fields if name != "image"]
-            names = others if len(others) == len(first) - 1 else [f"value {i}" for i in range(1, len(first))]
-            columns = dict(zip(["image", *names], map(list, zip(*samples, strict=True)), strict=True))
-        elif isinstance(first, Mapping) and "image" in first:
+            count = len(first) - len(images)
+            names = others if len(others) == count else [f"value {i}" for i in range(1, count + 1)]
+            columns = dict(zip([*images, *names], map(list, zip(*samples, strict=True)), strict=True))
+        elif isinstance(first, Mapping) and first.keys() >= set(images):
             columns = {name: [sample[name] for sample in samples] for name in first}
         else:
             found = f"a {type(first).__name__}"
-            raise ValueError(f'collate_images="padded": expected samples with the member image, found {found}.')
-        padded = padding.pad(columns, fields)
+            wanted = f'collate_images="padded": expected samples with the member {images[0]}'
+            raise ValueError(f"{wanted}, found {found}.")
+        padded = padding.pad(columns, fields, images)
         collated = {n: collate_samples(v, self.how) if v is columns[n] else v for n, v in padded.items()}
         return tuple(collated.values()) if isinstance(first, tuple) else _with_members(collated)
 
 
 def _with_members(columns: dict[str, Any]) -> dict[str, Any]:
-    """A batch in which padded images are members of its own: `image`, `image_mask` and `image_size`."""
-    images = columns.get("image")
-    if not isinstance(images, PaddedImages):
-        return columns
-    taken = [name for name in images._fields[1:] if name in columns]
-    if taken:
+    """A batch in which padded images are members of its own: `image`, `image_mask` and `image_size`, of each view."""
+    added = {
+        member.replace("image", name, 1): value
+        for name, images in columns.items()
+        if isinstance(images, PaddedImages)
+        for member, value in images._asdict().items()
+    }
+    others = {name: value for name, value in columns.items() if not isinstance(value, PaddedImages)}
+    if taken := [name for name in added if name in others]:
         raise ValueError(f'collate_images="padded": expected no member {taken[0]}, which is added. Rename it.')
-    return {**images._asdict(), **{name: value for name, value in columns.items() if name != "image"}}
+    return {**added, **others}
 
 
 def collate_samples(samples: Sequence[Any], how: Collate) -> Any:

@@ -16,19 +16,22 @@ from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField, UnknownField
 from tensorstore_ds.format.kinds.base import Field, UnknownTableField, of_kind
 from tensorstore_ds.format.kinds.objects import LISTS
-from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip
+from tensorstore_ds.loading.augment.compose import Compose
+from tensorstore_ds.loading.augment.geometry import Geometry, RandomHorizontalFlip
 from tensorstore_ds.loading.augment.objects import place_objects, stored_pairs
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.decoding import (
     DamagedImageError,
+    Decode,
     ImageReader,
     Images,
     Plan,
     fixes_size,
     place,
     place_masks,
+    plans_of,
     steps_of,
 )
 from tensorstore_ds.loading.fields import (
@@ -39,7 +42,7 @@ from tensorstore_ds.loading.fields import (
     view_field,
 )
 from tensorstore_ds.loading.outlines import FRAME, OUTLINE
-from tensorstore_ds.loading.samples import Batch, OnError, Sample, Samples, TransformOf
+from tensorstore_ds.loading.samples import Batch, OnError, Sample, Samples, TransformOf, frozen
 from tensorstore_ds.options import refusal, unknown_name
 from tensorstore_ds.reading.store import Split, Store, open as open_store
 from tensorstore_ds.reading.store_files import Origin
@@ -67,7 +70,7 @@ class StoreDataset(Samples):
             it gets a `torch.Generator` that follows from (seed, epoch, row) alone: what it draws does not depend
             on the number of threads or on the batch. torch's global generator is one for all threads.
         transform_of: what `transform` is called with: the whole ``sample``, as `return_as` says, or the ``image``
-            alone, as torchvision's ImageFolder and timm call theirs.
+            alone, as torchvision's ImageFolder and timm call theirs; with several views, each of them in turn.
         return_as: ``dict`` of fields; ``tuple`` of torchvision: (image, label), or (image, target) with objects; or
             ``torchvision``, what its detection models and references take: (image, target), with images as float32 in
             [0, 1] where no transform gets them, `labels` from 1 (0 is the background), `area`, `iscrowd`, and the row
@@ -79,6 +82,10 @@ class StoreDataset(Samples):
             `CenterCrop`, `Resize`, `Letterbox`, `Pad`, `RandomHorizontalFlip`, or a `Compose` of these. Only what is
             needed of an image is decoded. Boxes, keypoints and masks move along. Random steps draw by (their seed,
             epoch, row); for other loaders than this library's, `set_epoch` says the epoch.
+            A list of plans makes a view of each image by each plan: samples have ``image_0``, ``image_1``, ... in the
+            place of ``image``, and tuples begin with them. Each file is read once. View 0 draws as its plan alone does;
+            the others fold their number into it, so that two equal plans draw differently. Fields with coordinates
+            (objects and masks) cannot be loaded then: leave them out with `fields`.
         on_error: what to do about an image that cannot be decoded: ``raise`` a `SourceError` that names the sample, or
             ``replace`` it by another sample, drawn by (seed, epoch, row), and count it in `replaced`; where 64 drawn in
             its place are damaged, too, the error is raised.
@@ -102,7 +109,7 @@ class StoreDataset(Samples):
         return_as: ReturnAs = "dict",
         as_pil: bool = False,
         zero_copy: bool = False,
-        decode: Plan | None = None,
+        decode: Decode | None = None,
         on_error: OnError = "raise",
         outlines: bool = False,
     ) -> None:
@@ -153,8 +160,8 @@ class StoreDataset(Samples):
 
     @property
     def schema(self) -> Mapping[str, Field]:
-        """The fields of the split."""
-        return self.split.fields
+        """The fields of the split, and the views of its images."""
+        return self._with_views(self.split.fields)
 
     @property
     def title(self) -> str:
@@ -224,28 +231,30 @@ class StoreDataset(Samples):
 
     def _gather(self, names: Sequence[str], rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
         self.split.fetch(names, rows)
-        placements, columns = None, dict[str, Value]()
+        placements, columns = list[Placements](), dict[str, Value]()
         for name in sorted(names, key="image".__ne__):  # first, because others may take the place of damaged ones
             if name == "image" and (self.decode is not None or is_decoded(self.split.fields[name])):
-                rows, placements, columns[name] = self._decoded(rows, pool, draw)
+                rows, placements, images = self._decoded(rows, pool, draw)
+                columns.update(zip(self.image_names, images, strict=True))
             else:
                 columns[name] = gather_field(self.split, name, rows, pool, outlines=self.outlines)
-        columns = {name: columns[name] for name in names}
+        columns = {name: columns[name] for name in self.columns_of(names)}
         dropped = None
-        if placements is not None and self.decode is not None:
-            columns, dropped = self._moved(columns, placements, self.decode)
+        if placements and isinstance(self.decode, Geometry | Compose):
+            columns, dropped = self._moved(columns, placements[0], self.decode)
         return Batch(columns, rows, self, draw, dropped)
 
     def _decoded(
         self, rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]
-    ) -> tuple[NDArray[np.int64], Placements, Images]:
-        """Images of some rows, as `decode` places them; and the rows that they are of."""
-        reader = self._reader
-        one_size = fixes_size(self.decode, self.split.has_one_size)
-        stack = one_size and not self.by_sample  # a transform may bring images of several sizes or channels to one
+    ) -> tuple[NDArray[np.int64], list[Placements], list[Images]]:
+        """Images of some rows, as each plan of `decode` places them; and the rows that they are of."""
+        reader, plans = self._reader, plans_of(self.decode)
+        # A transform may bring images of several sizes or channels to one.
+        stack = [fixes_size(plan, self.split.has_one_size) and not self.by_sample for plan in plans]
         wanted, tried = rows, np.zeros(len(rows), np.int64)
         while True:
-            placements = place(self.decode, reader.shapes[rows], rows, draw[1])
+            shapes = reader.shapes[rows]
+            placements = [place(plan, shapes, rows, draw[1], view=view) for view, plan in enumerate(plans)]
             try:
                 return rows, placements, reader.images(rows, placements, pool, stack=stack)
             except DamagedImageError as error:
@@ -284,21 +293,35 @@ class StoreDataset(Samples):
             self._images = ImageReader(self.split)
         return self._images
 
-    def with_decode(self, decode: Plan | None) -> StoreDataset:
-        """The same data set with another decode plan."""
-        changed = self._changed(decode=decode, replaced=[])
+    def with_decode(self, decode: Decode | None) -> StoreDataset:
+        """The same data set with another decode plan, or with a list of plans for several views."""
+        changed = self._changed(decode=frozen(decode), replaced=[])
         changed._check_plan()
         return changed
 
     def _check_plan(self) -> None:
         if self.decode is None:
             return
-        flips = [step for step in steps_of(self.decode) if isinstance(step, RandomHorizontalFlip)]
+        steps = [step for plan in plans_of(self.decode) if plan is not None for step in steps_of(plan)]
+        flips = [step for step in steps if isinstance(step, RandomHorizontalFlip)]
         if "image" not in self.fields:
             raise refusal("decode", "a field image", ", ".join(self.fields))
+        if isinstance(self.decode, tuple):
+            self._check_views()
         if flips and all(step.flip_pairs is None for step in flips):
             for field in of_kind({name: self.split.fields[name] for name in self.fields}, ObjectsField).values():
                 stored_pairs(field, f"decode, split {self.split_name!r}")
+
+    def _check_views(self) -> None:
+        if not self.image_names or None in plans_of(self.decode):
+            raise refusal("decode", "a plan for each view", list(plans_of(self.decode)))
+        if taken := [name for name in self.image_names if name in self.fields]:
+            raise refusal("decode", f"no field {taken[0]}, which is a view: choose other `fields`", taken[0])
+        moving = [name for name in self.fields if isinstance(self.split.fields[name], ObjectsField | MaskField)]
+        if moving:
+            others = [name for name in self.fields if name not in moving]
+            expected = "fields without coordinates beside several views of an image"
+            raise refusal("decode", expected, f"{', '.join(moving)}: use fields={others}")
 
     def store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Rows of the split that the data set's `indices` stand for, (n,) int64."""

@@ -11,9 +11,10 @@ Without a plan, images are placed as they are.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
@@ -38,8 +39,11 @@ from tensorstore_ds.reading.store import Split
 from tensorstore_ds.reading.stored_images import Pixels, decode_part, netpbm_pixels, stored_shape
 from tensorstore_ds.seeding import fold
 
-#: What `decode` may be: a step, or several in a `Compose`.
+#: How images are placed: a step, or several in a `Compose`.
 Plan = Geometry | Compose
+
+#: What `decode` may be: a plan; or several, each of which makes a view of every image.
+Decode = Plan | Sequence[Plan]
 
 #: Of a batch: (B, C, H, W) in channels-last memory, or a list of (C, H, W).
 Images = torch.Tensor | list[torch.Tensor]
@@ -72,11 +76,20 @@ def steps_of(plan: Plan) -> list[Geometry]:
     return steps
 
 
-def place(plan: Plan | None, shapes: NDArray[np.int32], rows: NDArray[np.int64], epoch: int) -> Placements:
-    """Where a plan places images of (B, 3) `shapes`: a function of its seed, the epoch and the rows alone."""
+def plans_of(decode: Decode | None) -> tuple[Plan | None, ...]:
+    """The plan of each view: of images that are placed by one plan, or by none, there is one view."""
+    return tuple(decode) if isinstance(decode, Sequence) else (decode,)
+
+
+def place(
+    plan: Plan | None, shapes: NDArray[np.int32], rows: NDArray[np.int64], epoch: int, *, view: int = 0
+) -> Placements:
+    """Where a plan places images of (B, 3) `shapes`: a function of its seed, the epoch, the view and the rows alone."""
     placements = Placements.whole(shapes[:, :2])
     if plan is None:
         return placements
+    if view:  # the first view draws as the only one does
+        rows = fold(view, rows.view(np.uint64)).view(np.int64)
     for number, step in enumerate(steps_of(plan)):
         drawn_by = fold(plan.seed, number, rows.view(np.uint64)).view(np.int64) if isinstance(plan, Compose) else rows
         placements = step.place(placements, step.keys(drawn_by, epoch))
@@ -201,48 +214,91 @@ class ImageReader:
             buffer=buffer,
         )
 
-    def images(self, rows: NDArray[np.int64], placements: Placements, pool: BufferPool, *, stack: bool) -> Images:
-        """Images of some rows, as they are placed; on one canvas size if they are stacked.
+    def images(
+        self, rows: NDArray[np.int64], placements: Sequence[Placements], pool: BufferPool, *, stack: Sequence[bool]
+    ) -> list[Images]:
+        """Images of some rows as each of several views places them; stacked, if all of a view have one canvas size.
+
+        A file is read once for all views, and decoded once for those whose parts are in the same pixels.
 
         Raises:
             DamagedImageError: an image cannot be decoded.
             SourceError: an image has a different dtype than those that it is stacked with. It is not damaged, so that
                 ``on_error="replace"`` does not replace it.
         """
-        windows, sizes = windows_of(placements, self.shapes[rows, :2]), placements.size.tolist()
-        tensor: torch.Tensor | None = None
-        stacked: NDArray[Any] | None = None
-        listed = []
-        for i, (row, window) in enumerate(zip(rows.tolist(), windows, strict=True)):
-            try:
-                pixels = self.read(row, window, _scratch_of(window) if stack else None)
-            except SourceError as error:
-                raise DamagedImageError.at(i, self._split.key(row), error) from error
-            if not stack:
-                canvas, is_placed = pixels.array, window.is_whole and window.resized == window.extent == sizes[i]
-                is_placed &= sizes[i] == list(canvas.shape[:2]) and _is_dense(canvas)
-                if not is_placed:
-                    canvas = np.empty((*sizes[i], canvas.shape[2]), canvas.dtype)
-                listed.append(torch.from_numpy(canvas).permute(2, 0, 1))
-                if is_placed:
-                    continue
-            else:
-                if stacked is None:
-                    tensor, stacked = pool.empty(len(rows), _spec(pixels, sizes[0]))
-                canvas = stacked[i]
-                if pixels.array.dtype != canvas.dtype or pixels.array.shape[2] != canvas.shape[2]:
-                    expected, found = (f"{a.shape[2]} x {a.dtype}" for a in (canvas, pixels.array))
-                    differing = f"expected {expected} like the first image of its batch, found {found}."
-                    advice = (
-                        "Bring them to one form in a `transform` of StoreDataset, or convert all of them again, "
-                        'together, with `on_error="skip"`, which leaves out those that differ from most.'
-                    )
-                    raise SourceError(Problem(self._split.key(row), "shapes-differ", differing), advice)
-            lay(canvas, pixels, window, placements.fill or 0)
-        if tensor is not None:
-            images = tensor.permute(0, 3, 1, 2)
-            return mirror(images, torch.from_numpy(placements.flip), pool) if placements.flip.any() else images
-        return [image.flip(2) if flip else image for image, flip in zip(listed, placements.flip.tolist(), strict=True)]
+        views = [_View(each, pool if one_size else None) for each, one_size in zip(placements, stack, strict=True)]
+        windows = [windows_of(each, self.shapes[rows, :2]) for each in placements]
+        for i, (row, *seen) in enumerate(zip(rows.tolist(), *windows, strict=True)):
+            pixels, scale = None, 0
+            for view, window in zip(views, seen, strict=True):
+                is_own = pixels is None or scale != window.scale or not _has(pixels, window)
+                if pixels is None or is_own:
+                    try:
+                        pixels = self.read(row, window, None if view.pool is None else _scratch_of(window))
+                    except SourceError as error:
+                        raise DamagedImageError.at(i, self._split.key(row), error) from error
+                    scale = window.scale
+                view.add(pixels, window, functools.partial(self._split.key, row), is_own=is_own)
+        return [view.images() for view in views]
+
+
+class _View:
+    """The images of a batch as one plan places them, one after the other.
+
+    Args:
+        placements: of all images.
+        pool: has the memory of stacked images; None for a list.
+    """
+
+    def __init__(self, placements: Placements, pool: BufferPool | None) -> None:
+        self.pool = pool
+        self._placements, self._sizes = placements, placements.size.tolist()
+        self._tensor: torch.Tensor | None = None
+        self._stacked: NDArray[Any] | None = None
+        self._listed: list[torch.Tensor] = []
+        self._count = 0
+
+    def add(self, pixels: Pixels, window: Window, key: Callable[[], str], *, is_own: bool) -> None:
+        """Lay the next image on its canvas; pixels that are its own may be the canvas."""
+        size, self._count = self._sizes[self._count], self._count + 1
+        if self.pool is None:
+            canvas, is_placed = pixels.array, window.is_whole and window.resized == window.extent == size
+            is_placed &= is_own and size == list(canvas.shape[:2]) and _is_dense(canvas)
+            if not is_placed:
+                canvas = np.empty((*size, canvas.shape[2]), canvas.dtype)
+            self._listed.append(torch.from_numpy(canvas).permute(2, 0, 1))
+            if is_placed:
+                return
+        else:
+            if self._stacked is None:
+                self._tensor, self._stacked = self.pool.empty(len(self._sizes), _spec(pixels, size))
+            canvas = self._stacked[self._count - 1]
+            if pixels.array.dtype != canvas.dtype or pixels.array.shape[2] != canvas.shape[2]:
+                expected, found = (f"{a.shape[2]} x {a.dtype}" for a in (canvas, pixels.array))
+                differing = f"expected {expected} like the first image of its batch, found {found}."
+                advice = (
+                    "Bring them to one form in a `transform` of StoreDataset, or convert all of them again, "
+                    'together, with `on_error="skip"`, which leaves out those that differ from most.'
+                )
+                raise SourceError(Problem(key(), "shapes-differ", differing), advice)
+        lay(canvas, pixels, window, self._placements.fill or 0)
+
+    def images(self) -> Images:
+        """All of them, mirrored where they are to be."""
+        flip = self._placements.flip
+        if self._tensor is not None and self.pool is not None:
+            images = self._tensor.permute(0, 3, 1, 2)
+            return mirror(images, torch.from_numpy(flip), self.pool) if flip.any() else images
+        return [image.flip(2) if flips else image for image, flips in zip(self._listed, flip.tolist(), strict=True)]
+
+
+def _has(pixels: Pixels, window: Window) -> bool:
+    """Whether what a window needs is in pixels that were read for another one."""
+    starts, lengths = pixels[1:3], pixels.array.shape[:2]
+    return all(
+        start <= low and high <= start + length * pixels.scale
+        for start, length, low, high in zip(starts, lengths, window.low, window.high, strict=True)
+    )
 
 
 def _spec(pixels: Pixels, size: list[int]) -> ArraySpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -38,6 +38,11 @@ def classes_of(fields: Mapping[str, Field]) -> tuple[str, ...]:
     """Class names of the labels, of the objects, or of the masks; none if there are none of these."""
     labelled = (field.classes for field in fields.values() if isinstance(field, LabelField | ObjectsField | MaskField))
     return next((classes for classes in labelled if classes), ())
+
+
+def images_in(names: Iterable[str], fields: Mapping[str, Field]) -> list[str]:
+    """Which of the names are images: `image`, or its views `image_0`, `image_1` and so on."""
+    return [name for name in names if name.startswith("image") and isinstance(fields.get(name), ImageField)]
 
 
 # --- from columns to batches ----------------------------------------------------------------------------------------
@@ -102,22 +107,23 @@ def as_sample(
             wrapped["boxes"] = tv_tensors.BoundingBoxes(wrapped["boxes"], format="XYXY", canvas_size=canvas)
         if "keypoints" in wrapped and hasattr(tv_tensors, "KeyPoints"):
             wrapped["keypoints"] = tv_tensors.KeyPoints(wrapped["keypoints"], canvas_size=canvas)
-    if as_pil and "image" in sample:
-        sample["image"] = _pil_image(sample["image"])
-    elif wrap and "image" in sample:
-        sample["image"] = tv_tensors.Image(sample["image"])
-    elif return_as == "torchvision":
-        sample["image"] = detection_image(sample["image"])
+    images = images_in(sample, fields)
+    for name in images:
+        if as_pil:
+            sample[name] = _pil_image(sample[name])
+        elif wrap:
+            sample[name] = tv_tensors.Image(sample[name])
+        elif return_as == "torchvision":
+            sample[name] = detection_image(sample[name])
     for name in of_kind({name: fields[name] for name in sample}, MaskField) if wrap else ():
         sample[name] = tv_tensors.Mask(sample[name])
     if return_as == "dict":
         return sample
-    image = sample.pop("image", None)
     if return_as == "torchvision":
-        return image, sample[str(objects)]
+        return sample["image"], sample[str(objects)]
     if objects is not None:
-        return image, {**sample.pop(objects), **sample}
-    return (image, *sample.values()) if image is not None else tuple(sample.values())
+        return sample.pop("image", None), {**sample.pop(objects), **sample}
+    return (*(sample.pop(name) for name in images), *sample.values())
 
 
 def _pil_image(image: torch.Tensor) -> Image.Image:
@@ -168,8 +174,9 @@ def _numbered(targets: list[dict[str, Any]], rows: list[int]) -> list[dict[str, 
 
 def as_tuple(columns: dict[str, Any], fields: Mapping[str, Field]) -> tuple[Any, ...]:
     """A batch as torchvision's: (images, labels), or (images, targets) if there are objects. `columns` is used up."""
-    image = columns.pop("image", None)
     objects = next((name for name in columns if isinstance(fields[name], ObjectsField)), None)
     if objects is None:
-        return (image, *columns.values()) if image is not None else tuple(columns.values())
+        images = [columns.pop(name) for name in images_in(list(columns), fields)]
+        return (*images, *columns.values())
+    image = columns.pop("image", None)
     return image, columns[objects] if len(columns) == 1 else columns

@@ -30,7 +30,7 @@ from tensorstore_ds.loading.block_shuffle import advise
 from tensorstore_ds.loading.buffers import PINNED_NBYTES, BufferPool, pinned
 from tensorstore_ds.loading.collate import COLLATES, Collate, map_tensors
 from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.loading.decoding import Plan
+from tensorstore_ds.loading.decoding import Decode
 from tensorstore_ds.loading.device import DevicePrefetcher, GpuTimer, IdleTime, checked_device, with_index
 from tensorstore_ds.loading.device_decoding import DeviceDecoder, check_device_decoding
 from tensorstore_ds.loading.epoch import Ahead, Epoch, Group, LoaderStats, Position, grouped
@@ -98,7 +98,8 @@ class DataLoader(data.DataLoader[Batches]):
             ``padded``: always (B, C, H, W), in the size of the batch's largest height and width, with zeros on the
             right and below, and beside it `image_mask` (B, H, W) bool, true where there is image, and `image_size`
             (B, 2) int64, every image's height and width. In tuples, the first member is the `PaddedImages` of these
-            three. Masks are padded with the value that is ignored; boxes and keypoints stay where they are.
+            three. Views are padded each to its own size, with ``image_0_mask`` and ``image_0_size`` beside ``image_0``.
+            Masks are padded with the value that is ignored; boxes and keypoints stay where they are.
         size_divisor: padded heights and widths are the next multiples of it.
         residency: where rows are read from. ``page-cache``: the files' pages, shared by all processes; ``locked``: the
             same, locked in memory while this loader lives; ``device``: a copy of the whole split on `device`, gathered
@@ -110,8 +111,9 @@ class DataLoader(data.DataLoader[Batches]):
             row and the epoch. On a CPU, the threads call it where it is only of these; else the script's own thread
             does.
         decode: a plan by which the images of a `StoreDataset` are cut and resized before they are decoded, as its own
-            `decode`. Or ``device``: JPEG files (of the encodings ``jpeg`` and ``source``) go to an NVIDIA GPU as they
-            are, and nvJPEG decodes them there, through torchcodec 0.17 or later, or else torchvision; not measured yet.
+            `decode`; or a list of plans, for several views. Or ``device``: JPEG files (of the encodings ``jpeg`` and
+            ``source``) go to an NVIDIA GPU as they are, and nvJPEG decodes them there, through torchcodec 0.17 or
+            later, or else torchvision; not measured yet.
 
     Raises:
         OptionError: arguments contradict each other, or this machine has no such device. It is a `ValueError`.
@@ -145,7 +147,7 @@ class DataLoader(data.DataLoader[Batches]):
         collate_images: CollateImages = "list",
         size_divisor: int = 1,
         batch_transform: TransformsBatches | None = None,
-        decode: Plan | Literal["device"] | None = None,
+        decode: Decode | Literal["device"] | None = None,
         # ... and from where to where it goes.
         num_threads: int | None = None,
         residency: ResidencyChoice = "page-cache",
@@ -621,6 +623,7 @@ def _check_padding(
     if not in_batches or collate_fn is not None:
         found = "a `collate_fn`, which gets samples" if in_batches else "`batch_size=None`"
         raise refusal("collate_images=padded", "batches that this loader makes", found)
-    taken = [name for name in PaddedImages._fields[1:] if name in dataset.fields]
+    added = [each.replace("image", n, 1) for n in dataset.image_names for each in PaddedImages._fields[1:]]
+    taken = [name for name in added if name in dataset.fields]
     if taken and dataset.return_as == "dict":
         raise refusal("collate_images=padded", f"no field {taken[0]}, which is added: choose other `fields`", taken[0])

@@ -21,7 +21,7 @@ from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.loading.decoding import Plan
+from tensorstore_ds.loading.decoding import Decode
 from tensorstore_ds.loading.fields import Value
 from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
 from tensorstore_ds.loading.samples import Batch, Sample, Samples
@@ -80,7 +80,7 @@ class MixedDataset(Samples):
         transform_of: Literal["sample", "image"] = "sample",
         return_as: Literal["dict", "tuple", "torchvision"] = "dict",
         as_pil: bool = False,
-        decode: Plan | None = None,
+        decode: Decode | None = None,
         on_error: Literal["raise", "replace"] = "raise",
     ) -> None:
         if isinstance(stores, str | os.PathLike) or not isinstance(stores, Mapping | Sequence) or not stores:
@@ -100,6 +100,10 @@ class MixedDataset(Samples):
         self._starts = np.cumsum([0, *map(len, self.parts)])
         self.fields = tuple(common)
         super().__init__(transform, transform_of, return_as, as_pil, first.decode, on_error)
+        views = {part.image_names: part.store_name for part in self.parts}
+        if "image" in common and len(views) > 1:
+            found = "; ".join(f"{', '.join(names)} in {name}" for names, name in views.items())
+            raise refusal("decode", "as many views in all data sets: give it to the mixture", found)
         if not common:
             raise refusal("fields", "a field that all stores have", "none")
         if return_as == "torchvision":
@@ -117,7 +121,7 @@ class MixedDataset(Samples):
     @property
     def schema(self) -> Mapping[str, Field]:
         """The fields that all stores have, with the classes of all."""
-        return self._fields
+        return self._with_views(self._fields)
 
     @property
     def store_name(self) -> str:
@@ -175,10 +179,10 @@ class MixedDataset(Samples):
         owners: NDArray[np.int64] = np.searchsorted(self._starts, np.asarray(indices, np.int64), "right") - 1
         return owners
 
-    def with_decode(self, decode: Plan | None) -> MixedDataset:
-        """The same data set with another decode plan."""
+    def with_decode(self, decode: Decode | None) -> MixedDataset:
+        """The same data set with another decode plan, or with a list of plans for several views."""
         parts = tuple(part.with_decode(decode) for part in self.parts)
-        return self._changed(parts=parts, decode=decode, replaced=[])
+        return self._changed(parts=parts, decode=parts[0].decode, replaced=[])
 
     def set_epoch(self, epoch: int) -> None:
         """As of `StoreDataset`, for all stores."""
@@ -199,7 +203,10 @@ class MixedDataset(Samples):
             columns = {name: _with_classes(value, maps.get(name)) for name, value in batch.columns.items()}
             pieces.append(batch.with_columns(columns))
         self.replaced = [row for part in self.parts for row in part.replaced]
-        columns = {name: _interleaved([piece.columns[name] for piece in pieces], places, pool) for name in names}
+        columns = {
+            name: _interleaved([piece.columns[name] for piece in pieces], places, pool)
+            for name in self.columns_of(names)
+        }
         lost = [piece.dropped for piece in pieces if piece.dropped is not None]
         dropped = _interleaved(lost, places, BufferPool()) if len(lost) == len(pieces) and pieces else None
         return Batch(columns, rows, self, draw, dropped)
@@ -288,7 +295,7 @@ class MixedSampler(RowSampler):
 
 
 def _part(
-    part: Part, split: str, fields: Sequence[str] | None, decode: Plan | None, on_error: Literal["raise", "replace"]
+    part: Part, split: str, fields: Sequence[str] | None, decode: Decode | None, on_error: Literal["raise", "replace"]
 ) -> StoreDataset:
     if not isinstance(part, Samples):
         return StoreDataset(part, split, fields=fields, decode=decode, on_error=on_error)

@@ -35,18 +35,20 @@ class Padding:
     size_divisor: int = 1
     pool: BufferPool = field(default_factory=BufferPool)
 
-    def pad(self, columns: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Any]:
-        """Columns of a batch, with the images as `PaddedImages`; masks are padded with the value that is ignored."""
-        images = pad_images(columns["image"], self.size_divisor, pool=self.pool)
-        result = {**columns, "image": images}
+    def pad(
+        self, columns: Mapping[str, Any], fields: Mapping[str, Field], images: Sequence[str] = ("image",)
+    ) -> dict[str, Any]:
+        """Columns of a batch, with its `images` as `PaddedImages`; masks are padded with the value that is ignored."""
+        padded = {name: pad_images(columns[name], self.size_divisor, pool=self.pool) for name in images}
+        result: dict[str, Any] = {**columns, **padded}
         for name, mask in of_kind({name: fields[name] for name in columns if name in fields}, MaskField).items():
             masks = list(columns[name])
-            sizes = images.image_size.tolist()
+            sizes = padded["image"].image_size.tolist()
             found = [list(each.shape) if isinstance(each, Tensor) else type(each).__name__ for each in masks]
             if found != sizes:
                 raise ValueError(f"{name}: expected masks of the sizes of their images, {sizes}, found {found}.")
             ignored = np.iinfo(mask.spec.dtype).max if mask.ignored is None else mask.ignored
-            result[name] = _padded(masks, images.image.shape[-2:], ignored, self.pool)
+            result[name] = _padded(masks, padded["image"].image.shape[-2:], ignored, self.pool)
         return result
 
 

@@ -18,8 +18,8 @@ from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
-from tensorstore_ds.loading.decoding import Plan
-from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of
+from tensorstore_ds.loading.decoding import Decode, plans_of
+from tensorstore_ds.loading.fields import ReturnAs, Value, as_sample, classes_of, images_in
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import torch_seeds
 
@@ -124,13 +124,13 @@ class Samples(Dataset[Sample]):
         transform_of: TransformOf,
         return_as: ReturnAs,
         as_pil: bool,
-        decode: Plan | None,
+        decode: Decode | None,
         on_error: OnError,
     ) -> None:
         self.transform = transform
         self.transform_of: TransformOf = transform_of
         self.return_as: ReturnAs = return_as
-        self.as_pil, self.decode = as_pil, decode
+        self.as_pil, self.decode = as_pil, frozen(decode)
         self.on_error: OnError = on_error
         self.replaced: list[int] = []
         self.epoch = 0
@@ -187,8 +187,8 @@ class Samples(Dataset[Sample]):
         """Rows that the data set's `indices` stand for, (n,) int64."""
 
     @abstractmethod
-    def with_decode(self, decode: Plan | None) -> Self:
-        """The same data set with another decode plan."""
+    def with_decode(self, decode: Decode | None) -> Self:
+        """The same data set with another decode plan, or with a list of plans for several views."""
 
     @abstractmethod
     def _gather(self, names: Sequence[str], rows: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
@@ -221,6 +221,22 @@ class Samples(Dataset[Sample]):
         return list(zip(map(self.key, self.store_rows(np.arange(len(self))).tolist()), self.targets, strict=True))
 
     imgs = samples
+
+    @property
+    def image_names(self) -> tuple[str, ...]:
+        """What the images of a sample are called: `image`; or `image_0`, `image_1` and so on, if there are views."""
+        views = isinstance(self.decode, tuple)
+        return tuple(f"image_{view}" for view in range(len(plans_of(self.decode)))) if views else ("image",)
+
+    def columns_of(self, names: Iterable[str]) -> list[str]:
+        """The columns of a batch that has these fields."""
+        return [each for name in names for each in (self.image_names if name == "image" else (name,))]
+
+    def _with_views(self, fields: Mapping[str, Field]) -> Mapping[str, Field]:
+        """Fields, and the views of the images by their names."""
+        if not isinstance(self.decode, tuple) or "image" not in fields:
+            return fields
+        return {**fields, **dict.fromkeys(self.image_names, fields["image"])}
 
     @property
     def by_sample(self) -> bool:
@@ -282,8 +298,10 @@ class Samples(Dataset[Sample]):
             if self.transform_of == "sample":
                 return transform(finished, **draws)
             if isinstance(finished, dict):
-                return {**finished, "image": transform(finished["image"], **draws)}
-            return (transform(finished[0], **draws), *finished[1:])
+                images = {name: transform(finished[name], **draws) for name in images_in(finished, self.schema)}
+                return {**finished, **images}
+            count = len(self.image_names)
+            return (*(transform(image, **draws) for image in finished[:count]), *finished[count:])
         except Exception as error:
             error.add_note(f"in the transform of the sample {self.key(row)!r} of {self.title}")
             raise
@@ -311,6 +329,11 @@ class Samples(Dataset[Sample]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _pool=BufferPool())
+
+
+def frozen(decode: Decode | None) -> Decode | None:
+    """The plans of several views as a tuple; one plan as it is."""
+    return tuple(decode) if isinstance(decode, list) else decode
 
 
 def _takes_generator(transform: Callable[..., Any]) -> bool:

@@ -194,6 +194,11 @@ def check_images(batch: Mapping[str, Any]) -> Tensor:
     """The batch's images, if they are what batch transforms work on."""
     images = batch.get("image")
     if not isinstance(images, Tensor) or images.ndim != 4:
+        if images is None and "image_0" in batch:
+            raise ValueError(
+                "batch['image']: expected one image a sample, found the views image_0, ... of several decode plans. "
+                "Pass a function as `batch_transform`, which calls a transform of its own `seed` for each view."
+            )
         found = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
         expected = "expected a tensor (B, C, H, W)"
         raise ValueError(
