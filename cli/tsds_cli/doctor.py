@@ -143,7 +143,8 @@ def _show_forecast(found: Forecast) -> None:
         text.echo(f"note: {spelled(note)}")
     if estimate.problems:
         text.echo(f"{text.count(len(estimate.problems), 'problem')} in the source: tsds convert --dry-run names them")
-    out = shlex.quote(f"{Path(found.path).name}.tsds")
+    source = Path(found.path)
+    out = shlex.quote(f"{source.name if source.is_dir() else source.stem}.tsds")
     text.echo(f"next: {text.program()} convert {shlex.quote(found.path)} {out}")
 
 
