@@ -112,9 +112,8 @@ def _epochs(folder: Path, url: str, name: str, repeat: int) -> list[Figure]:
 def _first_batch(url: str, cache: Path, shuffle: bool) -> float:
     """Seconds from nothing to the batch."""
     began = time.perf_counter()
-    batches = iter(
-        tsds.DataLoader(tsds.StoreDataset(tsds.open(url, cache_dir=cache)), batch_size=BATCH, shuffle=shuffle)
-    )
+    dataset = tsds.StoreDataset(tsds.open(url, cache_dir=cache))
+    batches = iter(tsds.DataLoader(dataset, batch_size=BATCH, shuffle=shuffle))
     next(batches)
     seconds = time.perf_counter() - began
     del batches

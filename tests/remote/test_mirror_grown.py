@@ -82,7 +82,7 @@ def test_who_has_it_open_reads_on(served: Served, source: Path, command: str) ->
         assert np.array_equal(images(store, [row]), [photograph(row)])
     assert [store["train"]["key"][i] for i in (0, ROWS - 1)] == ["000.png", f"{ROWS - 1:03}.png"]
     assert len(store["train"]) == ROWS
-    for dataset in (tsds.StoreDataset(store), tsds.StoreDataset(store, sha256=store.sha256)):
+    for dataset in (tsds.StoreDataset(store), tsds.StoreDataset(tsds.open(url, sha256=store.sha256))):
         assert np.array_equal(dataset.gather([1]).columns["image"][0].permute(1, 2, 0), photograph(1))
 
 
