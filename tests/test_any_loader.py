@@ -90,6 +90,7 @@ def test_samples_of_a_batch(batch: Any, samples: int) -> None:
         ({"loader": [1, 2]}, "`loader`: expected batches of tensors, found int"),
         ({"loader": ["text"]}, "`loader`: expected batches of tensors, found str"),
         ({"loader": [{}]}, "`loader`: expected batches of tensors, found dict"),
+        ({"loader": [1], "transform": dict}, "`transform`: expected none with a `loader`"),
         ({}, "expected a `store` or a `loader`, found both or none"),
         ({"store": "a.tsds", "loader": [1]}, "expected a `store` or a `loader`, found both or none"),
     ],

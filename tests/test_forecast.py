@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import tensorstore_ds as tsds
 from small_stores import tsds as run_tsds
 from stores import class_folders
 from tensorstore_ds.comparison import forecast as module
+from tensorstore_ds.sources.base import Reference, Source, SourceOptions
 
 pytestmark = pytest.mark.slow
 
@@ -44,9 +46,42 @@ def test_a_format_without_image_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "digits.npz", image=np.zeros((40, 8, 8), np.uint8), label=np.arange(40) % 4)
     done = run_tsds("doctor", tmp_path / "digits.npz", "--seconds", 2, "--batch-size", 8, "--device", "cpu")
     assert done.exit_code == 0, done.output
-    assert "files: the format arrays has no image files" in done.stdout
+    assert "files: expected image files in the folder of the source, found none (arrays)" in done.stdout
     assert done.stdout.splitlines()[-1].endswith(f"tsds convert {tmp_path}/digits.npz digits.tsds")
     assert os.listdir(tmp_path) == ["digits.npz"]
+
+
+def test_links_stay_in_their_folder(tmp_path: Path) -> None:
+    (tmp_path / "list").mkdir()
+    (tmp_path / "a").mkdir()
+    for path in (tmp_path / "list" / "in.png", tmp_path / "out.png"):
+        Image.new("L", (4, 4)).save(path)
+
+    class Listed(Source):
+        def files(self, reference: Reference) -> tuple[str, ...]:
+            return (f"{self.path}/{reference}",)
+
+    source = Listed(tmp_path / "list", SourceOptions())
+    assert module._linked(source, ["in.png", "../out.png"], tmp_path / "a" / "links") is None
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["links"]
+    linked = module._linked(source, ["in.png"], tmp_path / "a" / "more")
+    assert linked is not None and [path.name for path in linked.iterdir()] == ["in.png"]
+
+
+def test_a_list_and_a_compressed_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "images").mkdir()
+    for i in range(8):
+        Image.new("L", (5, 4), i).save(tmp_path / "images" / f"{i}.png")
+    (tmp_path / "all.csv").write_text("path,label\n" + "".join(f"images/{i}.png,{i % 2}\n" for i in range(8)))
+    listed = tsds.forecast(tmp_path / "all.csv", seconds=2, batch_size=4, model="none", device="cpu")
+    assert not listed.not_measured and listed.gain("load")
+    with tarfile.open(tmp_path / "all.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "images", "cat")
+    packed = tsds.forecast(tmp_path / "all.tar.gz", seconds=2, batch_size=4, model="none", device="cpu")
+    assert packed.measured == 8 and packed.not_measured and packed.store("load")
+    assert not list(tmp_path.glob("tsds-*"))  # nor what was decompressed
 
 
 def test_damaged_images_are_counted(tmp_path: Path) -> None:

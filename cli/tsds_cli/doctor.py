@@ -94,7 +94,7 @@ def _is_source(place: str | Path | None) -> bool:
 
 
 def _run(script: Path) -> dict[str, Any]:
-    """The names that a Python file defines, of which one is `loader`."""
+    """The names that a Python file defines. One of them must be `loader`."""
     if not script.is_file():
         raise click.BadParameter(f"expected a Python file, found none at {script}.", param_hint="--script")
     sys.path.insert(0, str(script.resolve().parent))  # as python FILE does
@@ -144,7 +144,7 @@ def _show_forecast(found: Forecast) -> None:
     if estimate.problems:
         text.echo(f"{text.count(len(estimate.problems), 'problem')} in the source: tsds convert --dry-run names them")
     source = Path(found.path)
-    out = shlex.quote(f"{source.name if source.is_dir() else source.stem}.tsds")
+    out = shlex.quote(f"{source.name if source.is_dir() else source.name.partition('.')[0]}.tsds")
     text.echo(f"next: {text.program()} convert {shlex.quote(found.path)} {out}")
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
+from tensorstore_ds.archives import decompressing
 from tensorstore_ds.comparison.bench import bench
 from tensorstore_ds.comparison.options import BenchOptions
 from tensorstore_ds.comparison.results import Cell, Comparison, Phase
@@ -93,7 +94,8 @@ def forecast(
 
     Converts up to 2,000 samples, spread over the split, into a temporary store. Then it loads these samples as
     torchvision does (`ImageFolder`, `VOCDetection` or the image files, with torch's DataLoader and its workers) and
-    from the store, each alone and while a small ViT is trained. The source is not changed.
+    from the store, each alone and while a small ViT is trained. The headers of all images
+    are read before that, as `estimate` does. The source is not changed.
 
     >>> found = tsds.forecast("photos", seconds=20)                                      # doctest: +SKIP
     >>> found.gain("load"), found.wait, found.estimate.nbytes["memmap"]                  # doctest: +SKIP
@@ -113,8 +115,8 @@ def forecast(
     options, told = chosen(options, DiagnoseOptions, keywords), progress or (lambda stage: None)
     path, wanted = tidied(source), ConvertOptions(on_error="skip")
     told("the source")
-    estimated = estimate(path, wanted)
-    with tempfile.TemporaryDirectory(prefix="tsds-forecast-") as folder:
+    with decompressing(), tempfile.TemporaryDirectory(prefix="tsds-forecast-") as folder:
+        estimated = estimate(path, wanted)
         scratch = Path(folder)
         opened = open_any(path, wanted)
         contents = opened.scan()
@@ -137,7 +139,7 @@ def forecast(
             device=options.device,
         )
         found = bench(made.path, settings, progress=lambda event: told(str(event)))
-    reason = "" if raw is not None else f"the format {opened.name} has no image files"
+    reason = "" if raw is not None else f"expected image files in the folder of the source, found none ({opened.name})"
     failed = next((way.reason for way in found.ways if way.group == "files" and way.reason), "")
     return Forecast(str(path), split, len(rows), estimated, replace(found, store=str(path)), reason or failed)
 
@@ -150,14 +152,18 @@ def _split(asked: str | None, names: Sequence[str]) -> str:
 
 
 def _linked(source: Source, references: Sequence[Reference], folder: Path) -> Path | None:
-    """A folder with links to the files of some samples, as they are in the source; None where these are no files."""
+    """A folder with links to the files of some samples, as they are in the source; None where these are no files.
+
+    A source of another package may name files outside of its folder: no link is made outside of `folder`.
+    """
     folder.mkdir()
+    root = source.path if source.path.is_dir() else source.path.parent
     for reference in references:
         for name in source.files(reference):
             file = Path(name)
-            if not file.is_file() or not file.is_relative_to(source.path):
+            if not file.is_file() or not file.is_relative_to(root) or ".." in file.parts:
                 return None
-            link = folder / file.relative_to(source.path)
+            link = folder / file.relative_to(root)
             link.parent.mkdir(parents=True, exist_ok=True)
             if not link.is_symlink():
                 link.symlink_to(file.absolute())

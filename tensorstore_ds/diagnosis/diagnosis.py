@@ -20,7 +20,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.keywords import DiagnoseKeywords
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan
-from tensorstore_ds.options import chosen, takes_options
+from tensorstore_ds.options import chosen, refusal, takes_options
 from tensorstore_ds.progress import notebook_bar
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.training.crops import plan_in_code
@@ -75,8 +75,8 @@ def diagnose(
     Args:
         store: a store, its path, or a data set, with its transform.
         loader: any iterable of batches that can be iterated again, such as torch's DataLoader, instead of a store. Its
-            rate, the step's and that of both together are measured in turns. Of the options, `seconds` and `device`
-            have a meaning then.
+            rate, the rate of the step and the rate of both together are measured in turns. Only the options `seconds`
+            and `device` apply.
         options: what to examine, for how long.
         transform: of samples, as `StoreDataset` takes it.
         step: one whole step of a training of your own, called with every batch on its device, in place of
@@ -95,6 +95,8 @@ def diagnose(
     options = chosen(options, DiagnoseOptions, keywords)
     if (store is None) == (loader is None):
         raise OptionError("expected a `store` or a `loader`, found both or none. Pass one of them.")
+    if loader is not None and transform is not None:
+        raise refusal("transform", "none with a `loader`, which transforms its own samples", transform)
     if loader is not None:
         with ranks(options.device) as own:
             return diagnose_loader(loader, step, device=own.device, seconds=options.seconds)

@@ -308,7 +308,7 @@ def _nan(values: NDArray[Any]) -> Any:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two values are equal, also where both are NaN; those of fields of other kinds are not."""
+    """Whether two values are equal, also where both are NaN. Values of fields of different kinds differ."""
     if isinstance(a, np.ndarray | np.generic) and isinstance(b, np.ndarray | np.generic):
         return np.array_equal(a, b, equal_nan=a.dtype.kind == "f" and b.dtype.kind == "f")
     if type(a) is not type(b):

@@ -198,7 +198,7 @@ class RandomPerspective(Warp):
 
 
 def perspective_inverse(corners: NDArray[np.float64], start: ArrayLike) -> NDArray[np.float64]:
-    """(B, 3, 3) matrices that map `corners` (B, 4, 2) of the results to those of the image, `start` (4, 2).
+    """(B, 3, 3) matrices that map `corners` (B, 4, 2) of the results to the corners of the image, `start` (4, 2).
 
     The eight equations of torchvision's `_get_perspective_coeffs`, two for each corner; but from the middle of the
     corners on, where the third coordinate is 1: at the origin it may be 0.

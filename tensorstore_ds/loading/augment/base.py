@@ -1,6 +1,6 @@
 """Augmentation of whole batches, on the device that they are on: what all batch transforms have in common.
 
-Results are those of `torchvision.transforms.v2`, and most names. But every sample has parameters of its own, which
+Results, and most names, are the same as in `torchvision.transforms.v2`. But every sample has its own parameters. They
 follow from (seed, epoch, row), and a few batched operations apply them all.
 """
 

@@ -107,7 +107,27 @@ class Mixing(BatchTransform):
         return mixed
 
 
-class Mixup(Mixing):
+class _OfTwo(Mixing):
+    """Makes each image of two, by shares from a beta distribution."""
+
+    def __init__(
+        self,
+        *,
+        alpha: float = 1.0,
+        num_classes: int | None = None,
+        p: float = 1.0,
+        label: str = "label",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(num_classes, p, label, seed)
+        self.alpha = _alpha(alpha)
+
+    def own_shares(self, keys: Bits) -> NDArray[np.float64]:
+        """(B,): the share of each image itself, drawn from Beta(alpha, alpha); 1 where it is not mixed."""
+        return np.where(self.is_chosen(keys), betas(fold(keys, 1), self.alpha), 1)
+
+
+class Mixup(_OfTwo):
     """Blend each image with another one of the batch, and their labels by the same share: torchvision's `MixUp`.
 
     Zhang et al., mixup: Beyond Empirical Risk Minimization, 2017 (arXiv 1710.09412). Each sample has a share of its
@@ -125,21 +145,9 @@ class Mixup(Mixing):
     (torch.Size([4, 3]), 4.0)
     """
 
-    def __init__(
-        self,
-        *,
-        alpha: float = 1.0,
-        num_classes: int | None = None,
-        p: float = 1.0,
-        label: str = "label",
-        seed: int = 0,
-    ) -> None:
-        super().__init__(num_classes, p, label, seed)
-        self.alpha = _alpha(alpha)
-
     def make_params(self, keys: Bits, size: Size) -> Params:
         """`partners` (B, 2) int64: itself and the other; `shares` (B, 2) float64, which add up to 1."""
-        share = np.where(self.is_chosen(keys), betas(fold(keys, 1), self.alpha), 1)
+        share = self.own_shares(keys)
         return {"partners": self.partners(keys), "shares": torch.from_numpy(np.stack([share, 1 - share], 1))}
 
     def change_others(self, batch: Mapping[str, Any], params: Params, size: Size) -> dict[str, Any]:
@@ -177,7 +185,7 @@ class Mixup(Mixing):
         return PackedObjects(found.offsets[::2], found.values)
 
 
-class CutMix(Mixing):
+class CutMix(_OfTwo):
     """Put a rectangle of another image of the batch into each image, and mix the labels by area.
 
     This is torchvision's `CutMix`: Yun et al., CutMix: Regularization Strategy to Train Strong Classifiers with
@@ -199,25 +207,13 @@ class CutMix(Mixing):
     torch.float32
     """
 
-    def __init__(
-        self,
-        *,
-        alpha: float = 1.0,
-        num_classes: int | None = None,
-        p: float = 1.0,
-        label: str = "label",
-        seed: int = 0,
-    ) -> None:
-        super().__init__(num_classes, p, label, seed)
-        self.alpha = _alpha(alpha)
-
     def make_params(self, keys: Bits, size: Size) -> Params:
         """`partners` (B, 2) int64: itself and the other; `boxes` (B, 2, 2) int64: y and x of the rectangle's corners.
 
         `shares` (B, 2) float64: of the area, which add up to 1.
         """
         sides = np.array(size)
-        share = np.where(self.is_chosen(keys), betas(fold(keys, 1), self.alpha), 1)
+        share = self.own_shares(keys)
         middle = (uniforms(fold(keys, 2), 2) * sides).astype(np.int64)
         half = (0.5 * np.sqrt(1 - share)[:, None] * sides).astype(np.int64)
         boxes = np.stack([middle - half, middle + half], 1).clip(0, sides)
