@@ -1,0 +1,8 @@
+/* The kernels, compiled once for each set of instructions: KERNELS is the name of their table. */
+#include "core.h"
+#include "rows.h"
+
+#define NAME_OF(x) #x
+#define NAME(x) NAME_OF(x)
+
+const kernels KERNELS = {.name = NAME(VARIANT), .gather = gather_rows};
