@@ -12,7 +12,6 @@ Without a plan, images are placed as they are.
 from __future__ import annotations
 
 import functools
-import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,9 +24,9 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.imaging.antialias import Axis, resize_part
 from tensorstore_ds.imaging.jpeg import SCALES, Part
-from tensorstore_ds.imaging.placement import Placement
-from tensorstore_ds.imaging.resizing import as_image, resize
+from tensorstore_ds.imaging.resizing import as_image
 from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.augment.geometry import Geometry
 from tensorstore_ds.loading.augment.pixels import mirror
@@ -35,6 +34,7 @@ from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.columns import RaggedColumn, aligned_empty
+from tensorstore_ds.reading.crops import Crops, Seen
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.reading.stored_images import Pixels, decode_part, netpbm_pixels, stored_shape
 from tensorstore_ds.seeding import fold
@@ -55,8 +55,6 @@ _upsample_out = torch.ops.aten._upsample_bilinear2d_aa.out
 #: A thread keeps so many bytes for pixels that are decoded before they are resized.
 _MOST_SCRATCH = 64 * 1024**2
 _AROUND = 256  #: pixels that are decoded around a part, at most about
-#: A window is resized alone from a line or column that begins at a pixel, but for this part of one; so many are tried.
-_NEAR, _ANCHORS = 1 / 32, 33
 _scratch = threading.local()
 
 
@@ -112,10 +110,9 @@ class Window(NamedTuple):
     first: list[int]  #: of the resized image, the first line and column that are seen
     last: list[int]  #: and the ones after the last
     at: list[int]  #: where these lie on the canvas
-    is_whole: bool  #: whether all of the resized image is seen
-    low: list[int]  #: where the pixels begin on which it depends
+    low: list[int]  #: where the pixels begin that it takes
     high: list[int]  #: and where they end
-    anchor: list[int]  #: the line and column of the resized image that begin there
+    size: list[int]  #: height and width of the whole image
     scale: int  #: as 1 of so many pixels they are still enough
 
 
@@ -124,36 +121,25 @@ def windows_of(placements: Placements, sizes: NDArray[np.integer[Any]]) -> list[
     low, high = placements.window
     origin, extent, resized = placements.origin, placements.extent, placements.resized
     first, last = low - placements.offset, high - placements.offset
-    step = extent / np.maximum(1, resized)
-    is_whole = ((first == 0) & (last == resized)).all(axis=1, keepdims=True)
-    is_cut = ~is_whole & (resized == extent).all(axis=1, keepdims=True)
-    scales = np.array([1, *SCALES[::-1]])
-    scale = scales[np.searchsorted(scales, step.min(axis=1), "right").clip(1) - 1]
-    anchor = np.where(is_whole | is_cut, 0, _anchors(origin, step, first, scale[:, None]))
-    reach = np.where(is_whole, np.inf, np.where(is_cut, last, (last - 0.5) * step + np.maximum(step, 1.0) + 1))
-    at_anchor = np.rint((origin + anchor * step) / scale[:, None]) * scale[:, None]
-    begins = np.where(anchor > 0, at_anchor, np.floor(origin + np.where(is_cut, first, 0))).clip(0, sizes - 1)
-    ends = np.ceil(origin + np.minimum(extent, reach)).clip(begins + 1, sizes)
-    seen = (first, last, low, is_whole[:, 0], begins.astype(int), ends.astype(int))
-    arrays: list[NDArray[Any]] = [origin, extent, resized, *seen, anchor, scale]
+    step, scale = extent / np.maximum(1, resized), _scales(placements)
+    is_cut = ((resized == extent) & (origin % 1 == 0)).all(axis=1, keepdims=True)
+    is_even = ((origin % scale[:, None] == 0) & (extent % scale[:, None] == 0)).all(axis=1, keepdims=True)
+    reach = np.maximum(step, 1.0) + 1  # as far as the filter looks, and one more
+    begins = np.where(is_cut, origin + first, np.where(is_even, origin, origin + (first + 0.5) * step - reach))
+    ends = np.where(is_cut, origin + last, np.where(is_even, origin + extent, origin + (last - 0.5) * step + reach))
+    begins = np.floor(np.maximum(begins, origin)).clip(0, sizes - 1)
+    ends = np.ceil(np.minimum(ends, origin + extent)).clip(begins + 1, sizes)
+    box: list[NDArray[Any]] = [origin, extent, resized, first, last, low]
+    arrays = [*box, begins.astype(int), ends.astype(int), sizes, scale]
     return [Window(*each) for each in zip(*(array.tolist() for array in arrays), strict=True)]
 
 
-def _anchors(
-    origin: NDArray[np.float64], step: NDArray[np.float64], first: NDArray[np.int64], scale: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """(B, 2) lines and columns of a resized image, shortly before those that are seen, that begin at a pixel.
-
-    From there on the image can be resized alone: torch resizes from the edge of a pixel. One that begins within
-    1/32 of a pixel will do. If there is none, that is 0, the first.
-    """
-    latest = first - 1 - np.ceil(1 / np.minimum(1, np.maximum(step, 1e-3))).astype(int)  # as far as the filter reaches
-    lines = (latest[..., None] - np.arange(_ANCHORS)).clip(0)
-    places = (origin[..., None] + lines * step[..., None]) / scale[..., None]
-    off = np.abs(places - np.rint(places))
-    best = np.where(off <= _NEAR / 2, 0, off).argmin(axis=2)[..., None]
-    found, off = (np.take_along_axis(each, best, 2)[..., 0] for each in (lines, off))
-    return np.where(off <= _NEAR, found, 0)
+def _scales(placements: Placements) -> NDArray[np.int64]:
+    """(B,) at which JPEG files still have enough pixels: 1, 2, 4 or 8."""
+    scales: NDArray[np.int64] = np.array([1, *SCALES[::-1]])
+    step = placements.extent / np.maximum(1, placements.resized)
+    at: NDArray[np.int64] = np.searchsorted(scales, step.min(axis=1), "right").clip(1) - 1
+    return np.take(scales, at)
 
 
 class DamagedImageError(SourceError):
@@ -190,6 +176,7 @@ class ImageReader:
         self._offsets = self._column.offsets if isinstance(self._column, RaggedColumn) else np.empty(0, np.int64)
         restarts = self._column.per_row.get("restarts") if isinstance(self._column, RaggedColumn) else None
         self._restarts = restarts if isinstance(restarts, RaggedColumn) else None
+        self._crops = Crops.of(self._column, self.shapes)
 
     def read(self, row: int, window: Window, buffer: NDArray[np.uint8] | None) -> Pixels:
         """What a window needs of an image; the array may be read-only, or in `buffer`, if there is one."""
@@ -227,10 +214,18 @@ class ImageReader:
                 ``on_error="replace"`` does not replace it.
         """
         views = [_View(each, pool if one_size else None) for each, one_size in zip(placements, stack, strict=True)]
+        if self._crops is not None:
+            channels = 3 if self._mixed else int(self.shapes[0, 2])
+            for view in views:
+                view.add_crops(self._crops, rows, channels)
+            if all(view.is_full for view in views):
+                return [view.images() for view in views]
         windows = [windows_of(each, self.shapes[rows, :2]) for each in placements]
         for i, (row, *seen) in enumerate(zip(rows.tolist(), *windows, strict=True)):
             pixels, scale = None, 0
             for view, window in zip(views, seen, strict=True):
+                if view.done[i]:
+                    continue
                 is_own = pixels is None or scale != window.scale or not _has(pixels, window)
                 if pixels is None or is_own:
                     try:
@@ -238,31 +233,62 @@ class ImageReader:
                     except SourceError as error:
                         raise DamagedImageError.at(i, self._split.key(row), error) from error
                     scale = window.scale
-                view.add(pixels, window, functools.partial(self._split.key, row), is_own=is_own)
+                view.add(i, pixels, window, functools.partial(self._split.key, row), is_own=is_own)
         return [view.images() for view in views]
 
 
 class _View:
-    """The images of a batch as one plan places them, one after the other.
+    """The images of a batch as one plan places them.
 
     Args:
         placements: of all images.
         pool: has the memory of stacked images; None for a list.
+
+    Attributes:
+        done: (B,) bool: which images are there, mirrored.
     """
 
     def __init__(self, placements: Placements, pool: BufferPool | None) -> None:
         self.pool = pool
+        self.done = np.zeros(len(placements), bool)
         self._placements, self._sizes = placements, placements.size.tolist()
         self._tensor: torch.Tensor | None = None
         self._stacked: NDArray[Any] | None = None
         self._listed: list[torch.Tensor] = []
-        self._count = 0
 
-    def add(self, pixels: Pixels, window: Window, key: Callable[[], str], *, is_own: bool) -> None:
-        """Lay the next image on its canvas; pixels that are its own may be the canvas."""
-        size, self._count = self._sizes[self._count], self._count + 1
+    @property
+    def is_full(self) -> bool:
+        """Whether all images are there."""
+        return bool(self.done.all())
+
+    def add_crops(self, crops: Crops, rows: NDArray[np.int64], channels: int) -> None:
+        """Fill the stack with what the compiled kernels can decode of it."""
+        if self.pool is None or channels not in (1, 3) or not len(rows):
+            return
+        placements = self._placements
+        low, high = placements.window
+        self._tensor, stacked = self.pool.empty(len(rows), ArraySpec("uint8", (*self._sizes[0], channels)))
+        self._stacked = stacked
+        if (high - low != placements.size).any():
+            _fill(stacked, placements.fill or 0)
+        first, last = low - placements.offset, high - placements.offset
+        seen = Seen(
+            placements.origin,
+            placements.extent,
+            placements.resized,
+            first,
+            last,
+            low,
+            placements.flip,
+            _scales(placements),
+        )
+        self.done = crops.into(stacked, rows, seen)
+
+    def add(self, i: int, pixels: Pixels, window: Window, key: Callable[[], str], *, is_own: bool) -> None:
+        """Lay image `i` on its canvas; pixels that are its own may be the canvas. Images of a list come in order."""
+        size = self._sizes[i]
         if self.pool is None:
-            canvas, is_placed = pixels.array, window.is_whole and window.resized == window.extent == size
+            canvas, is_placed = pixels.array, window.resized == window.extent == size
             is_placed &= is_own and size == list(canvas.shape[:2]) and _is_dense(canvas)
             if not is_placed:
                 canvas = np.empty((*size, canvas.shape[2]), canvas.dtype)
@@ -270,9 +296,9 @@ class _View:
             if is_placed:
                 return
         else:
-            if self._stacked is None:
+            if self._stacked is None or (not (self.done.any() or i) and self._stacked.dtype != pixels.array.dtype):
                 self._tensor, self._stacked = self.pool.empty(len(self._sizes), _spec(pixels, size))
-            canvas = self._stacked[self._count - 1]
+            canvas = self._stacked[i]
             if pixels.array.dtype != canvas.dtype or pixels.array.shape[2] != canvas.shape[2]:
                 expected, found = (f"{a.shape[2]} x {a.dtype}" for a in (canvas, pixels.array))
                 differing = f"expected {expected} like the first image of its batch, found {found}."
@@ -285,11 +311,18 @@ class _View:
 
     def images(self) -> Images:
         """All of them, mirrored where they are to be."""
-        flip = self._placements.flip
+        flip = self._placements.flip & ~self.done
         if self._tensor is not None and self.pool is not None:
             images = self._tensor.permute(0, 3, 1, 2)
             return mirror(images, torch.from_numpy(flip), self.pool) if flip.any() else images
         return [image.flip(2) if flips else image for image, flips in zip(self._listed, flip.tolist(), strict=True)]
+
+
+def _fill(canvas: NDArray[Any], fill: float) -> None:
+    try:
+        canvas[...] = fill
+    except OverflowError:
+        raise refusal("fill", f"a value of {canvas.dtype}", fill) from None
 
 
 def _has(pixels: Pixels, window: Window) -> bool:
@@ -326,45 +359,39 @@ def lay(canvas: NDArray[Any], pixels: Pixels, window: Window, fill: float) -> No
     """Resize what a window shows of an image, bilinear and antialiased, and lay it on a canvas (H, W, C).
 
     The pixels are those of torchvision's `resize` of the part, cut afterwards: to the bit for uint8 where the part has
-    whole pixels and all of it is seen, else as those of a part that lies within `_NEAR` of a pixel of its place.
+    whole pixels; else those of the same filter at fractions of pixels.
     """
     (top, left), (height, width) = window.at, (b - a for a, b in zip(window.first, window.last, strict=True))
     target = canvas[top : top + height, left : left + width]
     if target.shape != canvas.shape:
-        try:
-            canvas[...] = fill
-        except OverflowError:
-            raise refusal("fill", f"a value of {canvas.dtype}", fill) from None
+        _fill(canvas, fill)
     if not target.size:
         return
     array, scale = pixels.array, pixels.scale
-    origin, step = window.origin, [e / max(1, r) for e, r in zip(window.extent, window.resized, strict=True)]
+    # Where scaled pixels begin: of a mirrored image, the one that reaches beyond its edge comes first.
+    grid = [-(-begin % scale) for begin in pixels[1:3]]
+    corner = [(o - g) / scale for o, g in zip(window.origin, grid, strict=True)]
+    extent = [e / scale for e in window.extent]
+    shift = [(begin - g) // scale for begin, g in zip(pixels[1:3], grid, strict=True)]  # the array begins there
+    if all(n.is_integer() for n in (*corner, *extent)):
+        (y, x), (rows, columns) = (int(o) - n for o, n in zip(corner, shift, strict=True)), map(int, extent)
+        if window.resized == extent:
+            y, x = y + window.first[0], x + window.first[1]
+            target[...] = array[y : y + height, x : x + width]
+            return
+        if y >= 0 and x >= 0 and y + rows <= array.shape[0] and x + columns <= array.shape[1]:
+            _resize(target, array[y : y + rows, x : x + columns], window)
+            return
+    ends = [-(-length // scale) - n for length, n in zip(window.size, shift, strict=True)]
+    axes = [
+        Axis(o - n, *each)
+        for o, n, *each in zip(corner, shift, extent, window.resized, window.first, window.last, ends, strict=True)
+    ]
+    target[...] = resize_part(array, *axes)
 
-    def places(lines: list[int]) -> list[float]:
-        """Where a line and a column of the resized image begin in the array."""
-        return [(o + n * s - b) / scale for o, n, s, b in zip(origin, lines, step, pixels[1:3], strict=True)]
 
-    extent, corner = [e / scale for e in window.extent], places(window.anchor)
-    whole_pixels = all(n.is_integer() for n in (*corner, *extent))
-    y, x = (round(n) for n in corner)
-    if whole_pixels and window.resized == extent:
-        y, x = (n + a - b for n, a, b in zip((y, x), window.first, window.anchor, strict=True))
-        target[...] = array[y : y + height, x : x + width]
-    elif whole_pixels and window.is_whole:
-        _resize(target, array[y : y + int(extent[0]), x : x + int(extent[1])])
-    elif abs(corner[0] - y) <= _NEAR and abs(corner[1] - x) <= _NEAR:
-        bottom, right = (math.ceil((end - b) / scale) for end, b in zip(window.high, pixels[1:3], strict=True))
-        _resize(target, array[y:bottom, x:right], window, extent)
-    else:  # at fractions of pixels, which Pillow knows
-        (top_edge, left_edge), (bottom_edge, right_edge) = places(window.first), places(window.last)
-        box = max(0.0, left_edge), max(0.0, top_edge), min(array.shape[1], right_edge), min(array.shape[0], bottom_edge)
-        target[...] = resize(array, Placement(box, (height, width), (height, width)))
-
-
-def _resize(
-    target: NDArray[Any], part: NDArray[Any], window: Window | None = None, extent: Sequence[float] = ()
-) -> None:
-    """Resize a part to fill `target`; or, as if all were `extent` large, what a window shows of it."""
+def _resize(target: NDArray[Any], part: NDArray[Any], window: Window) -> None:
+    """Resize a part of an image, and lay what a window shows of it on `target`."""
     if not part.flags.writeable or min(part.strides) <= 0:  # torch takes neither
         dense = _memory("crop", part.nbytes).view(part.dtype)[: part.size].reshape(part.shape)
         dense[...] = part
@@ -372,19 +399,11 @@ def _resize(
     source, out = (torch.from_numpy(each[None].transpose(0, 3, 1, 2)) for each in (part, target))
     native = source.dtype in (torch.uint8, torch.float32, torch.float64)
     source = source if native else source.to(torch.float32)
-    if window is None and native and target.flags.c_contiguous:
-        _upsample_out(source, list(target.shape[:2]), False, None, None, out=out)
+    if native and target.flags.c_contiguous and window.resized == list(target.shape[:2]):
+        _upsample_out(source, window.resized, False, None, None, out=out)
         return
-    if window is None:
-        resized = _upsample(source, list(target.shape[:2]), False, None, None)
-    else:
-        scales = [r / e for r, e in zip(window.resized, extent, strict=True)]
-        # An axis whose length is to stay is not resized at all, whatever its scale: one more pixel is asked for then.
-        first, last = (
-            [n - a for n, a in zip(each, window.anchor, strict=True)] for each in (window.first, window.last)
-        )
-        size = [stop + (stop == length) for stop, length in zip(last, part.shape, strict=False)]
-        resized = _upsample(source, size, False, *scales)[..., first[0] : last[0], first[1] : last[1]]
+    (top, left), (bottom, right) = window.first, window.last
+    resized = _upsample(source, window.resized, False, None, None)[..., top:bottom, left:right]
     out.copy_(resized if native or target.dtype.kind == "f" else resized.round_())
 
 

@@ -9,6 +9,23 @@ import importlib
 import os
 from typing import Any
 
+import numpy as np
+
+_AXIS = np.dtype(
+    [("origin", "f8"), ("extent", "f8"), ("resized", "i4"), ("first", "i4"), ("count", "i4"), ("at", "i4")]
+)
+#: One image of `core.crops`: `crop_job` in core.h, which says what each number is.
+JOB = np.dtype(
+    [
+        *((name, "i8") for name in ("begin", "end", "marks", "mark_count")),
+        *((name, "i4") for name in ("shard", "find", "height", "width", "components", "scale", "flip", "reserved")),
+        ("y", _AXIS),
+        ("x", _AXIS),
+    ]
+)
+#: How the parts of a file are found: not at all, by restart markers, by entries.
+FIND_NONE, FIND_RESTARTS, FIND_ENTRIES = range(3)
+
 core: Any = None  #: the compiled module, or None
 why_not = ""  #: why there is none
 

@@ -18,10 +18,11 @@ typedef struct {
 } crop_axis;
 
 /* One image of a batch, as JOB in __init__.py. `begin`, `end`: its bytes in its shard. `marks`: its first restart or
- * entry in that shard's table. `height`, `width`: upright, as the store says. */
+ * entry in that shard's table. `height`, `width`, `components`: upright, as the
+ * store says. */
 typedef struct {
     int64_t begin, end, marks, mark_count;
-    int32_t shard, find, height, width, scale, flip;
+    int32_t shard, find, height, width, components, scale, flip, reserved;
     crop_axis y, x;
 } crop_job;
 

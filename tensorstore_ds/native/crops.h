@@ -308,10 +308,12 @@ typedef struct {
     int base, low, high;
 } span;
 
-static int make_filter(filter *f, const crop_axis *a, int length, int scale, span *s) {
-    double origin = a->origin / scale, extent = a->extent / scale;
+/* Of a mirrored image, the decoded pixel that reaches beyond its edge comes first. */
+static int make_filter(filter *f, const crop_axis *a, int length, int scale, int is_mirrored, span *s) {
+    int pixels = (length + scale - 1) / scale, begin = is_mirrored ? length - pixels * scale : 0;
+    double origin = (a->origin - begin) / scale, extent = a->extent / scale;
     s->base = (int)floor(origin);
-    int pixels = (length + scale - 1) / scale, limit = (int)ceil(origin - s->base + extent);
+    int limit = (int)ceil(origin - s->base + extent);
     if (limit > pixels - s->base) limit = pixels - s->base;
     int code = filter_make(f, origin - s->base, extent, a->resized, a->first, a->count, limit);
     if (code != CROP_OK) return code;
@@ -350,12 +352,12 @@ static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count
     if (code != CROP_OK) return code;
     const uint8_t *turn = turns[h.orientation];
     if ((turn[0] ? h.width : h.height) != job->height || (turn[0] ? h.height : h.width) != job->width) return CROP_OTHER;
-    if (channels == 1 && h.components != 1) return CROP_OTHER;
+    if (h.components != job->components || h.components > channels) return CROP_OTHER;
     if ((int64_t)h.across * h.down * 2 > 8 * 3 * (int64_t)file.nbytes) return CROP_DAMAGED; /* before memory is taken */
 
     span rows, columns; /* upright */
-    if ((code = make_filter(&ctx->down, &job->y, job->height, s, &rows)) != CROP_OK) return code;
-    if ((code = make_filter(&ctx->across, &job->x, job->width, s, &columns)) != CROP_OK) return code;
+    if ((code = make_filter(&ctx->down, &job->y, job->height, s, turn[1], &rows)) != CROP_OK) return code;
+    if ((code = make_filter(&ctx->across, &job->x, job->width, s, turn[2], &columns)) != CROP_OK) return code;
     int seen_height = rows.high - rows.low, seen_width = columns.high - columns.low;
     int stored_height = (h.height + s - 1) / s, stored_width = (h.width + s - 1) / s;
     span lines = turn[0] ? columns : rows, places = turn[0] ? rows : columns; /* as stored */

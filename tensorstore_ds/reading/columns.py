@@ -74,6 +74,15 @@ class Column:
         """How many parts the column has."""
         return len(self._starts) - 1
 
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """(shards + 1,) where each shard begins, and the end."""
+        return self._starts
+
+    def owners(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The shard of each row, (n,); of the end, the last one."""
+        return (self._starts.searchsorted(rows, "right") - 1).clip(0, self.shards - 1)
+
     def __len__(self) -> int:
         return self._edges[-1]
 

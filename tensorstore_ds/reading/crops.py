@@ -1,0 +1,113 @@
+"""Parts of many stored JPEG files, decoded into one batch by the compiled kernels."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds import native
+from tensorstore_ds.reading.columns import Column, RaggedColumn
+
+_threads = threading.local()
+
+
+class Seen(NamedTuple):
+    """What is seen of B images. Pairs are y, x.
+
+    Attributes:
+        origin, extent: (B, 2) float64: a part of each, in its pixels.
+        resized: (B, 2) int64: what the part is resized to.
+        first, last: (B, 2) int64: which lines and columns of that are seen.
+        at: (B, 2) int64: where they lie on the canvas, before it is mirrored.
+        flip: (B,) bool: whether the canvas is mirrored left to right.
+        scale: (B,) int64: 1, 2, 4 or 8: one pixel is decoded for so many, in both directions.
+    """
+
+    origin: NDArray[np.float64]
+    extent: NDArray[np.float64]
+    resized: NDArray[np.int64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    at: NDArray[np.int64]
+    flip: NDArray[np.bool_]
+    scale: NDArray[np.int64]
+
+
+class Crops:
+    """Decodes parts of the JPEG files of a column.
+
+    Args:
+        column: of image files.
+        shapes: (n, 3) of all rows: height, width and channels.
+    """
+
+    def __init__(self, column: RaggedColumn, shapes: NDArray[np.int32]) -> None:
+        self._files, self._offsets, self._shapes = column.values["bytes"], column.offsets, shapes
+        # The later one is taken where a file has both.
+        self._marks = [
+            (find, marks, next(iter(marks.values.values())))
+            for find, name in ((native.FIND_RESTARTS, "restarts"), (native.FIND_ENTRIES, "entries"))
+            if isinstance(marks := column.per_row.get(name), RaggedColumn)
+        ]
+
+    @classmethod
+    def of(cls, column: Column | RaggedColumn, shapes: NDArray[np.int32]) -> Self | None:
+        """None where there are no kernels, or images are no files."""
+        is_files = isinstance(column, RaggedColumn) and "bytes" in column.values
+        return cls(column, shapes) if native.core is not None and is_files else None  # type: ignore[arg-type]
+
+    def into(self, out: NDArray[np.uint8], rows: NDArray[np.int64], seen: Seen) -> NDArray[np.bool_]:
+        """Decode what is seen of some rows, (B,), into `out`, (B, H, W, C), C-contiguous, C 1 or 3.
+
+        Returns:
+            (B,) which of them are there; what is in the places of the others is not defined. They are not damaged, or
+            not only: of an unusual form, or in a store by URL that is not here yet.
+        """
+        begin, end = self._offsets[rows], self._offsets[rows + 1]
+        shard, jobs = self._files.owners(begin), np.zeros(len(rows), native.JOB)
+        first_of = self._files.starts[shard]
+        used, jobs["shard"] = np.unique(shard, return_inverse=True)
+        jobs["begin"], jobs["end"] = begin - first_of, end - first_of
+        tables: dict[int, Sequence[Any]] = {}
+        for find, marks, values in self._marks:
+            first, last = marks.offsets[rows], marks.offsets[rows + 1]
+            some = last > first
+            jobs["find"][some] = find
+            jobs["marks"][some] = (first - values.starts[shard])[some]
+            jobs["mark_count"][some] = (last - first)[some]
+            tables[find] = _arrays(values, used)
+        files, none = _arrays(self._files, used), [b""] * len(used)
+        jobs["height"], jobs["width"], jobs["components"] = self._shapes[rows].T
+        jobs["scale"], jobs["flip"] = seen.scale, seen.flip
+        count = seen.last - seen.first
+        at = seen.at.copy()
+        at[:, 1] = np.where(seen.flip, out.shape[2] - at[:, 1] - count[:, 1], at[:, 1])
+        for k, axis in enumerate("yx"):
+            job = jobs[axis]
+            job["origin"], job["extent"], job["resized"] = seen.origin[:, k], seen.extent[:, k], seen.resized[:, k]
+            job["first"], job["count"], job["at"] = seen.first[:, k], count[:, k], at[:, k]
+        status: NDArray[np.int32] = np.empty(len(rows), np.int32)
+        shards = tuple(
+            zip(files, *(tables.get(find, none) for find in (native.FIND_RESTARTS, native.FIND_ENTRIES)), strict=True)
+        )
+        native.core.crops(_context(), shards, jobs, out, *out.shape[1:], status)
+        done: NDArray[np.bool_] = status == 0
+        return done
+
+
+def _arrays(column: Column, shards: NDArray[np.int64]) -> Sequence[Any]:
+    """The maps of some shards; nothing where one is not mapped: by URL, or compressed."""
+    parts = [column.part(int(shard)) for shard in shards]
+    return [part if isinstance(part, np.ndarray) and part.flags.c_contiguous else b"" for part in parts]
+
+
+def _context() -> Any:
+    """This thread's own memory for the kernels."""
+    context = getattr(_threads, "context", None)
+    if context is None:
+        context = _threads.context = native.core.context()
+    return context

@@ -1,0 +1,261 @@
+"""The compiled kernels: their pixels are libjpeg-turbo's and torch's to the bit, and those of the Python way."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+import tensorstore_ds as tsds
+from tensorstore_ds import native
+from tensorstore_ds.imaging.jpeg import find_restarts
+from tensorstore_ds.reading import crops
+
+simplejpeg = pytest.importorskip("simplejpeg")
+pytestmark = pytest.mark.skipif(native.core is None, reason=f"no compiled kernels: {native.why_not}")
+
+SIZES = [(1, 1), (2, 3), (7, 9), (16, 16), (17, 33), (33, 31), (5, 200), (100, 75), (240, 320)]
+SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0", "gray")
+
+
+@pytest.fixture(params=[False, True], ids=["best", "plain"])
+def core(request: pytest.FixtureRequest) -> Iterator[Any]:
+    native.core.use_plain(request.param)
+    yield native.core
+    native.core.use_plain(False)
+
+
+def photo(size: tuple[int, int], seed: int = 0) -> Image.Image:
+    """Smooth and rough parts of all colors, (height, width)."""
+    rng = np.random.default_rng(seed)
+    rough = Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8))
+    smooth = Image.fromarray(rng.integers(0, 256, (5, 6, 3), dtype=np.uint8)).resize(
+        size[::-1], Image.Resampling.BICUBIC
+    )
+    return Image.blend(smooth, rough, 0.3)
+
+
+def encoded(image: Image.Image, subsampling: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    if subsampling == "gray":
+        image.convert("L").save(buffer, "JPEG", **options)
+    else:
+        image.save(buffer, "JPEG", subsampling=subsampling, **options)
+    return buffer.getvalue()
+
+
+def job_of(data: bytes, size: tuple[int, int], channels: int, find: int, marks: int, **axes: Any) -> NDArray[Any]:
+    job = np.zeros(1, native.JOB)
+    job["end"], job["mark_count"], job["find"], job["components"] = len(data), marks, find, channels
+    job["height"], job["width"] = size
+    job["scale"], job["flip"] = axes.get("scale", 1), axes.get("flip", False)
+    for name in "yx":
+        first, count = axes.get(f"{name}_seen", (0, axes[name][2]))
+        job[name] = (*axes[name], first, count, 0)
+    return job
+
+
+def cropped(core: Any, data: bytes, find: int, size: tuple[int, int], channels: int, **axes: Any) -> NDArray[np.uint8]:
+    """What the kernels make of one image; raises AssertionError where they cannot."""
+    marks = b"" if find == native.FIND_NONE else tables(core, data)[find]
+    job = job_of(data, size, channels, find, len(marks) // (4 if find == native.FIND_RESTARTS else 12), **axes)
+    height, width = int(job["y"]["count"][0]), int(job["x"]["count"][0])
+    out, status = np.zeros((1, height, width, channels), np.uint8), np.full(1, 99, np.int32)
+    shard = (data, *(marks if find == each else b"" for each in (native.FIND_RESTARTS, native.FIND_ENTRIES)))
+    core.crops(core.context(), (shard,), job, out, height, width, channels, status)
+    assert status.tolist() == [0]
+    return out[0]
+
+
+def tables(core: Any, data: bytes) -> dict[int, bytes]:
+    found = {native.FIND_NONE: b"", native.FIND_RESTARTS: find_restarts(data).tobytes()}
+    return {**found, native.FIND_ENTRIES: core.index(core.context(), data)}
+
+
+def ways(core: Any, image: Image.Image, subsampling: str) -> Iterator[tuple[bytes, int]]:
+    """Files of an image, and how their parts are found."""
+    plain, marked = (encoded(image, subsampling, restart_marker_blocks=n) for n in (0, 1))
+    yield plain, native.FIND_NONE
+    yield plain, native.FIND_ENTRIES
+    if find_restarts(marked).size:
+        yield marked, native.FIND_RESTARTS
+
+
+@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_parts_have_the_bits_of_the_whole(core: Any, size: tuple[int, int], subsampling: str) -> None:
+    rng = np.random.default_rng(1)
+    color, channels = ("gray", 1) if subsampling == "gray" else ("rgb", 3)
+    for data, find in ways(core, photo(size), subsampling):
+        whole = simplejpeg.decode_jpeg(data, color).reshape(*size, channels)
+        for number in range(6):
+            low = [0, 0] if number == 0 else [int(rng.integers(n)) for n in size]
+            high = (
+                list(size) if number == 0 else [int(rng.integers(a + 1, n + 1)) for a, n in zip(low, size, strict=True)]
+            )
+            y, x = ((a, b - a, b - a) for a, b in zip(low, high, strict=True))
+            found = cropped(core, data, find, size, channels, y=y, x=x, flip=number % 2)
+            expected = whole[low[0] : high[0], low[1] : high[1]]
+            np.testing.assert_array_equal(found, expected[:, ::-1] if number % 2 else expected)
+
+
+@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
+@pytest.mark.parametrize("scale", [2, 4, 8])
+def test_scaled_parts_have_the_bits_of_the_whole(core: Any, scale: int, subsampling: str) -> None:
+    rng = np.random.default_rng(2)
+    color, channels = ("gray", 1) if subsampling == "gray" else ("rgb", 3)
+    for size in [(8, 8), (16, 40), (64, 56), (96, 240), (208, 104)]:
+        small = size[0] // scale, size[1] // scale
+        for data, find in ways(core, photo(size), subsampling):
+            whole = simplejpeg.decode_jpeg(data, color, min_height=small[0], min_width=small[1], min_factor=scale)
+            whole = whole.reshape(*small, channels)
+            for _ in range(4):
+                low = [int(rng.integers(n)) for n in small]
+                high = [int(rng.integers(a + 1, n + 1)) for a, n in zip(low, small, strict=True)]
+                y, x = ((scale * a, scale * (b - a), b - a) for a, b in zip(low, high, strict=True))
+                found = cropped(core, data, find, size, channels, y=y, x=x, scale=scale)
+                np.testing.assert_array_equal(found, whole[low[0] : high[0], low[1] : high[1]])
+
+
+@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
+def test_resized_parts_have_the_bits_of_torch(core: Any, subsampling: str) -> None:
+    rng = np.random.default_rng(3)
+    color, channels = ("gray", 1) if subsampling == "gray" else ("rgb", 3)
+    size = 120, 170
+    for data, find in ways(core, photo(size), subsampling):
+        whole = simplejpeg.decode_jpeg(data, color).reshape(*size, channels)
+        for to in [(1, 1), (7, 64), (64, 7), (32, 32), (100, 150), (224, 224), (300, 31)]:
+            low = [int(rng.integers(n // 2)) for n in size]
+            high = [int(rng.integers(a + 1, n + 1)) for a, n in zip(low, size, strict=True)]
+            part = torch.from_numpy(np.ascontiguousarray(whole[low[0] : high[0], low[1] : high[1]])).permute(2, 0, 1)
+            expected = torch.nn.functional.interpolate(part[None], to, mode="bilinear", antialias=True)[0]
+            y, x = ((a, b - a, n) for a, b, n in zip(low, high, to, strict=True))
+            first = [int(rng.integers(n)) for n in to]
+            seen = [(a, int(rng.integers(1, n - a + 1))) for a, n in zip(first, to, strict=True)]
+            found = cropped(core, data, find, size, channels, y=y, x=x, y_seen=seen[0], x_seen=seen[1])
+            wanted = expected[:, seen[0][0] : sum(seen[0]), seen[1][0] : sum(seen[1])]
+            np.testing.assert_array_equal(found, wanted.permute(1, 2, 0).numpy())
+
+
+PLANS: dict[str, Any] = {
+    "train": tsds.Compose([tsds.RandomResizedCrop(96), tsds.RandomHorizontalFlip()]),
+    "validate": tsds.Compose([tsds.Resize(128), tsds.CenterCrop(112)]),
+    "letterbox": tsds.Letterbox((80, 100)),
+    "crop": tsds.RandomCrop(90),
+    "small": tsds.RandomResizedCrop(24),
+    "twice": tsds.Compose([tsds.RandomResizedCrop(150), tsds.Resize(64), tsds.RandomCrop(50)]),
+    "padded": tsds.Compose([tsds.Resize(60), tsds.Pad(7, fill=7), tsds.RandomCrop(56)]),
+}
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("native")
+    (folder / "photos" / "all").mkdir(parents=True)
+    sizes = [(256, 192), (384, 256), (333, 217), (250, 188), (512, 512), (301, 201), (401, 301), (97, 120)]
+    for number, size in enumerate(sizes):
+        for orientation in (1, number % 8 + 1):
+            exif = Image.Exif()
+            exif[0x0112] = orientation
+            data = encoded(photo(size, number), SUBSAMPLINGS[number % 3], exif=exif, quality=85)
+            (folder / "photos" / "all" / f"{number}-{orientation}.jpg").write_bytes(data)
+    (folder / "photos" / "all" / "gray.jpg").write_bytes(encoded(photo((200, 150)), "gray"))
+    for encoding in ("source", "jpeg"):
+        tsds.convert(folder / "photos", folder / f"{encoding}.tsds", encoding=encoding, workers=0, shard_nbytes=200_000)
+    return {encoding: folder / f"{encoding}.tsds" for encoding in ("source", "jpeg")}
+
+
+@pytest.mark.parametrize("encoding", ["source", "jpeg"])
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_without_the_kernels_pixels_are_the_same(
+    core: Any, stores: dict[str, Path], encoding: str, plan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def images() -> torch.Tensor:
+        dataset = tsds.StoreDataset(stores[encoding], "train", fields=("image",), decode=plan)
+        return torch.cat([batch["image"] for batch in tsds.DataLoader(dataset, 8)])
+
+    done: list[bool] = []
+    into = crops.Crops.into
+
+    def watched(self: crops.Crops, *args: Any) -> Any:
+        found = into(self, *args)
+        done.extend(found.tolist())
+        return found
+
+    monkeypatch.setattr(crops.Crops, "into", watched)
+    compiled = images()
+    assert done.count(True) == len(compiled), "the kernels have made none of them"
+    monkeypatch.setattr(native, "core", None)
+    torch.testing.assert_close(images(), compiled, rtol=0, atol=0)
+
+
+def test_buffers_that_do_not_fit_are_refused(core: Any) -> None:
+    data = encoded(photo((16, 16)), "4:2:0")
+    job = job_of(data, (16, 16), 3, native.FIND_NONE, 0, y=(0, 16, 16), x=(0, 16, 16))
+    out, status, shards = np.zeros((1, 16, 16, 3), np.uint8), np.zeros(1, np.int32), ((data, b"", b""),)
+    for wrong in (
+        (shards, job, out[:, :8], 16, 16, 3, status),
+        (shards, job, out, 16, 16, 2, status),
+        (shards, job, out, 0, 16, 3, status),
+        (shards, job, out, 16, 16, 3, np.zeros(2, np.int32)),
+        (shards, job.view(np.uint8)[:-1], out, 16, 16, 3, status),
+    ):
+        with pytest.raises(ValueError, match="crops: "):
+            core.crops(core.context(), *wrong)
+    for shard in ((data, b""), [data, b"", b""]):
+        with pytest.raises(TypeError):
+            core.crops(core.context(), (shard,), job, out, 16, 16, 3, status)
+
+
+def test_no_job_and_no_byte_can_do_harm(core: Any) -> None:
+    """Whatever a store says: a status, never a crash. Under ASan, this is where an overflow would be seen."""
+    rng = np.random.default_rng(4)
+    size, context = (40, 56), core.context()
+    files = [(data, find, tables(core, data)) for sub in SUBSAMPLINGS for data, find in ways(core, photo(size), sub)]
+    numbers = [-(2**31), -1, 0, 1, 2, 3, 7, 8, 15, 16, 55, 56, 57, 1000, 2**16, 2**31 - 1]
+    for number in range(6000):
+        data, find, marks = files[number % len(files)]
+        channels = 1 if number % len(files) >= len(files) - 3 else 3
+        table = bytearray(marks[find])
+        file = bytearray(data)
+        job = job_of(data, size, channels, find, len(table) // (4 if find == 1 else 12), y=(3, 30, 16), x=(5, 40, 16))
+        for _ in range(int(rng.integers(3))):
+            file[int(rng.integers(len(file)))] = int(rng.integers(256))
+        if rng.random() < 0.5 and table:
+            table[int(rng.integers(len(table)))] ^= 1 << int(rng.integers(8))
+        if rng.random() < 0.5:
+            name = str(rng.choice(native.JOB.names))
+            value = int(rng.choice(numbers))
+            if name in "yx":
+                job[name][str(rng.choice(native.JOB["y"].names))] = value
+            else:
+                job[name] = value
+        out, status = np.zeros((1, 16, 16, channels), np.uint8), np.full(1, 99, np.int32)
+        shard = (bytes(file), *(bytes(table) if find == each else b"" for each in (1, 2)))
+        core.crops(context, (shard,), job, out, 16, 16, channels, status)
+        assert status[0] in range(4)
+        core.index(context, bytes(file))
+
+
+@pytest.mark.parametrize("value", [0, 1, 2**15 - 1, 2**31, 2**32 - 1])
+def test_entries_are_checked(core: Any, value: int) -> None:
+    """Each number of each entry is replaced: the image is damaged then, unless the number was that one."""
+    data, size = encoded(photo((32, 150)), "4:2:0"), (32, 150)
+    whole = np.frombuffer(core.index(core.context(), data), np.uint32).reshape(-1, 3)
+    expected = cropped(core, data, native.FIND_ENTRIES, size, 3, y=(0, 32, 32), x=(0, 150, 150))
+    for row, column in np.ndindex(*whole.shape):
+        entries = whole.copy()
+        entries[row, column] = value
+        out, status = np.zeros((1, 32, 150, 3), np.uint8), np.zeros(1, np.int32)
+        job = job_of(data, size, 3, native.FIND_ENTRIES, len(entries), y=(0, 32, 32), x=(0, 150, 150))
+        core.crops(core.context(), ((data, b"", entries.tobytes()),), job, out, 32, 150, 3, status)
+        if status[0] == 0:
+            np.testing.assert_array_equal(out[0], expected)
+            assert value == whole[row, column] or (column == 2 and (value ^ int(whole[row, 2])) & 0xFFFF == 0)
