@@ -15,7 +15,17 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 MODULE = HERE / "_core.abi3.so"
-FLAGS = ("-std=c11", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-psabi")
+FLAGS = (
+    "-std=c11",
+    "-O3",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-ffp-contract=off",
+    "-fwrapv",
+    "-Wall",
+    "-Wextra",
+    "-Wno-psabi",
+)
 #: By processor, the sets of instructions that kernels.c is compiled for, and their flags.
 VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {"plain": (), "avx2": ("-mavx2", "-mbmi", "-mbmi2", "-mlzcnt")},

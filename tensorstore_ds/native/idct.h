@@ -1,7 +1,7 @@
 /* The inverse DCT, accurate in integers, to 8 x 8, 4 x 4, 2 x 2 and 1 x 1 samples: the same bits as libjpeg's `islow`.
  *
  * Loeffler, Ligtenberg and Moschytz, Practical fast 1-D DCT algorithms with 11 multiplications, 1989. A vector is a line
- * of eight coefficients. */
+ * of eight coefficients. Coefficients of a broken file may overflow: -fwrapv says that they wrap around. */
 #ifndef TSDS_IDCT_H
 #define TSDS_IDCT_H
 #include "context.h"
