@@ -7,15 +7,37 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from typing import Any
+
+from tensorstore_ds.native.compile import HERE, NOTE, sources_digest
 
 core: Any = None  #: the compiled module, or None
 why_not = ""  #: why there is none
+advice = ""  #: what to do about it
 
-if os.environ.get("TSDS_NATIVE") == "0":
-    why_not = "TSDS_NATIVE=0 forbids it"
-else:
+
+def _load() -> tuple[Any, str]:
+    """The compiled module, or None and why."""
+    if os.environ.get("TSDS_NATIVE") == "0":
+        return None, "the environment variable TSDS_NATIVE is 0"
     try:
-        core = importlib.import_module("tensorstore_ds.native._core")
-    except ImportError as error:
-        why_not = str(error)
+        found = importlib.import_module("tensorstore_ds.native._core")
+    except ModuleNotFoundError:
+        try:
+            return None, f"not compiled at installation: {(HERE / NOTE).read_text(encoding='utf-8').strip()}"
+        except (OSError, ValueError):
+            return None, "not compiled"
+    except ImportError as error:  # made for another machine, or for a newer C library
+        return None, f"cannot be loaded: {error}"
+    digest = sources_digest()
+    if digest and digest != (found.sources() if hasattr(found, "sources") else ""):
+        return None, "compiled from other sources than those of this version"
+    return found, ""
+
+
+core, why_not = _load()
+if os.environ.get("TSDS_NATIVE") == "0":
+    advice = "Unset TSDS_NATIVE."
+elif core is None:
+    advice = f"With a C compiler and Python's headers, run: {sys.executable} -m tensorstore_ds.native"
